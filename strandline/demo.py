@@ -290,7 +290,7 @@ class Demo:
         for anomaly in verdict.anomalies[:10]:
             self._problem(str(anomaly))
         if not verdict.judged:
-            self._problem("no acknowledged record was judged: nothing was shown")
+            self._problem("no acknowledged record was judged, so the run proves nothing")
         if verdict.acknowledged != self.total:
             self._problem(f"{self.total - verdict.acknowledged} records were not acknowledged")
         if rebuilt != len(self.sources):

@@ -1,1 +1,1 @@
-"""Faults on purpose, under a steady load, with a verdict: the scenarios that tests, the tutorial and a person share."""
+"""Fault scenarios under a steady load, each with a verdict. Tests, the tutorial and `strandline chaos` run the same files."""

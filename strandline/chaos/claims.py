@@ -1,4 +1,4 @@
-"""The claims of `expect`: what must hold at this point of a scenario, shown by asking."""
+"""The claims of `expect`: what must hold at this point of a scenario. Each is checked against the running cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.chaos.probes import PARTITION, Answer, Prober
 from strandline.chaos.report import STEP
 from strandline.chaos.run_state import RunState
 from strandline.chaos.scenario import Step
-from strandline.chaos.watch import Peer, partitions_as_told
+from strandline.chaos.watch import Peer, partitions_according_to
 from strandline.protocol.errors import StrandlineError
 from strandline.testing.history import OK
 
@@ -23,9 +23,9 @@ class Claims:
     def __init__(self, state: RunState) -> None:
         self._state = state
         self._probers: dict[str, list[Prober]] = {}
-        """Those at work, by the broker that they ask."""
+        """Broker name -> the probers that send to it now."""
         self._accepted: list[Answer] = []
-        """Records that a claim of this scenario had written."""
+        """Acknowledged records that an `accepts` claim of this scenario wrote."""
 
     async def check(self, step: Step) -> None:
         await getattr(self, f"_{step.kind.replace('-', '_')}")(step)
@@ -52,7 +52,7 @@ class Claims:
         (name,) = self._state.resolve(step["target"])
         probers = self._probers.pop(name, [])
         if not probers:
-            raise NotInTime(f'nobody probes {name}; a step with do = "probe" comes before')
+            raise NotInTime(f'no probe runs against {name}; add a step with do = "probe" before this claim')
         for prober in probers:
             unanswered = await prober.stop(step["within_s"])
             answers = Counter(a.text for a in prober.answers)
@@ -64,7 +64,7 @@ class Claims:
             self._state.log_claim(step.number, claim, ok, seen or "none was sent")
 
     async def _refuses(self, step: Step) -> None:
-        """Until it is so; an acknowledgement breaks the claim at once."""
+        """Send until the broker answers with this error. An acknowledgement breaks the claim at once."""
         (name,) = self._state.resolve(step["target"])
         prober = self._prober(name, step["acks"])
         answer = await prober.send()
@@ -101,8 +101,10 @@ class Claims:
         shown = [a for a in self._accepted if a.value in read]
         ok = bool(self._accepted) and not below and not shown
         offsets = ", ".join(str(a.offset) for a in self._accepted)
-        seen = f"at offset {offsets}, high watermark {high_watermark}, {len(read)} records read, {len(shown)} of these among them"
-        state.log_claim(step.number, "what was accepted is not visible", ok, seen)
+        seen = (
+            f"accepted at offset {offsets}; high watermark {high_watermark}; {len(shown)} of them among {len(read)} records read"
+        )
+        state.log_claim(step.number, "accepted records are not visible", ok, seen)
 
     async def _visible(self, step: Step) -> None:
         found: set[tuple[int, bytes]] = set()
@@ -112,22 +114,22 @@ class Claims:
             return all((a.offset, a.value) in found for a in self._accepted)
 
         try:
-            await until(all_read, "what was accepted is read", step["within_s"])
+            await until(all_read, "every accepted record is read", step["within_s"])
         except StrandlineError:
-            pass  # told by the claim
+            pass  # the claim reports it
         missing = [a.offset for a in self._accepted if (a.offset, a.value) not in found]
         ok = bool(self._accepted) and not missing
-        seen = f"missing at offsets {missing}" if missing else f"{len(self._accepted)} of {len(self._accepted)} are read"
-        self._state.log_claim(step.number, "what was accepted is visible", ok, seen)
+        seen = f"missing at offsets {missing}" if missing else f"{len(self._accepted)} of {len(self._accepted)} were read"
+        self._state.log_claim(step.number, "accepted records are visible", ok, seen)
 
     async def _gone(self, step: Step) -> None:
         read = {value for _, value in (await self._state.load.read_all(30))[PARTITION]}
         kept = [a.offset for a in self._accepted if a.value in read]
-        seen = f"{len(self._accepted) - len(kept)} of {len(self._accepted)} are lost"
-        self._state.log_claim(step.number, "what was accepted is gone", bool(self._accepted) and not kept, seen)
+        seen = f"{len(self._accepted) - len(kept)} of {len(self._accepted)} were lost"
+        self._state.log_claim(step.number, "accepted records are gone", bool(self._accepted) and not kept, seen)
 
     async def _reads_go_on(self, step: Step) -> None:
-        """Whatever was acknowledged before is read by a consumer that begins now."""
+        """A consumer that starts now reads every record acknowledged before."""
         load = self._state.load
         acked = {(s.partition, s.offset, s.value) for s in load.history.sends if s.outcome == OK}
         found = {(p, o, v) for p, records in (await load.read_all(step["within_s"])).items() for o, v in records}
@@ -143,13 +145,13 @@ class Claims:
         member, before = state.driver.member(name), state.led_before.get(name, -1)
         peer = Peer(member)
         try:
-            believed = (await partitions_as_told(peer, state.topic))[PARTITION]
+            believed = (await partitions_according_to(peer, state.topic))[PARTITION]
         finally:
             peer.close()
         newest = state.watch.picture.partitions[PARTITION]
         ok = believed.leader == member.id and believed.leader_epoch == before < newest.leader_epoch
-        others = f"the others {newest.leader} and {newest.leader_epoch}"
-        seen = f"it says leader {believed.leader}, leader epoch {believed.leader_epoch}; {others}"
+        present = f"present: leader {newest.leader}, leader epoch {newest.leader_epoch}"
+        seen = f"its metadata: leader {believed.leader}, leader epoch {believed.leader_epoch}; {present}"
         state.log_claim(step.number, f"{name} still believes that it leads", ok, seen)
 
     async def _log_dir_offline(self, step: Step) -> None:
@@ -157,17 +159,17 @@ class Claims:
         (name,) = state.resolve(step["target"])
         found: list[str] = []
 
-        async def said() -> bool:
+        async def logged() -> bool:
             lines = await state.driver.log_since_start(name)
             found[:] = [str(line.get("reason", "")) for line in lines if line.get("event") == "log_dir.offline"]
             return bool(found)
 
         try:
-            await until(said, "it is said", step["within_s"])
+            await until(logged, "the broker logs it", step["within_s"])
         except StrandlineError:
-            pass  # told by the claim
+            pass  # the claim reports it
         state.log_claim(
-            step.number, f"{name} takes its log directory offline", bool(found), found[0] if found else "it did not say so"
+            step.number, f"{name} takes its log directory offline", bool(found), found[0] if found else "it did not log this"
         )
 
     async def _registered_anew(self, step: Step) -> None:
@@ -178,9 +180,9 @@ class Claims:
         try:
             await until(lambda: epochs.get(broker_id, -1) > before, "it registers", step["within_s"])
         except StrandlineError:
-            pass  # told by the claim
+            pass  # the claim reports it
         now = epochs.get(broker_id, -1)
-        state.log_claim(step.number, f"{name} registered anew", now > before, f"broker epoch {before} -> {now}")
+        state.log_claim(step.number, f"{name} registered again", now > before, f"broker epoch {before} -> {now}")
 
     async def _gap_below(self, step: Step) -> None:
         gap_ms = self._state.longest_gap_ms()

@@ -1,12 +1,12 @@
-"""Scenarios on the containers of a running compose project, by the `docker` command.
+"""The driver for the containers of a running compose project. It calls the `docker` command.
 
-Who is who is read from the labels that compose gives its containers: the service's name is the node's name, the project's
-folder finds the project. What is asked of the engine is plain (`docker kill`, `docker network disconnect`, ...), so that a
-reader can do the same by hand. Only a removed volume needs compose itself, which makes container and volume anew; it goes
-by the environment, so run it with the same one as `docker-compose up`.
+The labels that compose gives its containers identify them: the service's name is the node's name, the working directory
+names the project. The commands are plain (`docker kill`, `docker network disconnect`, ...), so a reader can repeat them by
+hand. Only a removed volume needs compose itself, which recreates container and volume. Compose reads the environment, so
+run the scenario with the same variables as `docker-compose up`.
 
-A small disk is a volume on a tmpfs (deploy/chaos/small-disk.yml). It lasts as long as any container has it mounted; the
-service `small-disk` does, and so its content outlives the broker's process, as a disk should.
+A small disk is a volume on a tmpfs (deploy/chaos/small-disk.yml). A tmpfs lasts while a container has it mounted. The
+service `small-disk` keeps it mounted, so its content outlives the broker's process, as on a disk.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RUNNING = "running"
 
 @dataclass(slots=True)
 class Container:
-    """What is known of one from `docker inspect`."""
+    """The facts of `docker inspect` that the driver needs."""
 
     name: str
     service: str
@@ -48,11 +48,11 @@ class Container:
     started_at: str
     environment: Mapping[str, str]
     published: Mapping[int, int]
-    """Port inside -> port on the host."""
+    """Port in the container -> port on the host."""
     volume: str
     """The volume of the data directory."""
     networks: Mapping[str, Sequence[str]]
-    """Network -> the aliases there."""
+    """Network -> the container's aliases in it."""
 
     @property
     def data(self) -> str:
@@ -82,7 +82,10 @@ def read_container(inspected: Mapping[str, Any]) -> Container:
 
 
 def read_member(container: Container) -> Member | None:
-    """The node that a container is; None of one that is none."""
+    """The node that runs in this container; None if it is not a broker or controller.
+
+    Raises DriverError for a broker whose listener is not published on the host.
+    """
     role, _, number = container.service.rpartition("-")
     if role not in (BROKER, CONTROLLER) or not number.isdigit():
         return None
@@ -106,10 +109,10 @@ class ComposeProject(Driver):
         self.where = f"the compose project in {folder}"
         self.offers = frozenset({NETWORK})
         self._names: dict[str, str] = {}
-        """Node -> container."""
+        """Node name -> container name."""
         self._network = ""
         self._aliases: dict[str, Sequence[str]] = {}
-        """Node -> its aliases on the cluster's network, to be given again."""
+        """Node name -> its aliases on the cluster's network; `reconnect` needs them."""
         self._keeper = ""
         self._config_files: list[str] = []
         self._removed: set[str] = set()
@@ -120,7 +123,7 @@ class ComposeProject(Driver):
             return "start the project with `-f docker-compose.yml -f deploy/chaos/small-disk.yml`"
         return super()._lack(capability)
 
-    # -- finding it
+    # -- finding the containers
 
     async def open(self, scenario: Scenario) -> None:
         containers = await self._find()
@@ -135,7 +138,7 @@ class ComposeProject(Driver):
         self.check(scenario)
         sick = [m.name for m, c in nodes.items() if c.status != RUNNING or c.is_paused]
         if sick:
-            raise DriverError(f"{', '.join(sick)} of {self.where} is not running; a scenario begins with a whole cluster")
+            raise DriverError(f"{', '.join(sick)} of {self.where} is not running; a scenario needs every node running")
         self._find_network(nodes)
 
     async def _find(self) -> list[Container]:
@@ -160,10 +163,10 @@ class ComposeProject(Driver):
             self.offers |= {SMALL_DISK} if self.small_disk else set()
 
     def _find_network(self, nodes: Mapping[Member, Container]) -> None:
-        """The one that all nodes are on: brokers have another one for their clients."""
+        """Set the network that all nodes share. Brokers have another one for their clients."""
         common = set.intersection(*(set(c.networks) for c in nodes.values()))
         if len(common) != 1:
-            raise UsageError(f"{self.where}: one network is expected that all nodes share, not {sorted(common) or 'none'}")
+            raise UsageError(f"the nodes of {self.where} must share exactly one network, not {sorted(common) or 'none'}")
         (self._network,) = common
         self._aliases = {m.name: c.networks[self._network] for m, c in nodes.items()}
 
@@ -176,7 +179,7 @@ class ComposeProject(Driver):
     def _containers(self, names: Sequence[str]) -> list[str]:
         return [self._names[name] for name in names]
 
-    # -- acts
+    # -- actions
 
     async def kill(self, names: Sequence[str]) -> None:
         await self._docker("kill", *self._containers(names))
@@ -211,11 +214,11 @@ class ComposeProject(Driver):
                 await self._docker("network", "connect", *aliases, self._network, self._names[name])
 
     async def wipe(self, names: Sequence[str]) -> None:
-        """Container and volume go; `start` makes both anew. (A small disk, which its keeper holds, is emptied.)"""
+        """Remove container and volume; `start` recreates both. A small disk is emptied, because its keeper mounts it."""
         for name in names:
             container = await self._inspect(name)
             if container.status == RUNNING:
-                raise UsageError(f"{name} runs; its volume can be removed when it is down")
+                raise UsageError(f"cannot remove the volume of {name} while it runs; kill or stop it first")
             if name == self.small_disk:
                 await self._docker("exec", self._keeper, "find", container.data, "-mindepth", "1", "-delete")
                 continue
@@ -229,13 +232,13 @@ class ComposeProject(Driver):
         await self._run(*_compose_command(), "-p", self._project, *files, *up, folder=self._folder)
         container = next((c for c in await self._find() if c.service == name), None)
         if container is None or container.name != self._names[name]:
-            raise DriverError(f"{name} was not made anew as it was: was the project started with another environment?")
+            raise DriverError(f"compose recreated {name} differently; run with the variables that the project was started with")
         self._removed.discard(name)
 
     async def fill_disk(self, names: Sequence[str]) -> None:
         for name in names:
             ballast = f"{(await self._inspect(name)).data}/{BALLAST}"
-            # dd ends with "no space left", and that is its work.
+            # dd fails with "no space left on device", as intended.
             await self._docker("exec", self._keeper, "sh", "-c", f"dd if=/dev/zero of={ballast} bs=4k 2>/dev/null; true")
 
     async def free_disk(self, names: Sequence[str]) -> None:
@@ -278,7 +281,7 @@ class ComposeProject(Driver):
         return (await self._run("docker", *words)).decode(errors="replace")
 
     async def _run(self, *command: str, folder: Path | None = None, with_errors: bool = False) -> bytes:
-        """What the command printed. It is never left half done: Ctrl-C reaches us alone, and waits for its end."""
+        """The output of a command. Ctrl-C does not reach the command, and a cancellation waits for its end."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,

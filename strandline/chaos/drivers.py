@@ -1,7 +1,7 @@
-"""What a scenario needs of a cluster, whatever it is made of: `local.py` has processes, `compose.py` containers.
+"""The interface between scenarios and a cluster: `local.py` implements it for processes, `compose.py` for containers.
 
-A driver acts and reports; whom and when the runner decides. Every method takes names of members. What cannot be done
-here is refused with one sentence before anything was done.
+A driver acts and reports; the runner decides when, and on which nodes. Methods take node names. A driver refuses a
+scenario that it cannot run with a UsageError, before the first step.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from strandline.protocol.errors import StrandlineError, UsageError
 
 
 class DriverError(StrandlineError):
-    """What runs the cluster did not do what was asked."""
+    """The tool that runs the cluster (docker, mount) failed."""
 
 
 class Ending(NamedTuple):
-    """How a node's process ended last, or that it runs."""
+    """Whether a node's process runs, and its exit code if it ended (None if unknown)."""
 
     is_running: bool
     exit_code: int | None
@@ -32,7 +32,7 @@ class Driver(ABC):
     kind: str
     """Such as "local" or "compose"."""
     where: str
-    """For the reader: which cluster this is."""
+    """The cluster's description in messages, such as "the running local cluster"."""
     offers: frozenset[str] = frozenset()
     """Capabilities (`steps.CAPABILITIES`)."""
     small_disk: str = ""
@@ -53,37 +53,37 @@ class Driver(ABC):
         return next(m for m in self.members if m.name == name)
 
     def check(self, scenario: Scenario) -> None:
-        """Refuse a scenario that cannot be done here."""
+        """Raise UsageError if this cluster lacks a capability that the scenario requires."""
         for capability in scenario.requires:
             if capability not in self.offers:
                 raise UsageError(f"{scenario.name} needs {CAPABILITIES[capability]}: {self._lack(capability)}")
 
     def _lack(self, capability: str) -> str:
-        return f"{self.where} has no such thing"
+        return f"{self.where} does not offer it"
 
-    # -- life
+    # -- opening and closing
 
     @abstractmethod
     async def open(self, scenario: Scenario) -> None:
-        """Find or start the cluster, after a `check`. `members` and `offers` are set afterwards."""
+        """Check the scenario, then find or start the cluster. Sets `members` and `offers`."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave; a cluster that was started by `open` ends."""
+        """Release the cluster; stop it if `open` started it."""
 
-    # -- acts
+    # -- actions
 
     @abstractmethod
     async def kill(self, names: Sequence[str]) -> None:
-        """SIGKILL all of them at once; returns when they are gone."""
+        """Send SIGKILL to all of them at once; returns when their processes have ended."""
 
     @abstractmethod
     async def stop(self, names: Sequence[str]) -> None:
-        """SIGTERM all of them at once; returns when they are gone."""
+        """Send SIGTERM to all of them at once; returns when their processes have ended."""
 
     @abstractmethod
     async def start(self, names: Sequence[str]) -> None:
-        """Start them in this order; returns when they run, not when they are ready."""
+        """Start them in this order; returns when their processes run, before they are ready."""
 
     @abstractmethod
     async def pause(self, names: Sequence[str]) -> None: ...
@@ -93,7 +93,7 @@ class Driver(ABC):
 
     @abstractmethod
     async def wipe(self, names: Sequence[str]) -> None:
-        """Remove all their data. They are down."""
+        """Remove all their data. Raises UsageError if one of them runs."""
 
     async def disconnect(self, names: Sequence[str]) -> None:
         raise UsageError(f"{self.where}: {self._lack(NETWORK)}")
@@ -114,12 +114,13 @@ class Driver(ABC):
 
     @abstractmethod
     async def was_clean(self, name: str) -> bool:
-        """For one that is down: did its last process end in order? (exit code 0, and a broker's clean-shutdown marker)"""
+        """Did the node's last process shut down cleanly? True needs exit code 0 and, for a broker, the clean-shutdown
+        marker. The node must be down."""
 
     @abstractmethod
     async def log_since_start(self, name: str) -> list[Mapping[str, object]]:
-        """What its latest process logged, as fields."""
+        """The log lines of the node's latest process, each as its fields."""
 
     @abstractmethod
     async def copy_logs(self, topic: str, partitions: int, folder: Path) -> Mapping[str, Path]:
-        """Directories that hold the topic's partitions as they lie on each broker's disk; copies may be put into `folder`."""
+        """Broker name -> a directory with the topic's partitions as on its disk: its own, or a copy below `folder`."""

@@ -1,10 +1,10 @@
 """Gaps between acknowledgements: what a fault costs a producer that sends all the time.
 
 The load sends one record per partition and interval, and notes when each was acknowledged. The gap of a partition is the
-longest time between two acknowledgements in a row. What is reported of a fault is the longest gap of any partition that
-overlaps the time from the fault to the next one: the worst that a producer of one partition met. It holds the whole of
-it: noticing, electing, telling the clients, their retry. It is as exact as the interval of the load, and a client that
-was itself held up makes it longer, never shorter.
+longest time between two consecutive acknowledgements. The report of a fault names the longest gap of any partition that
+overlaps the time from this fault to the next: the worst that a producer of one partition met. The gap covers all of the
+fail-over: detection, election, the clients' metadata refresh, their retry. It is as exact as the interval of the load. A
+delay of the client itself makes it longer, never shorter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class Gap(NamedTuple):
-    """Nothing was acknowledged between these moments, in seconds."""
+    """A time without an acknowledgement, in seconds on the clock of `perf_counter`."""
 
     begin: float
     end: float
@@ -32,8 +32,8 @@ NO_GAP = Gap(0.0, 0.0)
 def longest_gap(times: Sequence[float], since: float, until: float) -> Gap:
     """The longest interval between neighbours of `times` (ascending) that overlaps `since` .. `until`.
 
-    An interval counts as a whole, also where it began before `since` or ended after `until`. What lies before the first
-    acknowledgement or after the last one counts as far as it lies within.
+    An interval counts in full, even if it began before `since` or ended after `until`. The time before the first
+    acknowledgement and after the last one counts as far as it lies between `since` and `until`.
     """
     longest = NO_GAP
     i = bisect_left(times, since)
@@ -48,7 +48,7 @@ def longest_gap(times: Sequence[float], since: float, until: float) -> Gap:
 
 
 def steady_gap(times: Sequence[float], until: float) -> Gap:
-    """The longest interval that lies wholly before `until`: what there is without any fault."""
+    """The longest interval that ends before `until`: the gap of a cluster without a fault."""
     before = times[: bisect_left(times, until)]
     return longest_gap(before, before[0], before[-1]) if before else NO_GAP
 
@@ -58,12 +58,12 @@ def gaps_of_partitions(times: Mapping[int, Sequence[float]], since: float, until
 
 
 def worst(gaps: Mapping[int, Gap]) -> tuple[int, Gap]:
-    """The partition with the longest gap; (-1, NO_GAP) of none."""
+    """The partition with the longest gap, and the gap; (-1, NO_GAP) if there is no partition."""
     return max(gaps.items(), key=lambda item: item[1].end - item[1].begin, default=(-1, NO_GAP))
 
 
 class Spread(NamedTuple):
-    """Of one figure over several runs."""
+    """Minimum, median and maximum of one figure over several runs."""
 
     min: float
     median: float

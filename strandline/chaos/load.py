@@ -1,10 +1,10 @@
-"""A steady load with a memory: idempotent producers with acks=all and a consumer that follows them, through every fault.
+"""A steady load that records its history: idempotent producers with acks=all, and a consumer that reads along.
 
-One record per partition and interval, each with a value of its own. The outcome of every send and whatever was read is
-written into a `History` (`strandline.testing.history`), the moment of each acknowledgement into `acked_at`. A producer
-has its default settings, but for a delivery timeout that outlasts every scenario: what is measured is what users get.
+The load sends one record per partition and interval, each with a unique value. A `History` (`strandline.testing.history`)
+holds the outcome of every send and every record read; `acked_at` holds the time of each acknowledgement. The producers
+have default settings, except for a delivery timeout that outlasts every scenario, so the figures are those of users.
 
-Pace is kept by the clock: after a stall of this process the records that were due follow at once.
+The clock sets the pace: after a stall of this process, the records that are due follow at once.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ READER, FINAL = "consumer", "final consumer"
 
 
 class NotInTime(StrandlineError):
-    """Something that was waited for did not come true within its bound."""
+    """A condition did not hold within its time limit."""
 
 
 async def until(condition: Callable[[], Awaitable[bool]] | Callable[[], bool], what: str, within_s: float = 30.0) -> None:
-    """Wait for a condition; NotInTime when it does not hold within the bound."""
+    """Poll `condition` until it holds; raises NotInTime after `within_s` seconds. `what` describes it in the error."""
     deadline = perf_counter() + within_s
     while True:
         held = condition()
         if await held if isinstance(held, Awaitable) else held:
             return
         if perf_counter() > deadline:
-            raise NotInTime(f"within {within_s:g} s it did not come true that {what}")
+            raise NotInTime(f"timed out after {within_s:g} s: waiting until {what}")
         await asyncio.sleep(POLL_MS / 1000)
 
 
 class SteadyLoad:
-    """`start`, then `progress` as often as wished, `stop`, `verdict`."""
+    """The load on one topic. Call `start`, then `progress` any number of times, then `stop`, then `verdict`."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class SteadyLoad:
         self.failed: list[str] = []
         """One sentence per record that was not delivered."""
         self.acked_at: dict[int, list[float]] = {p: [] for p in range(partitions)}
-        """By partition, ascending, on the clock of `perf_counter`."""
+        """Partition -> times of its acknowledgements, ascending, on the clock of `perf_counter`."""
         self.longest_stall_s = 0.0
-        """The longest time that this process itself was late for a send: no gap is known more exactly."""
+        """The longest delay of a send in this process: gaps are known no more exactly than this."""
         self.going = True
         self.interval_s = interval_ms / 1000
         self._padding = b"." * value_bytes
@@ -88,13 +88,13 @@ class SteadyLoad:
         self._tasks = [asyncio.create_task(work) for work in (*(w.run() for w in self._writers), self._follow())]
 
     async def stop(self) -> None:
-        """Every record that was sent has its outcome when this returns."""
+        """End the load. When this returns, every record sent has an outcome."""
         self.going = False
         tasks, self._tasks = self._tasks, []
         await asyncio.gather(*tasks)
 
     async def abandon(self) -> None:
-        """Stop without waiting for outcomes: after a failure nobody asks for them."""
+        """End the load after a failure, without waiting for outcomes."""
         self.going = False
         tasks, self._tasks = self._tasks, []
         for task in tasks:
@@ -102,7 +102,7 @@ class SteadyLoad:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def progress(self, records: int, within_s: float = 30.0) -> None:
-        """Until so many more records are acknowledged, by every partition its share."""
+        """Wait until `records` more records are acknowledged, an equal share by each partition."""
         share = -(-records // len(self.acked_at))
         goals = {p: len(times) + share for p, times in self.acked_at.items()}
 
@@ -120,13 +120,13 @@ class SteadyLoad:
     # -- sending
 
     def next_value(self, partition: int) -> bytes:
-        """Names itself: no two are alike."""
+        """A unique value: partition, number of the record, padding."""
         value = (b"%d/%d " % (partition, self.sent) + self._padding)[: self._value_bytes]
         self.sent += 1
         return value
 
     async def preload(self, megabytes: int) -> None:
-        """So much data, as fast as it goes: part of the history like all else."""
+        """Send `megabytes` MiB as fast as possible. These records are part of the history too."""
         async with Producer(bootstrap_servers=self.bootstrap, acks="all", batch_size=262_144, linger_ms=5) as producer:
             for _ in range(megabytes):
                 pending = []
@@ -142,7 +142,7 @@ class SteadyLoad:
     # -- the consumer
 
     async def _follow(self) -> None:
-        """Read along, from the beginning, through every fault."""
+        """Read the topic from the beginning until the load ends."""
         async with self.consumer() as consumer:
             await consumer.assign(self.places)
             while self.going:
@@ -155,14 +155,17 @@ class SteadyLoad:
     # -- the verdict
 
     async def verdict(self) -> Verdict:
-        """After the load ended and everything was healed: read all of it once more, from the beginning, and judge."""
+        """Read the topic once more from the beginning, and check the history. Call it when the cluster is healed."""
         for partition, records in (await self.read_all(FINAL_READ_S)).items():
             self.history.poll(FINAL, partition, records, final=True)
-        # Probes with acks=1 ask leaders that were deposed: Kafka promises nothing for what those acknowledge.
+        # Probes with acks=1 go to deposed leaders. Kafka gives no guarantee for records that those acknowledge.
         return check(self.history, acks="all")
 
     async def read_all(self, within_s: float) -> dict[int, list[tuple[int, bytes]]]:
-        """Everything from the beginning to what is the end now, by a new consumer: (offset, value) by partition."""
+        """Read everything up to the present end with a new consumer: partition -> (offset, value) of each record.
+
+        Raises NotInTime if that takes longer than `within_s` seconds.
+        """
         found: dict[int, list[tuple[int, bytes]]] = {p: [] for p in self.acked_at}
         deadline = perf_counter() + within_s
         async with self.consumer() as consumer:
@@ -171,7 +174,7 @@ class SteadyLoad:
             left = {tp for tp, end in ends.items() if end > 0}
             while left:
                 if perf_counter() > deadline:
-                    raise NotInTime(f"not everything was read within {within_s:g} s: {_places(left)} have more")
+                    raise NotInTime(f"reading timed out after {within_s:g} s: {_places(left)} have more records")
                 for tp, records in (await consumer.getmany(timeout_ms=500)).items():
                     found[tp.partition] += [(r.offset, r.value) for r in records]
                     if records[-1].offset + 1 >= ends[tp]:
@@ -180,13 +183,13 @@ class SteadyLoad:
 
 
 class _Writer:
-    """One producer of the load, with what it has on its way."""
+    """One producer of the load, with its unacknowledged records."""
 
     def __init__(self, load: SteadyLoad, name: str) -> None:
         self._load = load
         self._name = name
         self._queues: dict[int, deque[tuple[Send, Receipt]]] = {p: deque() for p in load.acked_at}
-        """By partition, in the order of sending."""
+        """Partition -> its unacknowledged records, in the order of sending."""
         self._news = {p: asyncio.Event() for p in load.acked_at}
 
     async def run(self) -> None:
@@ -219,7 +222,7 @@ class _Writer:
             await asyncio.sleep(max(0.0, due - now))
 
     async def _settle(self, partition: int) -> None:
-        """Write down outcomes as they come; those of one partition come in the order of sending."""
+        """Note the outcome of each record; those of one partition arrive in the order of sending."""
         load, queue, news = self._load, self._queues[partition], self._news[partition]
         while load.going or queue:
             if not queue:

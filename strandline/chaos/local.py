@@ -1,7 +1,7 @@
-"""Scenarios on processes of this machine: a cluster of its own, or one that `strandline up` runs.
+"""Drivers for processes on this machine: a cluster started for the scenario, or one that `strandline up` runs.
 
-Processes of one machine reach each other over the loopback interface, which cannot be cut for one of them: scenarios
-that need a network are for compose. A small disk is a tmpfs that is mounted over a broker's data directory, for root.
+The processes talk over the loopback interface, which cannot be cut for one of them, so scenarios that need a network run
+on compose only. A small disk is a tmpfs mounted over a broker's data directory, which only root can do.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ ENDED_WITHIN_S = 30.0
 
 
 class _Processes(Driver):
-    """What both have in common: the nodes' folders are at hand."""
+    """The common part of both drivers: both can read the nodes' folders."""
 
     kind = "local"
 
     def __init__(self) -> None:
         super().__init__()
         self._log_starts: dict[str, int] = {}
-        """Where in a node's log file its latest process began."""
+        """Node name -> the position in its log file where its latest process began."""
 
     def _lack(self, capability: str) -> str:
         if capability == NETWORK:
-            return "local processes share the loopback interface, and nobody can be cut off it; run it with --compose"
-        return "a small disk is mounted for a cluster of its own, and only root may; or run it with --compose"
+            return "local processes share the loopback interface, so no node can be cut off; run the scenario with --compose"
+        return "only root can mount a small disk, and only without --local; or run the scenario with --compose"
 
     def _data(self, name: str) -> Path:
         raise NotImplementedError
@@ -56,7 +56,7 @@ class _Processes(Driver):
     async def wipe(self, names: Sequence[str]) -> None:
         for name in names:
             if (await self.ending(name)).is_running:
-                raise UsageError(f"{name} runs; its data can be wiped when it is down")
+                raise UsageError(f"cannot wipe the data of {name} while it runs; kill or stop it first")
             await asyncio.to_thread(shutil.rmtree, self._data(name))
 
     async def was_clean(self, name: str) -> bool:
@@ -74,7 +74,7 @@ class _Processes(Driver):
 
 
 class OwnCluster(_Processes):
-    """Starts three controllers and three brokers in a folder, and stops them in the end."""
+    """Starts three controllers and three brokers in a folder, and stops them when it closes."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class OwnCluster(_Processes):
 
 
 class RunningCluster(_Processes):
-    """Speaks to the `strandline up` of a folder (or the newest one) over its control channel."""
+    """Controls the cluster that `strandline up` runs in a folder (None: the newest one), over its control channel."""
 
     def __init__(self, folder: Path | None) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class RunningCluster(_Processes):
         self.members = [Member(n["name"], n["role"], n["id"], n["host"], n["port"]) for n in nodes]
         down = [n["name"] for n in nodes if n["state"] != "running"]
         if down:
-            raise ClusterError(f"{', '.join(down)} of {self.where} is not running; a scenario begins with a whole cluster")
+            raise ClusterError(f"{', '.join(down)} of {self.where} is not running; a scenario needs every node running")
 
     async def close(self) -> None:
         pass
@@ -208,7 +208,7 @@ class RunningCluster(_Processes):
         return Ending(self._node(name)["state"] != "down", None)
 
     async def was_clean(self, name: str) -> bool:
-        """`up` does not tell exit codes; the last line that a node logs in an order end does as well."""
+        """`up` does not report exit codes, so the last line of the node's log is checked: an orderly stop logs it."""
         events = [line.get("event") for line in await self.log_since_start(name)]
         return await super().was_clean(name) and bool(events) and events[-1] == "node.stopped"
 
@@ -217,7 +217,7 @@ class RunningCluster(_Processes):
 
 
 def parse_log_lines(data: bytes) -> list[Mapping[str, object]]:
-    """JSON lines as they are; anything else (a traceback) as {"event": the line}."""
+    """One mapping per line: the fields of a JSON line, or {"event": line} for other text such as a traceback."""
     lines: list[Mapping[str, object]] = []
     for line in data.decode(errors="replace").splitlines():
         try:
@@ -229,7 +229,7 @@ def parse_log_lines(data: bytes) -> list[Mapping[str, object]]:
 
 
 def fill(ballast: Path) -> None:
-    """Write until nothing fits any more, to the last byte."""
+    """Fill the disk with zeros to the last byte."""
     size = 1 << 20
     with ballast.open("wb", buffering=0) as file:
         while size:

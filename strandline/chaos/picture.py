@@ -1,7 +1,7 @@
-"""What is known of a cluster at one moment, and who a target of a scenario is. No clock, no network.
+"""The known state of a cluster, and the nodes that a scenario's target means. No clock, no network.
 
-Several brokers tell about the same partition, and one that is cut off tells what it last knew. The partition epoch
-settles it: it grows with every change, so the account with the highest one is the newest.
+Several brokers describe the same partition, and a broker that is cut off describes an old state. The partition epoch
+grows with every change, so the description with the highest one is the newest.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ BROKER, CONTROLLER = "broker", "controller"
 
 
 class NoTarget(StrandlineError):
-    """There is nobody at present whom a target could mean."""
+    """A target means no node at present."""
 
 
 class Member(NamedTuple):
-    """A node of the cluster. `host` and `port` are where clients reach a broker."""
+    """A node of the cluster. Clients reach a broker at `host` and `port`; a controller has none."""
 
     name: str
     role: str
@@ -42,16 +42,16 @@ class PartitionState(NamedTuple):
 
 
 class VoterState(NamedTuple):
-    """A controller as the active one sees it."""
+    """A controller's progress, as the active controller reports it."""
 
     is_caught_up: bool
-    """It has all that is committed."""
+    """Its log holds every committed metadata record."""
     fetched_at: float
-    """When it last asked; never: minus infinity."""
+    """When it last fetched, on the clock of `perf_counter`; minus infinity if never."""
 
 
 class Change(NamedTuple):
-    """Something that was seen to have changed, as a sentence and as fields."""
+    """An observed change, as a sentence and as fields."""
 
     text: str
     fields: Mapping[str, object]
@@ -65,10 +65,10 @@ class Picture:
     controller_epoch: int = -1
     voters: dict[int, VoterState] = field(default_factory=dict)
     broker_epochs: dict[int, int] = field(default_factory=dict)
-    """The highest seen: a broker that registers again gets a higher one."""
+    """Broker id -> the highest broker epoch seen; a broker that registers again gets a higher one."""
 
     def on_partition(self, index: int, state: PartitionState) -> Change | None:
-        """An account of a partition; returns what is new in it."""
+        """Take a description of a partition; returns the change if it is newer than the known one."""
         known = self.partitions.get(index)
         if known is not None and state.partition_epoch <= known.partition_epoch:
             return None
@@ -99,7 +99,7 @@ class Picture:
         return Change(text, {"broker": broker_id, "broker_epoch": epoch})
 
     def led_by(self, broker_ids: Iterable[int]) -> list[int]:
-        """The partitions that these lead."""
+        """The partitions that these brokers lead, ascending."""
         ids = set(broker_ids)
         return [index for index, state in sorted(self.partitions.items()) if state.leader in ids]
 
@@ -144,7 +144,10 @@ def resolve(
     aliases: Mapping[str, Sequence[str]],
     small_disk: str,
 ) -> list[str]:
-    """The names of the nodes that a target means now, each once, in order; NoTarget when there is nobody."""
+    """The names of the nodes that a target means now, without duplicates, in order. Raises NoTarget if there is none.
+
+    `aliases`: the names that earlier steps gave with `as`. `small_disk`: the name of the broker with the small disk.
+    """
     words = [target] if isinstance(target, str) else target
     names: list[str] = []
     for word in words:
@@ -169,19 +172,19 @@ def _resolve(word: str, picture: Picture, members: Sequence[Member], small_disk:
 
 def _of_partition(word: str, state: PartitionState | None, brokers: Sequence[Member]) -> list[str]:
     if state is None or state.leader < 0:
-        raise NoTarget(f'who is "{word}"? Partition 0 has no leader at present')
+        raise NoTarget(f'"{word}" means no node: partition 0 has no leader at present')
     if word == "leader":
         return [m.name for m in brokers if m.id == state.leader]
     followers = [m.name for i in state.replicas if i != state.leader and i in state.isr for m in brokers if m.id == i]
     if not followers:
-        raise NoTarget(f'who is "{word}"? Nobody but the leader is in the ISR of partition 0')
+        raise NoTarget(f'"{word}" means no node: the ISR of partition 0 holds only its leader')
     return followers[:1] if word == "follower" else followers
 
 
 def _of_quorum(word: str, active: int, controllers: Sequence[Member]) -> list[str]:
     if active < 0:
-        raise NoTarget(f'who is "{word}"? No controller is known to be active')
+        raise NoTarget(f'"{word}" means no node: no active controller is known')
     is_meant = [m.name for m in controllers if (m.id == active) == (word == "active-controller")]
     if not is_meant:
-        raise NoTarget(f'there is no "{word}" among {", ".join(m.name for m in controllers)}')
+        raise NoTarget(f'"{word}" means no node: it is none of {", ".join(m.name for m in controllers)}')
     return is_meant[:1]

@@ -1,7 +1,7 @@
-"""Raw requests to one certain broker: what a producer does that holds it for the leader, whatever the metadata says.
+"""Raw requests to one chosen broker, as a producer with stale metadata sends them to a former leader.
 
-A client of ours would ask for metadata and go to the new leader; these requests go where they are sent. A probe's record
-is part of the history: what may have been written must not be taken for something that nobody sent.
+A Strandline client would refresh its metadata and go to the new leader; a probe always asks the same broker. Its records
+are part of the history, because the check must not take a record that a probe wrote for one without a sender.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from strandline.protocol.messages.data import (
 from strandline.testing.history import History
 
 SERVER_TIMEOUT_MS = 2000
-"""How long the broker may wait for the high watermark before it has to answer REQUEST_TIMED_OUT."""
+"""How long the broker may wait for the high watermark before it answers REQUEST_TIMED_OUT."""
 ANSWER_TIMEOUT_MS = 120_000
-"""Longer than any pause: what was sent to a broker that stands still is answered when it goes on."""
+"""Longer than any pause: a paused broker answers its requests when it resumes."""
 PARTITION = 0
 ACKS = {"all": -1, "1": 1}
 
 
 @dataclass(slots=True)
 class Answer:
-    """What became of one raw produce request. `code` None: no answer came, or the connection broke."""
+    """The outcome of one raw produce request. `code` is None if the connection broke before the response."""
 
     value: bytes
     code: ErrorCode | None
@@ -55,7 +55,7 @@ class Answer:
 
 
 class Prober:
-    """Sends raw requests to one broker, one by one or all the time."""
+    """Sends raw produce requests to one broker, singly (`send`) or at an interval (`start`)."""
 
     _numbers = 0
 
@@ -79,7 +79,7 @@ class Prober:
         self._sending = asyncio.create_task(self._send_always(every_s))
 
     async def stop(self, within_s: float) -> int:
-        """No more requests; returns how many have no answer after the bound."""
+        """Stop sending, wait up to `within_s` seconds for responses, and return the number still missing."""
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
@@ -98,13 +98,13 @@ class Prober:
             await asyncio.sleep(every_s)
 
     async def send(self) -> Answer:
-        """One record in one request."""
+        """Send one record in one request, and note the outcome in the history."""
         self._sent += 1
         value = f"{self.name}/{self._sent}".encode()
         send = self._history.invoke(self.name, PARTITION, value, acks=self.acks, idempotent=False)
         batch = encode_values([value], time.time_ns() // 1_000_000, -1, -1, -1)
         where = ProducePartition(self._picture.topic_id, PARTITION)
-        # The decoded request holds the records; what is sent has them behind the message.
+        # In a decoded request the records are a field; on the wire they follow the message.
         request = ProduceRequest(None, ACKS[self.acks], SERVER_TIMEOUT_MS, [where], [])
         try:
             response = await self.peer.ask(
@@ -117,7 +117,7 @@ class Prober:
         if answer.is_acknowledged and self.acks == "all":
             send.ok(answer.offset)
         elif answer.code == ErrorCode.NOT_ENOUGH_REPLICAS:
-            send.fail()  # the one refusal that comes for certain before the append
+            send.fail()  # the only error that the broker certainly returns before the append
         else:
             send.info()
         self.answers.append(answer)
@@ -125,7 +125,7 @@ class Prober:
 
 
 async def high_watermark(peer: Peer, picture: Picture, partition: int) -> int:
-    """The leader's; BrokerError when it is not to be had."""
+    """The partition's high watermark, as its leader reports it. Raises BrokerError if the leader does not answer."""
     request = ListOffsetsRequest(-1, 0, [ListOffsetsPartition(picture.topic_id, partition, -1, LATEST_TIMESTAMP)])
     response = await peer.ask(apis.LIST_OFFSETS, request, ListOffsetsResponse)
     (part,) = response.partitions
@@ -136,15 +136,15 @@ async def high_watermark(peer: Peer, picture: Picture, partition: int) -> int:
 
 @dataclass(slots=True)
 class ReplicaEnd:
-    """What a follower itself says about its log."""
+    """A follower's own answer about its log."""
 
     reaches: bool
-    """Its log end is at or beyond the offset that was asked for."""
+    """Its log end offset is at or beyond the requested offset."""
     high_watermark: int = field(default=-1)
 
 
 async def replica_end(peer: Peer, picture: Picture, partition: int, offset: int) -> ReplicaEnd:
-    """Ask a follower as a consumer does (KIP-392): it refuses an offset that its log has not reached yet."""
+    """Fetch from a follower as a consumer does (KIP-392). It returns an error for an offset beyond its log end."""
     where = FetchPartition(picture.topic_id, partition, -1, offset, -1, 0, 1)
     request = FetchRequest(-1, -1, 0, 0, 1, 0, 0, -1, [where])
     response = await peer.ask(apis.FETCH, request, FetchResponse)

@@ -1,4 +1,4 @@
-"""The reference of scenario files, from the tables that the parser goes by: `python -m strandline.chaos.reference`."""
+"""Prints the reference of scenario files from the parser's own tables: `python -m strandline.chaos.reference`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ def lines() -> Iterator[str]:
     yield from _words("do", ACTIONS)
     yield from _words("until", CONDITIONS)
     yield from _words("claim", CLAIMS)
-    yield from ("| target | who |", "|---|---|")
+    yield from ("| target | node |", "|---|---|")
     yield from (f"| `{word}` | {meaning} |" for word, meaning in TARGET_WORDS.items())
-    yield from ("", "| requires | what |", "|---|---|")
+    yield from ("", "| requires | meaning |", "|---|---|")
     yield from (f"| `{word}` | {meaning} |" for word, meaning in CAPABILITIES.items())
 
 
 def _words(key: str, table: Mapping[str, Word]) -> Iterator[str]:
-    yield from (f"| `{key}` | what | fields |", "|---|---|---|")
+    yield from (f"| `{key}` | meaning | fields |", "|---|---|---|")
     for name, word in table.items():
         needs = f" Requires `{word.requires}`." if word.requires else ""
         yield f"| `{name}` | {word.meaning}.{needs} | {', '.join(_field(n, f) for n, f in word.fields.items())} |"

@@ -1,4 +1,4 @@
-"""What a run of a scenario found: the story, the figures, the verdict. Its JSON keys are stable."""
+"""The report of a scenario's run: its events, figures and verdict. The JSON keys are stable."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PROBLEMS_MAX = 50
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of the story."""
+    """One line of the report: a step, a change in the cluster, the result of a claim, a note or a problem."""
 
     at_s: float
-    """Since the load began."""
+    """Seconds since the load began."""
     kind: str
     text: str
     fields: dict[str, Any] = field(default_factory=dict)
@@ -26,18 +26,18 @@ class Event:
 
 @dataclass(slots=True)
 class Fault:
-    """Something was done to nodes, and what it cost until the next was done."""
+    """A fault or its healing, and the gap in acknowledgements until the next one."""
 
     step: int
     do: str
     nodes: list[str]
     at_s: float
     partitions_led: list[int]
-    """What these nodes led when it was done."""
+    """The partitions that these nodes led when the fault began."""
     gap_ms: float = 0.0
-    """The longest of any partition."""
+    """The longest gap of any partition."""
     gap_at_s: float = 0.0
-    """When that one began."""
+    """Start of that gap, in seconds since the load began."""
     gap_ms_by_partition: dict[int, float] = field(default_factory=dict)
 
 
@@ -50,12 +50,12 @@ class Report:
     events: list[Event] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     claims: list[dict[str, Any]] = field(default_factory=list)
-    """Of each claim and check: step, claim, ok, seen."""
+    """One entry per claim or check, with the keys step, claim, ok and seen."""
     problems: list[str] = field(default_factory=list)
     records_sent: int = 0
     records_acknowledged: int = 0
     records_failed: int = 0
-    """Sends of the load that ended with an error."""
+    """Records of the load whose send ended with an error."""
     records_read: int = 0
     records_lost: int = 0
     records_doubled: int = 0
@@ -65,14 +65,14 @@ class Report:
     replicas_different: int = 0
     interval_ms: int = 0
     longest_gap_ms: float = 0.0
-    """From the first fault on, of any partition."""
+    """The longest gap of any partition since the first fault."""
     longest_gap_partition: int = -1
     whole_topic_gap_ms: float = 0.0
-    """From the first fault on, the longest time in which no partition got an acknowledgement."""
+    """The longest time since the first fault in which no partition received an acknowledgement."""
     steady_gap_ms: float = 0.0
-    """The longest before the first fault: what this machine does without any."""
+    """The longest gap before the first fault: the noise of this machine."""
     client_stall_ms: float = 0.0
-    """The longest time that the load's own process was late."""
+    """The longest delay of the load's own process."""
     gap_goal_ms: float | None = None
     duration_s: float = 0.0
 
@@ -98,14 +98,14 @@ class Report:
         for anomaly in verdict.anomalies[:10]:
             self.problem(str(anomaly))
         if not verdict.judged:
-            self.problem("no acknowledged record was judged: nothing was shown")
+            self.problem("no acknowledged record was judged, so the run proves nothing")
 
     def to_json(self) -> dict[str, Any]:
         return {"verdict": self.verdict, **asdict(self)}
 
 
 def summary(reports: Sequence[Report]) -> dict[str, Any]:
-    """Of several runs of one scenario."""
+    """Verdict and gaps of several runs of one scenario, as JSON."""
     gaps = spread([r.longest_gap_ms for r in reports])
     return {
         "verdict": "ok" if all(r.good for r in reports) else "bad",

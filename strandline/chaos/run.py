@@ -1,4 +1,4 @@
-"""The one way in: a scenario, a driver, and somebody who listens."""
+"""The entry point: runs a scenario against the cluster of a driver."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from strandline.chaos.scenario import Scenario
 from strandline.protocol.errors import StrandlineError
 
 
-class BrokenOff(StrandlineError):
-    """SIGTERM ended the run. What the scenario had broken was mended first."""
+class Terminated(StrandlineError):
+    """SIGTERM ended the run. Its faults were healed first."""
 
 
 async def run_scenario(scenario: Scenario, driver: Driver, say: Say = lambda event: None) -> Report:
-    """Open the cluster, run, leave it whole. SIGTERM is taken as Ctrl-C is: what was broken is mended first."""
+    """Open the cluster, run the scenario, and heal every fault, also after Ctrl-C or SIGTERM.
+
+    `say` receives each event as it happens. Raises UsageError if the cluster cannot run the scenario, DriverError or
+    ClusterError if it fails underneath, and Terminated after SIGTERM. A bad verdict is not an error: see `Report.good`.
+    """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     terminated = asyncio.Event()
@@ -36,7 +40,7 @@ async def run_scenario(scenario: Scenario, driver: Driver, say: Say = lambda eve
             await driver.close()
     except asyncio.CancelledError:
         if terminated.is_set():
-            raise BrokenOff("broken off by SIGTERM; what the scenario had broken was mended") from None
+            raise Terminated("SIGTERM ended the run; its faults were healed first") from None
         raise
     finally:
         loop.remove_signal_handler(signal.SIGTERM)

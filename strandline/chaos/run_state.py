@@ -1,6 +1,6 @@
 """The state of one run of a scenario: what the runner, the waits and the claims share.
 
-The state knows the cluster (`driver`), the load, the watch and the report. It notes each fault and mend, logs events, and
+The state knows the cluster (`driver`), the load, the watch and the report. It notes each fault and heal, logs events, and
 resolves a target to node names. What happens next is decided elsewhere: by `runner.py`, `waits.py` and `claims.py`.
 """
 
@@ -23,7 +23,7 @@ Say = Callable[[Event], None]
 
 
 class Broken:
-    """The faults that are not mended yet: kind of fault -> node names, in the order of the faults."""
+    """The faults that are not healed yet: kind of fault -> node names, in the order of the faults."""
 
     def __init__(self) -> None:
         self.by_kind: dict[str, dict[str, None]] = {"down": {}, "paused": {}, "disconnected": {}, "full": {}}
@@ -129,8 +129,8 @@ class RunState:
         self.led_before |= {n: zero.leader_epoch for n in names if zero.leader in self.ids([n])}
         self._note(Fault(step, do, names, self.now_s(), led), f" ({'; '.join(roles)})" if roles else "")
 
-    def note_mend(self, step: int, do: str, names: list[str]) -> None:
-        """Note a mend that begins now. A mend can interrupt acknowledgements too, so its gap is measured like a fault's."""
+    def note_heal(self, step: int, do: str, names: list[str]) -> None:
+        """Note a heal that begins now. It can interrupt acknowledgements too, so its gap is measured like a fault's."""
         self._note(Fault(step, do, names, self.now_s(), []))
 
     def _note(self, fault: Fault, roles: str = "") -> None:

@@ -1,7 +1,7 @@
-"""Runs a scenario: the load goes, step after step is done, everything is healed, and the clients' history is judged.
+"""Runs a scenario: starts the load, executes the steps, heals every fault, and judges the clients' history.
 
-The verdict rests on what clients saw and on what lies on the disks: the history check, the claims of the scenario, no
-failed send, and the replicas' logs equal byte by byte. However it ends, by Ctrl-C as well, what was broken is mended.
+The verdict rests on what the clients saw and on the brokers' disks: the history check, the scenario's claims, no failed
+send, and replica logs that are equal byte by byte. However the run ends, by Ctrl-C too, every fault is healed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ HEAL_WITHIN_S = 60.0
 EQUAL_WITHIN_S = 10.0
 
 FAULT_KIND = {"kill": "down", "stop": "down", "pause": "paused", "disconnect": "disconnected", "fill-disk": "full"}
-MEND_KIND = {"free-disk": "full", "reconnect": "disconnected", "resume": "paused", "start": "down"}
-"""In the order in which everything is mended in the end."""
+HEAL_KIND = {"free-disk": "full", "reconnect": "disconnected", "resume": "paused", "start": "down"}
+"""Action -> the kind of fault that it heals, in the order in which all faults are healed at the end."""
 
 
 class Runner:
@@ -65,7 +65,7 @@ class Runner:
         )
         await self._waits.in_sync(HEAL_WITHIN_S)
         if plan.preload_mb:
-            self._state.log(NOTE, f"{plan.preload_mb} MB are written first")
+            self._state.log(NOTE, f"writing {plan.preload_mb} MB before the first step")
             await self._state.load.preload(plan.preload_mb)
         self._state.load.start()
         self._state.start_clock()
@@ -76,7 +76,7 @@ class Runner:
         return {m.id for m in self._driver.brokers} <= {b.broker_id for b in brokers if not b.is_fenced}
 
     async def _do_steps(self) -> None:
-        """To the end, or to the first that fails: what follows rests on it."""
+        """Execute the steps until one fails: the steps after it rely on it."""
         for step in self._scenario.steps:
             try:
                 await self._do(step)
@@ -93,9 +93,9 @@ class Runner:
             await self._claims.check(step)
         elif step.do in FAULT_KIND:
             await self._break(step)
-        elif step.do in MEND_KIND:
-            names = self._state.resolve(step["target"]) if step["target"] else self._state.broken.names(MEND_KIND[step.do])
-            await self._mend(step.do, names[::-1] if step.values.get("order") == "reverse" else names, step.number)
+        elif step.do in HEAL_KIND:
+            names = self._state.resolve(step["target"]) if step["target"] else self._state.broken.names(HEAL_KIND[step.do])
+            await self._heal(step.do, names[::-1] if step.values.get("order") == "reverse" else names, step.number)
         elif step.do == "restart":
             await self._restart(step)
         elif step.do == "probe":
@@ -103,7 +103,7 @@ class Runner:
         else:
             await self._wipe(step)
 
-    # -- acts
+    # -- actions
 
     async def _break(self, step: Step) -> None:
         names = self._state.resolve(step["target"])
@@ -116,14 +116,14 @@ class Runner:
             for name in names:
                 await self._check_clean_end(step.number, name)
 
-    async def _mend(self, do: str, names: list[str], step: int) -> None:
+    async def _heal(self, do: str, names: list[str], step: int) -> None:
         if not names:
             return
-        self._state.note_mend(step, do, names)
+        self._state.note_heal(step, do, names)
         if do == "start":
             self._state.started_at |= dict.fromkeys(names, perf_counter())
         await getattr(self._driver, do.replace("-", "_"))(names)
-        self._state.broken.remove(MEND_KIND[do], names)
+        self._state.broken.remove(HEAL_KIND[do], names)
 
     async def _restart(self, step: Step) -> None:
         for name in self._state.resolve(step["target"]):
@@ -131,7 +131,7 @@ class Runner:
             self._state.broken.add("down", [name])
             await self._driver.stop([name])
             await self._check_clean_end(step.number, name)
-            await self._mend("start", [name], step.number)
+            await self._heal("start", [name], step.number)
             await self._waits.in_sync(step["within_s"])
 
     async def _check_clean_end(self, step: int, name: str) -> None:
@@ -147,30 +147,30 @@ class Runner:
 
     # -- the end
 
-    async def _mend_all(self) -> None:
-        for do, kind in MEND_KIND.items():
+    async def _heal_all(self) -> None:
+        for do, kind in HEAL_KIND.items():
             try:
-                await self._mend(do, self._state.broken.names(kind), step=0)
+                await self._heal(do, self._state.broken.names(kind), step=0)
             except StrandlineError as e:
-                self._state.log_problem(f"it could not be mended ({do} {', '.join(self._state.broken.names(kind))}): {e}")
+                self._state.log_problem(f"cannot heal the fault ({do} {', '.join(self._state.broken.names(kind))}): {e}")
 
-    async def _find_the_dead(self) -> None:
-        """A node that ended and should not have: told, and started again."""
+    async def _find_dead_nodes(self) -> None:
+        """Log each node that ended without a fault, and mark it as down, so that healing starts it again."""
         for member in self._driver.members:
             ending = await self._driver.ending(member.name)
             if not ending.is_running and member.name not in self._state.broken.names("down"):
-                self._state.log_problem(f"{member.name} ended by itself, exit code {ending.exit_code}")
+                self._state.log_problem(f"{member.name} ended without a fault, exit code {ending.exit_code}")
                 self._state.broken.add("down", [member.name])
 
     async def _settle(self) -> bool:
-        """Everybody is back, everything in sync, the load goes on and then ends. False: there is nothing to judge."""
+        """Heal the cluster, wait until it is in sync, and end the load. False if it did not recover: no verdict then."""
         try:
-            await self._find_the_dead()
-            await self._mend_all()
+            await self._find_dead_nodes()
+            await self._heal_all()
             await self._waits.in_sync(HEAL_WITHIN_S)
             await self._state.load.progress(LAST_RECORDS, HEAL_WITHIN_S)
         except StrandlineError as e:
-            self._state.log_problem(f"the cluster did not get well again: {e}")
+            self._state.log_problem(f"the cluster did not recover: {e}")
             self._state.measure(perf_counter())
             return False
         ended = perf_counter()
@@ -181,7 +181,7 @@ class Runner:
     async def _judge(self) -> None:
         report, load = self._state.report, self._state.load
         if not self._state.has_faults:
-            self._state.log(NOTE, "no step broke anything: the verdict is that of an undisturbed cluster")
+            self._state.log(NOTE, "no step caused a fault: the verdict is about an undisturbed cluster")
         for text in load.failed[:5]:
             report.problem(f"a record was not delivered: {text}")
         try:
@@ -189,7 +189,7 @@ class Runner:
             report.take_history(await load.verdict())
             await self._compare()
         except StrandlineError as e:
-            self._state.log_problem(f"the verdict could not be reached: {e}")
+            self._state.log_problem(f"cannot reach a verdict: {e}")
 
     async def _compare(self) -> None:
         comparisons: list[Comparison] = []
@@ -214,10 +214,10 @@ class Runner:
             return await asyncio.to_thread(compare_replicas, folders, self._state.topic)
 
     async def _leave(self) -> None:
-        """Also after a failure or Ctrl-C: whole again, and nothing of ours left behind."""
+        """Heal every fault and delete the topic. Runs after a failure or Ctrl-C too."""
         self._state.report.duration_s = self._state.now_s()
         try:
-            await self._mend_all()
+            await self._heal_all()
         finally:
             await self._claims.stop()
             await self._state.load.abandon()
@@ -226,4 +226,4 @@ class Runner:
             async with Admin(bootstrap_servers=self._driver.bootstrap, max_block_ms=5000) as admin:
                 await admin.delete_topics([self._state.topic], timeout_ms=10_000)
         except StrandlineError as e:
-            self._state.log(NOTE, f"the topic {self._state.topic} is left behind: {e}")
+            self._state.log(NOTE, f"cannot delete the topic {self._state.topic}: {e}")

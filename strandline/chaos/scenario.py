@@ -1,10 +1,10 @@
-"""A scenario: a TOML file that says what is done to a cluster under load, what is waited for, and what must hold.
+"""A scenario: a TOML file with faults for a cluster under load, conditions to wait for, and claims that must hold.
 
     title = "The leader is killed"
     why = "..."                     what replication does here, for the reader
-    requires = ["network"]          what not every kind of cluster offers (steps.py)
+    requires = ["network"]          capabilities that not every cluster has (steps.py)
 
-    [parameters]                    numbers that `--set` may change; steps name them with a dollar: "$pause_s"
+    [parameters]                    numbers that `--set` can change; steps refer to them as "$pause_s"
     pause_s = 30
 
     [load]
@@ -13,9 +13,9 @@
     [[steps]]
     do = "kill"
     target = "leader"               resolved when the step begins
-    as = "victim"                   remembered under this name
+    as = "victim"                   a name for this node in later steps
 
-Parsing is strict: whatever is wrong is one sentence that names the file, the step, and the nearest word known.
+Parsing is strict: each mistake is a UsageError of one sentence with the file, the step, and the nearest known word.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class LoadPlan:
 
     partitions: int = 3
     interval_ms: int = 5
-    """A gap between acknowledgements is known to this, and never told shorter than it was."""
+    """The resolution of the gaps between acknowledgements."""
     value_bytes: int = 100
     preload_mb: int = 0
-    """Written before the first step, so that a refill takes its time."""
+    """MiB written before the first step, so that a new replica needs a while to catch up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Step:
     """From 1."""
     do: str
     kind: str
-    """The condition of a `wait`, the claim of an `expect`; else as `do`."""
+    """The condition of a `wait`, the claim of an `expect`; otherwise the same as `do`."""
     values: Mapping[str, Any]
 
     @property
@@ -88,29 +88,29 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Scenario:
     name: str
-    """The file's, without its ending."""
+    """The file's name without its suffix."""
     title: str
     why: str
     requires: tuple[str, ...]
     load: LoadPlan
     steps: tuple[Step, ...]
     gap_goal_s: float | None = None
-    """What the longest gap is expected to stay below on a machine that is not busy; told, and no part of the verdict."""
+    """Expected upper bound of the longest gap on an idle machine. It is reported, and is no part of the verdict."""
     parameters: Mapping[str, float] = field(default_factory=dict)
 
 
 OURS = Path(__file__).with_name("scenarios")
-"""The scenario files that come with the package. In the checkout they are the files of deploy/chaos."""
+"""The scenario files of the package. In a checkout they are the files of deploy/chaos."""
 
 
 def find_scenario(written: str) -> Path:
-    """A file that exists, or the scenario of the package that has this name. Anything else is a UsageError."""
+    """The path of an existing file, or of the package's scenario with this name. Raises UsageError for any other name."""
     path = Path(written)
     names = [file.stem for file in OURS.glob("*.toml")]
     if path.exists() or len(path.parts) > 1:
-        return path  # A path that does not exist is reported when it is read.
+        return path  # Reading a missing path raises its own error.
     if path.name.removesuffix(".toml") not in names:
-        hint = nearest(path.name, names) or "; `strandline chaos list` names them all"
+        hint = nearest(path.name, names) or "; `strandline chaos list` lists the scenarios"
         raise UsageError(f"there is no file and no scenario {written!r}{hint}")
     return OURS / f"{path.name.removesuffix('.toml')}.toml"
 
@@ -125,7 +125,7 @@ def load_scenario(path: Path, overrides: Mapping[str, str] | None = None) -> Sce
 
 
 def parse_scenario(text: str, file: str, overrides: Mapping[str, str] | None = None) -> Scenario:
-    """`overrides` replace parameters. Everything that is wrong is a UsageError with one sentence."""
+    """The scenario in `text`. `file` names it in messages; `overrides` replace parameters. Raises UsageError."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as e:
@@ -149,7 +149,7 @@ class _Parser:
         self.document = document
         self.parameters: dict[str, float] = {}
         self.aliases: set[str] = set()
-        """Names that an earlier step gave."""
+        """Names that earlier steps gave with `as`."""
 
     def _fail(self, text: str) -> UsageError:
         return UsageError(f"{self.where}: {text}")
@@ -222,7 +222,7 @@ class _Parser:
                 raise self._fail(f"load.{name} must be a whole number of at least {least}, not {value!r}")
         plan = LoadPlan(**given)
         if plan.value_bytes < 24:
-            raise self._fail("load.value_bytes must be at least 24: a value carries its own name")
+            raise self._fail("load.value_bytes must be at least 24: each value holds its own number")
         return plan
 
     # -- steps
@@ -310,6 +310,6 @@ class _Parser:
 
 
 def is_node_name(word: str) -> bool:
-    """Such as `broker-1`; whether there is one, the cluster knows."""
+    """Has the word the form of a node's name, such as `broker-1`? The cluster may have no such node."""
     role, _, number = word.rpartition("-")
     return role in ("broker", "controller") and number.isdigit()

@@ -1,6 +1,6 @@
-"""The words of a scenario file: what can be done, what can be waited for, what can be claimed.
+"""The vocabulary of scenario files: actions, conditions of `wait`, claims of `expect`, and targets.
 
-One table each, with the fields a step takes; parsing, the reference page and the runner all go by these tables.
+Each has a table with the fields that a step takes. The parser, the reference page and the runner use these tables.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 NETWORK, SMALL_DISK = "network", "small-disk"
 CAPABILITIES = {
-    NETWORK: "nodes can be cut off the cluster's network, while clients still reach the brokers (compose)",
-    SMALL_DISK: "one broker's data lies on a small file system of its own (compose with small-disk.yml; locally for root)",
+    NETWORK: "nodes can be cut off from the cluster's network while clients still reach the brokers (compose)",
+    SMALL_DISK: "one broker's data is on a small file system of its own (compose with small-disk.yml; locally as root)",
 }
 
 TARGET, TARGETS, NUMBER, COUNT, TEXT = "target", "targets", "number", "count", "text"
@@ -22,7 +22,7 @@ REQUIRED: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a step. `kind` is one of the words above, or "choice"."""
+    """One field of a step. `kind` is TARGET, TARGETS, NUMBER, COUNT, TEXT or "choice"; `choices` are those of the latter."""
 
     kind: str
     meaning: str
@@ -38,66 +38,66 @@ class Word:
     fields: Mapping[str, Field]
     requires: str | None = None
     is_fault: bool = False
-    """Takes something away from the cluster: the gap between acknowledgements is looked at from here on."""
-    is_mend: bool = False
-    """Gives it back."""
+    """It is a fault: the gap between acknowledgements is measured from here on."""
+    is_heal: bool = False
+    """It heals a fault."""
 
 
 TARGET_WORDS: Mapping[str, str] = {
     "leader": "the leader of partition 0",
-    "follower": "the first in-sync replica of partition 0 that does not lead it",
-    "followers": "all in-sync replicas of partition 0 but its leader",
+    "follower": "the first in-sync follower of partition 0",
+    "followers": "all in-sync followers of partition 0",
     "active-controller": "the leader of the controllers' quorum",
-    "standby-controller": "the first controller that is not the active one",
-    "every-broker": "all of them, by number",
-    "every-controller": "all of them, by number",
+    "standby-controller": "the first controller that is not active",
+    "every-broker": "all brokers, by number",
+    "every-controller": "all controllers, by number",
     "every-node": "all brokers, then all controllers",
-    "small-disk": "the broker whose data lies on a small file system",
+    "small-disk": "the broker whose data is on a small file system",
 }
 
-_WHO = Field(TARGETS, "who")
-_ONE = Field(TARGET, "who")
-_BROKEN = Field(TARGETS, "who; without it all to whom it was done", None)
-_WITHIN = Field(NUMBER, "seconds until it counts as failed", 30)
+_NODES = Field(TARGETS, "the nodes")
+_NODE = Field(TARGET, "the node")
+_FAULTY = Field(TARGETS, "the nodes; by default all nodes with this fault", None)
+_WITHIN = Field(NUMBER, "seconds after which the step fails", 30)
 _ACKS = Field("choice", "acks of the request", "all", ("all", "1"))
-_LEADER = Field(TARGET, "who is asked", "leader")
-_AS = Field(TEXT, "a name for whoever it is now, for later steps", None)
+_LEADER = Field(TARGET, "the broker that is asked", "leader")
+_AS = Field(TEXT, "a name for these nodes in later steps", None)
 _NOTE = Field(TEXT, "a sentence to print", "")
 
 COMMON: Mapping[str, Field] = {"note": _NOTE}
 
 
 def _fault(meaning: str, requires: str | None = None) -> Word:
-    return Word(meaning, {"target": _WHO, "as": _AS}, requires, is_fault=True)
+    return Word(meaning, {"target": _NODES, "as": _AS}, requires, is_fault=True)
 
 
-def _mend(meaning: str, requires: str | None = None) -> Word:
-    return Word(meaning, {"target": _BROKEN}, requires, is_mend=True)
+def _heal(meaning: str, requires: str | None = None) -> Word:
+    return Word(meaning, {"target": _FAULTY}, requires, is_heal=True)
 
 
 ACTIONS: Mapping[str, Word] = {
-    "kill": _fault("SIGKILL: no last word"),
-    "stop": _fault("SIGTERM, and wait for the end, which has to be a clean one"),
-    "pause": _fault("the processes stand still; their connections stay"),
-    "disconnect": _fault("cut off the cluster's network; brokers stay reachable for clients", NETWORK),
-    "fill-disk": _fault("a ballast file takes the last byte of the small disk", SMALL_DISK),
+    "kill": _fault("send SIGKILL"),
+    "stop": _fault("send SIGTERM, wait for the end, and check that the shutdown was clean"),
+    "pause": _fault("freeze the processes; their connections stay open"),
+    "disconnect": _fault("cut off from the cluster's network; clients still reach the brokers", NETWORK),
+    "fill-disk": _fault("fill the small disk to the last byte with a ballast file", SMALL_DISK),
     "start": Word(
-        "start who is down",
-        {"target": _BROKEN, "order": Field("choice", "in which order", "given", ("given", "reverse"))},
-        is_mend=True,
+        "start nodes that are down",
+        {"target": _FAULTY, "order": Field("choice", "in which order", "given", ("given", "reverse"))},
+        is_heal=True,
     ),
-    "resume": _mend("let who stands still go on"),
-    "reconnect": _mend("undo disconnect", NETWORK),
-    "free-disk": _mend("take the ballast away again", SMALL_DISK),
-    "wipe": Word("remove all data of a node that is down", {"target": _WHO}),
+    "resume": _heal("let paused processes continue"),
+    "reconnect": _heal("undo `disconnect`", NETWORK),
+    "free-disk": _heal("remove the ballast file", SMALL_DISK),
+    "wipe": Word("remove all data of a node that is down", {"target": _NODES}),
     "restart": Word(
-        "one after the other: stop, check that it was a clean end, start, wait until all is in sync",
-        {"target": _WHO, "within_s": _WITHIN},
+        "one node after the other: stop, check that the shutdown was clean, start, wait until all replicas are in sync",
+        {"target": _NODES, "within_s": _WITHIN},
         is_fault=True,
     ),
     "probe": Word(
-        "from now on, send single raw produce requests straight to a broker that is believed to lead partition 0",
-        {"target": _ONE, "acks": _ACKS, "every_s": Field(NUMBER, "seconds between requests", 0.25)},
+        "from now on, send single raw produce requests for partition 0 to this broker, whether or not it is the leader",
+        {"target": _NODE, "acks": _ACKS, "every_s": Field(NUMBER, "seconds between requests", 0.25)},
     ),
     "wait": Word("wait for a condition (`until`)", {}),
     "expect": Word("check a claim (`claim`)", {}),
@@ -105,41 +105,43 @@ ACTIONS: Mapping[str, Word] = {
 
 CONDITIONS: Mapping[str, Word] = {
     "progress": Word(
-        "so many more records were acknowledged",
-        {"records": Field(COUNT, "how many"), "within_s": _WITHIN},
+        "this many more records are acknowledged",
+        {"records": Field(COUNT, "number of records"), "within_s": _WITHIN},
     ),
-    "in-sync": Word("every partition has a leader and all replicas in its ISR", {"within_s": _WITHIN}),
-    "leader-moved": Word("nobody of these leads any partition", {"away_from": _WHO, "within_s": _WITHIN}),
-    "controller-moved": Word("none of these is the active controller", {"away_from": _WHO, "within_s": _WITHIN}),
-    "left-isr": Word("none of these is in any ISR, but where alone", {"target": _WHO, "within_s": _WITHIN}),
-    "isr-is": Word("partition 0 has an ISR of exactly these", {"target": _WHO, "within_s": _WITHIN}),
+    "in-sync": Word(
+        "every partition has a leader, all its replicas are in its ISR, and every controller has caught up", {"within_s": _WITHIN}
+    ),
+    "leader-moved": Word("none of these brokers leads a partition", {"away_from": _NODES, "within_s": _WITHIN}),
+    "controller-moved": Word("none of these controllers is active", {"away_from": _NODES, "within_s": _WITHIN}),
+    "left-isr": Word("none of these brokers is in an ISR that has other members", {"target": _NODES, "within_s": _WITHIN}),
+    "isr-is": Word("the ISR of partition 0 is exactly these brokers", {"target": _NODES, "within_s": _WITHIN}),
     "refilled": Word(
-        "it is in every ISR; never counted in before its log reached the leader's high watermark",
-        {"target": _ONE, "within_s": _WITHIN},
+        "the broker is in every ISR, and joined none before its log reached the leader's high watermark",
+        {"target": _NODE, "within_s": _WITHIN},
     ),
-    "ended": Word("their processes ended by themselves", {"target": _WHO, "within_s": _WITHIN}),
-    "seconds": Word("time passes", {"seconds": Field(NUMBER, "how many")}),
+    "ended": Word("the processes ended by themselves", {"target": _NODES, "within_s": _WITHIN}),
+    "seconds": Word("this many seconds have passed", {"seconds": Field(NUMBER, "number of seconds")}),
 }
 
 CLAIMS: Mapping[str, Word] = {
     "refuses": Word(
-        "a raw produce request is answered with this error",
+        "a raw produce request returns this error",
         {"acks": _ACKS, "error": Field(TEXT, "the error code's name"), "target": _LEADER, "within_s": _WITHIN},
     ),
     "accepts": Word("a raw produce request is acknowledged; its record is remembered", {"acks": _ACKS, "target": _LEADER}),
     "invisible": Word("no remembered record is below the high watermark, and none is read", {"target": _LEADER}),
     "visible": Word("every remembered record is read", {"within_s": _WITHIN}),
-    "gone": Word("no remembered record is read: what only an old leader had was cut off", {}),
+    "gone": Word("no remembered record is read: a former leader truncated the records that only it had", {}),
     "still-believes": Word(
-        "asked itself, it names itself the leader of partition 0, in the leader epoch that it had before its fault",
-        {"target": _ONE},
+        "the broker's own metadata names it the leader of partition 0, in the leader epoch from before its fault",
+        {"target": _NODE},
     ),
     "reads-go-on": Word("a new consumer reads everything from the beginning to the high watermark", {"within_s": _WITHIN}),
     "not-acknowledged": Word(
-        "the probes of this broker end now: some were sent, all have an answer, and none is an acknowledgement",
-        {"target": _ONE, "within_s": _WITHIN},
+        "end the probes of this broker: at least one was sent, all have a response, and none is an acknowledgement",
+        {"target": _NODE, "within_s": _WITHIN},
     ),
-    "log-dir-offline": Word("it said that its log directory is offline", {"target": _ONE, "within_s": _WITHIN}),
-    "registered-anew": Word("it has a newer broker epoch than before its fault", {"target": _ONE, "within_s": _WITHIN}),
-    "gap-below": Word("no gap so far was longer", {"seconds": Field(NUMBER, "the limit")}),
+    "log-dir-offline": Word("the broker logged that its log directory is offline", {"target": _NODE, "within_s": _WITHIN}),
+    "registered-anew": Word("the broker has a higher broker epoch than before its fault", {"target": _NODE, "within_s": _WITHIN}),
+    "gap-below": Word("no gap since the first fault is longer", {"seconds": Field(NUMBER, "the limit")}),
 }

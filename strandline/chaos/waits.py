@@ -1,4 +1,4 @@
-"""The conditions of `wait`: each is looked at again and again until it holds or its time is over."""
+"""The conditions of `wait`: each is polled until it holds or its time is up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strandline.protocol.errors import BrokerError
 
 REFILL_POLL_S = 0.02
 SILENT_S = 2.0
-"""A controller that has not fetched for so long does not follow."""
+"""A controller that has not fetched for this long does not count as following."""
 
 
 class Waits:
@@ -27,7 +27,7 @@ class Waits:
         await getattr(self, f"_{step.kind.replace('-', '_')}")(step)
 
     async def in_sync(self, within_s: float) -> None:
-        """Every replica in its ISR, every node that was started again back with the others."""
+        """Wait until every replica is in its ISR, and every restarted broker and controller has rejoined."""
         picture = self._state.watch.picture
 
         def holds() -> bool:
@@ -36,13 +36,13 @@ class Waits:
         await until(holds, "all replicas are in sync and all controllers follow", within_s)
 
     def _have_registered(self) -> bool:
-        """Until a new process registers, metadata may still show the ISRs that its predecessor was in."""
+        """Has every restarted broker registered? Until then, metadata may still show the ISRs of its former process."""
         state = self._state
         epochs = state.watch.picture.broker_epochs
         return all(epochs.get(i, -1) > state.epochs_before.get(i, -1) for i in state.ids(list(state.started_at)))
 
     def _follow(self) -> bool:
-        """Has every controller caught up, and those that were started again asked since?"""
+        """Has every controller caught up, and has each restarted one fetched since its start?"""
         state, now = self._state, perf_counter()
         for member in state.driver.members:
             if member.role == CONTROLLER:
@@ -80,14 +80,14 @@ class Waits:
         def left() -> bool:
             return all(not ids & set(p.isr) or ids >= set(p.isr) for p in picture.partitions.values())
 
-        await until(left, "they are out of the ISRs", step["within_s"])
+        await until(left, "the nodes have left the ISRs", step["within_s"])
 
     async def _isr_is(self, step: Step) -> None:
         picture, ids = self._state.watch.picture, set(self._state.ids(self._state.resolve(step["target"])))
         await until(lambda: set(picture.partitions[0].isr) == ids, f"the ISR is {sorted(ids)}", step["within_s"])
 
     async def _ended(self, step: Step) -> None:
-        """By themselves: from now on they are down."""
+        """Wait until these processes end without a signal from us. They count as down from then on."""
         state = self._state
         for name in state.resolve(step["target"]):
 
@@ -101,11 +101,11 @@ class Waits:
     # -- a replica that starts from nothing
 
     async def _refilled(self, step: Step) -> None:
-        """Whenever it is seen in an ISR, its log has to reach the high watermark that the leader had before.
+        """Wait until the broker is in every ISR, and check that it never joins one too early.
 
-        The order of asking makes this exact: first the leader's high watermark, then whether the replica is in the ISR,
-        then the replica itself. It is in the ISR from some moment on; from then on the high watermark does not pass its
-        log end, and before then it was not in.
+        Whenever the broker is in an ISR, its log must reach the high watermark that the leader had just before. Each look
+        asks in this order: the leader's high watermark, the ISR, the replica's log end. The order makes the check exact:
+        once the replica is in the ISR, the high watermark cannot pass its log end.
         """
         state = self._state
         (name,) = state.resolve(step["target"])
@@ -127,13 +127,13 @@ class Waits:
             for peer in (replica, *leaders.values()):
                 peer.close()
         ok = counts["behind"] > 0 and not counts["too early"]
-        seen = f"seen {counts['behind']} times behind and outside the ISR, {counts['too early']} times behind and inside"
-        state.log_claim(step.number, f"{name} joins an ISR only when it has caught up", ok, seen)
+        seen = f"its log was behind {counts['behind']} times outside the ISR, and {counts['too early']} times inside"
+        state.log_claim(step.number, f"{name} joins an ISR only after it has caught up", ok, seen)
 
     async def _look(
         self, partition: int, replica_id: int, replica: Peer, leaders: dict[int, Peer], counts: dict[str, int]
     ) -> bool:
-        """Is it in the ISR of this partition?"""
+        """Is the replica in the ISR of this partition, and caught up?"""
         picture = self._state.watch.picture
         try:
             goal = await probes.high_watermark(leaders[picture.partitions[partition].leader], picture, partition)

@@ -1,7 +1,7 @@
-"""Watches a cluster from outside, over the brokers' client listeners: one connection per broker, asked again and again.
+"""Watches a cluster from outside: polls every broker over its client listener, and reports each change it sees.
 
-Every broker is asked, since any of them may be dead, stand still, or be cut off and tell what once was; `Picture` finds
-the newest account. Changes are told as they are seen.
+Every broker is asked, because any of them may be dead, paused, or cut off with old metadata. `Picture` keeps the newest
+answer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ R = TypeVar("R", bound=Message)
 
 
 class Peer:
-    """One broker, asked over a connection that is made anew after each failure."""
+    """One broker, with a connection that is reopened after each failure."""
 
     def __init__(self, member: Member, client_id: str = "chaos") -> None:
         self.member = member
@@ -46,7 +46,7 @@ class Peer:
     async def ask(
         self, api_key: int, body: Message, kind: type[R], *, records: Records | None = None, timeout_ms: int = ASK_TIMEOUT_MS
     ) -> R:
-        """The answer, or BrokerError."""
+        """Send a request and return its response. Raises BrokerError if there is none within `timeout_ms`."""
         connection = self._connection
         if connection is None or connection.closed:
             member = self.member
@@ -72,7 +72,7 @@ class Watch:
             (self._look_at_quorum, CLUSTER_POLL_S),
             (self._look_at_brokers, CLUSTER_POLL_S),
         )
-        # Each look has a connection of its own: one that waits for the controllers must not hold up the others.
+        # Each poll has its own connection: a request that waits for the controllers must not delay the others.
         self._peers = [Peer(member) for member in brokers for _ in self._looks]
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -92,7 +92,7 @@ class Watch:
             try:
                 await look(peer)
             except BrokerError:
-                pass  # dead, standing still, on its way: another one tells
+                pass  # dead, paused or starting: another broker answers
             await asyncio.sleep(pause_s)
 
     async def _look_at_topic(self, peer: Peer) -> None:
@@ -126,8 +126,8 @@ class Watch:
             self._on_change(change)
 
 
-async def partitions_as_told(peer: Peer, topic: str) -> dict[int, PartitionState]:
-    """What this broker believes, be it true or not."""
+async def partitions_according_to(peer: Peer, topic: str) -> dict[int, PartitionState]:
+    """The topic's partitions in this broker's own metadata, which may be outdated. Empty if it does not know the topic."""
     answer = await _metadata(peer, topic)
     return {} if answer is None else _states(answer)
 

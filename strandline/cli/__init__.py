@@ -1,10 +1,10 @@
-"""The command line. This module knows the commands by name and one line of help each, and imports only the one that
-is called: `strandline --help` shall be there before the finger has left the key.
+"""The command line. A command's module is imported only when the command is called, so that `strandline --help` is fast;
+the names and one line of help each are in commands.py.
 
-A node and its health check are started by machines: the one stays for months, the other is called every second, and for
-neither is typer imported, unless they are called in a way that only typer can explain (`--help`, an unknown option).
+A node runs for months, and a container calls the health check every second: typer is not imported for either of them,
+unless only typer can handle the options (`--help`, an unknown option).
 
-Exit codes: 0 ok, 1 error, 2 wrong usage, 3 the cluster is not healthy (or the work was done and its verdict is bad), 130
+Exit codes: 0 success; 1 error; 2 wrong usage; 3 the cluster is not healthy, or the verdict of the command is bad; 130
 interrupted by Ctrl-C (interrupts.py).
 Tables are for people; `--json` has stable keys for programs. Results go to stdout, everything else to stderr.
 """
@@ -19,7 +19,7 @@ from strandline.cli import interrupts
 
 
 def main() -> None:
-    """The console script: runs the command and turns every failure into one sentence and an exit code."""
+    """The console script: run the command, print one sentence for an error, and exit with a code of the list above."""
     interrupts.install()
     interrupts.open_standard_streams()
     interrupts.leave(_exit_code(sys.argv[1:]))
@@ -36,7 +36,7 @@ def _exit_code(words: Sequence[str]) -> int:
         return interrupts.EXIT_CODE
     except Exception as e:
         if isinstance(e, BrokenPipeError) and (interrupts.is_closed(1) or interrupts.is_closed(2)):
-            return 0  # the reader of our output has read enough (`| head`)
+            return 0  # the reader of the output has closed the pipe (`| head`)
         from strandline.cli.common import explain
 
         return explain(e)
@@ -59,7 +59,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _run_plainly(words: Sequence[str]) -> int | None:
-    """The exit code of a command that needs no typer; None when typer has to look at it."""
+    """Run a command that needs no typer and return its exit code; None if typer has to parse the words."""
     if words[:1] == ["health"]:
         from strandline.cli import probe
 
@@ -75,8 +75,8 @@ def _run_plainly(words: Sequence[str]) -> int | None:
 
 
 def _listen_to_sigterm() -> None:
-    """A node in a container is process 1, which has no default actions: a SIGTERM that comes while it still imports would
-    be lost, and `docker stop` would wait for its whole grace period."""
+    """Handle SIGTERM during the imports. A node in a container is process 1, for which the kernel has no default action:
+    the signal would be lost, and `docker stop` would wait for its whole grace period."""
     import os
     import signal
 

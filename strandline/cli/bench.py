@@ -1,4 +1,4 @@
-"""`strandline bench`: measure a cluster from the client."""
+"""`strandline bench`: measures a cluster from the client's side."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Fault(StrEnum):
     kill_controller = "kill-controller"
 
 
-Topic = Annotated[str, typer.Option(help="Created with six partitions when it does not exist.")]
-Records = Annotated[int, typer.Option(help="How many records.", min=1)]
+Topic = Annotated[str, typer.Option(help="The topic; it is created with six partitions if it does not exist.")]
+Records = Annotated[int, typer.Option(help="Number of records.", min=1)]
 RecordSize = Annotated[int, typer.Option(metavar="BYTES", help="Size of each value.", min=1)]
-AcksOption = Annotated[Acks, typer.Option(help="Which replicas acknowledge.")]
-BatchSize = Annotated[int, typer.Option(metavar="BYTES", help="Largest batch.", min=1)]
-Linger = Annotated[float, typer.Option("--linger-ms", metavar="MS", help="How long a batch may wait for more records.", min=0)]
+AcksOption = Annotated[Acks, typer.Option(help="Replicas that acknowledge a record: all in-sync, the leader, or none.")]
+BatchSize = Annotated[int, typer.Option(metavar="BYTES", help="Size of the largest batch.", min=1)]
+Linger = Annotated[float, typer.Option("--linger-ms", metavar="MS", help="Time that a batch waits for more records.", min=0)]
 
 
 @app.command()
@@ -49,7 +49,7 @@ def produce(
     acks: AcksOption = Acks.all,
     batch_size: BatchSize = 262_144,
     linger_ms: Linger = 5.0,
-    mode: Annotated[Mode, typer.Option(help="send_nowait, or await send for each record.")] = Mode.nowait,
+    mode: Annotated[Mode, typer.Option(help="Call send_nowait, or await send for each record.")] = Mode.nowait,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
@@ -80,7 +80,7 @@ def consume(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Read a backlog from the beginning; a topic with too few records is filled first."""
+    """Read a backlog from the beginning. If the topic has too few records, they are sent first."""
     from strandline.bench import loads
 
     load = loads.Load(
@@ -104,7 +104,7 @@ def latency(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Send one record at a time and wait for each."""
+    """Send one record at a time, and wait for its acknowledgement."""
     from strandline.bench import loads
 
     load = loads.Load(bootstrap=bootstrap, topic=topic, records=records, record_size=record_size, acks=_acks(acks))
@@ -113,11 +113,11 @@ def latency(
 
 @app.command()
 def failover(
-    fault: Annotated[Fault, typer.Option(help="What happens.")] = Fault.kill_leader,
+    fault: Annotated[Fault, typer.Option(help="The fault to measure.")] = Fault.kill_leader,
     record_size: RecordSize = 100,
     json: Json = False,
 ) -> None:
-    """Start a cluster of its own, send a record per partition and millisecond, and take a node away."""
+    """Start a new cluster, send one record per partition and millisecond, and kill or stop a node."""
     from strandline.bench.failover import failover as measure
 
     measured = run(measure(fault=fault.value, record_size=record_size), grace_s=PROCESSES_GRACE_S, on_interrupt=AT_ONCE)

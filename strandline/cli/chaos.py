@@ -1,4 +1,4 @@
-"""`strandline chaos`: a scenario of faults under load, told as it happens, with a verdict."""
+"""`strandline chaos`: runs a fault scenario under load, prints each event as it happens, and ends with a verdict."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from strandline.chaos.report import Event, Report
     from strandline.chaos.scenario import Scenario
 
-app = new_app("Run a scenario of faults under load, or list the scenarios.")
+app = new_app("Run a fault scenario under load, or list the scenarios.")
 
 
 @app.command("list")
 def list_(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="A folder of scenario files.", show_default="those of the package")
+        Path | None, typer.Argument(metavar="DIR", help="A folder of scenario files.", show_default="the package's scenarios")
     ] = None,
     json: Json = False,
 ) -> None:
-    """List scenarios with their titles: those that come with the package, or those of a folder."""
+    """List scenarios with their titles: those of the package, or those of a folder."""
     from strandline.chaos.scenario import OURS, load_scenario
 
     files = sorted((folder or OURS).glob("*.toml"))
@@ -56,21 +56,23 @@ def run_(
         str, typer.Argument(metavar="SCENARIO", help="A name from `strandline chaos list`, such as kill-leader, or a TOML file.")
     ],
     compose: Annotated[
-        Path | None, typer.Option(metavar="PROJECT_DIR", help="Against the running compose project of this folder.")
+        Path | None, typer.Option(metavar="PROJECT_DIR", help="Use the running compose project of this folder.")
     ] = None,
     local: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Against the cluster that `strandline up --data DIR` runs.")
+        Path | None, typer.Option(metavar="DIR", help="Use the cluster that `strandline up --data DIR` runs.")
     ] = None,
-    project: Annotated[str | None, typer.Option(help="The compose project's name, where a folder has several.")] = None,
-    repeat: Annotated[int, typer.Option(help="How often, with min, median and max of the longest gap.", min=1)] = 1,
+    project: Annotated[str | None, typer.Option(help="The compose project's name, if a folder has several.")] = None,
+    repeat: Annotated[
+        int, typer.Option(help="Run the scenario several times; print min, median and max of the longest gap.", min=1)
+    ] = 1,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=NUMBER", help="A parameter of the scenario; may be given several times."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run a scenario under a steady load with acks=all and judge what the clients saw. Without --compose or --local it
-    starts a cluster of its own. The cluster is left whole, also after Ctrl-C. Exit code 3 when the verdict is bad."""
+    """Run a scenario under a steady load with acks=all, and check what the clients saw. Without --compose or --local, the
+    command starts a new cluster. Every fault is healed at the end, also after Ctrl-C. Exit code 3 if the verdict is bad."""
     from strandline.chaos.report import summary
     from strandline.chaos.scenario import find_scenario, load_scenario
 
@@ -84,7 +86,7 @@ def run_(
             print(f"-- run {number} of {repeat}", file=sys.stderr)
         with ExitStack() as stack:
             work = _one(scenario, _driver(compose, local, project, stack))
-            report = run(work, grace_s=MENDING_GRACE_S, on_interrupt=MENDING)
+            report = run(work, grace_s=HEALING_GRACE_S, on_interrupt=HEALING)
         reports.append(report)
         if not json:
             _print(report)
@@ -115,8 +117,8 @@ async def _one(scenario: Scenario, driver: Driver) -> Report:
     return await run_scenario(scenario, driver, _say)
 
 
-MENDING_GRACE_S = 120.0
-MENDING = "mending what the scenario has broken (Ctrl-C again: exit at once, and leave it broken)"
+HEALING_GRACE_S = 120.0
+HEALING = "healing the scenario's faults (Ctrl-C again: exit at once, and leave them)"
 
 MARKS = {"step": ">", "seen": " ", "claim": " ", "note": "#", "problem": "!"}
 
@@ -141,7 +143,7 @@ def _print(report: Report) -> None:
         ("claims held", f"{sum(c['ok'] for c in report.claims)} of {len(report.claims)}"),
         *by_fault,
         ("longest gap before any fault", f"{report.steady_gap_ms:.0f} ms"),
-        ("longest gap without any partition", f"{report.whole_topic_gap_ms:.0f} ms"),
+        ("longest gap of the whole topic", f"{report.whole_topic_gap_ms:.0f} ms"),
     ]
     print_table(("what", "result"), rows)
     goal = "" if report.gap_goal_ms is None else f" (expected: at most {report.gap_goal_ms:.0f} ms)"

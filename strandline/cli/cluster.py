@@ -1,4 +1,4 @@
-"""`strandline cluster describe`: the brokers and the active controller."""
+"""`strandline cluster describe`: shows the brokers and the active controller."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _group() -> None:
 
 @app.command()
 def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, wide: Wide = False, json: Json = False) -> None:
-    """Describe the cluster. Exit code 3 when no controller is active or a broker is fenced."""
+    """Describe the cluster. Exit code 3 if no controller is active or a broker is fenced."""
     cluster = run(_ask(bootstrap))
     if json:
         print_json(_to_json(cluster))

@@ -1,4 +1,4 @@
-"""What the commands share: how to reach a cluster, how to print, how to fail."""
+"""Shared by the commands: options, running a client, printing, and reporting errors."""
 
 from __future__ import annotations
 
@@ -19,32 +19,34 @@ ERROR, USAGE, UNHEALTHY = 1, 2, 3
 
 Bootstrap = Annotated[
     str,
-    typer.Option("--bootstrap", "-b", envvar="STRANDLINE_BOOTSTRAP", metavar="HOST:PORT,...", help="Brokers to ask first."),
+    typer.Option(
+        "--bootstrap", "-b", envvar="STRANDLINE_BOOTSTRAP", metavar="HOST:PORT,...", help="Brokers to connect to first."
+    ),
 ]
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 CONNECT_TIMEOUT_MS = 2000
-"""A person waits for the answer, also when it is that nobody is there."""
+"""Short, because a person waits, even if no broker answers."""
 PATIENCE_S = 4.0
-"""A person who waits longer wants to know what for."""
+"""After this long, the command notes what it waits for."""
 Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", show_default=False, help="The topic's name.")]
-TopicOption = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The same, as an option.")]
+TopicOption = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic's name, as an option.")]
 WIDTH_MIN = 20
-Wide = Annotated[bool, typer.Option("--wide", help="All columns, however wide the terminal is.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON for programs instead of a table.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Print all columns, even if the terminal is narrow.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A configuration key; may be given several times.")
 ]
 
 
 def new_app(help: str | None = None) -> typer.Typer:
-    """A command's own typer application, with plain help: rich would triple the time that it takes."""
+    """A typer application for one command. Its help is plain, because rich would take three times as long."""
     return typer.Typer(
         help=help, no_args_is_help=help is not None, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
     )
 
 
 def explain(error: Exception) -> int:
-    """Print one sentence about an error that is not our bug and return its exit code; raise it again when it is one."""
+    """Print one sentence about an expected error and return its exit code. Any other exception is a bug: it is re-raised."""
     if isinstance(error, UsageError):
         note(str(error))
         return USAGE
@@ -53,13 +55,13 @@ def explain(error: Exception) -> int:
         from strandline.node import sentence
 
         is_missing = isinstance(error, UnknownTopic) and error.partition is None
-        note(sentence(error) + ("; `strandline topic list` shows what there is" if is_missing else ""))
+        note(sentence(error) + ("; `strandline topic list` lists the topics" if is_missing else ""))
         return ERROR
     raise error
 
 
 def note(text: str) -> None:
-    """A word to the person, out of the way of the results. Where it cannot be written, the command goes on."""
+    """Print a line for people on stderr, apart from the results. If it cannot be written, the command continues."""
     with suppress(OSError):
         sys.stderr.write(f"strandline: {text}\n")  # one write: a terminal's echo cannot come between
         sys.stderr.flush()
@@ -71,8 +73,11 @@ def fail(text: str, code: int = ERROR) -> NoReturn:
 
 
 def run(main: Coroutine[Any, Any, T], *, grace_s: float = interrupts.GRACE_S, on_interrupt: str | None = None) -> T:
-    """Run a client's work on uvloop. Ctrl-C cancels it: it has `grace_s` to clean up, and `on_interrupt` is noted for a
-    cleanup that takes a person's time. Raises KeyboardInterrupt when it has ended for that."""
+    """Run a coroutine on uvloop and return its result.
+
+    Ctrl-C cancels it. It then has `grace_s` seconds to clean up; `on_interrupt` is printed if that takes a while. Raises
+    KeyboardInterrupt after a cancellation.
+    """
 
     async def cancellable() -> T:
         task = asyncio.current_task()
@@ -90,12 +95,12 @@ def run(main: Coroutine[Any, Any, T], *, grace_s: float = interrupts.GRACE_S, on
             raise KeyboardInterrupt from None
         raise
     finally:
-        main.close()  # where the loop did not come to it
+        main.close()  # if the loop never started it
 
 
 @asynccontextmanager
 async def while_waiting(what: str) -> AsyncIterator[None]:
-    """Note what the command waits for, if that takes longer than a person expects."""
+    """Print a note if the block takes longer than PATIENCE_S. `what`: the thing that it waits for."""
     text = f"still waiting for {what} (Ctrl-C ends)"
     timer = asyncio.get_running_loop().call_later(PATIENCE_S, note, text)
     try:
@@ -106,7 +111,7 @@ async def while_waiting(what: str) -> AsyncIterator[None]:
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[str]:
-    """A folder that is removed at the end, also after Ctrl-C."""
+    """A temporary folder. It is removed at the end of the block, also after Ctrl-C."""
     import tempfile
 
     with interrupts.unwinding(), tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
@@ -114,7 +119,7 @@ def temporary_folder(prefix: str) -> Iterator[str]:
 
 
 def quiet_client() -> None:
-    """The client's log lines are for programs; a person reads what the command says itself."""
+    """Discard the client's log lines: the command itself reports to the person."""
     import logging
 
     logging.getLogger("strandline").addHandler(logging.NullHandler())
@@ -134,8 +139,8 @@ def print_table(
     wide: bool = False,
     spare: Sequence[str] = (),
 ) -> None:
-    """A table for people, in the width of the terminal (`table.py`). `spare`: columns to leave out first; a command that
-    has some offers `--wide`."""
+    """Print a table for people, in the width of the terminal (`table.py`). `spare`: the columns that are omitted first if
+    it is narrow; a command with such columns has the option `--wide`."""
     from strandline.cli.table import layout
 
     lines = layout(columns, rows, width=None if wide else _width(), spare=spare)
@@ -143,7 +148,7 @@ def print_table(
 
 
 def _width() -> int | None:
-    """COLUMNS, or the terminal's width; None where the output goes elsewhere."""
+    """COLUMNS, or the terminal's width; None if stdout is no terminal."""
     import os
     import shutil
 
@@ -153,20 +158,20 @@ def _width() -> int | None:
 
 
 def short_path(path: str) -> str:
-    """A path for a person: relative to the current folder where that is shorter."""
+    """The path relative to the current folder, if that is shorter."""
     import os
 
     try:
         relative = os.path.relpath(path)
-    except (OSError, ValueError):  # the current folder is gone
+    except (OSError, ValueError):  # the current folder was removed
         return path
     return min(path, relative if relative.startswith((".", os.sep)) else f".{os.sep}{relative}", key=len)
 
 
 def topic_of(command: str, argument: str | None, option: str | None) -> str:
-    """The topic, which is named once: as an argument, or by `-t`."""
+    """The topic, given either as an argument or by `-t`. Raises UsageError if both or neither is given."""
     if argument is not None and option is not None:
-        raise UsageError(f"the topic is named twice: {argument} and --topic {option}")
+        raise UsageError(f"the topic is given twice: {argument} and --topic {option}")
     topic = argument if option is None else option
     if not topic:
         raise UsageError(f"the topic is missing: strandline {command} TOPIC")
@@ -174,7 +179,7 @@ def topic_of(command: str, argument: str | None, option: str | None) -> str:
 
 
 def parse_settings(settings: Iterable[str] | None, option: str = "--set") -> dict[str, str]:
-    """`--set key=value`, several times."""
+    """The settings of a repeated `--set key=value`. Raises UsageError for a malformed or contradictory one."""
     parsed: dict[str, str] = {}
     for setting in settings or ():
         key, equals, value = setting.partition("=")

@@ -1,4 +1,4 @@
-"""`strandline completion`: prints what a shell needs to complete the command line."""
+"""`strandline completion`: prints a shell's completion script."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.cli.common import new_app
 app = new_app()
 
 VARIABLE = "_STRANDLINE_COMPLETE"
-"""Set by the shell's function when it asks for completions."""
+"""The shell's completion function sets this variable when it asks for completions."""
 
 
 class Shell(StrEnum):
@@ -22,7 +22,7 @@ class Shell(StrEnum):
 
 
 @app.command()
-def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell that will run it.")]) -> None:
+def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell that runs the script.")]) -> None:
     """Print the completion script of a shell. Evaluate it in the shell's start-up file."""
     from typer.completion import get_completion_script  # type: ignore[attr-defined]  # not in its __all__
 
@@ -30,7 +30,7 @@ def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", h
 
 
 def listen() -> None:
-    """Let typer answer a shell that asks for completions."""
+    """Register typer's completion, which answers the shell."""
     from typer.completion import completion_init  # type: ignore[attr-defined]  # not in its __all__
 
     completion_init()

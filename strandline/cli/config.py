@@ -1,4 +1,4 @@
-"""`strandline config`: what a topic or broker is configured with, and every key there is with default, unit and meaning."""
+"""`strandline config`: the configuration of a topic or broker, and every key with its default, unit and meaning."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class Kind(StrEnum):
 
 @app.command()
 def describe(
-    kind: Annotated[Kind, typer.Argument(metavar="topic|broker", help="Whose configuration.")],
+    kind: Annotated[Kind, typer.Argument(metavar="topic|broker", help="Describe a topic or a broker.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="The topic, or the broker's id.")],
-    all_keys: Annotated[bool, typer.Option("--all", help="The keys with their defaults, too.")] = False,
+    all_keys: Annotated[bool, typer.Option("--all", help="Show the keys with default values too.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     wide: Wide = False,
     json: Json = False,
 ) -> None:
-    """Show the configuration of a topic or broker, each value with where it comes from. Without --all or --json only what is
-    no default."""
+    """Show the configuration of a topic or broker, and the source of each value. Without --all or --json, only the values
+    that are not defaults."""
     configs = run(_ask(bootstrap, kind.value, name))
     if json:
         document = [
@@ -58,7 +58,7 @@ def describe(
         print_table(columns, rows, wide=wide)
     hidden = len(configs) - len(shown)
     if hidden:
-        print(f"{hidden} keys have their defaults; --all shows them")
+        print(f"{hidden} keys have default values; --all shows them")
 
 
 async def _ask(bootstrap: str, kind: str, name: str) -> list[ConfigEntry]:
@@ -81,7 +81,7 @@ def keys(
     """List every key of brokers, controllers and topics with its default, unit and meaning."""
     rows = [row for row in _rows() if filter in row["name"]]
     if not rows:
-        fail(f"no configuration key contains {filter!r}; `strandline config keys` lists all")
+        fail(f"no configuration key contains {filter!r}; `strandline config keys` lists all keys")
     if json:
         print_json({"keys": rows})
         return

@@ -1,4 +1,4 @@
-"""Configurations as tables: each value with where it comes from."""
+"""Words for the sources of configuration values, in tables."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ SOURCES = {
 
 
 def is_given(config: ConfigEntry) -> bool:
-    """Somebody chose this value."""
+    """Was this value set, on the topic or a broker? Otherwise it is the default."""
     return config.source != "default"

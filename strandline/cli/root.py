@@ -1,4 +1,4 @@
-"""The command `strandline` itself: a group whose commands are imported when they are called."""
+"""The command `strandline` itself: a group that imports a command's module when the command is called."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strandline.cli.commands import COMMANDS
 
 
 class PipeBroke(Exception):
-    """Carries a BrokenPipeError past typer."""
+    """Carries a BrokenPipeError through typer, which would handle it itself."""
 
     def __init__(self, error: BrokenPipeError) -> None:
         super().__init__(error)
@@ -23,7 +23,7 @@ class PipeBroke(Exception):
 
 @contextmanager
 def _past_typer() -> Iterator[None]:
-    """Typer would exit with 1 itself, whatever pipe broke. `main` finds out which."""
+    """Typer exits with 1 for every broken pipe; `main` distinguishes which pipe it was."""
     try:
         yield
     except BrokenPipeError as e:
@@ -31,7 +31,7 @@ def _past_typer() -> Iterator[None]:
 
 
 def readable(path: str, command: Any) -> Any:
-    """The command, its help completed: an example, and words for values ("NUMBER") where the code names none."""
+    """The command with its help completed: examples, and words such as NUMBER for values without a metavar."""
     from strandline.cli.examples import epilog
 
     for name, part in getattr(command, "commands", {}).items():
@@ -52,7 +52,7 @@ METAVARS = {**dict.fromkeys(NUMBERS, "NUMBER"), **dict.fromkeys(NAMES, "NAME"), 
 
 
 class LazyGroup(TyperGroup):
-    """A group whose commands are imported when they are called, and not for the list of them."""
+    """A group that imports a command's module when the command is called, and none to list the commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)

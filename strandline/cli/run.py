@@ -1,4 +1,4 @@
-"""`strandline broker` and `strandline controller`: one process in the foreground."""
+"""`strandline broker` and `strandline controller`: one node in the foreground."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Config = Annotated[
 
 @app.command()
 def broker(config: Config = None, settings: Settings = None) -> None:
-    """Run one broker. Environment variables STRANDLINE_<KEY> come over the file, --set over both."""
+    """Run one broker. Environment variables STRANDLINE_<KEY> override the file; --set overrides both."""
     _run("broker", config, settings)
 
 
 @app.command()
 def controller(config: Config = None, settings: Settings = None) -> None:
-    """Run one controller. Environment variables STRANDLINE_<KEY> come over the file, --set over both."""
+    """Run one controller. Environment variables STRANDLINE_<KEY> override the file; --set overrides both."""
     _run("controller", config, settings)
 
 

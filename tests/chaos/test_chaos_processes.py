@@ -1,6 +1,6 @@
-"""`strandline chaos run` on real processes: the shared files, as a person runs them, and their bad ends.
+"""`strandline chaos run` on real processes: the files of deploy/chaos, and runs that fail or are interrupted.
 
-What needs containers is in tests/docker/test_chaos.py.
+The scenarios that need containers are in tests/docker/test_chaos.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RUN_MAX_S = 60
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a cluster that `strandline up` runs."""
+    """The folder of a running `strandline up`."""
     folder = tmp_path_factory.mktemp("up") / "data"
     words = [*COMMAND, "up", "--json", "--data", str(folder), "--base-port", str(free_port_range(12)), *FAST_SESSIONS]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT) as process:
@@ -50,7 +50,7 @@ def chaos(scenario: Path | str, *options: str) -> Outcome:
 
 
 def good(outcome: Outcome) -> dict[str, Any]:
-    """Everything that a good verdict says, looked at one by one: the word alone would be too easy to print."""
+    """Check each figure behind a good verdict: the word "ok" alone proves nothing."""
     assert outcome.code == 0, outcome.err
     report: dict[str, Any] = outcome.json()
     assert report["verdict"] == "ok"
@@ -73,7 +73,7 @@ def states(up: Path) -> dict[str, str]:
     return {n["name"]: n["state"] for n in run("node", "list", "--data", str(up), "--json").json()["nodes"]}
 
 
-def test_the_leader_is_killed_in_a_cluster_of_its_own() -> None:
+def test_leader_is_killed_in_a_new_cluster() -> None:
     report = good(chaos("kill-leader", "--json"))
     kill, start = report["faults"]
     assert (kill["do"], start["do"]) == ("kill", "start")
@@ -81,7 +81,7 @@ def test_the_leader_is_killed_in_a_cluster_of_its_own() -> None:
     assert any("partition 0: leader " in text for text in seen(report))
 
 
-def test_the_active_controller_is_killed_in_a_cluster_that_runs(up: Path) -> None:
+def test_active_controller_is_killed_in_a_running_cluster(up: Path) -> None:
     report = good(chaos("kill-controller", "--local", str(up), "--json"))
     assert any("active controller " in text for text in seen(report))
     assert set(states(up).values()) == {"running"}
@@ -91,8 +91,8 @@ def facts_of(up: Path) -> list[Fact]:
     return [fact for log in up.glob("*/log.jsonl") for text in log.read_text().splitlines() for fact in read_line(text).facts]
 
 
-def test_the_replication_report_finds_the_failovers_of_the_verdict(up: Path) -> None:
-    """The same partitions lost the same leader, and none for longer than a client met a gap, whose own part comes on top."""
+def test_replication_report_finds_the_failovers_of_the_verdict(up: Path) -> None:
+    """The same partitions lost the same leader, and none for longer than the clients' gap, which adds their own part."""
     before = {fact.topic for fact in facts_of(up)}
     report = good(chaos("kill-leader", "--local", str(up), "--json"))
     facts = facts_of(up)
@@ -108,13 +108,13 @@ def test_the_replication_report_finds_the_failovers_of_the_verdict(up: Path) -> 
     assert {row.cause for row in found.changes} == {"broker_fenced", "caught_up"}
 
 
-def test_a_rolling_restart_fails_no_send_and_ends_every_process_in_order(up: Path) -> None:
+def test_rolling_restart_fails_no_send_and_shuts_every_process_down_cleanly(up: Path) -> None:
     report = good(chaos("rolling-restart", "--local", str(up), "--json"))
     assert [f["nodes"][0] for f in report["faults"] if f["do"] == "stop"] == [*states(up)]
     assert [c["claim"] for c in report["claims"]] == ["clean shutdown"] * 6
 
 
-def test_a_leader_that_stood_still_acknowledges_nothing_when_it_goes_on(up: Path) -> None:
+def test_resumed_leader_acknowledges_nothing(up: Path) -> None:
     report = good(chaos("pause-leader", "--local", str(up), "--set", "pause_s=1", "--json"))
     for claim, acks in zip(report["claims"], ("all", "1"), strict=True):
         assert claim["claim"].endswith(f"acks={acks}")
@@ -122,7 +122,7 @@ def test_a_leader_that_stood_still_acknowledges_nothing_when_it_goes_on(up: Path
     assert report["parameters"] == {"pause_s": 1}
 
 
-def test_two_of_three_dead_and_the_summary_of_several_runs(up: Path) -> None:
+def test_two_of_three_dead_with_a_summary_of_several_runs(up: Path) -> None:
     outcome = chaos("two-of-three-dead", "--local", str(up), "--repeat", "2", "--json")
     assert outcome.code == 0, outcome.err
     document = outcome.json()
@@ -135,7 +135,7 @@ def test_two_of_three_dead_and_the_summary_of_several_runs(up: Path) -> None:
 
 BROKEN_CLAIM = """
 title = "A claim that does not hold"
-why = "Nothing is wrong with the cluster, so acks=all is acknowledged; and the gap is never below nothing."
+why = "The cluster has no fault, so acks=all is acknowledged; and no gap is below zero."
 [[steps]]
 do = "kill"
 target = "follower"
@@ -160,8 +160,8 @@ within_s = 0.2
 """
 
 
-def test_a_verdict_can_be_bad(up: Path, tmp_path: Path) -> None:
-    """Exit code 3, each broken claim and the step that failed by name; the cluster is whole all the same."""
+def test_bad_verdict_names_the_broken_claims(up: Path, tmp_path: Path) -> None:
+    """Exit code 3; the problems name each broken claim and the failed step; every node runs afterwards."""
     file = tmp_path / "broken.toml"
     file.write_text(BROKEN_CLAIM)
     outcome = chaos(file, "--local", str(up), "--json")
@@ -173,14 +173,14 @@ def test_a_verdict_can_be_bad(up: Path, tmp_path: Path) -> None:
     assert refused.startswith("step 4: ")
     assert refused.endswith(": acknowledged")
     assert gap.startswith("step 5: no gap above 0 ms: the longest is ")
-    assert failed == ("step 6 (wait leader-moved every-broker): within 0.2 s it did not come true that other brokers lead")
+    assert failed == ("step 6 (wait leader-moved every-broker): timed out after 0.2 s: waiting until other brokers lead")
     assert report["records_lost"] == 0
     assert set(states(up).values()) == {"running"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_the_cluster_is_whole_when_a_run_is_broken_off(up: Path, tmp_path: Path, number: signal.Signals) -> None:
-    """Whoever stops it in the middle of a pause does not leave a broker standing still."""
+def test_interrupted_run_heals_the_cluster(up: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """A signal in the middle of a pause does not leave a broker paused."""
     story = tmp_path / "story"
     words = [*COMMAND, "chaos", "run", str(SCENARIOS / "pause-leader.toml"), "--local", str(up)]
     with (
@@ -190,7 +190,7 @@ def test_the_cluster_is_whole_when_a_run_is_broken_off(up: Path, tmp_path: Path,
         ) as process,
     ):
         wait_until(lambda: "> pause " in story.read_text(), "the leader is paused")
-        wait_until(lambda: "paused" in states(up).values(), "it stands still")
+        wait_until(lambda: "paused" in states(up).values(), "the node's state is paused")
         process.send_signal(number)
         assert process.wait(timeout=30) != 0
     assert "> resume " in story.read_text()
@@ -200,7 +200,7 @@ def test_the_cluster_is_whole_when_a_run_is_broken_off(up: Path, tmp_path: Path,
 
 
 def _as_in_the_foreground() -> None:
-    """What a shell runs in the background ignores Ctrl-C, and hands that down to all that it starts: us, perhaps."""
+    """A background process of a shell ignores SIGINT, and its children inherit that; the test run may be such a child."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -208,22 +208,22 @@ def _bootstrap(up: Path) -> dict[str, str]:
     return {"STRANDLINE_BOOTSTRAP": json.loads((up / "cluster.json").read_text())["bootstrap"]}
 
 
-def test_what_cannot_be_done_here_is_one_sentence_before_anything_is_done(up: Path) -> None:
+def test_impossible_scenario_is_refused_in_one_sentence(up: Path) -> None:
     outcome = chaos("partition-leader", "--local", str(up))
     assert outcome.code == 2
-    assert "nobody can be cut off it; run it with --compose" in outcome.err.splitlines()[-1]
+    assert "no node can be cut off; run the scenario with --compose" in outcome.err.splitlines()[-1]
     outcome = chaos("disk-full", "--local", str(up))
     assert outcome.code == 2
-    assert "a small disk is mounted for a cluster of its own" in outcome.err.splitlines()[-1]
+    assert "only root can mount a small disk, and only without --local" in outcome.err.splitlines()[-1]
 
 
-def test_a_cluster_that_does_not_run_is_one_sentence(tmp_path: Path) -> None:
+def test_missing_cluster_is_reported_in_one_sentence(tmp_path: Path) -> None:
     outcome = chaos("kill-leader", "--local", str(tmp_path))
-    told = f"strandline: no cluster is running in {tmp_path}; start it with `strandline up --data {tmp_path}`"
-    assert (outcome.code, outcome.err.splitlines()[-1]) == (1, told)
+    message = f"strandline: no cluster is running in {tmp_path}; start it with `strandline up --data {tmp_path}`"
+    assert (outcome.code, outcome.err.splitlines()[-1]) == (1, message)
 
 
-def test_the_list_names_every_file() -> None:
+def test_list_names_every_file() -> None:
     document = run("chaos", "list", str(SCENARIOS), "--json").json()
     assert [Path(s["file"]).name for s in document["scenarios"]] == sorted(f.name for f in SCENARIOS.glob("*.toml"))
     assert "kill-leader.toml" in run("chaos", "list", str(SCENARIOS)).out

@@ -1,4 +1,4 @@
-"""What is read of containers from `docker inspect`; the containers themselves are the matter of tests/docker."""
+"""Reading the output of `docker inspect`. The tests with real containers are in tests/docker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strandline.chaos.picture import Member
 
 
 def inspected(service: str, environment: dict[str, str], published: dict[int, int] | None = None) -> dict[str, Any]:
-    """As much of the engine's answer as is read."""
+    """The part of the engine's answer that the driver reads."""
     label = "com.docker.compose."
     return {
         "Id": "0123456789abcdef",
@@ -32,8 +32,8 @@ def inspected(service: str, environment: dict[str, str], published: dict[int, in
 ADVERTISED = "INTERNAL://x-broker-1.p_cluster:9092,EXTERNAL://localhost:39092"
 
 
-def test_a_broker_is_reached_where_its_published_listener_says() -> None:
-    """Also where ports were chosen by the environment."""
+def test_broker_is_reached_at_its_published_listener() -> None:
+    """Also if the environment chose the ports."""
     environment = {"STRANDLINE_NODE_ID": "1", "STRANDLINE_ADVERTISED_LISTENERS": ADVERTISED}
     container = read_container(inspected("broker-1", environment, {39092: 39092, 8092: 38092}))
     assert read_member(container) == Member("broker-1", "broker", 1, "localhost", 39092)
@@ -41,23 +41,23 @@ def test_a_broker_is_reached_where_its_published_listener_says() -> None:
     assert container.networks == {"p_cluster": ["broker-1"]}, "the container's own id is no alias to give again"
 
 
-def test_a_controllers_id_is_not_the_number_in_its_name() -> None:
+def test_controller_id_is_not_the_number_in_its_name() -> None:
     container = read_container(inspected("controller-2", {"STRANDLINE_NODE_ID": "102"}))
     assert read_member(container) == Member("controller-2", "controller", 102)
 
 
 @pytest.mark.parametrize("service", ["prometheus", "client", "small-disk", "grafana-x"])
-def test_what_is_no_node_is_none(service: str) -> None:
+def test_container_without_a_node_is_none(service: str) -> None:
     assert read_member(read_container(inspected(service, {}))) is None
 
 
-def test_a_broker_that_the_host_cannot_reach_is_refused() -> None:
+def test_unpublished_broker_is_refused() -> None:
     container = read_container(inspected("broker-1", {"STRANDLINE_ADVERTISED_LISTENERS": ADVERTISED}, {8092: 38092}))
     with pytest.raises(DriverError, match="x-broker-1 has no published listener"):
         read_member(container)
 
 
-def test_log_lines_that_are_no_json_are_kept_as_they_are() -> None:
+def test_log_lines_without_json_are_kept_unchanged() -> None:
     assert parse_log_lines(b'{"event": "a", "n": 1}\nTraceback\n[1]\n') == [
         {"event": "a", "n": 1},
         {"event": "Traceback"},
@@ -65,8 +65,8 @@ def test_log_lines_that_are_no_json_are_kept_as_they_are() -> None:
     ]
 
 
-def test_filling_ends_with_the_last_byte_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In halves down to single bytes: a broker's next write finds no room, however small it is."""
+def test_fill_ends_with_the_last_byte_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size of a write is halved down to single bytes, so that a broker's next write fails however small it is."""
 
     class Disk:
         room, written = 3_000_001, 0

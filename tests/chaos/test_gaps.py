@@ -1,4 +1,4 @@
-"""The arithmetic of gaps: what a fault cost is neither told too short nor blamed on another fault."""
+"""The arithmetic of gaps: a fault's gap is not too short, and is not attributed to another fault."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ STEADY = [0.0, 1.0, 2.0, 5.0, 6.0, 7.0, 9.0, 10.0]
     ("since", "until", "gap"),
     [
         (0.0, 10.0, Gap(2.0, 5.0)),
-        (2.5, 10.0, Gap(2.0, 5.0)),  # begun before, counted as a whole
-        (0.0, 3.0, Gap(2.0, 5.0)),  # ends afterwards, counted as a whole
+        (2.5, 10.0, Gap(2.0, 5.0)),  # began before, counts in full
+        (0.0, 3.0, Gap(2.0, 5.0)),  # ends afterwards, counts in full
         (5.5, 10.0, Gap(7.0, 9.0)),
-        (5.0, 6.5, Gap(2.0, 5.0)),  # the acknowledgement at the very moment of the fault ends what was before
+        (5.0, 6.5, Gap(2.0, 5.0)),  # an acknowledgement at the moment of the fault ends the earlier gap
         (5.1, 6.5, Gap(5.0, 6.0)),
-        (9.5, 14.0, Gap(10.0, 14.0)),  # nothing came any more
+        (9.5, 14.0, Gap(10.0, 14.0)),  # no acknowledgement after it
         (12.0, 14.0, Gap(10.0, 14.0)),
     ],
 )
-def test_the_longest_interval_that_overlaps_is_found(since: float, until: float, gap: Gap) -> None:
+def test_longest_overlapping_interval_is_found(since: float, until: float, gap: Gap) -> None:
     assert longest_gap(STEADY, since, until) == gap
 
 
-def test_without_acknowledgements_all_of_the_time_is_a_gap() -> None:
+def test_whole_time_is_a_gap_without_acknowledgements() -> None:
     assert longest_gap([], 3.0, 7.0) == Gap(3.0, 7.0)
     assert longest_gap([9.0], 3.0, 7.0) == Gap(3.0, 9.0)
 
 
-def test_the_steady_gap_is_not_that_of_the_fault() -> None:
-    """The interval in which the fault falls is its own."""
+def test_steady_gap_ends_before_the_fault() -> None:
+    """The interval that contains the fault counts as the fault's gap."""
     assert steady_gap(STEADY, 4.0) == Gap(0.0, 1.0)
     assert steady_gap(STEADY, 8.0) == Gap(2.0, 5.0)
     assert steady_gap([], 8.0) == NO_GAP
@@ -53,13 +53,13 @@ def test_no_overlapping_interval_is_longer(times: list[float], one: float, other
             assert gap.end - gap.begin >= end - begin
 
 
-def test_the_worst_partition_is_named() -> None:
+def test_worst_partition_is_named() -> None:
     gaps = gaps_of_partitions({0: [0.0, 1.0, 2.0], 1: [0.0, 2.0]}, 0.0, 2.0)
     assert worst(gaps) == (1, Gap(0.0, 2.0))
     assert worst({}) == (-1, NO_GAP)
     assert Gap(1.0, 1.2504).ms == 250.4
 
 
-def test_several_runs_have_a_median() -> None:
+def test_spread_of_several_runs_has_a_median() -> None:
     assert spread([3.0, 1.0, 2.0]) == (1.0, 2.0, 3.0)
     assert spread([1.0, 2.0]) == (1.0, 1.5, 2.0)

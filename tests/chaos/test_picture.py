@@ -1,4 +1,4 @@
-"""Who a target is, and which account of the cluster is believed when brokers tell different ones."""
+"""Which nodes a target means, and which description of the cluster counts when brokers differ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MEMBERS = [
     *(Member(f"broker-{i}", "broker", i) for i in (1, 2, 3)),
     *(Member(f"controller-{i}", "controller", 100 + i) for i in (1, 2, 3)),
 ]
-"""In compose the names of controllers do not show their ids."""
+"""As in compose, where a controller's name does not contain its id."""
 WHOLE = PartitionState(2, 0, 0, (2, 3, 1), (1, 2, 3))
 
 
@@ -42,12 +42,12 @@ def who(target: str | list[str], p: Picture | None = None, **aliases: list[str])
         (["leader", "every-broker"], ["broker-2", "broker-1", "broker-3"]),
     ],
 )
-def test_a_target_is_resolved_in_the_present_picture(target: str | list[str], names: list[str]) -> None:
+def test_target_is_resolved_in_the_present_picture(target: str | list[str], names: list[str]) -> None:
     assert who(target) == names
 
 
-def test_a_name_given_earlier_stays_who_it_was() -> None:
-    """The old leader is still meant when another one leads."""
+def test_alias_keeps_its_meaning() -> None:
+    """It still means the old leader when another broker leads."""
     p = picture()
     victim = who("leader", p)
     p.on_partition(0, PartitionState(3, 1, 1, (2, 3, 1), (1, 3)))
@@ -59,20 +59,20 @@ def test_a_name_given_earlier_stays_who_it_was() -> None:
 @pytest.mark.parametrize(
     ("target", "p", "sentence"),
     [
-        ("leader", picture(WHOLE._replace(leader=-1)), "Partition 0 has no leader at present"),
-        ("leader", Picture(), "Partition 0 has no leader at present"),
-        ("follower", picture(WHOLE._replace(isr=(2,))), "Nobody but the leader is in the ISR"),
-        ("active-controller", Picture(), "No controller is known to be active"),
+        ("leader", picture(WHOLE._replace(leader=-1)), "partition 0 has no leader at present"),
+        ("leader", Picture(), "partition 0 has no leader at present"),
+        ("follower", picture(WHOLE._replace(isr=(2,))), "the ISR of partition 0 holds only its leader"),
+        ("active-controller", Picture(), "no active controller is known"),
         ("broker-9", picture(), "there is no node 'broker-9'; there are broker-1, "),
     ],
 )
-def test_a_target_that_is_nobody_is_a_sentence(target: str, p: Picture, sentence: str) -> None:
+def test_target_without_a_node_is_reported_in_one_sentence(target: str, p: Picture, sentence: str) -> None:
     with pytest.raises(NoTarget, match=sentence):
         who(target, p)
 
 
-def test_what_a_cut_off_broker_still_believes_is_not_news() -> None:
-    """It tells the partition epoch that it last knew; those of the others have gone on."""
+def test_outdated_description_of_a_partition_is_ignored() -> None:
+    """A broker that is cut off reports the last partition epoch that it knew, which is lower than that of the others."""
     p = picture()
     change = p.on_partition(0, PartitionState(3, 1, 1, (2, 3, 1), (1, 3)))
     assert change is not None
@@ -82,7 +82,7 @@ def test_what_a_cut_off_broker_still_believes_is_not_news() -> None:
     assert p.partitions[0].leader == 3
 
 
-def test_the_same_account_twice_is_told_once() -> None:
+def test_repeated_description_is_no_change() -> None:
     p = picture()
     assert p.on_partition(0, WHOLE) is None
     assert p.on_broker(1, 5) is None
@@ -93,13 +93,13 @@ def test_the_same_account_twice_is_told_once() -> None:
     assert p.on_broker(1, 5) is None
 
 
-def test_a_partition_without_a_leader_says_so() -> None:
+def test_change_names_a_missing_leader() -> None:
     change = picture().on_partition(0, PartitionState(-1, 1, 1, (2, 3, 1), (2,)))
     assert change is not None
     assert "leader 2 -> none" in change.text
 
 
-def test_an_older_quorum_epoch_is_not_believed() -> None:
+def test_older_quorum_epoch_is_ignored() -> None:
     p = picture()
     change = p.on_quorum(103, 4, {103: VoterState(True, 1.0)})
     assert change is not None
@@ -109,7 +109,7 @@ def test_an_older_quorum_epoch_is_not_believed() -> None:
     assert (p.controller, p.controller_epoch, set(p.voters)) == (103, 4, {103})
 
 
-def test_whole_means_every_partition_led_and_every_replica_in_sync() -> None:
+def test_picture_is_whole_if_partitions_have_leaders_and_full_isrs() -> None:
     p = picture()
     assert p.is_whole
     p.on_partition(1, WHOLE._replace(isr=(1, 2)))

@@ -1,4 +1,4 @@
-"""A verdict that judged nothing is not "ok"."""
+"""A run without a judged record has no good verdict."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def report(found: History) -> Report:
     return made
 
 
-def test_a_chaos_run_without_an_acknowledged_record_is_bad() -> None:
+def test_chaos_run_without_an_acknowledged_record_is_bad() -> None:
     assert report(history("ok")).verdict == "ok"
-    assert report(history("info")).problems == ["no acknowledged record was judged: nothing was shown"]
+    assert report(history("info")).problems == ["no acknowledged record was judged, so the run proves nothing"]
     assert report(history()).verdict == "bad"
 
 
-def test_a_demo_that_sent_and_compared_nothing_is_bad() -> None:
+def test_demo_without_records_and_comparisons_is_bad() -> None:
     demo = Demo(cast(Any, SimpleNamespace(brokers=[])), [], lambda _: None)
     demo._judge(0)
     assert demo.result.problems == [
-        "no acknowledged record was judged: nothing was shown",
+        "no acknowledged record was judged, so the run proves nothing",
         "the logs of 0 partitions were compared, and there are 6",
     ]
     assert not demo.result.good

@@ -1,4 +1,4 @@
-"""Scenario files: what is right is understood, and what is wrong is one sentence with the place and the nearest word."""
+"""Scenario files: correct ones are parsed, and a mistake is one sentence with its place and the nearest known word."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def refusal(steps: str, head: str = HEAD, **overrides: str) -> str:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
-def test_every_scenario_of_the_repository_is_right(file: Path) -> None:
+def test_scenarios_of_the_repository_are_valid(file: Path) -> None:
     scenario = load_scenario(file)
     assert scenario.name == file.stem
     assert scenario.steps
 
 
-def test_the_issues_thirteen_scenarios_are_there() -> None:
-    """A scenario that is lost would be missed by nobody: its test would be gone with it."""
+def test_thirteen_scenarios_exist() -> None:
+    """A deleted scenario takes its parametrized test with it, so the names are listed here."""
     assert {f.stem for f in FILES} >= {
         *("kill-leader", "kill-follower", "kill-controller", "kill-leader-and-controller", "kill-all"),
         *("rolling-restart", "pause-leader", "partition-leader", "partition-follower", "partition-controller"),
@@ -46,14 +46,14 @@ def test_the_issues_thirteen_scenarios_are_there() -> None:
     }
 
 
-def test_the_page_about_scenarios_is_current() -> None:
+def test_readme_matches_the_reference() -> None:
     page = (FOLDER / "README.md").read_text()
     assert page.endswith("\n".join(lines()) + "\n"), "run `python -m strandline.chaos.reference`"
     for file in FILES:
         assert f"`{file.name}`" in page
 
 
-def test_a_step_has_its_fields_with_their_defaults() -> None:
+def test_step_has_its_fields_with_their_defaults() -> None:
     scenario = parse(KILL + '[[steps]]\ndo = "wait"\nuntil = "leader-moved"\naway_from = "victim"\n')
     kill, wait = scenario.steps
     assert (kill.number, kill.do, kill.kind, kill["target"], kill["as"]) == (1, "kill", "kill", "leader", "victim")
@@ -62,12 +62,12 @@ def test_a_step_has_its_fields_with_their_defaults() -> None:
     assert str(wait) == "wait leader-moved victim"
 
 
-def test_the_why_is_one_paragraph() -> None:
+def test_why_is_one_paragraph() -> None:
     assert parse(KILL, 'title = "T"\nwhy = """\none\ntwo\n"""\n').why == "one two"
 
 
-def test_parameters_stand_in_for_numbers_and_can_be_set() -> None:
-    """A test need not wait as long as the file says."""
+def test_parameters_replace_numbers_and_can_be_set() -> None:
+    """So a test can wait for a shorter time than the file's."""
     head = HEAD + "[parameters]\npause_s = 30\n"
     wait = '[[steps]]\ndo = "wait"\nuntil = "seconds"\nseconds = "$pause_s"\n'
     assert parse(wait, head).steps[0]["seconds"] == 30
@@ -86,7 +86,7 @@ def test_several_targets_are_a_list() -> None:
         ("", "some.toml: it has no [[steps]]"),
         (S + 'do = "kil"\n', "some.toml, step 1: unknown do 'kil'; did you mean 'kill'?"),
         ('[[steps]]\ntarget = "leader"\n', f"some.toml, step 1: do is missing; it is one of {', '.join(ACTIONS)}"),
-        (S + 'do = "kill"\n', "some.toml, step 1: target is missing (who)"),
+        (S + 'do = "kill"\n', "some.toml, step 1: target is missing (the nodes)"),
         (S + 'do = "kill"\ntarget = "laeder"\n', "some.toml, step 1: unknown target 'laeder'; did you mean 'leader'?"),
         (
             KILL + S + 'do = "start"\ntarget = "victm"\n',
@@ -127,17 +127,16 @@ def test_several_targets_are_a_list() -> None:
         ("steps = \n", "some.toml is not TOML: "),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(steps: str, sentence: str) -> None:
+def test_mistake_is_named_with_its_place(steps: str, sentence: str) -> None:
     assert sentence in refusal(steps)
 
 
-def test_title_and_why_are_asked_for() -> None:
-    """A scenario is read by people."""
+def test_title_and_why_are_required() -> None:
     assert refusal(KILL, 'why = "W"\n') == "some.toml: title must be a text, and is missing"
     assert refusal(KILL, 'title = "T"\nwhy = " "\n') == "some.toml: why must be a text, and is ' '"
 
 
-def test_a_parameter_that_is_not_there_cannot_be_set() -> None:
+def test_unknown_parameter_cannot_be_set() -> None:
     head = HEAD + "[parameters]\npause_s = 30\n"
     assert refusal(KILL, head, pause="6") == (
         "some.toml: there is no parameter 'pause' to set (it has pause_s); did you mean 'pause_s'?"
@@ -146,7 +145,7 @@ def test_a_parameter_that_is_not_there_cannot_be_set() -> None:
     assert "it has none" in refusal(KILL, HEAD, pause="6")
 
 
-def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+def test_unreadable_file_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         load_scenario(tmp_path / "none.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
