@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from strandline.controller.broker_sessions import BrokerSessions
-from strandline.controller.change_lines import log_changes
+from strandline.controller.change_log_lines import log_changes
 from strandline.controller.cluster_control import fence_broker
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.image import MetadataImage

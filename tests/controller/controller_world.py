@@ -1,4 +1,4 @@
-"""A controller on a quorum that is a list: commits when told, so that tests decide what is committed and what is not."""
+"""A controller on a quorum that is a list: it commits on request, so that a test decides which records are committed."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ CLUSTER = "cluster"
 
 
 class ListQuorum:
-    """Appends to a list; `commit` delivers to the controller as the quorum would."""
+    """Appends to a list; `commit` hands the records to the controller like the quorum."""
 
     def __init__(self) -> None:
         self.log: list[tuple[int, bytes]] = [(0, b"")]
-        """(epoch, record); an empty record stands for one of the quorum's own."""
+        """(epoch, record); an empty record is one of the quorum itself."""
         self.batches: list[tuple[int, int]] = []
-        """(base, last) offset of each append."""
+        """(first, last) offset of each append."""
         self.committed = -1
         self.epoch = 1
         self.leading = False
@@ -96,13 +96,13 @@ class World:
         self.controller.on_leader(epoch)
 
     def send(self, api_key: int, body: Any) -> FakeRequest:
-        """Without waiting for a commit."""
+        """Send a request without a commit."""
         request = FakeRequest(body)
         self.handlers[api_key](request)
         return request
 
     def call(self, api_key: int, body: Any) -> Any:
-        """The answer; raises it when it is an error."""
+        """Send a request and commit; returns the response, or raises its error."""
         request = self.send(api_key, body)
         if self.auto_commit:
             self.commit()
@@ -121,7 +121,7 @@ class World:
     # -- brokers --
 
     def register(self, broker_id: int, incarnation: int = 1, **more: Any) -> int:
-        """The broker epoch."""
+        """Register a broker; returns the broker epoch."""
         return int(self.call(apis.BROKER_REGISTRATION, registration(broker_id, incarnation, **more)).broker_epoch)
 
     def heartbeat(
@@ -166,7 +166,7 @@ class World:
     # -- topics --
 
     def create(self, name: str, assignments: Sequence[Sequence[int]] | None = None, **more: Any) -> bytes:
-        """The topic id."""
+        """Create a topic; returns its id."""
         topic = CreatableTopic(name, **more)
         if assignments is not None:
             topic.assignments = [CreatableReplicaAssignment(i, list(r)) for i, r in enumerate(assignments)]
@@ -181,7 +181,7 @@ class World:
         return topic.partitions[index]
 
     def alter(self, name: str, isr: Sequence[int], index: int = 0, **overrides: Any) -> AlterPartitionPartitionResponse:
-        """As the present leader would propose it, but for `overrides`."""
+        """An AlterPartition request as the current leader would send it, except for `overrides`."""
         answers: list[AlterPartitionPartitionResponse]
         answers = self.call(apis.ALTER_PARTITION, self.alter_request(name, isr, index, **overrides)).partitions
         return answers[0]
@@ -216,7 +216,7 @@ class World:
         return AlterPartitionRequest(sender, self.epoch(sender) if broker_epoch is None else broker_epoch, [item])
 
     def replayed(self) -> MetadataImage:
-        """The image that a stranger makes of the log, batch by batch."""
+        """The image of a node that replays the log batch by batch."""
         image = MetadataImage.EMPTY
         for base, last in self.quorum.batches:
             records = [decode_record(r) for _, r in self.quorum.log[base : last + 1]]

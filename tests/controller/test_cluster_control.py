@@ -1,4 +1,4 @@
-"""Brokers that come, live, leave and die, as the controller sees them."""
+"""Brokers that start, run, stop and die, as the controller sees them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_broker_epoch_is_the_offset_of_the_registration_record() -> None:
     assert world.image.brokers[1].fenced
 
 
-def test_a_second_live_process_with_the_same_id_is_refused_while_the_session_lives() -> None:
+def test_a_second_process_is_rejected_while_the_session_lasts() -> None:
     """S51: also while the first one is still fenced."""
     world = World()
     epoch = world.register(1, incarnation=1)
@@ -46,7 +46,7 @@ def test_a_second_live_process_with_the_same_id_is_refused_while_the_session_liv
 
 
 def test_the_same_incarnation_registers_again_without_a_new_epoch() -> None:
-    """S51: its first answer was lost. It stays unfenced; with nothing new, nothing is written."""
+    """S51: its first response was lost. It stays unfenced; if nothing has changed, no record is written."""
     world = World(brokers=1)
     epoch, end = world.epoch(1), world.quorum.log_end_offset
     assert world.register(1) == epoch
@@ -84,8 +84,8 @@ def test_a_registration_that_cannot_be_used_is_refused(wrong: dict[str, object])
     assert code_of(world, apis.BROKER_REGISTRATION, request) == ErrorCode.INVALID_REQUEST
 
 
-def test_a_new_process_first_takes_the_old_one_out_of_the_isrs() -> None:
-    """The old process died and its session is over, but nobody had fenced it yet: one batch does both."""
+def test_a_registration_removes_the_old_process_from_the_isrs() -> None:
+    """The old process died and its session has ended, but it was not fenced yet: one batch does both."""
     world = World(brokers=3)
     world.create("t", [[1, 2, 3]])
     world.now += 2
@@ -102,8 +102,8 @@ def test_a_new_process_first_takes_the_old_one_out_of_the_isrs() -> None:
 # -- heartbeats -------------------------------------------------------------------------------------------------------
 
 
-def test_a_broker_is_unfenced_only_when_it_has_read_its_own_registration() -> None:
-    """Else it would lead with metadata from before it existed."""
+def test_a_broker_is_unfenced_after_it_has_read_its_registration() -> None:
+    """Otherwise it would lead with metadata from before its registration."""
     world = World()
     epoch = world.register(1)
     answer = world.heartbeat(1, offset=epoch - 1)
@@ -154,7 +154,7 @@ def test_a_broker_whose_disks_have_all_failed_is_fenced_and_stays_so() -> None:
 # -- sessions ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_silent_broker_is_fenced_after_the_session_timeout_and_not_before() -> None:
+def test_a_silent_broker_is_fenced_at_the_session_timeout() -> None:
     world = World(brokers=2)
     world.create("t", [[1, 2]])
     world.now += 2
@@ -173,7 +173,7 @@ def test_a_silent_broker_is_fenced_after_the_session_timeout_and_not_before() ->
 
 
 def test_the_first_deadline_is_that_of_the_broker_silent_for_longest() -> None:
-    """A renewed session goes behind the others: only then does one timer see every expiry in time."""
+    """A renewed session moves behind the others: only so does one timer see every expiry in time."""
     sessions = BrokerSessions(3.0)
     for broker_id in (1, 2, 3):
         sessions.touch(broker_id, 10 + broker_id, now=float(broker_id))
@@ -186,7 +186,8 @@ def test_the_first_deadline_is_that_of_the_broker_silent_for_longest() -> None:
 
 
 def test_a_new_active_controller_gives_every_unfenced_broker_a_whole_session() -> None:
-    """It cannot know since when they are silent. A fenced one has none: its successor may register at once."""
+    """It does not know since when they have been silent. A fenced broker has no session: its next process may register at
+    once."""
     world = World(brokers=2)
     world.kill_broker(2)
     world.now += 100
@@ -202,7 +203,7 @@ def test_a_new_active_controller_gives_every_unfenced_broker_a_whole_session() -
 
 
 def test_fencing_an_incarnation_that_was_replaced_does_nothing() -> None:
-    """The probe of the old process may end after the new one registered."""
+    """The probe of the old process may end after the new process has registered."""
     world = World(brokers=1)
     old = world.epoch(1)
     world.now += 10
@@ -214,8 +215,9 @@ def test_fencing_an_incarnation_that_was_replaced_does_nothing() -> None:
 # -- controlled shutdown ------------------------------------------------------------------------------------------------
 
 
-def test_controlled_shutdown_moves_leaders_in_one_batch_and_lets_the_broker_go_when_it_has_read_it() -> None:
-    """Then it can tell producers who leads now, and its fetchers know whom to follow until the end."""
+def test_controlled_shutdown_moves_all_leaders_in_one_batch() -> None:
+    """The broker may stop when it has read that batch: then it can name the new leaders to producers, and its fetchers follow
+    them until the end."""
     world = World(brokers=3)
     world.create("t", [[1, 2, 3], [2, 1, 3]])
     batches, before = len(world.quorum.batches), world.image.offset
@@ -234,7 +236,7 @@ def test_controlled_shutdown_moves_leaders_in_one_batch_and_lets_the_broker_go_w
 
 
 def test_a_broker_may_not_stop_before_its_moves_are_committed() -> None:
-    """A controller that fails now would leave the old leaders in place."""
+    """If the controller failed now, the old leaders would remain."""
     world = World(brokers=2)
     world.create("t", [[1, 2]])
     world.auto_commit = False
@@ -245,7 +247,7 @@ def test_a_broker_may_not_stop_before_its_moves_are_committed() -> None:
     assert not world.image.brokers[1].fenced
 
 
-def test_a_broker_that_leads_nothing_may_stop_at_once_and_leaves_the_isrs() -> None:
+def test_a_broker_that_leads_no_partition_may_stop_at_once() -> None:
     world = World(brokers=2)
     world.create("t", [[2, 1]])
     answer = world.heartbeat(1, want_shut_down=True)
@@ -254,7 +256,7 @@ def test_a_broker_that_leads_nothing_may_stop_at_once_and_leaves_the_isrs() -> N
 
 
 def test_after_an_orderly_stop_the_next_process_registers_at_once() -> None:
-    """The session ends with the word to stop, not by timeout."""
+    """The session ends with the permission to stop, not by timeout."""
     world = World(brokers=2)
     world.heartbeat(1, want_shut_down=True)
     assert world.register(1, incarnation=2)
@@ -267,7 +269,7 @@ def test_a_fenced_broker_that_wants_to_stop_may() -> None:
 
 
 def test_a_shutdown_goes_on_under_the_next_controller() -> None:
-    """The offset to wait for was in the first one's memory; the next takes what it has read itself."""
+    """The offset to wait for was in the memory of the first controller; the next one uses the offset that it has read itself."""
     world = World(brokers=2)
     world.create("t", [[1, 2]])
     assert not world.heartbeat(1, want_shut_down=True).should_shut_down
@@ -278,7 +280,7 @@ def test_a_shutdown_goes_on_under_the_next_controller() -> None:
     assert world.heartbeat(1, want_shut_down=True).should_shut_down
 
 
-def test_the_only_in_sync_replica_may_stop_too_and_its_partition_waits_for_it() -> None:
+def test_the_only_in_sync_replica_may_stop() -> None:
     world = World(brokers=2)
     world.create("t", [[1, 2]])
     world.alter("t", [1])

@@ -1,4 +1,4 @@
-"""Controllers that were given no cluster id agree on one: never on two, and always on one when all stay up."""
+"""Controllers without a configured cluster id agree on one: never on two, and always on one if all stay up."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ A, B = "A" * 22, "B" * 22
         "all others have it",
     ],
 )
-def test_who_makes_an_id_and_who_adopts_one(node_id: int, answers: dict[int, str | None], outcome: str) -> None:
+def test_the_lowest_voter_creates_an_id_and_the_others_adopt_it(
+    node_id: int, answers: dict[int, str | None], outcome: str
+) -> None:
     agreement = Agreement(node_id, [101, 102, 103])
     for voter_id, cluster_id in answers.items():
         agreement.on_answer(voter_id, cluster_id)
@@ -67,7 +69,7 @@ def test_a_single_controller_makes_its_id_at_once() -> None:
     assert Agreement(101, [101]).may_create
 
 
-def test_a_voter_that_got_its_id_meanwhile_is_believed_its_last_word() -> None:
+def test_the_last_answer_of_a_voter_counts() -> None:
     agreement = Agreement(101, [101, 102, 103])
     agreement.on_answer(102, None)
     agreement.on_answer(102, A)
@@ -76,14 +78,14 @@ def test_a_voter_that_got_its_id_meanwhile_is_believed_its_last_word() -> None:
     assert agreement.adopted == (A, 102)
 
 
-def test_two_ids_among_the_voters_are_refused_and_it_is_said_who_has_which() -> None:
+def test_two_cluster_ids_among_the_voters_are_reported() -> None:
     agreement = Agreement(101, [101, 102, 103])
     agreement.on_answer(102, A)
     with pytest.raises(UsageError, match=f"controller 102 to {A}, controller 103 to {B}"):
         agreement.on_answer(103, B)
 
 
-def test_who_is_no_voter_has_no_say() -> None:
+def test_an_answer_of_no_voter_is_ignored() -> None:
     agreement = Agreement(101, [101, 102])
     agreement.on_answer(7, A)
     agreement.on_answer(101, A)
@@ -91,7 +93,7 @@ def test_who_is_no_voter_has_no_say() -> None:
 
 
 class World:
-    """Voters as disks and processes. Questions and answers travel apart, and are lost with the process that asked."""
+    """Voters as disks and processes. Requests and answers are separate events, and are lost with the process that asked."""
 
     def __init__(self, voters: int, kind: type[Agreement] = Agreement) -> None:
         self.kind = kind
@@ -99,7 +101,7 @@ class World:
         self.disks: dict[int, str | None] = dict.fromkeys(self.voter_ids)
         self.processes: dict[int, Agreement] = {}
         self.travelling: list[tuple[Agreement, int, str | None]] = []
-        """Answers: who asked, whom, and what that one said when it was asked."""
+        """Answers in flight: the asking voter, the asked voter, and its id when it was asked."""
         self.names = itertools.count()
 
     def start(self, voter_id: int) -> None:
@@ -127,7 +129,7 @@ class World:
         if agreement is None or not agreement.is_decided:
             return
         cluster_id = agreement.adopted[0] if agreement.adopted else f"id-{next(self.names)}"
-        self.crash(voter_id)  # either it dies before the disk, or it has nothing to agree on any more
+        self.crash(voter_id)  # it either dies before the write to the disk, or has an id already
         if reaches_the_disk:
             self.disks[voter_id] = cluster_id
 
@@ -156,10 +158,8 @@ ACTIONS = st.sampled_from(
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from([1, 3, 5]), st.lists(st.tuples(ACTIONS, st.integers(0, 20), st.integers(0, 4)), max_size=80))
-def test_however_starts_crashes_and_answers_fall_there_is_never_a_second_id(
-    voters: int, steps: list[tuple[str, int, int]]
-) -> None:
-    """And once all voters stay up, each of them has it."""
+def test_there_is_never_a_second_cluster_id(voters: int, steps: list[tuple[str, int, int]]) -> None:
+    """However starts, crashes and answers are ordered. And once all voters stay up, each of them has the id."""
     world = World(voters)
     for step in steps:
         world.act(*step)
@@ -179,7 +179,7 @@ def test_however_starts_crashes_and_answers_fall_there_is_never_a_second_id(
 
 
 class MakesTooEarly(Agreement):
-    """Whoever has asked anybody."""
+    """Creates an id after any answer, instead of after the answers of all."""
 
     @property
     def may_create(self) -> bool:
@@ -187,8 +187,8 @@ class MakesTooEarly(Agreement):
 
 
 @pytest.mark.parametrize(("kind", "ids"), [(Agreement, 0), (MakesTooEarly, 2)])
-def test_two_that_asked_the_same_third_one_make_no_two_ids(kind: type[Agreement], ids: int) -> None:
-    """And the world above would notice if they did."""
+def test_two_voters_that_asked_the_same_third_create_one_id(kind: type[Agreement], ids: int) -> None:
+    """And the world above would notice a second one."""
     world = World(3, kind)
     for voter_id in world.voter_ids:
         world.start(voter_id)
@@ -262,7 +262,7 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 async def test_three_fresh_controllers_agree_and_elect(cluster: Cluster) -> None:
-    """What `docker-compose up` does at the first start."""
+    """As at the first `docker-compose up`."""
     for node_id in cluster.ports:
         cluster.start(node_id)
     cluster_id = await cluster.decided()
@@ -275,8 +275,8 @@ async def test_three_fresh_controllers_agree_and_elect(cluster: Cluster) -> None
     await cluster.led()
 
 
-async def test_no_id_is_made_and_nothing_formatted_while_one_controller_is_missing(cluster: Cluster) -> None:
-    """The missing one may be the only one that has the id of a cluster that exists."""
+async def test_no_id_is_created_while_one_controller_is_missing(cluster: Cluster) -> None:
+    """The missing one may be the only one with the id of an existing cluster. Nothing is formatted either."""
     with capture_logs() as lines:
         for node_id in (101, 102):
             cluster.start(node_id)
@@ -294,7 +294,7 @@ async def test_no_id_is_made_and_nothing_formatted_while_one_controller_is_missi
     assert {line["cluster_id"] for line in lines if line["event"].startswith("cluster_id.")} == {cluster_id}
 
 
-async def test_an_undecided_controller_says_so_and_refuses_all_else_for_now(cluster: Cluster) -> None:
+async def test_a_controller_without_a_cluster_id_rejects_requests(cluster: Cluster) -> None:
     cluster.start(101)
     await cluster.listens(101)
     connection = await Connection.connect("127.0.0.1", cluster.ports[101], client_id="test")
@@ -311,7 +311,7 @@ async def test_an_undecided_controller_says_so_and_refuses_all_else_for_now(clus
 
 @pytest.mark.parametrize("lost", [101, 103])
 async def test_a_controller_that_lost_its_volume_adopts_the_id_and_catches_up(cluster: Cluster, lost: int) -> None:
-    """Also the lowest, which makes ids: it makes no second one. And it has no vote before it has caught up."""
+    """Also the lowest voter, which creates ids: it does not create a second one. And it has no vote before it has caught up."""
     for node_id in cluster.ports:
         cluster.start(node_id)
     cluster_id = await cluster.decided()
@@ -346,7 +346,7 @@ async def test_voters_of_two_clusters_are_refused_in_one_sentence(cluster: Clust
     assert not cluster.is_formatted(101)
 
 
-async def test_who_is_awaited_is_told_once_and_then_once_a_minute(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_voters_are_logged_once_a_minute(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_handshakes, "FIRST_NOTICE_MS", 30)
     with capture_logs() as lines:
         cluster.start(101)

@@ -1,4 +1,4 @@
-"""Configurations are checked before they are stored, and described with the place that each value comes from."""
+"""Configurations are checked before they are stored, and described with the source of each value."""
 
 from __future__ import annotations
 
@@ -97,10 +97,10 @@ REFUSALS: list[tuple[AlterConfigsResource, ErrorCode, str]] = [
 
 
 @pytest.mark.parametrize(("resource", "code", "words"), REFUSALS, ids=[f"{c.name}: {w}" for _, c, w in REFUSALS])
-def test_a_change_is_refused_with_its_reason_and_nothing_of_it_is_stored(
+def test_a_rejected_change_names_its_reason_and_stores_nothing(
     world: World, resource: AlterConfigsResource, code: ErrorCode, words: str
 ) -> None:
-    """Also the good keys of the same resource are not set (F11); another resource of the request is."""
+    """The valid keys of the same resource are not stored either (F11); another resource of the request is."""
     before = world.image
     resource.configs.insert(0, AlterableConfig("max.message.bytes", CONFIG_SET, "77"))
     if resource.resource_type == RESOURCE_BROKER:
@@ -118,7 +118,7 @@ def test_a_resource_named_twice_is_refused(world: World) -> None:
     assert codes == [ErrorCode.INVALID_REQUEST] * 2
 
 
-def test_a_topics_value_stands_over_the_brokers_over_the_clusters_over_the_file(world: World) -> None:
+def test_a_topics_value_overrides_the_brokers_the_clusters_and_the_files(world: World) -> None:
     def value(**more: Any) -> Any:
         return world.image.topic_config("t", **more)["segment.bytes"]
 
@@ -171,7 +171,7 @@ def test_the_controller_describes_what_it_is_asked_for(world: World) -> None:
 
 @pytest.mark.parametrize("key", TOPIC_CONFIGS.values(), ids=lambda key: key.name)
 def test_every_default_is_a_value_that_would_be_accepted(key: ConfigKey) -> None:
-    """And its text form means the same value."""
+    """And its text form gives the same value."""
     assert key.parse(key.default) == key.default
     assert key.parse(key.text(key.default)) == key.default
 
@@ -219,5 +219,5 @@ def test_parse_refuses_with_one_sentence(given: dict[str, Any], words: str) -> N
         parse(KEYS, given)
 
 
-def test_nothing_near_is_not_guessed() -> None:
+def test_no_key_is_suggested_when_none_is_similar() -> None:
     assert nearest("zzzzzz", TOPIC_CONFIGS) is None

@@ -1,4 +1,4 @@
-"""The single writer: when answers leave, what a resignation undoes, and what replay makes of the log."""
+"""The single writer: when replies are sent, what a resignation undoes, and which image a replay of the log gives."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def world() -> World:
     return world
 
 
-def test_a_reply_leaves_only_when_its_records_are_committed_and_in_order(world: World) -> None:
+def test_replies_wait_for_the_commit_and_keep_their_order(world: World) -> None:
     first = world.send(apis.CREATE_TOPICS, create("a"))
     end_of_first = world.quorum.log_end_offset - 1
     second = world.send(apis.CREATE_TOPICS, create("b"))
@@ -58,8 +58,8 @@ def test_the_next_decision_sees_what_is_not_committed_yet(world: World) -> None:
     assert again.answers[0].topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_a_reading_waits_for_what_it_may_have_seen(world: World) -> None:
-    """Its answer could speak of a change that is lost later."""
+def test_a_read_waits_for_the_commit_of_what_it_saw(world: World) -> None:
+    """Otherwise the response could show a change that is lost later."""
     assert len(world.send(apis.DESCRIBE_CLUSTER, DescribeClusterRequest()).answers) == 1
     world.send(apis.CREATE_TOPICS, create("a"))
     reading = world.send(apis.DESCRIBE_CLUSTER, DescribeClusterRequest())
@@ -68,7 +68,7 @@ def test_a_reading_waits_for_what_it_may_have_seen(world: World) -> None:
     assert len(reading.answers) == 1
 
 
-def test_a_resignation_refuses_what_waits_and_forgets_what_is_not_committed(world: World) -> None:
+def test_a_resignation_rejects_waiting_requests(world: World) -> None:
     committed = world.image
     waiting = [world.send(apis.CREATE_TOPICS, create(name)) for name in "ab"]
     world.controller.on_resign(1)
@@ -82,8 +82,8 @@ def test_a_resignation_refuses_what_waits_and_forgets_what_is_not_committed(worl
     assert "node 102 is" in str(refused.answers[0])
 
 
-def test_what_a_former_leader_appended_may_be_committed_by_the_next_one(world: World) -> None:
-    """It comes back through on_committed, as to every standby, and the images agree."""
+def test_the_next_leader_may_commit_an_earlier_leaders_append(world: World) -> None:
+    """The record comes back through on_committed, as on every standby controller, and the images agree."""
     world.send(apis.CREATE_TOPICS, create("a"))
     ahead = world.image
     world.controller.on_resign(1)
@@ -93,7 +93,7 @@ def test_what_a_former_leader_appended_may_be_committed_by_the_next_one(world: W
 
 
 def test_when_the_quorum_refuses_the_append_nothing_has_changed(world: World) -> None:
-    """The quorum lost the lead and its word of it is still on the way to the controller."""
+    """The node no longer leads the quorum, and the controller has not been notified yet."""
     world.quorum.leading = False
     before = world.image
     answer = world.send(apis.CREATE_TOPICS, create("a")).answers[0]
@@ -111,7 +111,7 @@ def test_a_request_that_is_answered_late_is_answered_once(world: World) -> None:
     assert len(request.answers) == 1
 
 
-def test_a_snapshot_and_the_rest_of_the_log_give_the_same_image_as_the_whole_log(world: World) -> None:
+def test_a_snapshot_and_the_rest_of_the_log_equal_the_whole_log(world: World) -> None:
     world.auto_commit = True
     world.create("t", [[1, 2, 3]] * 3)
     snapshot = list(world.controller.snapshot_records())
@@ -132,21 +132,21 @@ def test_a_snapshot_holds_only_what_is_committed(world: World) -> None:
 
 
 def test_records_of_the_quorum_itself_only_move_the_offset() -> None:
-    """A change of leader is a record in the same log."""
+    """A change of the leader is a record in the same log."""
     controller = Controller(node_id=102, session_timeout_ms=3000, now=lambda: 0.0)
     controller.on_committed(0, 0, 1, [])
     assert (controller.image.offset, controller.committed_offset) == (0, 0)
 
 
-def test_a_record_from_the_future_stops_a_standby_instead_of_being_skipped() -> None:
-    """Skipping it would make its picture differ from everybody else's."""
+def test_an_unknown_record_type_stops_a_standby_controller() -> None:
+    """If it skipped the record, its metadata would differ from that of the other nodes."""
     controller = Controller(node_id=102, session_timeout_ms=3000, now=lambda: 0.0)
     with pytest.raises(PeerError, match="newer version"):
         controller.on_committed(0, 1, 1, [encode_record(NoOpRecord()), b"\x91\x7f"])
     assert controller.image.offset == -1
 
 
-def test_a_controller_that_was_never_active_says_that_no_other_is_known() -> None:
+def test_a_controller_without_a_leader_answers_that_none_is_known() -> None:
     controller = Controller(node_id=101, session_timeout_ms=3000, now=lambda: 0.0)
     controller.quorum = ListQuorum()
     with pytest.raises(BrokerError, match="the active one is unknown"):
@@ -163,8 +163,8 @@ def test_describe_cluster_tells_brokers_and_their_state(world: World) -> None:
     assert [b.broker_id for b in answer.brokers] == [1, 2]
 
 
-def test_a_batch_that_landed_elsewhere_than_promised_ends_this_controllers_activity(world: World) -> None:
-    """The broker epochs in it are wrong. What was written comes back by replay, as to any standby."""
+def test_a_batch_at_an_unexpected_offset_deactivates_the_controller(world: World) -> None:
+    """The broker epochs in it are wrong. The controller replays what was written, like a standby controller."""
     append = world.quorum.append
 
     def append_behind_something_else(records: Sequence[bytes], epoch: int) -> int:
@@ -180,8 +180,8 @@ def test_a_batch_that_landed_elsewhere_than_promised_ends_this_controllers_activ
     assert world.image.topic("a") is not None
 
 
-def test_a_decision_for_a_partition_that_cannot_be_never_reaches_the_log(world: World) -> None:
-    """The active controller writes nothing and goes on; a standby controller that reads such a record stops."""
+def test_a_decision_with_an_unsafe_partition_state_is_not_written(world: World) -> None:
+    """The active controller writes nothing and continues; a standby controller that reads such a record stops."""
     records = [TopicRecord("bad", b"b" * 16), PartitionRecord(b"b" * 16, 0, (1, 2), (1,), 2)]
     end, image = world.controller.next_offset, world.image
     with pytest.raises(InternalError, match="its leader is broker 2, which is not in the ISR"):
@@ -197,7 +197,7 @@ def test_a_decision_for_a_partition_that_cannot_be_never_reaches_the_log(world: 
 
 
 def many(monkeypatch: pytest.MonkeyPatch) -> World:
-    """Thirty partitions that broker 1 leads and ten that others do; five records fill a batch."""
+    """Thirty partitions that broker 1 leads, and ten that others lead; five records fill a batch."""
     monkeypatch.setattr("strandline.controller.controller.BATCH_BYTES", 150)
     world = World(brokers=3)
     world.create("t", [[1, 2, 3]] * 30 + [[2, 1, 3]] * 10)
@@ -222,7 +222,7 @@ def unfence(world: World) -> None:
 
 
 def prepare_unfence(world: World) -> None:
-    """Brokers 1 and 3 left the ISRs, then 2 died as well: nothing has a leader, and only 2 may lead."""
+    """Brokers 1 and 3 left the ISRs, then 2 died as well: no partition has a leader, and only 2 may lead."""
     for broker_id in (3, 1, 2):
         world.kill_broker(broker_id)
     assert {p.leader for p in partitions(world)} == {-1}
@@ -262,14 +262,14 @@ def test_a_fence_of_very_many_partitions_is_written_in_bounded_batches(monkeypat
 
 
 def test_a_creation_of_topics_stays_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a topic would be no topic."""
+    """A topic without all its partitions would be broken."""
     world = many(monkeypatch)
     count = len(world.quorum.batches)
     world.create("another", [[1, 2, 3]] * 30)
     assert len(world.quorum.batches) == count + 1
 
 
-def test_a_registration_in_several_batches_has_the_offset_of_its_record_as_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_registration_has_the_offset_of_its_record_as_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     world = many(monkeypatch)
     register_anew(world)
     world.commit()
@@ -279,7 +279,7 @@ def test_a_registration_in_several_batches_has_the_offset_of_its_record_as_epoch
 
 
 def finish(world: World, act: Callable[[World], None]) -> None:
-    """What the broker does or does not do next."""
+    """The next step of the broker, or none."""
     if act is unfence:
         world.heartbeat(2)
     elif act is shut_down:
@@ -299,10 +299,8 @@ def finish(world: World, act: Callable[[World], None]) -> None:
 
 
 @pytest.mark.parametrize("act", [fence, shut_down, register_anew, unfence])
-def test_a_fail_over_between_the_batches_of_a_decision_loses_none_of_its_purpose(
-    act: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Cut at every batch: the broker's next word, or its silence, completes what the last controller began."""
+def test_the_next_controller_completes_a_split_decision(act: Callable[[World], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut after every batch: the broker's next request, or its silence, completes the decision of the last controller."""
     kept, ends = -1, [0]
     while kept < ends[-1]:
         world = many(monkeypatch)

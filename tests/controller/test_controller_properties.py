@@ -2,9 +2,9 @@
 
 I2   the leader is none or in the ISR; the ISR is part of the replicas and never empty; a fenced broker is in an ISR only
      as its last member, and then there is no leader. (The ISR may also keep a last member that is shutting down.)
-I13  whoever joins an ISR is unfenced, not shutting down, and the incarnation that the leader named.
-I14  leader epoch, partition epoch and broker epoch never decrease; every change of a partition is one partition epoch.
-I19  replaying the log, or a snapshot of any moment and the rest, gives the image that the writer has.
+I13  a broker that joins an ISR is unfenced, not shutting down, and the incarnation that the leader named.
+I14  leader epoch, partition epoch and broker epoch never decrease; every change of a partition raises its partition epoch.
+I19  a replay of the log, or of a snapshot at any offset and the rest, gives the image of the writer.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ BROKERS = range(1, 6)
 
 
 class Watcher:
-    """Replays the log record by record and checks what must hold after each."""
+    """Replays the log record by record, and checks the invariants after each."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.image = MetadataImage.EMPTY
         self.batches_seen = 0
         self.epochs: dict[int, int] = {}
-        """Broker -> the highest broker epoch ever."""
+        """Broker -> the highest broker epoch that it ever had."""
         self.elections = self.leaderless = 0
 
     def catch_up(self) -> None:
@@ -115,14 +115,14 @@ class Watcher:
 
 
 class Chaos:
-    """Each method is one random step; what the controller refuses is as interesting as what it does."""
+    """Each method is one random step. Rejected steps are as interesting as accepted ones."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.world = World(brokers=3, seed=seed)
         self.incarnation = 10
         self.held: list[AlterPartitionRequest] = []
-        """Proposals on the wire: sent at any later time, or never."""
+        """Proposals in flight: they arrive at any later time, or never."""
         self.epoch = 1
         self.refusals: dict[ErrorCode, int] = {}
         steps: list[tuple[int, Callable[[], None]]] = [
@@ -161,7 +161,7 @@ class Chaos:
         return name, self.random.randrange(len(topic.partitions))
 
     def propose(self) -> None:
-        """What its leader would like, or now and then something that it must not get."""
+        """An ISR that the leader would propose, or now and then one that the controller must reject."""
         found = self.a_partition()
         if found is None:
             return
@@ -202,7 +202,7 @@ class Chaos:
         self.world.heartbeat(self.a_broker(), offset=self.world.image.offset - lag)
 
     def restart(self) -> None:
-        """Mostly of a broker that is down; else it is the second live process of that id."""
+        """Usually of a broker that is down; otherwise a second live process with the same id."""
         self.incarnation += 1
         down = [b for b in sorted(self.world.image.brokers) if self.world.image.brokers[b].fenced]
         broker_id = self.random.choice(down if down and self.random.random() < 0.7 else BROKERS)
@@ -303,7 +303,7 @@ def test_invariants_hold_after_every_record_of_thousands_of_random_steps(seed: i
 
 
 def test_the_random_steps_reach_every_refusal_that_matters() -> None:
-    """Else the test above would prove less than it says."""
+    """Otherwise the test above would prove less than it seems to."""
     reached: set[ErrorCode] = set()
     for seed in range(4):
         chaos = Chaos(seed)

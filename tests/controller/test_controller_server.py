@@ -1,4 +1,4 @@
-"""A real controller server: its quorum, its listener, and brokers that are connections."""
+"""A real controller server, with its quorum and its listener; the brokers are connections."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _has_topic(server: ControllerServer) -> bool:
 
 
 class Broker:
-    """A broker as the controller sees it: a listener that says who it is, and a connection with heartbeats."""
+    """A broker as the controller sees it: a listener that answers the handshake, and a connection with heartbeats."""
 
     def __init__(self, broker_id: int, incarnation: int = 1) -> None:
         self.broker_id = broker_id
@@ -90,7 +90,7 @@ class Broker:
         return await self.call(apis.BROKER_HEARTBEAT, body)
 
     async def die(self) -> None:
-        """As the kernel closes a killed process: its port first."""
+        """Like the kernel when it closes a killed process: the listening port first."""
         await self.server.stop()
         self.connection.close()
 
@@ -137,8 +137,8 @@ async def test_a_killed_brokers_leaders_move_long_before_its_session_ends(single
     await second.die()
 
 
-async def test_a_process_that_died_before_its_first_heartbeat_does_not_block_its_successor(single: ControllerServer) -> None:
-    """Its registration tied the connection to it, so its session ends with the connection."""
+async def test_a_death_before_the_first_heartbeat_does_not_block_the_successor(single: ControllerServer) -> None:
+    """The registration tied the connection to the broker, so the session ends with the connection."""
     first, second = Broker(1), Broker(1, incarnation=2)
     await first.start(single.port, beat=False)
     active = single.controller.active
@@ -151,7 +151,7 @@ async def test_a_process_that_died_before_its_first_heartbeat_does_not_block_its
 
 
 async def test_a_broker_whose_connection_only_broke_stays(single: ControllerServer) -> None:
-    """Its port answers with the registered incarnation."""
+    """The probe of its port answers with the registered incarnation."""
     broker = Broker(1)
     await broker.start(single.port)
     broker.connection.close()
@@ -162,7 +162,7 @@ async def test_a_broker_whose_connection_only_broke_stays(single: ControllerServ
 
 
 async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
-    """Replayed from the log, and then from a snapshot."""
+    """After a replay of the log, and then from a snapshot."""
     config = config_of(tmp_path, 101, {101: free_port()})
     images = []
     for round_ in range(3):
@@ -225,7 +225,7 @@ async def test_three_controllers_agree_and_the_next_one_goes_on(tmp_path: Path) 
         await server.stop()
 
 
-async def test_an_occupied_port_and_an_occupied_folder_are_told_in_one_sentence(single: ControllerServer, tmp_path: Path) -> None:
+async def test_an_occupied_port_or_directory_is_one_sentence(single: ControllerServer, tmp_path: Path) -> None:
     ports = {102: single.port}
     with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{single.port}: Address already in use"):
         await server_of(config_of(tmp_path, 102, ports)).start()
@@ -239,8 +239,8 @@ async def test_an_occupied_port_and_an_occupied_folder_are_told_in_one_sentence(
         await server_of(config_of(tmp_path, 102, {102: free_port()}, **{"cluster.id": "other"})).start()
 
 
-async def test_what_the_quorum_cannot_survive_is_told_to_the_process(single: ControllerServer) -> None:
-    """The node's owner ends the process with this sentence; until then it refuses."""
+async def test_a_fatal_error_of_the_quorum_reaches_the_process(single: ControllerServer) -> None:
+    """The owner of the node ends the process with this error; until then the node rejects requests."""
     assert single.failure is not None
     single._on_fatal(RuntimeError("disk on fire"))
     assert "disk on fire" in str(single.failure.result())
@@ -289,7 +289,7 @@ def test_a_configuration_has_every_key_with_its_default() -> None:
 
 
 def test_a_fetch_is_not_parked_until_its_request_times_out() -> None:
-    """Else every fetch of an idle quorum fails, and its followers look for another leader twice a second."""
+    """Otherwise every fetch of an idle quorum would fail, and the followers would look for another leader twice a second."""
     given = {"node.id": 101, "log.dirs": "d", "controller.quorum.voters": "101@h:1", "controller.quorum.request.timeout.ms": 500}
     config = ControllerConfig.from_mapping(given)
     assert config.raft.fetch_wait_ms_max == 250

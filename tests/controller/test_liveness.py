@@ -1,4 +1,4 @@
-"""The fast path: a broker whose heartbeat connection breaks is looked for, and fenced only if it is dead."""
+"""A broker whose heartbeat connection breaks is probed, and fenced only if it is dead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FakeConnection:
 
 
 class Scene:
-    """Two brokers with topic t on both, led by 1, on the running loop's time; `probes` are answered in order."""
+    """Two brokers with topic t on both, led by 1, on the running loop's time. `probes` are the results of the next probes."""
 
     def __init__(self, *, grace_ms: int = 20, session_timeout_ms: int = 3000) -> None:
         self.loop = asyncio.get_running_loop()
@@ -66,7 +66,7 @@ class Scene:
                 await asyncio.sleep(0.002)
 
     async def settled(self) -> None:
-        """Every look for a broker has ended."""
+        """Wait until every probe has ended."""
         await self.until(lambda: not self.liveness._tasks)
 
 
@@ -77,7 +77,7 @@ async def scene() -> AsyncIterator[Scene]:
     await scene.liveness.stop()
 
 
-async def test_a_dead_broker_is_fenced_after_the_grace_long_before_its_session_ends(scene: Scene) -> None:
+async def test_a_dead_broker_is_fenced_after_the_grace(scene: Scene) -> None:
     scene.probes = [Probe.DEAD]
     started = scene.loop.time()
     scene.liveness.on_connection_lost(scene.connections[1])
@@ -91,7 +91,7 @@ async def test_a_dead_broker_is_fenced_after_the_grace_long_before_its_session_e
     "found",
     [[Probe.ALIVE], [Probe.SILENT], [Probe.DYING, Probe.DYING], [Probe.DYING, Probe.SILENT], [Probe.UNREACHABLE, Probe.ALIVE]],
 )
-async def test_a_broker_that_is_not_known_to_be_dead_is_left_to_its_session(scene: Scene, found: list[Probe]) -> None:
+async def test_the_session_decides_when_the_probe_proves_no_death(scene: Scene, found: list[Probe]) -> None:
     scene.probes = list(found)
     scene.liveness.on_connection_lost(scene.connections[1])
     await scene.settled()
@@ -108,11 +108,9 @@ GONE = [
 
 
 @pytest.mark.parametrize("found", GONE)
-async def test_a_broker_that_let_go_of_its_connection_and_is_gone_with_its_host_is_fenced(
-    scene: Scene, found: list[Probe]
-) -> None:
-    """A killed container: its connections are closed in order, then its address and its name vanish. Nobody is left who
-    could refuse a connection."""
+async def test_a_broker_that_is_gone_with_its_host_is_fenced(scene: Scene, found: list[Probe]) -> None:
+    """A killed container: the kernel closes its connections, then its address and its name vanish. No host is left that could
+    refuse a connection."""
     scene.probes = list(found)
     scene.liveness.on_connection_lost(scene.connections[1])
     await scene.until(scene.fenced)
@@ -122,7 +120,7 @@ async def test_a_broker_that_let_go_of_its_connection_and_is_gone_with_its_host_
 
 @pytest.mark.parametrize("found", [Probe.UNREACHABLE, Probe.NAME_GONE])
 async def test_a_connection_that_merely_timed_out_proves_nothing(scene: Scene, found: Probe) -> None:
-    """Nobody let go of it: perhaps the network is interrupted, and for riding that out the session is there."""
+    """The peer has not closed it: the network may be interrupted, which is what the session timeout is for."""
     scene.connections[1].closed_by_peer = False
     scene.probes = [found]
     scene.liveness.on_connection_lost(scene.connections[1])
@@ -131,8 +129,8 @@ async def test_a_connection_that_merely_timed_out_proves_nothing(scene: Scene, f
     assert scene.probes == []
 
 
-async def test_a_process_that_was_still_dying_is_looked_for_once_more(scene: Scene) -> None:
-    """Its port may outlive its connections by a moment."""
+async def test_a_dying_process_is_probed_twice(scene: Scene) -> None:
+    """Its port may stay open a moment longer than its connections."""
     scene.probes = [Probe.DYING, Probe.DEAD]
     scene.liveness.on_connection_lost(scene.connections[1])
     await scene.until(scene.fenced)
@@ -156,7 +154,7 @@ async def test_losing_an_older_connection_means_nothing(scene: Scene) -> None:
 
 
 async def test_a_heartbeat_that_was_refused_tags_no_connection(scene: Scene) -> None:
-    """F15: a stranger's connection must not speak for a broker by being closed."""
+    """F15: an unknown peer must not end a broker's session when it closes its own connection."""
     stranger = FakeConnection()
     scene.liveness.on_heartbeat(stranger, 1, scene.world.epoch(1) - 1)
     scene.liveness.on_connection_lost(stranger)
@@ -164,7 +162,7 @@ async def test_a_heartbeat_that_was_refused_tags_no_connection(scene: Scene) -> 
     assert (stranger.tag, scene.probed) == (None, [])
 
 
-async def test_a_controller_that_resigned_meanwhile_fences_nobody(scene: Scene) -> None:
+async def test_a_controller_that_has_resigned_fences_no_broker(scene: Scene) -> None:
     scene.probes = [Probe.DEAD]
     scene.during_probe = lambda: scene.world.controller.on_resign(1)
     scene.liveness.on_connection_lost(scene.connections[1])
@@ -172,7 +170,7 @@ async def test_a_controller_that_resigned_meanwhile_fences_nobody(scene: Scene) 
     assert not scene.fenced()
 
 
-async def test_a_broker_that_stopped_in_order_is_not_looked_for(scene: Scene) -> None:
+async def test_a_broker_that_stopped_in_order_is_not_probed(scene: Scene) -> None:
     scene.world.heartbeat(2, want_shut_down=True)
     scene.liveness.on_connection_lost(scene.connections[2])
     await scene.settled()
@@ -180,7 +178,7 @@ async def test_a_broker_that_stopped_in_order_is_not_looked_for(scene: Scene) ->
 
 
 async def test_a_silent_broker_is_fenced_by_the_timer_at_its_deadline() -> None:
-    """One timer for all; renewals move the deadline on without touching it."""
+    """One timer for all sessions; a renewal postpones the deadline without touching the timer."""
     scene = Scene(session_timeout_ms=150)
     started = scene.loop.time()
     while scene.loop.time() < started + 0.3:
@@ -193,8 +191,8 @@ async def test_a_silent_broker_is_fenced_by_the_timer_at_its_deadline() -> None:
     await scene.liveness.stop()
 
 
-async def test_a_controller_that_stood_still_fences_nobody_for_its_own_silence() -> None:
-    """After a SIGSTOP the timer fires before the heartbeats that wait in the sockets are read."""
+async def test_a_controller_that_stood_still_fences_no_broker() -> None:
+    """After a SIGSTOP the timer fires before the heartbeats in the sockets are read."""
     scene = Scene(session_timeout_ms=3000)
     later = 3000 / 1000 * 4
     scene.world.controller.now = lambda: scene.loop.time() + later
@@ -205,9 +203,9 @@ async def test_a_controller_that_stood_still_fences_nobody_for_its_own_silence()
 
 
 @pytest.mark.parametrize("late_s", [0.05, 0.8, 1.4])
-async def test_a_timer_that_fires_late_gives_the_brokers_a_moment(late_s: float) -> None:
-    """The whole cluster was stopped for a little longer than a session, and the timer was due shortly before it went on: how
-    late it is does not say how long the standstill was. The brokers' heartbeats are on their way."""
+async def test_a_late_timer_waits_for_delayed_heartbeats(late_s: float) -> None:
+    """The whole cluster was stopped for a little longer than a session, and the timer was due shortly before it continued: the
+    delay of the timer does not show how long the standstill was. The brokers' heartbeats are on their way."""
     scene = Scene(session_timeout_ms=3000)
     at = scene.liveness._planned + late_s
     scene.world.controller.now = lambda: at
@@ -224,8 +222,8 @@ async def test_a_timer_that_fires_late_gives_the_brokers_a_moment(late_s: float)
     await scene.liveness.stop()
 
 
-async def test_a_new_active_controller_looks_for_brokers_that_did_not_come_to_it() -> None:
-    """A broker that died together with the last controller is noticed without a whole session timeout."""
+async def test_a_new_active_controller_probes_brokers_that_did_not_connect() -> None:
+    """A broker that died together with the last controller is fenced long before a session timeout."""
     scene = Scene(session_timeout_ms=600)
     scene.world.controller.on_resign(1)
     scene.probes = [Probe.DEAD]
@@ -247,11 +245,11 @@ async def test_a_new_active_controller_looks_for_brokers_that_did_not_come_to_it
         ([Probe.UNREACHABLE], False),
     ],
 )
-async def test_a_new_active_controller_does_not_await_a_broker_whose_name_is_gone(
+async def test_a_new_active_controller_fences_a_broker_whose_name_is_gone(
     monkeypatch: pytest.MonkeyPatch, found: list[Probe], fenced: bool
 ) -> None:
-    """It never had a connection to the broker, and cannot know whether it let go. A host that is silent may only be cut
-    off for a moment; a name that is gone twice, half a second apart, is that of a container that is gone."""
+    """It never had a connection to the broker, so it does not know how that was lost. A silent host may only be cut off for a
+    moment; a name that is unknown twice, half a second apart, is that of a removed container."""
     monkeypatch.setattr("strandline.controller.liveness.NAME_GONE_MS", 60)
     scene = Scene()
     scene.world.controller.on_resign(1)
@@ -270,7 +268,7 @@ def broker_at(port: int, incarnation: bytes = b"i" * 16) -> BrokerRegistration:
     return BrokerRegistration(1, 5, incarnation, (Listener("PLAINTEXT", "127.0.0.1", port),), None, False, False)
 
 
-async def test_the_probe_tells_the_registered_process_from_another() -> None:
+async def test_the_probe_distinguishes_the_registered_process_from_another() -> None:
     server = Server({}, role="broker", node_id=1, cluster_id="c", incarnation_id=b"i" * 16)
     port = await server.start("127.0.0.1", 0)
     assert await probe_broker(broker_at(port)) is Probe.ALIVE
@@ -285,8 +283,8 @@ async def test_the_probe_tells_the_registered_process_from_another() -> None:
 async def test_a_host_of_several_addresses_is_dead_when_all_of_them_refuse(
     monkeypatch: pytest.MonkeyPatch, hosts: tuple[str, ...], found: Probe
 ) -> None:
-    """The event loop joins the errors of several addresses into one without a number; `localhost` often has two. One that
-    cannot be reached (`::2` belongs to nobody) may be the one where the broker listens."""
+    """The event loop joins the errors of several addresses into one without an errno; `localhost` often has two addresses. The
+    broker may listen on an address that cannot be reached (`::2` belongs to no host)."""
     resolved = [address for host in hosts for address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -299,7 +297,7 @@ async def test_a_host_of_several_addresses_is_dead_when_all_of_them_refuse(
     assert await probe_broker(BrokerRegistration(1, 5, b"i" * 16, (listener,), None, False, False)) is found
 
 
-async def test_the_probe_tells_a_door_that_closes_from_one_that_stays_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_probe_distinguishes_a_closed_connection_from_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strandline.controller.liveness.PROBE_ANSWER_MS", 50)
 
     async def listen(on_connection: Callable[[asyncio.StreamWriter], None]) -> tuple[asyncio.Server, int]:
@@ -328,7 +326,7 @@ async def test_the_probe_tells_a_door_that_closes_from_one_that_stays_silent(mon
         (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), Probe.UNREACHABLE),
     ],
 )
-async def test_the_probe_tells_a_name_that_is_gone_from_a_resolver_that_is(
+async def test_the_probe_distinguishes_an_unknown_name_from_a_dead_resolver(
     monkeypatch: pytest.MonkeyPatch, error: OSError, found: Probe
 ) -> None:
     def getaddrinfo(*args: object, **kwargs: object) -> list[Any]:
@@ -340,7 +338,7 @@ async def test_the_probe_tells_a_name_that_is_gone_from_a_resolver_that_is(
 
 
 async def test_the_probe_waits_for_no_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resolver may take ten seconds to say that it knows nothing."""
+    """A resolver may take ten seconds to answer that it does not know a name."""
     answered = threading.Event()
 
     def getaddrinfo(*args: object, **kwargs: object) -> list[Any]:
@@ -357,9 +355,9 @@ async def test_the_probe_waits_for_no_resolver(monkeypatch: pytest.MonkeyPatch) 
         answered.set()
 
 
-async def test_the_probe_knocks_where_the_other_brokers_do() -> None:
-    """The first listener of a registration is the one that brokers use among themselves. Another may be advertised under
-    a name that means the controller's own host here (`localhost`)."""
+async def test_the_probe_uses_the_inter_broker_listener() -> None:
+    """The first listener of a registration is the one that brokers use among themselves. Another one may be advertised under a
+    name that means the controller's own host here (`localhost`)."""
     server = Server({}, role="broker", node_id=1, cluster_id="c", incarnation_id=b"i" * 16)
     port = await server.start("127.0.0.1", 0)
     listeners = (Listener("INTERNAL", "127.0.0.1", port), Listener("EXTERNAL", "localhost", 1))

@@ -1,4 +1,4 @@
-"""Records, the image that they make, and the deltas that brokers act on."""
+"""Metadata records, the image that they give, and the deltas that brokers act on."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def topic(name: str = "t", topic_id: bytes = A, partitions: int = 2) -> list[Any
 
 @pytest.mark.parametrize("record", EXAMPLES, ids=lambda r: type(r).__name__)
 def test_a_record_survives_its_encoding(record: MetadataRecord) -> None:
-    """And every type has an example here."""
+    """And every record type has an example here."""
     assert decode_record(encode_record(record)) == record
     assert {type(r).__name__ for r in EXAMPLES} == set(RECORD_TYPES.values())
 
@@ -118,7 +118,7 @@ def test_no_bytes_make_the_decoder_fail_otherwise(data: bytes) -> None:
 # -- the image --------------------------------------------------------------------------------------------------------
 
 
-def test_every_change_raises_the_partition_epoch_and_a_named_leader_the_leader_epoch() -> None:
+def test_every_change_raises_the_partition_epoch() -> None:
     before = PartitionRegistration((1, 2, 3), (1, 2, 3), 1, 5, 9)
     isr_only = before.merge(PartitionChangeRecord(A, 0, isr=(1, 2)))
     assert (isr_only.leader, isr_only.leader_epoch, isr_only.partition_epoch) == (1, 5, 10)
@@ -142,15 +142,15 @@ def test_a_delta_tells_what_changed_and_keeps_both_images() -> None:
     assert (before.partition_count, delta.image.partition_count) == (4, 2)
 
 
-def test_a_topic_that_comes_and_goes_in_one_delta_leaves_no_trace() -> None:
+def test_a_topic_created_and_removed_in_one_delta_leaves_no_trace() -> None:
     config = ConfigRecord(RESOURCE_TOPIC, "t", "k", "v")
     delta = apply(MetadataImage.EMPTY, *topic(), config, RemoveTopicRecord(A))
     assert (delta.changed_partitions, delta.removed_topics, delta.created_topics) == ([], [], [])
     assert delta.image == msgspec.structs.replace(MetadataImage.EMPTY, offset=delta.image.offset, epoch=1)
 
 
-def test_a_topic_deleted_and_made_anew_in_one_delta_is_both_removed_and_created() -> None:
-    """Same name, another id: a broker must not take the old log for the new one (I22)."""
+def test_a_topic_recreated_in_one_delta_is_removed_and_created() -> None:
+    """The same name with another id: a broker must not use the old log for the new topic (I22)."""
     before = image_of(*topic("t", A), ConfigRecord(RESOURCE_TOPIC, "t", "k", "old"))
     delta = apply(before, RemoveTopicRecord(A), *topic("t", B, 1))
     assert ([t.topic_id for t in delta.removed_topics], delta.created_topics) == ([A], [B])
@@ -212,11 +212,9 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize(("replicas", "isr", "leader"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_a_partition_that_cannot_be_handled_safely_is_refused_from_log_and_snapshot(
-    replicas: tuple[int, ...], isr: tuple[int, ...], leader: int
-) -> None:
-    """Else a broker would lead without the records of the ISR, or wait for a member that never fetches. Nothing is half applied,
-    and the sentence names the partition."""
+def test_a_record_of_an_unsafe_partition_state_is_rejected(replicas: tuple[int, ...], isr: tuple[int, ...], leader: int) -> None:
+    """In the log and in a snapshot. Otherwise a broker would lead without records of the ISR, or wait for a member that never
+    fetches. No part of the batch is applied, and the error names the partition."""
     image = image_of(*topic(), BROKER)
     new = [TopicRecord("u", B), PartitionRecord(B, 0, (1, 2), (1, 2), 1), PartitionRecord(B, 1, replicas, isr, leader)]
     with pytest.raises(InternalError, match=r"partition u-1 .* no partition may have: its .*; nothing of its batch is applied"):
@@ -240,8 +238,8 @@ def test_a_partition_that_cannot_be_handled_safely_is_refused_from_log_and_snaps
     ],
     ids=repr,
 )
-def test_a_change_to_such_a_partition_is_refused_whatever_follows_it(change: PartitionChangeRecord) -> None:
-    """A record that would mend it does not help: brokers may apply the records in smaller portions."""
+def test_an_unsafe_change_is_rejected_whatever_follows_it(change: PartitionChangeRecord) -> None:
+    """A later record that would repair it does not help, because brokers may apply the records in smaller portions."""
     image = image_of(*topic())
     mended = PartitionChangeRecord(A, 0, replicas=(1, 2, 3), isr=(1,), leader=1, elr=())
     with pytest.raises(InternalError, match="partition t-0"):
@@ -260,8 +258,8 @@ def test_a_snapshot_makes_the_same_image() -> None:
     assert list(MetadataImage.EMPTY.to_records()) == []
 
 
-def test_the_difference_to_a_snapshot_is_what_replaying_would_have_told() -> None:
-    """A broker that was long away gets a snapshot and must act on what changed meanwhile."""
+def test_the_delta_to_a_snapshot_equals_a_replay() -> None:
+    """A broker that was away for long gets a snapshot, and must act on the changes since."""
     before = image_of(*topic("t", A), *topic("u", B), BROKER)
     delta = apply(
         before,
@@ -287,7 +285,7 @@ def test_the_difference_to_a_snapshot_is_what_replaying_would_have_told() -> Non
 
 
 def test_one_change_among_ten_thousand_partitions_does_not_copy_them() -> None:
-    """Counted, not timed: how many dictionary entries a hundred changes copy in all."""
+    """Counted, not timed: how many dictionary entries a hundred changes copy in total."""
     image = image_of(*topic("t", A, 10_000))
     copied = 0
 

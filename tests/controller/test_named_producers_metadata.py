@@ -1,7 +1,6 @@
-"""What named producers leave in the metadata: one record per task in the log, one name per task number in the image.
+"""The size of the metadata of named producers: one record per task in the log, one name per task number in the image.
 
-A stream of Spark begins a work epoch of the same names with each batch, for months. So both must stay as large as they are.
-"""
+A Spark stream starts a work epoch of the same names with each batch, for months. So neither may grow over time."""
 
 from __future__ import annotations
 
@@ -102,7 +101,7 @@ async def node() -> AsyncIterator[Node]:
 
 
 async def test_stream_of_2000_tasks_leaves_a_bounded_log_and_image(node: Node) -> None:
-    """The log keeps what two snapshots and the next one span, and the rest of the segment before them."""
+    """The log keeps the records between two snapshots and up to the next one, and the rest of the segment before them."""
     bound = (SNAPSHOTS_KEPT + 1) * SNAPSHOT_AFTER_BYTES + 2 * SEGMENT_BYTES
     image_bytes, log_bytes = list[int](), list[int]()
     for number in range(500):

@@ -1,4 +1,4 @@
-"""Who has a producer's name: the controller's decision, what it leaves in the log, and when a name is forgotten."""
+"""Producer names: the controller's decisions, their records in the log, and when a name is removed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def image_with(**fields: Any) -> MetadataImage:
 # -- the decision -----------------------------------------------------------------------------------------------------
 
 
-def test_the_same_work_epoch_again_is_the_next_epoch_and_a_higher_one_another_id() -> None:
+def test_the_same_work_epoch_gets_the_next_producer_epoch() -> None:
     world = World(brokers=1)
     assert init(world, "sink", 4) == (named_producer_id(0, 4), 0)
     assert init(world, "sink", 4) == (named_producer_id(0, 4), 1)
@@ -69,8 +69,8 @@ def test_the_same_work_epoch_again_is_the_next_epoch_and_a_higher_one_another_id
     assert world.replayed() == world.image
 
 
-def test_the_note_of_the_first_attempt_of_a_work_epoch_is_everybodys_answer() -> None:
-    """Whoever comes later learns where the first began, not where it has begun itself; also from a snapshot."""
+def test_every_attempt_gets_the_note_of_the_first() -> None:
+    """A later attempt learns where the first one started, not where it started itself; also from a snapshot."""
     world = World(brokers=1)
 
     def note(work_epoch: int, own: bytes | None) -> bytes | None:
@@ -87,8 +87,8 @@ def test_the_note_of_the_first_attempt_of_a_work_epoch_is_everybodys_answer() ->
     assert [(record.note, record.oldest_epoch) for record in records] == [(b"again", 0)]
 
 
-def test_who_is_alone_ends_older_epochs_and_a_late_request_ends_no_newer_one() -> None:
-    """Nobody begins an epoch by it: a copy of the request that comes late would fence who has the name by then."""
+def test_an_attempt_can_make_its_epoch_the_oldest() -> None:
+    """The request starts no epoch: otherwise a late copy of it would fence the producer that has the name by then."""
     world = World(brokers=1)
 
     def alone(work_epoch: int, epoch: int) -> tuple[int, int]:
@@ -120,7 +120,7 @@ def test_who_is_alone_ends_older_epochs_and_a_late_request_ends_no_newer_one() -
         ("forgotten", 0, 0, ErrorCode.PRODUCER_FENCED),
     ],
 )
-def test_only_who_has_an_epoch_can_be_alone(name: str, work_epoch: int, epoch: int, code: ErrorCode) -> None:
+def test_only_a_started_epoch_can_become_the_oldest(name: str, work_epoch: int, epoch: int, code: ErrorCode) -> None:
     world = World(brokers=1)
     init(world, "sink", 4)
     request = InitNamedProducerRequest(1, world.epoch(1), name, work_epoch, producer_epoch=epoch)
@@ -129,8 +129,8 @@ def test_only_who_has_an_epoch_can_be_alone(name: str, work_epoch: int, epoch: i
     assert caught.value.code == code
 
 
-def test_an_answer_waits_for_the_commit_and_the_next_decision_does_not() -> None:
-    """Two attempts that ask at the same moment are two epochs."""
+def test_a_reply_waits_for_the_commit_but_the_next_decision_does_not() -> None:
+    """Two attempts that request an id at the same moment get two epochs."""
     world = World(brokers=1)
     requests = [world.send(apis.INIT_NAMED_PRODUCER, InitNamedProducerRequest(1, world.epoch(1), "sink", 0)) for _ in range(2)]
     assert [request.answers for request in requests] == [[], []]
@@ -147,7 +147,7 @@ def test_a_controller_that_takes_over_goes_on_with_what_was_committed() -> None:
 
 
 def test_an_epoch_is_never_given_twice() -> None:
-    """32767 is the last one, and says so."""
+    """32767 is the last one, and the error names it."""
     known = ProducerName(5, 3, PRODUCER_EPOCH_MAX - 1, 0)
     world = World(brokers=1)
     world.controller.image = image_with(producer_names=MetadataImage.EMPTY.producer_names.updated({"sink": known}))
@@ -162,7 +162,7 @@ def test_an_epoch_is_never_given_twice() -> None:
     assert init_named_producer(image, request, 0).reply.producer_epoch == 0
 
 
-def test_the_largest_number_and_work_epoch_make_an_id_and_there_is_none_behind() -> None:
+def test_the_largest_number_and_work_epoch_give_the_last_id() -> None:
     image = image_with(next_producer_number=NUMBER_MAX)
     request = InitNamedProducerRequest(1, image.brokers[1].broker_epoch, "sink", WORK_EPOCH_MAX)
     assert init_named_producer(image, request, 0).reply.producer_id == 2**63 - 1
@@ -178,7 +178,7 @@ def test_ids_without_a_name_end_below_those_with_one() -> None:
         allocate_producer_ids(image_with(next_producer_id=PRODUCER_ID_MAX - 999), request)
 
 
-def test_an_empty_name_and_a_broker_of_yesterday_are_refused() -> None:
+def test_an_empty_name_and_a_stale_broker_epoch_are_rejected() -> None:
     world = World(brokers=1)
     assert refusal(world, "").code == ErrorCode.INVALID_REQUEST
     assert refusal(world, "sink", broker_epoch=world.epoch(1) + 1).code == ErrorCode.STALE_BROKER_EPOCH
@@ -188,7 +188,7 @@ def test_an_empty_name_and_a_broker_of_yesterday_are_refused() -> None:
 # -- how long a name is known -----------------------------------------------------------------------------------------
 
 
-def test_a_name_that_nobody_uses_is_removed_and_its_number_not_given_again() -> None:
+def test_an_unused_name_is_removed_and_its_number_is_not_reused() -> None:
     world = World(brokers=1)
     first, _ = init(world, "old")
     world.now += DAY_MS / 1000
@@ -212,8 +212,8 @@ def test_using_a_name_keeps_it() -> None:
     assert remove_unused_names(world.image, world.wall_clock_ms() + DAY_MS, DAY_MS).records == []
 
 
-def test_an_image_that_is_older_than_a_name_does_not_deny_it() -> None:
-    """A broker that lags behind must not forget what a producer has written under a name that it has not heard of yet."""
+def test_an_older_image_does_not_deny_a_name() -> None:
+    """A broker that lags behind must not drop what a producer has written under a name that it does not know yet."""
     world = World(brokers=1)
     before = world.image
     init(world, "sink")
@@ -226,7 +226,7 @@ def test_a_record_that_removes_a_name_twice_contradicts_the_image() -> None:
         MetadataImage.EMPTY.apply([RemoveProducerNameRecord("sink")], 0, 1)
 
 
-async def test_the_active_controller_removes_names_in_batches_and_stops_when_it_resigns() -> None:
+async def test_the_active_controller_removes_names_in_batches() -> None:
     world = World(brokers=1)
     names = {f"n{i}": ProducerName(i, 0, 0, 0) for i in range(REMOVALS_MAX + 1)}
     records = [ProducerNameRecord(name, p.number, 0, 0, 0) for name, p in names.items()]
@@ -256,8 +256,8 @@ histories = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(histories, st.integers(0, 30), st.booleans())
-def test_a_snapshot_of_any_moment_and_the_rest_make_the_same_image(history: list[Step], cut: int, at_once: bool) -> None:
-    """I19; numbers are given once, whatever is removed; and both tables say the same."""
+def test_a_snapshot_at_any_offset_and_the_rest_give_the_same_image(history: list[Step], cut: int, at_once: bool) -> None:
+    """I19: each number is used once, whatever is removed; and the two tables agree."""
     image, given_numbers = image_with(), []
     broker_epoch, offset = image.brokers[1].broker_epoch, image.offset
     log: list[Any] = []
@@ -286,6 +286,6 @@ def test_a_snapshot_of_any_moment_and_the_rest_make_the_same_image(history: list
     assert [getattr(loaded, field) for field in fields] == [getattr(image, field) for field in fields]
 
 
-def test_a_snapshot_says_which_numbers_were_given_though_their_names_are_gone() -> None:
+def test_a_snapshot_has_the_numbers_of_removed_names() -> None:
     image = MetadataImage.EMPTY.apply([ProducerNameRecord("sink", 6, 0, 0, 0), RemoveProducerNameRecord("sink")], 1, 1).image
     assert list(image.to_records()) == [ProducerNumbersRecord(7)]

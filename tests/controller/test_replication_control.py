@@ -1,4 +1,4 @@
-"""AlterPartition and elections: every check, and what a broker's death does to its partitions."""
+"""AlterPartition and elections: every check, and the changes when a broker dies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def world() -> World:
 
 
 def test_shrink_and_expand_bump_only_the_partition_epoch(world: World) -> None:
-    """An ISR change is no change of leadership: followers keep fetching."""
+    """An ISR change is no change of the leader: followers keep fetching."""
     answer = world.alter("t", [1, 2])
     assert (answer.error_code, answer.isr, answer.leader_id, answer.leader_epoch, answer.partition_epoch) == (0, [1, 2], 1, 0, 1)
     assert world.partition("t").isr == (1, 2)
@@ -38,8 +38,8 @@ def test_shrink_and_expand_bump_only_the_partition_epoch(world: World) -> None:
     assert world.partition("t").isr == (1, 2, 3)
 
 
-def test_the_same_isr_again_raises_the_partition_epoch_so_that_no_earlier_proposal_counts_any_more(world: World) -> None:
-    """A leader takes back an expansion of which a copy may still be on its way."""
+def test_the_same_isr_again_raises_the_partition_epoch(world: World) -> None:
+    """So no earlier proposal counts any more: a leader withdraws an expansion of which a copy may still be in flight."""
     answer = world.alter("t", [1, 2, 3])
     assert (answer.error_code, answer.partition_epoch, answer.isr) == (0, 1, [1, 2, 3])
     assert world.partition("t").partition_epoch == 1
@@ -67,14 +67,14 @@ REFUSALS: list[tuple[str, list[int], dict[str, Any], ErrorCode]] = [
 
 @pytest.mark.parametrize(("isr", "overrides", "code"), [case[1:] for case in REFUSALS], ids=[case[0] for case in REFUSALS])
 def test_alter_partition_refuses_when(world: World, isr: list[int], overrides: dict[str, Any], code: ErrorCode) -> None:
-    """Kafka's checks, one by one; nothing is written."""
+    """Kafka's checks, one by one; no record is written."""
     before = world.image
     assert world.alter("t", isr, **overrides).error_code == code
     assert world.image is before
 
 
-def test_alter_partition_of_a_stale_broker_epoch_is_refused_as_a_whole(world: World) -> None:
-    """What a former incarnation sent must not be heard (F15)."""
+def test_alter_partition_with_a_stale_broker_epoch_is_rejected(world: World) -> None:
+    """As a whole: a request of an earlier incarnation must not count (F15)."""
     for epoch in (world.epoch(1) - 1, world.epoch(1) + 1):
         with pytest.raises(BrokerError, match="STALE_BROKER_EPOCH"):
             world.alter("t", [1], broker_epoch=epoch)
@@ -89,7 +89,7 @@ def _forged(world: World, broker_id: int) -> Any:
 
 
 def test_two_proposals_for_one_partition_in_a_request_count_once(world: World) -> None:
-    """Both would be judged on the same state (F11)."""
+    """Both would be checked against the same state (F11)."""
     request = world.alter_request("t", [1, 2])
     request.partitions.append(world.alter_request("t", [1, 3]).partitions[0])
     answers = world.call(apis.ALTER_PARTITION, request).partitions
@@ -98,13 +98,13 @@ def test_two_proposals_for_one_partition_in_a_request_count_once(world: World) -
 
 
 def test_an_unseen_epoch_is_taken_only_for_a_present_member(world: World) -> None:
-    """A new leader may not have heard of its fellow members yet; whom it adds, it has seen."""
+    """A new leader may not have heard from the other members yet; but it has heard from a broker that it adds."""
     assert world.alter("t", [1, 2], epochs={1: -1, 2: -1}).error_code == 0
     assert world.alter("t", [1, 2, 3], epochs={3: -1}).error_code == ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_answer_to_an_earlier_leadership_is_told_apart_by_its_leader_epoch(world: World) -> None:
-    """S17: what leader 1 of epoch 0 proposed is fenced after 1 was deposed and elected again, be the ISR right or not."""
+def test_a_proposal_of_an_earlier_leader_epoch_is_fenced(world: World) -> None:
+    """S17: a proposal of leader 1 in epoch 0 is fenced after 1 was deposed and elected again, whether its ISR is right or not."""
     held = world.alter_request("t", [1, 2])
     world.kill_broker(1)
     world.start_broker(1, incarnation=2)
@@ -116,8 +116,9 @@ def test_answer_to_an_earlier_leadership_is_told_apart_by_its_leader_epoch(world
     assert answer.error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_a_repeated_proposal_whose_answer_was_lost_is_told_to_look_at_the_metadata(world: World) -> None:
-    """S18, the controller's side: the first was committed, so the retry has an old partition epoch and changes nothing."""
+def test_a_retry_of_an_accepted_proposal_is_rejected_as_stale(world: World) -> None:
+    """S18, the controller's side: the first request was committed, so the retry names an old partition epoch and changes
+    nothing."""
     request = world.alter_request("t", [1, 2])
     world.send(apis.ALTER_PARTITION, request)
     world.commit()
@@ -127,8 +128,8 @@ def test_a_repeated_proposal_whose_answer_was_lost_is_told_to_look_at_the_metada
     assert world.partition("t") == committed
 
 
-def test_after_a_refusal_of_not_controller_the_same_proposal_is_accepted_by_the_next_controller(world: World) -> None:
-    """S19, the controller's side: nothing is remembered of a refused proposal."""
+def test_the_next_controller_accepts_a_rejected_proposal(world: World) -> None:
+    """S19, the controller's side: a rejected proposal leaves no trace."""
     request = world.alter_request("t", [1, 2])
     world.controller.on_resign(1)
     with pytest.raises(BrokerError, match="NOT_CONTROLLER"):
@@ -140,7 +141,7 @@ def test_after_a_refusal_of_not_controller_the_same_proposal_is_accepted_by_the_
 
 @pytest.mark.parametrize("how", ["fenced", "shutting down"])
 def test_a_fenced_or_leaving_replica_cannot_come_back_into_the_isr(world: World, how: str) -> None:
-    """S20: the leader has not heard yet that 3 is gone, and 3's last fetch makes it propose {1, 2, 3}."""
+    """S20: the leader does not know yet that 3 is gone, and because of 3's last fetch it proposes {1, 2, 3}."""
     if how == "fenced":
         world.kill_broker(3)
     else:
@@ -151,8 +152,8 @@ def test_a_fenced_or_leaving_replica_cannot_come_back_into_the_isr(world: World,
     assert world.partition("t").isr == (1, 2)
 
 
-def test_a_replica_that_was_reborn_is_not_added_by_what_its_leader_saw_before(world: World) -> None:
-    """S21: 2 caught up, then lost its disk and registered again; the held proposal names its old epoch."""
+def test_a_proposal_does_not_add_a_new_incarnation(world: World) -> None:
+    """S21: 2 caught up, then lost its disk and registered again; the delayed proposal names its old epoch."""
     world.alter("t", [1])
     held = world.alter_request("t", [1, 2])
     world.kill_broker(2)
@@ -165,7 +166,7 @@ def test_a_replica_that_was_reborn_is_not_added_by_what_its_leader_saw_before(wo
 
 
 def test_a_dead_leaders_partition_goes_to_the_next_replica_in_the_isr(world: World) -> None:
-    """A change of leader bumps both epochs; the order of the replicas decides, not that of the ISR."""
+    """A new leader raises both epochs. The order of the replicas decides, not that of the ISR."""
     world.alter("t", [3, 1, 2])
     world.kill_broker(1)
     partition = world.partition("t")
@@ -178,8 +179,8 @@ def test_a_dead_follower_leaves_the_isr_and_the_leader_epoch_stays(world: World)
     assert (partition.leader, partition.isr, partition.leader_epoch, partition.partition_epoch) == (1, (1, 3), 0, 1)
 
 
-def test_the_last_member_stays_in_the_isr_and_leads_again_when_it_is_back(world: World) -> None:
-    """It alone has every committed record: another may come back before it and must not be elected."""
+def test_the_last_isr_member_stays_and_leads_again_when_it_returns(world: World) -> None:
+    """Only this broker has every committed record. Another one may return before it, and must not be elected."""
     for broker_id in (1, 2, 3):
         world.kill_broker(broker_id)
     assert (world.partition("t").leader, world.partition("t").isr) == (NO_LEADER, (3,))
@@ -192,8 +193,8 @@ def test_the_last_member_stays_in_the_isr_and_leads_again_when_it_is_back(world:
     assert (partition.leader, partition.isr) == (3, (3,))
 
 
-def test_a_thousand_partitions_of_a_dead_broker_move_in_one_batch_well_under_200_ms() -> None:
-    """Among 4,000 others that are not touched. The bound is what fail-over can afford, several times what it takes."""
+def test_a_thousand_partitions_move_in_one_batch_under_200_ms() -> None:
+    """Among 4,000 others that do not change. The limit is what a fail-over can afford, several times the real duration."""
     world = World(brokers=6)
     world.create("mine", [[1, 2, 3]] * 1000)
     world.create("others", [[4, 5, 6]] * 4000)
@@ -217,7 +218,7 @@ def _elect(world: World, *partitions: tuple[str, int], all_of_them: bool = False
     return results
 
 
-def test_preferred_election_gives_the_lead_back(world: World) -> None:
+def test_a_preferred_election_restores_the_preferred_leader(world: World) -> None:
     world.kill_broker(1)
     world.start_broker(1, incarnation=2)
     assert _elect(world, ("t", 0))[0].error_code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
@@ -232,7 +233,7 @@ def test_election_of_unknown_partitions_is_an_error_of_each(world: World) -> Non
     assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
 
 
-def test_electing_all_tells_only_of_those_that_needed_it(world: World) -> None:
+def test_electing_all_reports_only_partitions_that_needed_it(world: World) -> None:
     world.create("u", [[2, 3], [3, 2], [1, 2]])
     world.kill_broker(3)
     world.start_broker(3, incarnation=2)

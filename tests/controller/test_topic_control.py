@@ -1,4 +1,4 @@
-"""Topics are created, deleted and grown; names, counts and assignments that are not allowed are each refused with a reason."""
+"""Topics are created, deleted and extended; invalid names, counts and assignments are rejected with a reason."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def refusal(world: World, topic: CreatableTopic) -> tuple[ErrorCode, str]:
 # -- create -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_created_topic_has_its_replicas_all_in_sync_and_the_first_one_leads(world: World) -> None:
+def test_all_replicas_of_a_new_topic_are_in_sync(world: World) -> None:
     topics = [CreatableTopic("a.b-c_1", 8, 3), CreatableTopic("defaults")]
     first, second = world.call(apis.CREATE_TOPICS, CreateTopicsRequest(topics)).topics
     assert (first.num_partitions, first.replication_factor) == (8, 3)
@@ -63,7 +63,7 @@ NAMES = ["", ".", "..", "../../x", "a/b", "x" * 250, "nul\0", "späce", "a b", "
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_a_name_that_is_not_allowed_is_refused(world: World, name: str) -> None:
-    """F12: a topic's name becomes a folder's name."""
+    """F12: a topic's name becomes part of a directory's name."""
     assert refusal(world, CreatableTopic(name, 1, 1))[0] == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
@@ -73,7 +73,7 @@ def test_the_longest_name_and_names_of_dots_are_allowed(world: World) -> None:
 
 
 def test_names_that_differ_by_dot_and_underscore_collide(world: World) -> None:
-    """With a topic that is there, and within one request; a deleted one is no obstacle."""
+    """With an existing topic, and within one request; a deleted topic does not count."""
     topic_id = world.create("a.b")
     code, message = refusal(world, CreatableTopic("a_b", 1, 1))
     assert (code, "'a.b'" in message) == (ErrorCode.INVALID_TOPIC_EXCEPTION, True)
@@ -143,7 +143,7 @@ def test_an_existing_name_and_a_name_given_twice_are_refused(world: World) -> No
 
 
 def test_a_request_for_a_million_partitions_is_refused_as_a_whole(world: World) -> None:
-    """F11: nothing is built first."""
+    """F11: before any record is built."""
     for topics in ([CreatableTopic("t", 1_000_000, 1)], [CreatableTopic("t", 6000, 1), CreatableTopic("u", 6000, 1)]):
         with pytest.raises(BrokerError, match="POLICY_VIOLATION"):
             world.call(apis.CREATE_TOPICS, CreateTopicsRequest(topics))
@@ -277,7 +277,7 @@ def test_replicas_are_spread_over_racks_before_brokers() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_leaders_are_offset_by_one(seed: int) -> None:
-    """So that the followers of a broker's partitions, who inherit them, are not all the same broker."""
+    """So the followers that take over a broker's partitions are not all on the same broker."""
     placed = place([UsableBroker(b, None, False) for b in (1, 2, 3)], 3, 3, seed)
     assert placed[1] == (placed[0][1], placed[0][2], placed[0][0])
     assert placed[2] == (placed[0][2], placed[0][0], placed[0][1])
@@ -285,7 +285,7 @@ def test_leaders_are_offset_by_one(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_fenced_brokers_come_last_and_never_lead(seed: int) -> None:
-    """Even where a rack has only fenced brokers; no broker holds a partition twice."""
+    """Even if a rack has only fenced brokers; and no broker holds a partition twice."""
     random = Random(seed)
     brokers = [UsableBroker(b, random.choice([None, "a", "b"]), b > 3) for b in range(1, 7)]
     for replicas in place(brokers, 40, 5, seed):

@@ -1,4 +1,4 @@
-"""Role changes are logged at debug level; a simulation has thousands of them."""
+"""Turns off the log in these tests: role changes are logged at debug level, and a simulation has thousands of them."""
 
 from __future__ import annotations
 

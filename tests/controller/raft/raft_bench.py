@@ -1,4 +1,4 @@
-"""One `RaftNode` on a bench: events are handed in one by one, and what it wants sent is looked at."""
+"""One `RaftNode` without network or disk: a test hands in the events one by one, and looks at the messages that it sends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def batch(base: int, epoch: int, count: int = 1) -> Batch:
 
 
 def log_of(*epochs: int) -> LogState:
-    """A log with one record of each epoch, from offset 0."""
+    """A log with one record of each of these epochs, from offset 0."""
     return LogState(0, tuple(batch(offset, epoch) for offset, epoch in enumerate(epochs)))
 
 
@@ -64,7 +64,7 @@ class Bench:
     # -- time and disk -------------------------------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> list[Send | Reply]:
-        """Let time pass, deadline by deadline; what the node sends (and flushes) meanwhile."""
+        """Let time pass, deadline by deadline; returns the messages that the node sends meanwhile."""
         end, out = self.now + seconds, self.settle()
         while self.node.next_deadline() <= end:
             self.now = max(self.now, self.node.next_deadline())
@@ -74,7 +74,7 @@ class Bench:
         return out
 
     def settle(self) -> list[Send | Reply]:
-        """What leaves at once, and what leaves after the disk has done its part."""
+        """The messages that leave at once, and those that leave after the disk."""
         out = self.at_once()
         while self.node.state.needs_sync:
             out += self.sync()
@@ -98,7 +98,7 @@ class Bench:
     # -- requests to it ------------------------------------------------------------------------------------------------
 
     def request(self, api_key: int, body: Any, session: int = 1) -> Any:
-        """Hand a request in; its answer, or None while it is parked."""
+        """Hand in a request; returns its response, or None while it is parked."""
         ticket = object()
         self.node.on_request(api_key, body, ticket, session, self.now)
         return self.answer_to(ticket, self.settle())
@@ -130,14 +130,14 @@ class Bench:
     # -- ready-made situations -----------------------------------------------------------------------------------------
 
     def become_leader(self) -> None:
-        """Win an election against voters that grant everything."""
+        """Win an election in which all voters grant their votes."""
         asked = sends(self.advance(0.2), apis.VOTE)
         while not self.node.state.is_leader:
             send = asked.pop(0)
             asked += sends(self.respond(send, VoteResponse(0, -1, self.node.state.epoch, True)), apis.VOTE)
 
     def follow(self, leader_id: int, epoch: int) -> Send:
-        """Follow this leader; the fetch that is under way."""
+        """Follow this leader; returns the fetch in flight."""
         ticket = object()
         self.node.on_request(
             apis.BEGIN_QUORUM_EPOCH,

@@ -1,8 +1,7 @@
-"""The Raft log in memory, with a disk that forgets: what a crash leaves is any state since the last flush.
+"""The Raft log in memory, with a disk that can lose unflushed states: a crash leaves any state since the last flush.
 
-`Platter` outlives the process; `MemoryRaftLog` is one process's view of it. Every change to the log adds a state to the
-platter's journal; a crash picks one of them, a flush leaves only the last.
-"""
+`Platter` outlives the process; `MemoryRaftLog` is the view of one process. Every change of the log adds a state to the platter's
+journal. A crash picks one of these states; a flush keeps only the last."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ class LogState(NamedTuple):
 
 @dataclass
 class Platter:
-    """What one voter's disk holds."""
+    """The content of one voter's disk."""
 
     election: ElectionState = field(default_factory=ElectionState)
     log: LogState = field(default_factory=lambda: LogState(0, ()))
@@ -74,7 +73,8 @@ class MemoryRaftLog:
 
     @property
     def flushed_offset(self) -> int:
-        """Up to where the platter holds this very log: what was cut and written anew is not flushed by having been there once."""
+        """How far the platter holds the same batches. A batch that was cut and written again is not flushed because an earlier
+        one was."""
         flushed = self.platter.log.start
         for ours, theirs in zip(self.batches, self.platter.log.batches, strict=False):
             if ours is not theirs:
@@ -173,7 +173,7 @@ class MemoryRaftLog:
                 del self.platter.snapshots[other]
 
     def clean(self) -> None:
-        """Begin at the older of the two newest snapshots; each step may be the last before a crash."""
+        """Start at the older of the two newest snapshots. A crash may follow each step."""
         kept = self._snapshots[-2:]
         if len(kept) == 2 and kept[0].end_offset > self.start_offset:
             start = kept[0].end_offset

@@ -1,17 +1,18 @@
 """A quorum of production `RaftNode`s in virtual time, with a bad network and bad disks, and checkers that watch it.
 
-Everything comes from one seed: delays, losses, partitions, crashes (of the process, or of the machine, which forgets
-what was not flushed), the gaps in which a crash falls (before the disk, after it, before the messages leave). After
-every event the checkers look at the node that it touched. The ghost variables (who led, who voted, what is committed)
-live here, never in a node.
+Everything follows from one seed: delays, losses, partitions, crashes (of the process, or of the machine, which loses unflushed
+writes), and the points at which a crash falls (before the disk, after it, before the messages leave). After every event the
+checkers look at the node that handled it. The ghost variables (leaders, votes, committed records) are kept here and in no node.
 
-- I1   one leader per epoch, ever, over all incarnations; and it holds everything that is committed
-- I18  a vote is on the disk before it leaves, once per epoch; a fetch claims only flushed offsets; what a leader commits
+The cluster's simulator (`testing/simulation`) runs the same nodes behind the real shell. This one runs the core alone, about a
+hundred runs per second, and lets the power fail at each of the points above.
+
+- I1   one leader per epoch, over all incarnations; and it holds every committed record
+- I18  a vote is on the disk before it is sent, once per epoch; a fetch claims only flushed offsets; what a leader commits
        is on the disks of a majority, and reaches beyond the start of its own epoch
 - I19  committed logs are prefixes of one another; the state at an offset is the same by replay and by snapshot;
        a snapshot ends at a committed batch end
-- HW   the high watermark never goes back while a process lives
-"""
+- HW   the high watermark never decreases while a process lives"""
 
 from __future__ import annotations
 
@@ -42,12 +43,12 @@ CLUSTER = "simulated"
 
 
 class Violation(AssertionError):
-    """An invariant does not hold."""
+    """An invariant is broken."""
 
 
 @dataclass(frozen=True)
 class Weather:
-    """How bad the world is; probabilities are per message or per tick of the nemesis."""
+    """The faults of a run; the probabilities are per message or per step of the nemesis."""
 
     loss: float = 0.0
     slow: float = 0.0
@@ -66,7 +67,7 @@ WIPES = Weather(loss=0.02, slow=0.03, crash=0.15, partition=0.2, snapshot=0.3, w
 
 @dataclass(eq=False)
 class Ticket:
-    """One request on its way: which node asked, and whom to tell."""
+    """A request in flight: the sender, and the request."""
 
     sender: SimNode
     incarnation: int
@@ -75,7 +76,7 @@ class Ticket:
 
 
 class SimNode:
-    """One voter: its disk, which outlives it, and its process, while it has one."""
+    """One voter: its disk, and its process while it has one."""
 
     def __init__(self, simulation: Simulation, node_id: int) -> None:
         self.simulation = simulation
@@ -217,19 +218,19 @@ class Simulation:
         sim.asked.clear()
 
     def wipe(self, node_id: int) -> None:
-        """The machine dies, and comes back with a new disk."""
+        """The machine dies, and returns with a new disk."""
         if self.nodes[node_id].alive:
             self.crash(node_id)
         self.trace.append(f"{self.now:.4f} wipe {node_id}")
         self.nodes[node_id].platter = empty_platter()
 
     def may_wipe(self, node_id: int) -> bool:
-        """Whether a quorum must survive the loss of this disk, too: fewer than half are lost and not caught up again."""
+        """Whether a quorum must survive the loss of this disk: fewer than half of the disks are lost and not recovered."""
         lost = {sim.id for sim in self.nodes.values() if sim.platter.election.recovering} | {node_id}
         return len(lost) * 2 < len(self.nodes)
 
     def partition(self, group: Sequence[int]) -> None:
-        """Cut the group off from the others, both ways."""
+        """Cut the group off from the other voters, in both directions."""
         inside = set(group)
         self.blocked = {(a, b) for a in self.nodes for b in self.nodes if (a in inside) != (b in inside)}
 
@@ -237,7 +238,7 @@ class Simulation:
         self.blocked = set()
 
     def leader(self) -> SimNode | None:
-        """The leader of the highest epoch among the living."""
+        """The leader of the highest epoch among the live nodes."""
         leaders = [sim for sim in self.nodes.values() if sim.node is not None and sim.state.is_leader]
         return max(leaders, key=lambda sim: sim.state.epoch, default=None)
 
@@ -270,7 +271,7 @@ class Simulation:
             self._settle(sim)
 
     def _sync(self, sim: SimNode) -> None:
-        """`quorum-state`, then the log, then the messages; the power may go between any two of them."""
+        """`quorum-state`, then the log, then the messages; the power may fail between any two of them."""
         node, sim.sync_scheduled = sim.raft, False
         waiting = node.state.outbox.take_after_sync()
         if self._power_fails(sim):
@@ -358,7 +359,7 @@ class Simulation:
     # -- the load --------------------------------------------------------------------------------------------------
 
     def append(self, node_id: int, count: int = 1) -> int:
-        """As a client of this node would, whether or not it is the real leader; returns the last offset."""
+        """Append as a client of this node, whether or not it is the real leader; returns the last offset."""
         node = self.nodes[node_id].raft
         values = [b"value-%d" % (self._value + i) for i in range(count)]
         self._value += count
@@ -367,7 +368,7 @@ class Simulation:
         return offset
 
     def snapshot(self, node_id: int) -> SnapshotId | None:
-        """Freeze the state at the applied offset, and clean the log behind it."""
+        """Write a snapshot of the state at the applied offset, and clean the log before it."""
         sim = self.nodes[node_id]
         latest = sim.log.latest_snapshot_id
         if sim.applied <= (latest.end_offset if latest else 0):
@@ -382,7 +383,7 @@ class Simulation:
         return snapshot_id
 
     def nemesis(self, period_s: float = 0.1) -> None:
-        """Every so often something goes wrong, and heals again."""
+        """Cause faults from time to time, and end them again."""
         random, weather = self.random, self.weather
         for sim in self.nodes.values():
             if sim.alive and sim.state.is_leader and random.random() < 0.8:
@@ -458,7 +459,7 @@ class Simulation:
             raise Violation(f"I1: {self.leaders[sim.state.epoch]} and {me} both lead epoch {sim.state.epoch}")
         held = {batch.base: batch for batch in sim.log.batches}
         for base, batch in self.committed.items():
-            # A vote may be long on its way: a leader of an older epoch than the newest need not know what came after it.
+            # A vote may be delayed for long: a leader of an older epoch need not have records that were committed later.
             is_older = self.committed_in[base] < sim.state.epoch
             if is_older and base >= sim.log.start_offset and held.get(base) != batch:
                 raise Violation(f"I1: the new leader {sim} misses the committed batch at {base}")
@@ -483,7 +484,7 @@ class Simulation:
         last = next((batch for batch in sim.log.batches if batch.end == end), None)
         if last is None or end <= role.epoch_start_offset or last.epoch != sim.state.epoch:
             raise Violation(f"I18: {sim} commits {last} without an entry of its own epoch")
-        # A disk may be lost between its acknowledgement and the commit; the voter has no vote then until it has the record.
+        # A disk may be lost between its acknowledgement and the commit; then the voter has no vote until it has the record.
         holders = [other.id for other in self.nodes.values() if _holds(other.platter, last) or other.platter.election.recovering]
         if len(holders) * 2 <= len(self.nodes):
             raise Violation(f"I18: {sim} commits up to {end}, on the disks of {holders} only")
@@ -514,7 +515,7 @@ class Simulation:
     # -- at the end ------------------------------------------------------------------------------------------------
 
     def recover(self, seconds: float = 12.0) -> None:
-        """In fair weather all nodes must agree again: one leader, a new record committed everywhere."""
+        """Without faults all nodes must agree again: one leader, and a new record committed on every node."""
         self.weather = Weather()
         self._queue = [entry for entry in self._queue if entry[2] != self.nemesis]
         heapq.heapify(self._queue)
@@ -530,7 +531,7 @@ class Simulation:
                 return
 
     def _run_while_agreed(self, leader: SimNode, offset: int) -> bool:
-        """Until the offset is committed everywhere; False when a message from before the fair weather deposed the leader."""
+        """Run until the offset is committed on every node. False if a message from the time of the faults deposed the leader."""
         epoch, start = leader.state.epoch, self.now
         while not all(sim.applied > offset for sim in self.nodes.values()):
             if leader.state.epoch != epoch:
@@ -550,12 +551,12 @@ class Simulation:
 
 
 def empty_platter() -> Platter:
-    """A new disk: what `QuorumStateStore.check` makes of it."""
+    """A new disk, with the state that `QuorumStateStore.check` gives it."""
     return Platter(election=ElectionState(recovering=True))
 
 
 def _holds(platter: Platter, batch: Batch) -> bool:
-    """Whether the batch is on this disk, for certain or inside a snapshot."""
+    """Whether the batch is on this disk, certainly or as part of a snapshot."""
     if any(snapshot.end_offset >= batch.end for snapshot in platter.snapshots):
         return True
     return all(batch in state.batches for state in [platter.log, *platter.journal])

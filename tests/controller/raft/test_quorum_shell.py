@@ -1,4 +1,4 @@
-"""Three voters with real sockets on loopback, their disks in memory: elections, fail-over, snapshots, failures."""
+"""Three voters with real sockets on loopback and disks in memory: elections, fail-over, snapshots, failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from strandline.storage.files import DiskError, MemoryFiles
 
 
 class Recorder:
-    """A listener that remembers; its state is the list of all committed records."""
+    """A listener that records its calls; its state is the list of all committed records."""
 
     def __init__(self) -> None:
         self.records: list[bytes] = []
@@ -60,7 +60,7 @@ class Recorder:
 
 
 class Member:
-    """One voter's process: a quorum and the server that carries it."""
+    """The process of one voter: a quorum, and the server that carries it."""
 
     def __init__(self, cluster: Cluster, voter: Voter) -> None:
         self.voter = voter
@@ -88,7 +88,7 @@ class Member:
         await self.server.stop()
 
     async def kill(self) -> None:
-        """As SIGKILL: nothing is said or flushed, the connections just break."""
+        """Like SIGKILL: nothing is sent or flushed, and the connections break."""
         self.quorum._running = False
         await self.quorum._close_connections()
         await self.server.stop()
@@ -205,7 +205,7 @@ async def test_a_leader_that_stops_hands_over_before_stop_returns(clusters: Make
 
 
 async def test_a_voter_far_behind_installs_a_snapshot(clusters: Make) -> None:
-    """Also over a restart of all: state after install is state after replay."""
+    """Also after a restart of all voters: the state after the install equals the state after a replay."""
     cluster = clusters(segment_bytes=2000, snapshot_chunk_bytes_max=100)
     await cluster.start()
     leader = await cluster.elected()
@@ -242,8 +242,8 @@ async def test_a_snapshot_is_taken_when_enough_was_committed(clusters: Make) -> 
 
 
 @pytest.mark.parametrize("operation", ["open", "write", "fsync", "rename"])
-async def test_a_snapshot_that_the_disk_refuses_is_given_up_and_tried_again_later(clusters: Make, operation: str) -> None:
-    """ENOSPC while a snapshot is written, but room enough for the log: the node goes on, and leaves no half file behind."""
+async def test_a_snapshot_that_the_disk_rejects_is_retried_later(clusters: Make, operation: str) -> None:
+    """ENOSPC while a snapshot is written, with enough room for the log: the node continues, and leaves no partial file."""
     structlog.reset_defaults()  # warnings are wanted here
     cluster = clusters(1, snapshot_after_records=10, snapshot_retry_ms=1)
     await cluster.start()
@@ -260,10 +260,8 @@ async def test_a_snapshot_that_the_disk_refuses_is_given_up_and_tried_again_late
     assert leader.quorum.is_leader
 
 
-async def test_a_snapshot_that_reads_back_otherwise_is_given_up_and_tried_again_later(
-    clusters: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is checked before it gets its name. Nothing rests on it yet, so the voter need not stop."""
+async def test_a_snapshot_that_reads_back_differently_is_retried_later(clusters: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The snapshot is checked before it gets its name. No promise depends on it yet, so the voter need not stop."""
     cluster = clusters(1, snapshot_retry_ms=20)
     await cluster.start()
     first = cluster.members[1]
@@ -283,8 +281,8 @@ async def test_a_snapshot_that_reads_back_otherwise_is_given_up_and_tried_again_
     assert await first.quorum.take_snapshot() is not None
 
 
-async def test_an_error_of_the_log_while_it_is_cleaned_behind_a_snapshot_stops_the_node(clusters: Make) -> None:
-    """Only the snapshot itself is a matter of choice."""
+async def test_an_error_while_the_log_is_cleaned_stops_the_node(clusters: Make) -> None:
+    """Only a failed snapshot itself may be retried; the log's own files are a promise."""
     cluster = clusters(1, segment_bytes=2000)
     await cluster.start()
     leader = await cluster.elected()
@@ -304,7 +302,7 @@ async def test_an_error_of_the_log_while_it_is_cleaned_behind_a_snapshot_stops_t
 
 
 async def test_appends_of_one_turn_share_one_flush(clusters: Make) -> None:
-    """Group commit: the metadata log costs fsyncs per turn of the loop, not per record."""
+    """Group commit: one fsync of the metadata log per event-loop iteration, not one per record."""
     cluster = clusters(1)
     await cluster.start()
     leader = await cluster.elected()
@@ -316,7 +314,7 @@ async def test_appends_of_one_turn_share_one_flush(clusters: Make) -> None:
 
 
 async def test_a_failed_disk_stops_the_leader_and_the_others_go_on(clusters: Make) -> None:
-    """S46: after a failed fsync nothing that this node promises can be believed, so it promises nothing more."""
+    """S46: after a failed fsync the node cannot keep any promise, so it makes no more."""
     cluster = clusters()
     await cluster.start()
     first = await cluster.elected()
@@ -333,7 +331,7 @@ async def test_a_failed_disk_stops_the_leader_and_the_others_go_on(clusters: Mak
 
 
 def flip_last_batch(cluster: Cluster, node_id: int) -> None:
-    """A bit in the value of the last record; what the process holds in memory is gone."""
+    """Flip a bit in the value of the last record, and drop what the process holds in memory."""
     disk, path = cluster.disks[node_id], f"d/{DIRECTORY}/{0:020}.log"
     disk.flip_bit(path, (len(disk.read(path)) - 3) * 8)
     member = cluster.members.get(node_id)
@@ -341,8 +339,8 @@ def flip_last_batch(cluster: Cluster, node_id: int) -> None:
         member.quorum.log._log.tail.clear()
 
 
-async def test_a_leader_that_finds_damage_stops_with_a_sentence_and_the_others_go_on(clusters: Make) -> None:
-    """It cannot serve what it has promised. The line is a sentence for an operator, without a traceback."""
+async def test_a_leader_that_finds_damage_stops_and_is_replaced(clusters: Make) -> None:
+    """It cannot serve the records that it has promised. The log line is a sentence for an operator, without a traceback."""
     cluster = clusters()
     await cluster.start()
     first = await cluster.elected()
@@ -368,8 +366,8 @@ async def test_a_leader_that_finds_damage_stops_with_a_sentence_and_the_others_g
 
 
 async def test_a_damaged_voter_does_not_start_and_comes_back_without_a_vote(clusters: Make) -> None:
-    """The last batch is damaged, which looks like a torn tail. Cut off, the voter would vote for a candidate that lacks the
-    record, which is committed. An emptied directory learns first."""
+    """The last batch is damaged, which looks like a torn tail. If the voter cut it off, it would vote for a candidate without
+    that record, although it is committed. With an emptied directory the voter recovers first."""
     cluster = clusters()
     await cluster.start()
     first = await cluster.elected()
@@ -390,13 +388,13 @@ async def test_a_damaged_voter_does_not_start_and_comes_back_without_a_vote(clus
 
 
 async def test_stopping_a_node_that_has_failed_leaves_nothing_behind(clusters: Make) -> None:
-    """It was closing its connections by itself, one of them to a voter that is not there; who stops it waits for that."""
+    """The failed node closes its connections by itself, one of them to a voter that is down; `stop` waits for that."""
     cluster = clusters()
     await cluster.start()
     leader = await cluster.elected()
     await leader.kill()
     del cluster.members[leader.voter.id]
-    # One of the two that are left becomes the leader and tells the missing one so; the other one need not speak to it.
+    # One of the remaining two becomes the leader and sends requests to the missing one; the other need not.
     attempts: list[tuple[Quorum, asyncio.Task[None]]] = []
 
     def somebody_connects() -> bool:
@@ -415,7 +413,7 @@ async def test_stopping_a_node_that_has_failed_leaves_nothing_behind(clusters: M
 
 
 async def test_a_quorum_state_that_is_garbage_refuses_to_start(clusters: Make) -> None:
-    """F18, through the shell: the error is for a person."""
+    """F18, through the shell: the error is written for a person."""
     cluster = clusters(1)
     disk = cluster.disks[1]
     disk.make_dirs(f"d/{DIRECTORY}")

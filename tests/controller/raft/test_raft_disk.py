@@ -1,4 +1,5 @@
-"""What a voter has on its disk: `quorum-state` (F18), the metadata log beside its twin in memory, crashes in between (S49)."""
+"""A voter's disk: `quorum-state` (F18), the metadata log compared with the one in memory, and crashes between their steps
+(S49)."""
 
 from __future__ import annotations
 
@@ -69,8 +70,8 @@ def test_a_torn_quorum_state_refuses_to_start(length: int) -> None:
 
 @given(st.integers(0, len(STATE) * 8 - 1))
 def test_a_flipped_bit_is_refused_or_harmless(bit: int) -> None:
-    """A digit of the epoch or the vote that became another one would be a vote that is given twice. Where a bit of the name of
-    the checksum has flipped, the rest is as it was."""
+    """A flipped digit of the epoch or the vote could make the voter vote twice. If the flipped bit is in the key of the checksum,
+    the other values are unchanged."""
     flipped = bytearray(STATE)
     flipped[bit // 8] ^= 1 << bit % 8
     try:
@@ -81,7 +82,7 @@ def test_a_flipped_bit_is_refused_or_harmless(bit: int) -> None:
 
 
 def test_a_quorum_state_of_an_earlier_version_has_no_checksum() -> None:
-    """And is accepted."""
+    """Such a file is accepted."""
     state = json.loads(STATE)
     del state["crc32c"]
     assert decode(json.dumps(state).encode()) == (ElectionState(5, 2, 2), 7)
@@ -103,7 +104,7 @@ def test_a_quorum_state_of_an_earlier_version_has_no_checksum() -> None:
     ],
 )
 def test_a_quorum_state_that_is_not_ours_refuses_to_start(change: dict[str, object], sentence: str) -> None:
-    """F18, KAFKA-15412: never start fresh."""
+    """F18, KAFKA-15412: the voter never starts with a fresh file."""
     state = json.loads(STATE)
     del state["crc32c"]
     with pytest.raises(UsageError, match=sentence):
@@ -120,7 +121,7 @@ def test_a_lost_vote_beside_a_log_refuses_to_start() -> None:
 
 
 def test_a_log_that_lost_committed_records_refuses_to_start() -> None:
-    """It would vote for a candidate that lacks them as well."""
+    """Such a voter would also vote for a candidate without them."""
     store = QuorumStateStore(MemoryFiles(), "d", cluster_id="c", voter_ids=VOTERS)
     with pytest.raises(UsageError, match="ends at offset 6, but records up to 7 were committed"):
         store.check(QuorumFile(ElectionState(5), 7), 6)
@@ -130,7 +131,7 @@ def test_a_log_that_lost_committed_records_refuses_to_start() -> None:
 
 
 def open_log(files: MemoryFiles, committed_offset: int = 0) -> MetadataLog:
-    """In a data directory that is there for good; making it is not the quorum's affair."""
+    """In a data directory that is durable already; the quorum does not create it."""
     files.make_dirs("d")
     files.fsync_dir("")
     return MetadataLog.open(files, "d", RaftConfig(segment_bytes=300), committed_offset=committed_offset, now_ms=0)
@@ -151,7 +152,7 @@ ACTIONS = st.lists(
 @settings(max_examples=60)
 @given(ACTIONS)
 def test_the_log_on_the_disk_is_the_log_in_memory(actions: list[tuple[str, int]]) -> None:
-    """The simulation trusts the twin in memory; here both do the same things and must look the same."""
+    """The simulation relies on the log in memory. Here both logs do the same steps and must look the same."""
     files, platter = MemoryFiles(), Platter()
     disk, memory = open_log(files), MemoryRaftLog(platter)
     epoch, committed = 1, 0
@@ -213,7 +214,8 @@ def assert_same(disk: MetadataLog, memory: MemoryRaftLog, epoch: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("installed", [False, True])
 def test_a_crash_between_snapshot_and_log_finds_the_complete_snapshot(seed: int, installed: bool) -> None:
-    """S49: "renamed" and "log restarted" are two steps; the power may go between them, or in the middle of the second."""
+    """S49: the rename of the snapshot and the restart of the log are two steps. The power may fail between them, or within the
+    second."""
     files = MemoryFiles(Random(seed))
     log = open_log(files)
     log.append_as_follower(memoryview(bytearray(batch(0, 1, 3).data)), 1)
@@ -244,7 +246,7 @@ def test_a_crash_before_the_snapshot_has_its_name_finds_the_old_log(seed: int) -
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_was_flushed_survives_a_lossy_crash(seed: int) -> None:
-    """I18 on the real log: a fetch or vote that left can rely on it."""
+    """I18 on the real log: a fetch or a vote that was sent can rely on it."""
     files = MemoryFiles(Random(seed))
     log = open_log(files)
     for offset in range(0, 30, 3):
@@ -258,7 +260,7 @@ def test_what_was_flushed_survives_a_lossy_crash(seed: int) -> None:
 
 
 def test_damage_below_what_was_committed_refuses_to_start() -> None:
-    """Cutting it off would forget committed records, and what follows it."""
+    """A cut there would lose committed records, and all records after them."""
     files = MemoryFiles()
     log = open_log(files)
     for offset in range(4):
@@ -273,7 +275,7 @@ SEGMENT = f"d/{DIRECTORY}/{0:020}.log"
 
 
 def ten_batches(files: MemoryFiles, *, flushed: int = 10) -> tuple[MetadataLog, int]:
-    """Of one record each, in one segment, the first of them flushed; and how long one is."""
+    """Ten batches of one record each in one segment, the first ones flushed; and the size of a batch."""
     log = MetadataLog.open(files, "d", RaftConfig(), committed_offset=0, now_ms=0)
     for offset in range(10):
         log.append_as_follower(memoryview(bytearray(batch(offset, 1).data)), 1)
@@ -284,8 +286,8 @@ def ten_batches(files: MemoryFiles, *, flushed: int = 10) -> tuple[MetadataLog, 
 
 @pytest.mark.parametrize("damaged", [0, 3, 5])
 def test_a_truncation_that_meets_damage_stops_the_voter_and_changes_nothing(damaged: int) -> None:
-    """Cut at the damage, the voter would go on voting without records that it has flushed and others have counted. It would
-    also believe that what it fetches next is flushed already."""
+    """If the log were cut at the damage, the voter would go on voting without records that it has flushed and other voters have
+    counted. It would also count the records that it fetches next as flushed."""
     files = MemoryFiles()
     log, size = ten_batches(files)
     log.update_high_watermark(6)
@@ -297,8 +299,8 @@ def test_a_truncation_that_meets_damage_stops_the_voter_and_changes_nothing(dama
 
 
 def test_what_is_appended_after_a_truncation_is_flushed_again() -> None:
-    """A truncation may cut further back than it was asked to, to the start of the batch that holds the offset. A flushed offset
-    above the log's end would count the records that come there as flushed, without an fsync."""
+    """A truncation may cut further back than requested, to the start of the batch that holds the offset. If the flushed offset
+    stayed above the log's end, records appended there would count as flushed without an fsync."""
     files = MemoryFiles()
     log = open_log(files)
     log.append_as_follower(memoryview(bytearray(batch(0, 1, 4).data)), 1)
@@ -314,8 +316,8 @@ def test_what_is_appended_after_a_truncation_is_flushed_again() -> None:
 
 
 def test_damage_is_no_answer_that_a_voter_goes_on_after() -> None:
-    """Wherever the log meets it, and whether it raises or only marks the place: a follower would ask its leader again for ever,
-    with its vote, and a leader would refuse decisions one by one and keep leading."""
+    """Wherever the log finds it, and whether it raises or only marks the place. Otherwise a follower with a vote would retry its
+    fetch forever, and a leader would reject every decision and keep leading."""
     operations: list[Callable[[MetadataLog], object]] = [
         lambda log: log.read(4, 1),
         lambda log: log.append_as_leader(memoryview(bytearray(batch(0, 0).data)), 2),
@@ -335,8 +337,8 @@ def test_damage_is_no_answer_that_a_voter_goes_on_after() -> None:
 @pytest.mark.parametrize("damaged", range(8))
 @pytest.mark.parametrize("death", ["killed", "ended in order"])
 def test_damage_in_what_was_flushed_refuses_to_start(damaged: int, death: str) -> None:
-    """Also above the offset that this voter knows to be committed: its leader may have counted it. Also in the last flushed
-    batch, where it looks like a torn tail. Every further start refuses as well."""
+    """Also above the offset that this voter knows to be committed, because its leader may have counted the record. Also in the
+    last flushed batch, where it looks like a torn tail. Every further start fails as well."""
     files = MemoryFiles()
     log, size = ten_batches(files, flushed=8)
     if death == "killed":
@@ -351,8 +353,8 @@ def test_damage_in_what_was_flushed_refuses_to_start(damaged: int, death: str) -
 
 @pytest.mark.parametrize("damaged", range(10))
 def test_a_start_that_reads_damage_leaves_the_log_as_it_is(damaged: int) -> None:
-    """Also in the last flushed batch, where nothing valid follows and it looks like a torn tail. The disk may have brought old
-    bytes once: cut there, this voter has lost for good what the next start could have read."""
+    """Also in the last flushed batch, where no valid batch follows and it looks like a torn tail. The disk may have returned old
+    bytes only once: if the log were cut there, the next start could no longer read the record."""
     files = MemoryFiles()
     log, size = ten_batches(files)
     log.close()
@@ -367,7 +369,7 @@ def test_a_start_that_reads_damage_leaves_the_log_as_it_is(damaged: int) -> None
 
 @pytest.mark.parametrize("damaged", [8, 9])
 def test_damage_in_what_was_never_flushed_is_a_torn_tail(damaged: int) -> None:
-    """The voter has not promised it. A power cut leaves such tails, maybe on all voters at once."""
+    """The voter has not promised these records. A power cut leaves such tails, possibly on all voters at once."""
     files = MemoryFiles()
     _, size = ten_batches(files, flushed=8)
     files.crash(lossy=False)
@@ -377,7 +379,7 @@ def test_damage_in_what_was_never_flushed_is_a_torn_tail(damaged: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_power_cut_is_never_taken_for_damage(seed: int) -> None:
-    """The point up to which the log was flushed is on the disk before a truncation goes below it, and never above the log."""
+    """The flushed point is lowered on the disk before a truncation goes below it, and is never above the log's end."""
     draw, files = Random(seed), MemoryFiles(Random(seed))
     log, epoch = open_log(files), 1
     for _ in range(30):
@@ -401,7 +403,8 @@ def test_a_power_cut_is_never_taken_for_damage(seed: int) -> None:
 
 
 def test_a_start_writes_nothing_again_that_it_has_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk brings old bytes as the tail is read to be written again. Written, they would be what the log holds."""
+    """The disk returns old bytes when the tail is read in order to be written again. If they were written, the log would hold
+    them."""
     files = MemoryFiles()
     log, _ = ten_batches(files)
     log.close()
@@ -421,7 +424,7 @@ def test_a_start_writes_nothing_again_that_it_has_not_checked(monkeypatch: pytes
 
 
 def test_the_log_begins_at_the_older_of_two_snapshots() -> None:
-    """So that who is behind by less than that need not fetch a snapshot; older files are gone."""
+    """So a follower that is behind by less than that need not fetch a snapshot. Older files are removed."""
     files = MemoryFiles()
     log = open_log(files)
     for offset in range(40):
@@ -450,7 +453,8 @@ def test_a_snapshots_name_is_its_id(end_offset: int, epoch: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("removals", range(10))
 def test_a_crash_while_the_log_is_cleaned_leaves_a_log_that_opens(removals: int, seed: int) -> None:
-    """Segments and snapshots go one by one, and the disk may keep any of the removals: whatever is left must start."""
+    """Segments and snapshots are removed one by one, and any of the removals may survive on the disk: the log must open in each
+    case."""
     files = MemoryFiles(Random(seed))
     log = open_log(files)
     for offset in range(40):
@@ -489,7 +493,8 @@ class Died(Exception):
 
 
 def test_a_start_leaves_nothing_behind_that_is_not_on_the_disk() -> None:
-    """What the start writes again, the flush after it brings to the disk: segments that the next cleaning removes, too."""
+    """The flush after the start covers all that the start has written again, including segments that the next cleaning
+    removes."""
     files = MemoryFiles()
     log = open_log(files)
     for offset in range(40):
@@ -507,7 +512,7 @@ def test_a_start_leaves_nothing_behind_that_is_not_on_the_disk() -> None:
 
 
 def test_a_batch_that_is_larger_than_a_segment_gets_one_of_its_own() -> None:
-    """A decision is one batch, whatever the segments' size: refused, it would be tried again for ever."""
+    """A decision is one batch, whatever the segment size. If it were rejected, it would be retried forever."""
     files = MemoryFiles()
     log = open_log(files)
     for _ in range(2):
@@ -520,7 +525,7 @@ def test_a_batch_that_is_larger_than_a_segment_gets_one_of_its_own() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"0\n1\n", b"0\n1\n__cluster_metadata 0 0000000000000000007\nsomething longer\n"])
 def test_a_damaged_flushed_point_is_rewritten_at_the_next_flush(content: bytes) -> None:
-    """It is overwritten in place, so bytes behind the new text would have made it unreadable at every start."""
+    """The file is overwritten in place, so old bytes after the new text would make it unreadable at every start."""
     files = MemoryFiles()
     files.make_dirs("d")
     file = files.open(f"d/{RECOVERY_POINTS}", create=True)

@@ -1,4 +1,4 @@
-"""Who may lead: votes, pre-votes, restarts, the beginning and end of epochs (KafkaRaftClientTest, QuorumStateTest)."""
+"""Elections: votes, pre-votes, restarts, the start and end of epochs (KafkaRaftClientTest, QuorumStateTest)."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def role_name(bench: Bench) -> str:
 
 
 def test_only_a_candidate_becomes_leader_and_a_resigned_leader_only_waits() -> None:
-    """The two edges on which election safety rests, read from the table itself."""
+    """The safety of elections rests on these transitions, which are read from the table itself."""
     assert [before for before, after in TRANSITIONS if after is Leader] == [Candidate]
     assert {after for before, after in TRANSITIONS if before is Resigned} == {Unattached, Follower}
     assert {before for before, after in TRANSITIONS if after is Candidate} == {Prospective}
 
 
-def test_an_edge_that_is_not_in_the_table_is_a_bug() -> None:
+def test_a_transition_that_is_not_in_the_table_is_a_bug() -> None:
     with pytest.raises(InternalError, match="no transition from Follower to Leader"):
         check_transition(Follower(2, 0.0, 0.0), Leader(0, 0.0, 0, {}))
 
@@ -62,7 +62,7 @@ def test_an_edge_that_is_not_in_the_table_is_a_bug() -> None:
     ],
 )
 def test_initialize_from_the_stored_election(election: ElectionState, role: str) -> None:
-    """Neither leader nor candidate of an epoch that was seen before the restart (KAFKA-10527, S48)."""
+    """A node never starts as leader or candidate of an epoch that it knew before the restart (KAFKA-10527, S48)."""
     bench = Bench(election=election)
     assert (role_name(bench), bench.node.state.epoch) == (role, election.epoch)
 
@@ -77,7 +77,7 @@ def test_a_leader_that_restarts_never_leads_its_old_epoch_again() -> None:
     assert bench.node.state.epoch == 5
 
 
-def test_a_single_voter_leads_a_new_epoch_as_soon_as_its_vote_is_on_the_disk() -> None:
+def test_a_single_voter_leads_once_its_vote_is_on_the_disk() -> None:
     bench = Bench(voters=1, election=ElectionState(5, 1, 1), log=log_of(5))
     assert not bench.node.state.is_leader
     bench.settle()
@@ -88,7 +88,7 @@ def test_a_single_voter_leads_a_new_epoch_as_soon_as_its_vote_is_on_the_disk() -
 
 
 def test_the_log_may_be_ahead_of_the_stored_epoch() -> None:
-    """The log's bytes may survive a kill before quorum-state was written: that epoch's vote never left."""
+    """The log may survive a kill before quorum-state was written: then no vote of that epoch was sent."""
     bench = Bench(election=ElectionState(3, 2, 2), log=log_of(3, 4))
     assert (role_name(bench), bench.node.state.epoch) == ("Unattached", 4)
 
@@ -111,15 +111,15 @@ def test_a_vote_goes_to_a_log_that_is_as_complete_as_ours(last: tuple[int, int],
     assert bench.node.state.epoch == 3
 
 
-def test_a_lower_epoch_is_fenced_and_told_ours() -> None:
+def test_a_lower_epoch_is_fenced_with_the_current_one() -> None:
     bench = Bench(election=ElectionState(5))
     answer = bench.ask_vote(2, 4)
     assert (answer.error_code, answer.leader_epoch) == (ErrorCode.FENCED_LEADER_EPOCH, 5)
 
 
 @pytest.mark.parametrize("crash_after", ["request", "quorum-state", "flush"])
-def test_a_voter_that_is_killed_in_the_vote_handler_does_not_vote_twice(crash_after: str) -> None:
-    """S48: in every gap either the vote is on the disk, or it has not left."""
+def test_a_voter_killed_in_the_vote_handler_does_not_vote_twice(crash_after: str) -> None:
+    """S48: at every point the vote is either on the disk or not sent yet."""
     bench = Bench()
     ticket = object()
     bench.node.on_request(apis.VOTE, VoteRequest(CLUSTER, 1, 1, 2, 0, 0), ticket, None, bench.now)
@@ -152,8 +152,8 @@ def test_a_late_answer_to_an_older_round_does_not_count() -> None:
     assert bench.node.state.role is before
 
 
-def test_a_split_vote_beside_a_dead_voter_is_over_as_soon_as_all_living_have_answered() -> None:
-    """Waiting for the dead voter's answer would cost a whole election timeout."""
+def test_a_split_vote_ends_when_all_live_voters_have_answered() -> None:
+    """If the candidate waited for the dead voter, it would lose a whole election timeout."""
     bench = Bench(voters=5)
     out = bench.advance(0.2)
     for send in sends(out, apis.VOTE)[:2]:
@@ -171,7 +171,7 @@ def test_a_split_vote_beside_a_dead_voter_is_over_as_soon_as_all_living_have_ans
 # -- pre-votes (KIP-996) ------------------------------------------------------------------------------------------------
 
 
-def test_a_follower_that_hears_its_leader_refuses_a_pre_vote_and_keeps_its_epoch() -> None:
+def test_a_follower_with_a_live_leader_refuses_a_pre_vote() -> None:
     bench = Bench()
     fetch = bench.follow(2, 4)
     bench.respond(fetch, fetch_response(2, 4))
@@ -198,7 +198,7 @@ def test_a_lost_connection_to_the_leader_starts_a_pre_vote_within_the_backoff() 
     assert sends(bench.advance(0.101), apis.VOTE)
 
 
-def test_a_refused_pre_vote_leads_back_to_the_leader_that_is_heard_elsewhere() -> None:
+def test_a_voter_without_pre_votes_follows_its_leader_again() -> None:
     bench = Bench()
     fetch = bench.follow(2, 4)
     bench.node.on_failure(fetch, ErrorCode.NETWORK_EXCEPTION, bench.now)
@@ -207,8 +207,8 @@ def test_a_refused_pre_vote_leads_back_to_the_leader_that_is_heard_elsewhere() -
     assert (role_name(bench), bench.node.state.epoch) == ("Follower", 4)
 
 
-def test_a_granted_pre_vote_counts_even_when_it_names_the_leader_that_both_miss() -> None:
-    """Or two followers of a silent leader would send each other back to it for ever."""
+def test_a_granted_pre_vote_counts_although_it_names_the_lost_leader() -> None:
+    """Otherwise two followers of a silent leader would send each other back to it forever."""
     bench = Bench()
     bench.follow(2, 4)
     asked = sends(bench.advance(1.01), apis.VOTE)
@@ -226,7 +226,7 @@ def test_leader_rejects_a_pre_vote() -> None:
 # -- the end of an epoch ------------------------------------------------------------------------------------------------
 
 
-def test_the_best_successor_starts_at_once_and_the_next_one_gives_it_a_head_start() -> None:
+def test_the_best_successor_starts_before_the_next_one() -> None:
     body = EndQuorumEpochRequest(CLUSTER, 2, 4, [1, 3])
     for node_id, at_once in ((1, True), (3, False)):
         bench = Bench(node_id=node_id)
@@ -239,7 +239,7 @@ def test_the_best_successor_starts_at_once_and_the_next_one_gives_it_a_head_star
 
 
 def test_a_resigned_leader_is_not_followed_again_in_its_epoch() -> None:
-    """Another voter that has not heard of it yet would send us back."""
+    """A voter that has not heard of the resignation yet still names that leader."""
     bench = Bench()
     fetch = bench.follow(2, 4)
     bench.respond(fetch, fetch_response(2, 4))
@@ -250,7 +250,7 @@ def test_a_resigned_leader_is_not_followed_again_in_its_epoch() -> None:
     assert role_name(bench) == "Prospective"
 
 
-def test_a_leader_that_resigns_names_the_most_complete_voter_first_and_wakes_who_waits() -> None:
+def test_a_resigning_leader_names_the_most_complete_voter_first() -> None:
     bench = Bench()
     bench.become_leader()
     bench.fetch(3, 1, 1, 1)
@@ -266,7 +266,7 @@ def test_a_leader_that_resigns_names_the_most_complete_voter_first_and_wakes_who
 
 
 def test_a_leader_resigns_when_no_majority_fetches() -> None:
-    """KAFKA-15489: within 1.5 times the fetch timeout; one of two followers is enough to stay."""
+    """KAFKA-15489: within 1.5 times the fetch timeout. Fetches of one of two followers are enough to stay."""
     bench = Bench()
     bench.become_leader()
     for _ in range(5):
@@ -281,7 +281,7 @@ def test_a_leader_resigns_when_no_majority_fetches() -> None:
 
 
 def test_another_cluster_is_refused_in_every_request() -> None:
-    """S51. And nothing that it says of epochs is believed."""
+    """S51: and the epochs in such a request are ignored."""
     bench = Bench()
     bench.become_leader()
     fetch = bench.request(apis.FETCH, fetch_request(2, 9, 0, 0, cluster_id="other"))
@@ -329,8 +329,8 @@ def test_a_second_leader_of_an_epoch_is_refused() -> None:
 # -- figure 8 -----------------------------------------------------------------------------------------------------------
 
 
-def test_records_of_an_older_epoch_commit_only_with_one_of_the_leaders_own() -> None:
-    """Raft's figure 8 (M13): a majority holds the record of epoch 2, and a later leader could still replace it."""
+def test_older_records_commit_only_with_one_of_the_leaders_epoch() -> None:
+    """Raft's figure 8 (M13): a majority holds the record of epoch 2, but a later leader could still replace it."""
     bench = Bench(voters=5, election=ElectionState(3), log=log_of(1, 2))
     bench.become_leader()
     epoch = bench.node.state.epoch

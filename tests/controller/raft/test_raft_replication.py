@@ -1,4 +1,4 @@
-"""Fetching, diverging, committing, snapshots (KafkaRaftClientFetchTest, KafkaRaftClientSnapshotTest)."""
+"""Fetch, divergence, commit and snapshots (KafkaRaftClientFetchTest, KafkaRaftClientSnapshotTest)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def append(bench: Bench, *values: bytes) -> int:
 # -- the leader ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_record_commits_when_a_majority_has_flushed_it_the_leader_included() -> None:
+def test_a_record_commits_when_a_majority_has_flushed_it() -> None:
     bench = leader()
     bench.fetch(2, 1, 1, 1)
     assert bench.node.state.high_watermark == 1
@@ -85,8 +85,8 @@ def test_an_append_in_an_epoch_that_is_not_ours_is_refused() -> None:
     assert refused.value.code == ErrorCode.NOT_CONTROLLER
 
 
-def test_an_empty_fetch_waits_for_an_append_and_for_the_high_watermark() -> None:
-    """Long-poll: no polling between a commit and a broker that hears of it."""
+def test_an_empty_fetch_waits_for_an_append_or_a_high_watermark() -> None:
+    """A long poll: a broker receives a commit at once, without polling."""
     bench = leader()
     bench.fetch(2, 1, 1, 1)
     assert bench.fetch(7, 1, 1, 1).partitions[0].high_watermark == 1
@@ -112,8 +112,8 @@ def test_a_parked_fetch_is_answered_when_its_time_is_over() -> None:
     assert bench.answer_to(ticket, bench.advance(0.02)) is not None
 
 
-def test_what_was_told_on_a_lost_connection_is_told_again() -> None:
-    """Or a broker that restarts would learn the high watermark only after a whole fetch wait."""
+def test_the_high_watermark_is_sent_again_on_a_new_connection() -> None:
+    """Otherwise a broker that restarts would receive the high watermark only after a whole fetch wait."""
     bench = leader()
     bench.fetch(2, 1, 1, 1)
     assert bench.fetch(7, 1, 1, 1, session=1) is not None
@@ -121,9 +121,9 @@ def test_what_was_told_on_a_lost_connection_is_told_again() -> None:
     assert bench.fetch(7, 1, 1, 1, session=2).partitions[0].high_watermark == 1
 
 
-def test_two_that_claim_to_be_the_same_observer_do_not_answer_one_another() -> None:
-    """A second process with a broker's id waits for its registration for a minute. Were each one's fetch the end of the other's,
-    both would ask as fast as they can, and the controller would do nothing else (found by the simulation, S51)."""
+def test_two_observers_with_one_id_do_not_complete_each_others_fetches() -> None:
+    """A second process with a broker's id waits up to a minute for its registration. If the fetch of each completed that of the
+    other, both would fetch as fast as they can, and the controller would do nothing else (found by the simulation, S51)."""
     bench = leader()
     bench.fetch(2, 1, 1, 1)
     assert bench.fetch(7, 1, 1, 1, session=1) is not None
@@ -148,7 +148,7 @@ def test_two_that_claim_to_be_the_same_observer_do_not_answer_one_another() -> N
     ],
 )
 def test_a_fetch_is_held_against_the_leaders_epochs(offset: int, last_epoch: int, diverging: EpochEndOffset | None) -> None:
-    """KIP-595: the asker's last epoch and offset must lie on the leader's history."""
+    """KIP-595: the replica's last epoch and offset must be on the leader's history."""
     bench = leader(log_of(1, 1, 2, 2, 2))  # epoch 3 begins at 5
     if last_epoch == 3:
         bench = leader(log_of(1, 1, 2, 2, 2, 4))
@@ -197,8 +197,8 @@ def test_describe_quorum_tells_who_has_what_and_how_long_ago() -> None:
 
 @pytest.mark.parametrize("voters", [1, 3])
 def test_an_observer_that_is_gone_is_forgotten_after_a_while(voters: int) -> None:
-    """A broker that was taken out of service would else be behind for ever, and more so every day. A lone voter has no
-    majority to look for, and must look after its observers all the same."""
+    """Otherwise a broker that was removed would count as lagging forever. The only voter of a quorum has no majority to check,
+    but must check its observers all the same."""
     bench = Bench(voters=voters)
     bench.settle() if voters == 1 else bench.become_leader()
     bench.fetch(7, 1, 0, 0)
@@ -234,7 +234,7 @@ def test_a_follower_truncates_to_the_divergence_and_asks_again() -> None:
 
 
 def test_truncation_below_the_high_watermark_fails_loudly() -> None:
-    """S49: rather stop for good than drop what is committed."""
+    """S49: the voter stops rather than drop committed records."""
     bench = Bench(log=log_of(1, 1), election=ElectionState(1))
     fetch = bench.follow(2, 4)
     fetch = sends(bench.respond(fetch, fetch_response(2, 4, batch(2, 4), high_watermark=3)), apis.FETCH)[0]
@@ -245,9 +245,9 @@ def test_truncation_below_the_high_watermark_fails_loudly() -> None:
 
 
 @pytest.mark.parametrize("step", ["truncate", "append"])
-def test_a_voter_whose_log_is_damaged_says_nothing_more(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """The log raises instead of cutting at the damage, and the error leaves the core, whose shell stops the node. It is not
-    taken for bad records of the leader's, which are asked for again."""
+def test_a_voter_with_a_damaged_log_stops(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """The log raises an error instead of a cut at the damage. The error leaves the core, and the shell stops the node. The core
+    does not treat it as bad records of the leader, which it would fetch again."""
     bench = Bench(log=log_of(1, 1, 3, 3), election=ElectionState(3))
     fetch = bench.follow(2, 4)
 
@@ -265,11 +265,9 @@ def test_a_voter_whose_log_is_damaged_says_nothing_more(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("cut_at", "flushed"), [(2, None), (3, 4)])
-def test_a_log_that_cuts_more_than_it_was_asked_to_stops_the_voter(
-    monkeypatch: pytest.MonkeyPatch, cut_at: int, flushed: int | None
-) -> None:
-    """A log that ends below the high watermark has lost committed records. One that counts as flushed what it no longer has
-    would count the next records, too, before they are on the disk."""
+def test_a_log_that_truncates_too_much_stops_the_voter(monkeypatch: pytest.MonkeyPatch, cut_at: int, flushed: int | None) -> None:
+    """A log that ends below the high watermark has lost committed records. A log that counts removed records as flushed would
+    count the next records as flushed before they are on the disk."""
     bench = Bench(log=log_of(1, 1), election=ElectionState(1))
     fetch = bench.follow(2, 4)
     fetch = sends(bench.respond(fetch, fetch_response(2, 4, batch(2, 4), high_watermark=3)), apis.FETCH)[0]
@@ -303,10 +301,8 @@ SUFFIXES = st.lists(st.integers(1, 3), max_size=6)
 
 
 @given(common=st.lists(st.integers(1, 2), max_size=5), ours=SUFFIXES, theirs=SUFFIXES, third=SUFFIXES, seed=st.integers(0, 99))
-def test_logs_that_parted_come_together(
-    common: list[int], ours: list[int], theirs: list[int], third: list[int], seed: int
-) -> None:
-    """Whatever three voters wrote in epochs of their own, all end with the log of the one that is elected."""
+def test_diverged_logs_converge(common: list[int], ours: list[int], theirs: list[int], third: list[int], seed: int) -> None:
+    """Whatever three voters have written in their own epochs, all end with the log of the elected one."""
     simulation = Simulation(seed, 3)
     for node_id, own in enumerate((ours, theirs, third), start=1):
         epochs = sorted(common) + [3 + 3 * epoch + node_id for epoch in sorted(own)]
@@ -333,7 +329,7 @@ def cleaned_leader() -> Bench:
     ("offset", "last_epoch", "needs_snapshot"),
     [(0, 0, True), (2, 2, True), (3, 1, True), (3, 2, False), (4, 1, True), (4, 2, False)],
 )
-def test_a_fetch_from_before_the_log_start_is_sent_to_the_snapshot(offset: int, last_epoch: int, needs_snapshot: bool) -> None:
+def test_a_fetch_before_the_log_start_gets_the_snapshot_id(offset: int, last_epoch: int, needs_snapshot: bool) -> None:
     part = cleaned_leader().fetch(2, 3, offset, last_epoch).partitions[0]
     assert part.snapshot_id == (SnapshotId(3, 2) if needs_snapshot else SnapshotId())
 
@@ -373,7 +369,7 @@ def test_a_fetched_snapshot_replaces_the_log_and_moves_the_high_watermark() -> N
     assert (claimed.fetch_offset, claimed.last_fetched_epoch) == (3, 2)
 
 
-def test_a_snapshot_deleted_while_it_is_read_is_given_up_and_the_log_is_kept() -> None:
+def test_the_log_is_kept_when_the_fetched_snapshot_is_deleted() -> None:
     bench, (send,) = downloading(snapshot_bytes(b"s", epoch=2), 60)
     gone = FetchSnapshotResponse(ErrorCode.SNAPSHOT_NOT_FOUND, 2, 4, SnapshotId(3, 2), 0, 60, [])
     bench.respond(send, gone)
@@ -381,7 +377,7 @@ def test_a_snapshot_deleted_while_it_is_read_is_given_up_and_the_log_is_kept() -
     assert sends(bench.advance(0.2), apis.FETCH)
 
 
-def test_a_leader_that_dies_in_the_middle_of_a_snapshot_leaves_no_half_of_it() -> None:
+def test_a_half_fetched_snapshot_is_discarded_when_the_leader_dies() -> None:
     bench, _ = downloading(snapshot_bytes(b"s", epoch=2), 60)
     bench.begin_epoch(3, 5)
     assert (bench.log.end_offset, bench.log.latest_snapshot_id) == (1, None)

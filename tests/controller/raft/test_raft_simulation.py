@@ -1,7 +1,7 @@
-"""The quorum under a bad network and bad disks, from seeds; and proof that the checkers would notice.
+"""The quorum on a bad network and bad disks, from seeds; and a proof that the checkers find removed guards.
 
-A failing seed prints itself. To replay it alone: `RAFT_SEED=17 pytest tests/controller/raft/test_raft_simulation.py`.
-"""
+A failing seed is in the failure's text. To replay it alone: `RAFT_SEED=17 pytest
+tests/controller/raft/test_raft_simulation.py`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run_seeds(first: int, count: int, voters: int, seconds: float) -> list[Simul
 
 @pytest.mark.parametrize("first", range(0, 200, CHUNK))
 def test_three_voters_keep_every_promise(first: int) -> None:
-    """Crashes with loss of what was not flushed, partitions, delays, snapshots; then all must agree again."""
+    """Lossy crashes, partitions, delays, snapshots; afterwards all voters must agree again."""
     done = run_seeds(first, CHUNK, 3, 8.0)
     assert ONLY or sum(simulation.committed_end for simulation in done) > CHUNK * 5, "too rough: nothing was tried"
 
@@ -57,7 +57,7 @@ def test_five_voters_keep_every_promise(first: int) -> None:
 
 
 def test_a_seed_gives_the_same_run_twice() -> None:
-    """A seed is a bug report only if it replays."""
+    """A seed is useful in a bug report only if it replays the run."""
     first, second = run_seed(4, 3, 5.0), run_seed(4, 3, 5.0)
     assert (first.events, first.now, first.committed, first.trace) == (second.events, second.now, second.committed, second.trace)
 
@@ -68,7 +68,7 @@ def test_a_seed_gives_the_same_run_twice() -> None:
 @pytest.mark.parametrize("voters", [1, 3, 5])
 @pytest.mark.parametrize("seed", range(10))
 def test_can_elect_initial_leader_at_once(voters: int, seed: int) -> None:
-    """At the first start a leader must be there within a fraction of a second, or the cluster's start is slow."""
+    """At the first start there must be a leader within a fraction of a second, or the cluster starts slowly."""
     simulation = Simulation(seed, voters)
     simulation.start_all()
     taken = simulation.run_until(lambda: simulation.leader() is not None, 0.3, "a first leader")
@@ -78,7 +78,7 @@ def test_can_elect_initial_leader_at_once(voters: int, seed: int) -> None:
 @pytest.mark.parametrize("voters", [3, 5])
 @pytest.mark.parametrize("seed", range(10))
 def test_can_elect_new_leader_after_old_leader_failure(voters: int, seed: int) -> None:
-    """A killed leader's connections break at once: no need to wait for the fetch timeout."""
+    """The connections of a killed leader break at once, so the voters need not wait for the fetch timeout."""
     simulation = steady(seed, voters)
     leader = simulation.leader()
     assert leader is not None
@@ -152,7 +152,7 @@ def steady(seed: int, voters: int) -> Simulation:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_an_isolated_leader_resigns_and_commits_nothing(seed: int) -> None:
-    """S50: it must know within 1.5 times the fetch timeout that it may have been replaced."""
+    """S50: within 1.5 times the fetch timeout it must assume that it was replaced."""
     simulation = steady(seed, 3)
     old = simulation.leader()
     assert old is not None
@@ -166,7 +166,7 @@ def test_an_isolated_leader_resigns_and_commits_nothing(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_rejoining_voter_does_not_depose_a_healthy_leader(seed: int) -> None:
-    """S50, KIP-996: however long it was cut off, its epoch has not grown."""
+    """S50, KIP-996: however long the voter was cut off, its epoch has not grown."""
     simulation = steady(seed, 3)
     leader = simulation.leader()
     assert leader is not None
@@ -182,7 +182,7 @@ def test_a_rejoining_voter_does_not_depose_a_healthy_leader(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_leader_that_stops_in_order_is_replaced_at_once(seed: int) -> None:
-    """EndQuorumEpoch: the best successor needs no timeout and no backoff."""
+    """EndQuorumEpoch: the best successor waits for no timeout and no backoff."""
     simulation = steady(seed, 3)
     old = simulation.leader()
     assert old is not None
@@ -244,7 +244,7 @@ MUTANTS: dict[str, list[tuple[type, str, Callable[..., object]]]] = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_simulation_finds_a_removed_guard(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A simulation that no mutant fails proves nothing."""
+    """A simulation in which no mutant fails proves nothing."""
     for owner, name, replacement in MUTANTS[mutant]:
         monkeypatch.setattr(owner, name, replacement)
     for seed in range(150):

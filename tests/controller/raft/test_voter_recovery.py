@@ -1,5 +1,5 @@
-"""A voter on an empty disk: what it must not do before it has learned what an earlier disk may have promised, and that
-without each of these rules something is lost."""
+"""A voter with an empty disk: what it must not do before it has recovered; and without each of these rules a committed record is
+lost."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def answer(bench: Bench, send: Send, epoch: int = 0, leader: int = -1, error: in
 
 
 def asked(bench: Bench) -> dict[int, Send]:
-    """Whom it asks now for their epoch."""
+    """The requests for epochs that the voter sends now, by receiver."""
     return {send.to_id: send for send in sends(bench.advance(0.0), apis.VOTE)}
 
 
 # -- one voter ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_voter_without_a_memory_grants_no_vote_and_does_not_stand() -> None:
+def test_a_recovering_voter_grants_no_vote_and_is_no_candidate() -> None:
     bench = recovering_voter()
     out = bench.advance(5.0)
     assert bench.node.state.epoch == 0
@@ -51,7 +51,7 @@ def test_a_voter_without_a_memory_grants_no_vote_and_does_not_stand() -> None:
     assert bench.platter.election == ElectionState(1, recovering=True), "the epoch is taken over, as ever"
 
 
-def test_at_the_first_start_it_is_enough_that_every_other_voter_is_at_epoch_0() -> None:
+def test_a_voter_recovers_when_all_voters_are_at_epoch_0() -> None:
     bench = recovering_voter()
     sent = asked(bench)
     answer(bench, sent[2])
@@ -61,8 +61,8 @@ def test_at_the_first_start_it_is_enough_that_every_other_voter_is_at_epoch_0() 
     assert bench.ask_vote(2, 1).vote_granted
 
 
-def test_the_vote_is_taken_up_on_the_disk_first() -> None:
-    """A voter that acts on what a crash takes away again could leave nobody with a vote."""
+def test_the_end_of_the_recovery_is_on_the_disk_first() -> None:
+    """If a voter voted before that, and a crash undid the end of its recovery, the cluster could be left without enough votes."""
     bench = recovering_voter()
     for send in asked(bench).values():
         bench.node.on_response(send, VoteResponse(0, -1, 0, False), bench.now)
@@ -74,7 +74,7 @@ def test_the_vote_is_taken_up_on_the_disk_first() -> None:
 
 
 @pytest.mark.parametrize("error", [ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INCONSISTENT_VOTER_SET])
-def test_a_node_of_another_cluster_is_not_heard(error: ErrorCode) -> None:
+def test_an_answer_of_another_cluster_does_not_count(error: ErrorCode) -> None:
     bench = recovering_voter()
     for send in asked(bench).values():
         answer(bench, send, error=error)
@@ -85,8 +85,8 @@ def test_a_node_of_another_cluster_is_not_heard(error: ErrorCode) -> None:
     assert {send.to_id for send in sends(bench.advance(0.1), apis.VOTE)} == {2, 3}
 
 
-def test_a_voter_that_shows_up_is_asked_at_once() -> None:
-    """At a first start the last one to come asks all others: within a round trip everybody has heard everybody."""
+def test_a_voter_that_sends_a_request_is_asked_at_once() -> None:
+    """At a first start the last voter to start asks all others: within one round trip all have heard all."""
     bench = recovering_voter()
     for send in asked(bench).values():
         bench.node.on_failure(send, ErrorCode.NETWORK_EXCEPTION, bench.now)
@@ -97,7 +97,7 @@ def test_a_voter_that_shows_up_is_asked_at_once() -> None:
     assert set(bench.node.state.recovery.ask_at) == {2}
 
 
-def test_a_restart_on_the_way_lifts_nothing() -> None:
+def test_a_restart_does_not_end_the_recovery() -> None:
     bench = recovering_voter()
     answer(bench, asked(bench)[2], epoch=7, leader=2, error=ErrorCode.FENCED_LEADER_EPOCH)
     assert bench.platter.election == ElectionState(7, 2, recovering=True)
@@ -106,8 +106,8 @@ def test_a_restart_on_the_way_lifts_nothing() -> None:
     assert again.node.state.recovery.unanswered == {2, 3}, "only this process's own ears count"
 
 
-def test_it_fetches_only_when_it_has_heard_everybody() -> None:
-    """What it fetches is counted: it might help a leader that its earlier disk had voted out of office."""
+def test_a_recovering_voter_fetches_after_every_voter_has_answered() -> None:
+    """The leader counts its fetches: they might help a leader that its earlier disk had voted to replace."""
     bench = recovering_voter()
     sent = asked(bench)
     answer(bench, sent[2], epoch=7, leader=2, error=ErrorCode.FENCED_LEADER_EPOCH)
@@ -151,7 +151,7 @@ def follower_of_5() -> tuple[Bench, Send]:
         "no record of the leader's own epoch is committed",
     ],
 )
-def test_it_has_a_vote_when_it_has_caught_up_to_what_its_leader_itself_committed(
+def test_a_voter_recovers_when_it_has_what_its_leader_committed(
     epochs: tuple[int, ...], high_watermark: int, has_vote: bool
 ) -> None:
     bench, fetch = follower_of_5()
@@ -163,7 +163,7 @@ def test_it_has_a_vote_when_it_has_caught_up_to_what_its_leader_itself_committed
     assert bench.ask_vote(3, 6, (5, 9)).vote_granted is has_vote
 
 
-def test_what_it_has_caught_up_with_is_flushed_before_it_counts() -> None:
+def test_a_voter_recovers_only_after_its_flush() -> None:
     bench, fetch = follower_of_5()
     bench.node.on_response(fetch, fetch_response(2, 5, batch(0, 5), high_watermark=1), bench.now)
     assert bench.node.state.election.recovering, "the record is not on the disk yet"
@@ -172,7 +172,7 @@ def test_what_it_has_caught_up_with_is_flushed_before_it_counts() -> None:
 
 
 def test_a_late_fetch_of_an_earlier_process_is_not_counted() -> None:
-    """Its disk may be lost: the leader would commit what only itself holds."""
+    """The disk of that process may be lost: the leader would commit records that only it holds."""
     bench = Bench(1, election=ElectionState(1), log=log_of(1))
     bench.become_leader()
     end = bench.log.end_offset
@@ -211,7 +211,7 @@ def mutate(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 def steady(seed: int, voters: int = 3) -> tuple[Simulation, list[SimNode]]:
-    """A quorum with some committed records; the leader first, then the others."""
+    """A quorum with some committed records: the leader, then the other voters."""
     simulation = Simulation(seed, voters)
     simulation.start_all()
     simulation.recover()
@@ -226,7 +226,8 @@ def committed_by(simulation: Simulation, leader: SimNode, seconds: float = 0.5) 
 
 
 def the_holder_of_a_committed_record_loses_its_disk(seed: int) -> Simulation:
-    """Leader and second commit, the third is cut off. The second's disk is lost, the leader dies, the third comes back."""
+    """Leader and second voter commit while the third is cut off. The second loses its disk, the leader dies, and the third
+    returns."""
     simulation, (leader, second, third) = steady(seed)
     simulation.partition([third.id])
     committed_by(simulation, leader)
@@ -240,7 +241,7 @@ def the_holder_of_a_committed_record_loses_its_disk(seed: int) -> Simulation:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_committed_record_survives_the_loss_of_a_disk_that_held_it(seed: int) -> None:
-    """No leader without the record: rather none, until the one that has it is back."""
+    """No voter without the record may lead: there is no leader until the voter that has it returns."""
     simulation = the_holder_of_a_committed_record_loses_its_disk(seed)
     assert simulation.leader() is None
     simulation.recover()
@@ -255,8 +256,8 @@ def test_without_the_guard_that_record_is_lost(mutate: Callable[[str], None]) ->
 
 
 def a_deposed_leader_meets_the_voter_that_deposed_it(seed: int) -> Simulation:
-    """The leader is cut off and does not know that the others have elected another one. That one's disk is lost, and the
-    only voter it can reach afterwards is the old leader."""
+    """The leader is cut off, and does not know that the others have elected a successor. The successor loses its disk, and
+    afterwards reaches only the old leader."""
     simulation, (old, second, third) = steady(seed)
     simulation.partition([old.id])
     simulation.append(old.id, 3)
@@ -274,7 +275,7 @@ def a_deposed_leader_meets_the_voter_that_deposed_it(seed: int) -> Simulation:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 3, 6, 7, 8, 9])
-def test_a_deposed_leader_cannot_commit_with_a_voter_that_forgot_having_deposed_it(seed: int) -> None:
+def test_a_deposed_leader_cannot_commit_with_a_recovering_voter(seed: int) -> None:
     a_deposed_leader_meets_the_voter_that_deposed_it(seed)
 
 
@@ -288,7 +289,7 @@ def test_without_the_guard_the_deposed_leader_commits(mutate: Callable[[str], No
 @pytest.mark.parametrize("voters", [3, 5])
 @pytest.mark.parametrize("seed", range(10))
 def test_a_first_start_elects_a_leader_at_once(voters: int, seed: int) -> None:
-    """All disks are empty, and everybody has to hear everybody: that costs a round trip, no more."""
+    """All disks are empty, and every voter has to hear all others: that takes one round trip."""
     simulation = Simulation(seed, voters, fresh=True)
     simulation.start_all()
     simulation.run_until(lambda: simulation.leader() is not None, 0.5, "a first leader")
@@ -296,8 +297,8 @@ def test_a_first_start_elects_a_leader_at_once(voters: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_majority_of_lost_disks_elects_nobody(seed: int) -> None:
-    """What was committed cannot be told any more. A quorum that went on as if nothing had been would lose it silently."""
+def test_a_majority_of_lost_disks_elects_no_leader(seed: int) -> None:
+    """The remaining voters cannot tell what was committed. A quorum that went on would lose it silently."""
     simulation, (leader, second, third) = steady(seed)
     for sim in (second, third):
         simulation.wipe(sim.id)
@@ -321,7 +322,8 @@ def run_seed(seed: int, voters: int) -> Simulation:
 
 @pytest.mark.parametrize(("voters", "first"), [(3, 0), (3, 800), (5, 0)])
 def test_quorums_keep_every_promise_when_disks_are_lost(voters: int, first: int) -> None:
-    """From the first start on; now and then a machine comes back with a new disk, while fewer than half are without a memory."""
+    """From the first start on. Now and then a machine returns with a new disk, while fewer than half of the voters are
+    recovering."""
     wiped = committed = 0
     for seed in [int(ONLY)] if ONLY else range(first, first + 50):
         try:
@@ -345,5 +347,5 @@ def test_without_each_rule_something_is_lost(mutant: str, mutate: Callable[[str]
 
 
 def test_an_empty_disk_is_that_of_a_recovering_voter() -> None:
-    """What the simulation begins with is what `QuorumStateStore` makes of a directory without quorum-state."""
+    """The simulation starts with the state that `QuorumStateStore` reads from a directory without quorum-state."""
     assert empty_platter().election == RECOVERING

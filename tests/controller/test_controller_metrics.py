@@ -1,4 +1,4 @@
-"""What a controller counts: elections, fail-overs, commits, and how long nobody led."""
+"""The metrics of a controller: elections, fail-overs, commits, and the time without a leader."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from strandline.controller.metrics import ControllerMetrics, QuorumMetrics
 
 
 def test_a_failover_counts_from_the_broken_connection_to_the_commit() -> None:
-    """0.2 s of asking at the broker's door, 0.1 s until the quorum has it."""
+    """0.2 s for the probe of the broker, 0.1 s until the quorum has committed."""
     world = World(brokers=3)
     world.auto_commit = False
     metrics = world.controller.metrics
@@ -24,7 +24,7 @@ def test_a_failover_counts_from_the_broken_connection_to_the_commit() -> None:
     assert metrics.fenced_brokers == 1
 
 
-def test_a_connection_that_broke_and_came_back_does_not_count_for_a_later_failover() -> None:
+def test_a_connection_that_came_back_does_not_count() -> None:
     world = World(brokers=2)
     metrics = world.controller.metrics
     metrics.on_connection_lost(1, world.now)
@@ -34,9 +34,9 @@ def test_a_connection_that_broke_and_came_back_does_not_count_for_a_later_failov
     assert metrics.failover.sum == 0
 
 
-def test_a_connection_that_broke_while_another_was_active_does_not_count_for_a_later_failover() -> None:
-    """A broker turns to the new controller and drops the connection to the old one. When that one is active again, hours
-    later, and the broker dies with the other, its silence has only begun."""
+def test_a_connection_that_broke_under_another_controller_does_not_count() -> None:
+    """A broker connects to the new controller and closes its connection to the old one. When the old one is active again, hours
+    later, and the broker dies together with the other controller, its silence has only just begun."""
     world = World(brokers=2)
     world.controller.on_resign(1)
     world.controller.metrics.on_connection_lost(1, world.now)
@@ -69,7 +69,7 @@ def test_only_a_partition_that_gets_another_leader_is_an_election() -> None:
 
 
 def test_a_leader_from_outside_the_isr_is_an_unclean_election() -> None:
-    """No decision of ours makes one today; if one ever does, this must not be silent."""
+    """No decision makes one today; if one ever does, the metric must show it."""
     world = World(brokers=3)
     topic_id = world.create("t", [[1, 2, 3]])
     world.alter("t", [1, 2])
@@ -89,7 +89,7 @@ def test_a_commit_counts_when_the_high_watermark_has_passed_its_last_record() ->
     assert (metrics.commit.count, metrics.commit.sum) == (2, 3.0)
 
 
-def test_what_a_leader_did_not_see_committed_does_not_count_for_the_next_one() -> None:
+def test_uncommitted_appends_of_an_earlier_leadership_are_not_counted() -> None:
     metrics = QuorumMetrics()
     metrics.on_append(4, 10.0)
     metrics.on_resign()
@@ -97,7 +97,7 @@ def test_what_a_leader_did_not_see_committed_does_not_count_for_the_next_one() -
     assert metrics.commit.count == 0
 
 
-def test_the_time_without_a_leader_is_counted_once_it_is_over() -> None:
+def test_the_time_without_a_leader_is_observed_when_it_ends() -> None:
     metrics = QuorumMetrics()
     metrics.on_leader_known(False, 0.0)
     metrics.on_leader_known(False, 1.0)

@@ -1,4 +1,4 @@
-"""What the controller says of its decisions: each partition with another leader or ISR, old and new, and bounded."""
+"""The log lines of the controller's decisions: each partition with a new leader or ISR, before and after, in a bounded number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def named(lines: list[Any], event: str) -> list[Any]:
     return [line for line in lines if line["event"] == event]
 
 
-def test_a_fail_over_tells_each_partition_with_its_epochs_and_what_was_before() -> None:
+def test_a_fail_over_logs_each_partition_before_and_after() -> None:
     world = World(brokers=3)
     world.create("orders", [[1, 2, 3], [2, 3, 1]])
     with capture_logs() as lines:
@@ -58,8 +58,8 @@ def test_a_heartbeat_writes_nothing() -> None:
 
 
 def test_very_many_changes_share_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line for each takes longer than an election: they share one, with the same facts."""
-    monkeypatch.setattr("strandline.controller.change_lines.PARTITION_LINES_MAX", 9)
+    """A line for each would take longer than an election. The shared line has the same facts."""
+    monkeypatch.setattr("strandline.controller.change_log_lines.PARTITION_LINES_MAX", 9)
     world = World(brokers=3)
     world.create("orders", [[1, 2, 3]] * 10)
     with capture_logs() as lines:
@@ -72,7 +72,7 @@ def test_very_many_changes_share_a_line(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_new_partitions_are_told_with_their_first_state() -> None:
-    """A reader of the log alone knows from then on who leads, who is in sync and who should be."""
+    """From the log alone a reader knows from then on the leader, the ISR and the replicas."""
     world = World(brokers=3)
     with capture_logs() as lines:
         world.create("orders", [[1, 2], [2, 3]])
@@ -96,8 +96,8 @@ def test_a_change_names_its_cause() -> None:
     ]
 
 
-def test_fencing_says_for_how_long_the_broker_was_silent() -> None:
-    """Since its connection broke, if the controller saw that; else since its last heartbeat."""
+def test_fencing_logs_how_long_the_broker_was_silent() -> None:
+    """Since its connection broke, if the controller saw that; otherwise since its last heartbeat."""
     world = World(brokers=3)
     world.now += 0.25
     world.controller.metrics.on_connection_lost(1, world.now)
