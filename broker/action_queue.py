@@ -90,12 +90,12 @@ class ActionQueue:
             try:
                 serve_waiters(partition)
             except Exception:
-                logger.exception("action_queue.action_failed", whom=repr(partition))
+                logger.exception("action_queue.action_failed", subject=repr(partition))
         for fetch in fetches:
             try:
                 fetch.try_complete()
             except Exception:
-                logger.exception("action_queue.action_failed", whom=repr(fetch))
+                logger.exception("action_queue.action_failed", subject=repr(fetch))
 
 
 def serve_waiters(partition: Partition) -> None:

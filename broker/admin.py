@@ -1,9 +1,9 @@
-"""What a client asks a broker about the cluster, and what it wants changed.
+"""Serving a client's requests about the cluster: Metadata, DescribeCluster, DescribeConfigs, InitProducerId and admin changes.
 
-Questions are answered from the broker's own image of the metadata. Changes are the controller's to decide: the broker
-passes them on to the active one, whoever that is, and before it tells the client that a topic was created (or deleted,
-or got partitions) it waits a moment until its own image has it. So a client that creates and then produces through the
-same broker does not race with the metadata log.
+Questions are answered from the broker's own metadata image. Changes are decided by the controller: the broker forwards them to
+the active one (as KIP-590 does). Before it tells the client that a topic was created, deleted or extended, it waits a moment
+until its own image shows the change. So a client that creates a topic and then produces through the same broker does not race
+with the metadata log.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ from strandline.protocol.rpc.server import Handler, ServerRequest
 
 FORWARD_TIMEOUT_MS = 30_000
 FORWARD_TIMEOUT_MS_MAX = 60_000
-"""Whatever a client says: nobody waits for days on a broker that has no controller."""
+"""The longest timeout of a forwarded request, whatever the client asks for: a broker without a controller must answer some
+time."""
 OWN_IMAGE_WAIT_S = 5.0
-"""How long an answer waits for the broker's own image; then it is given all the same: the change is committed."""
+"""How long an answer waits for the broker's own image. After that it is sent anyway, because the change is committed."""
 
 _BROKER_KEYS = by_name(KEYS)
 
@@ -68,7 +69,7 @@ _FORWARDED = (
 
 
 class Metadata(Protocol):
-    """The broker's picture of the cluster (`broker/process/metadata_loader.py`)."""
+    """The broker's view of the cluster (`broker/process/metadata_loader.py`)."""
 
     image: MetadataImage
 
@@ -79,6 +80,8 @@ class Metadata(Protocol):
 
 
 class AdminHandlers:
+    """Answers the admin requests of a broker."""
+
     def __init__(self, config: BrokerConfig, metadata: Metadata, channel: Channel, producer_ids: ProducerIds) -> None:
         self._config = config
         self._metadata = metadata
@@ -86,6 +89,7 @@ class AdminHandlers:
         self._producer_ids = producer_ids
 
     def handlers(self) -> dict[int, Handler]:
+        """Api key -> handler."""
         own: dict[int, Handler] = {
             apis.METADATA: self.handle_metadata,
             apis.DESCRIBE_CLUSTER: self.handle_describe_cluster,
@@ -95,7 +99,7 @@ class AdminHandlers:
         return own | dict.fromkeys(_FORWARDED, self.handle_forwarded)
 
     def _image(self) -> MetadataImage:
-        """The image; a broker that has not caught up since its start knows nothing that it could answer with."""
+        """The published image. Raises BROKER_NOT_AVAILABLE before the broker has caught up after its start."""
         image = self._metadata.image
         if image.offset < 0:
             raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is starting: it does not know the cluster yet")
@@ -165,7 +169,7 @@ class AdminHandlers:
     # -- the controller's decisions -----------------------------------------------------------------------------------
 
     async def handle_forwarded(self, request: ServerRequest) -> None:
-        """To the active controller and back; whatever error it answers is the client's to see."""
+        """Forward a request to the active controller and its answer to the client, with any error in it."""
         body = request.body
         timeout_ms = min(max(getattr(body, "timeout_ms", FORWARD_TIMEOUT_MS), 1), FORWARD_TIMEOUT_MS_MAX)
         response = await self._channel.request(request.api_key, body, timeout_ms)
@@ -209,7 +213,7 @@ Condition = Callable[[MetadataImage], bool]
 
 
 def _visible(body: Message, response: Message) -> Condition | None:
-    """What an image shows once it has the controller's decision; None when there is nothing to wait for."""
+    """The condition that an image fulfils once it has the controller's decision; None if there is nothing to wait for."""
     if getattr(body, "validate_only", False):
         return None
     if isinstance(body, CreateTopicsRequest) and isinstance(response, CreateTopicsResponse):
@@ -250,7 +254,7 @@ def _configs_visible(body: IncrementalAlterConfigsRequest, response: Incremental
         if (kind, name) not in failed:
             for config in resource.configs:
                 key = keys[config.name]
-                # Values are stored in one form, whatever form they were given in.
+                # Values are stored in one form, in whatever form the request gives them.
                 value = key.text(key.parse(config.value)) if config.config_operation == CONFIG_SET else None
                 expected.append((kind, name, config.name, value))
     return lambda image: all(image.config(kind, name).get(key) == value for kind, name, key, value in expected)

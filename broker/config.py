@@ -1,7 +1,7 @@
 """A broker's configuration: the keys, with Kafka's names, defaults, units and meanings, and the typed values.
 
-The keys that are defaults of topics (`log.segment.bytes`, `min.insync.replicas`, ...) come from the table of the topic
-keys, so that each stands in one place. Everything is checked at the start, relations between keys too.
+The keys that are defaults for topics (`log.segment.bytes`, `min.insync.replicas`, ...) come from the table of topic keys, so that
+each is written once. All values are checked at the start, and so are relations between them.
 """
 
 from __future__ import annotations
@@ -32,28 +32,32 @@ _IDENTITY = (
         "string",
         None,
         "",
-        "the cluster that this broker belongs to for ever; without it, the controllers are asked at the first start",
+        "the cluster that this broker belongs to for ever; without it, the broker asks the controllers at its first start",
         check=without_blanks,
     ),
     ConfigKey(
-        "listeners", "list", ["PLAINTEXT://127.0.0.1:9092"], "", "where the broker listens: NAME://host:port, ...; port 0: any"
+        "listeners",
+        "list",
+        ["PLAINTEXT://127.0.0.1:9092"],
+        "",
+        "where the broker listens: NAME://host:port, ...; port 0: any free port",
     ),
-    ConfigKey("advertised.listeners", "list", None, "", "the addresses that others are told; the listeners, if not given"),
+    ConfigKey("advertised.listeners", "list", None, "", "the addresses that clients and other nodes use; default: the listeners"),
     ConfigKey(
         "inter.broker.listener.name",
         "string",
         None,
         "",
-        "the listener that brokers use among themselves; the first, if not given",
+        "the listener for traffic between brokers; default: the first one",
     ),
     ConfigKey("log.dirs", "list", REQUIRED, "", "the data directory (one, for now)"),
     ConfigKey("controller.quorum.voters", "list", REQUIRED, "", "the controllers: id@host:port, ..."),
-    ConfigKey("broker.rack", "string", None, "", "where the broker stands; replicas are spread over racks"),
+    ConfigKey("broker.rack", "string", None, "", "the rack of the broker; replicas are spread over racks"),
     http_listener_key("127.0.0.1:8092"),
 )
 
 _CONTROLLER_LINK = (
-    ConfigKey("broker.heartbeat.interval.ms", "int", 500, "ms", "how often the broker tells the controller that it lives", min=1),
+    ConfigKey("broker.heartbeat.interval.ms", "int", 500, "ms", "the interval between heartbeats to the controller", min=1),
     ConfigKey(
         "broker.session.timeout.ms", "int", 3000, "ms", "without a heartbeat for so long, the controller fences the broker", min=1
     ),
@@ -62,7 +66,7 @@ _CONTROLLER_LINK = (
         "int",
         60_000,
         "ms",
-        "a broker that can not register for so long gives up",
+        "a broker that cannot register for so long stops",
         min=1,
     ),
     ConfigKey("controlled.shutdown.enable", "boolean", True, "", "hand leadership over before stopping"),
@@ -87,18 +91,27 @@ _REPLICATION = (
         max=64,
     ),
     ConfigKey(
-        "replica.lag.time.max.ms", "long", 10_000, "ms", "a follower that was not caught up for so long leaves the ISR", min=1
+        "replica.lag.time.max.ms",
+        "long",
+        10_000,
+        "ms",
+        "a follower that has not been caught up for so long leaves the ISR",
+        min=1,
     ),
     ConfigKey(
         "replica.fetch.max.bytes",
         "int",
         1 << 20,
         "bytes",
-        "what a follower fetches of one partition; one batch in any case",
+        "the most bytes of one partition in a follower's fetch; at least one batch is sent",
         min=0,
     ),
-    ConfigKey("replica.fetch.response.max.bytes", "int", 10 << 20, "bytes", "what a follower fetches at once", min=0),
-    ConfigKey("replica.fetch.min.bytes", "int", 1, "bytes", "the leader waits until it has so much for a follower", min=1),
+    ConfigKey(
+        "replica.fetch.response.max.bytes", "int", 10 << 20, "bytes", "the most bytes in the response to a follower", min=0
+    ),
+    ConfigKey(
+        "replica.fetch.min.bytes", "int", 1, "bytes", "the leader answers a follower's fetch when it has so many bytes", min=1
+    ),
     ConfigKey("replica.fetch.wait.max.ms", "int", 500, "ms", "how long the leader parks a follower's fetch", min=0),
     ConfigKey("replica.fetch.backoff.ms", "int", 1000, "ms", "the longest delay of a partition whose fetch fails", min=1),
     ConfigKey(
@@ -117,7 +130,7 @@ _LOG = (
         "long",
         LONG_MAX,
         "ms",
-        "how often it is checked whether a log is due for a flush",
+        "how often the broker checks whether a log is due for a flush",
         min=1,
     ),
     ConfigKey(
@@ -125,31 +138,33 @@ _LOG = (
         "int",
         60_000,
         "ms",
-        "how often recovery points and log starts are written",
+        "how often recovery points and log start offsets are written",
         min=1,
     ),
-    ConfigKey("log.retention.check.interval.ms", "long", 300_000, "ms", "how often old segments are looked for", min=1),
+    ConfigKey(
+        "log.retention.check.interval.ms", "long", 300_000, "ms", "how often the broker looks for old segments to delete", min=1
+    ),
     ConfigKey(
         "log.stray.retention.ms",
         "long",
         7 * 86_400_000,
         "ms",
-        "a log that the cluster has deleted or moved while this broker was away is kept so long; -1: for ever",
+        "how long a log is kept that the cluster deleted or moved while this broker was away; -1: for ever",
         min=-1,
     ),
     ConfigKey("num.partitions", "int", 1, "", "partitions of a topic that is created without a number", min=1),
     ConfigKey(
         "default.replication.factor", "int", 1, "", "replicas of a topic that is created without a number", min=1, max=32767
     ),
-    ConfigKey("producer.id.expiration.ms", "int", 86_400_000, "ms", "a silent producer's state is kept so long", min=1),
+    ConfigKey("producer.id.expiration.ms", "int", 86_400_000, "ms", "how long the state of a silent producer is kept", min=1),
 )
 
 _LIMITS = (
-    ConfigKey("max.connections", "int", INT_MAX, "", "connections of one listener", min=1),
-    ConfigKey("connections.max.idle.ms", "long", 600_000, "ms", "a silent connection is closed after this time", min=1),
+    ConfigKey("max.connections", "int", INT_MAX, "", "the most connections of one listener", min=1),
+    ConfigKey("connections.max.idle.ms", "long", 600_000, "ms", "an idle connection is closed after this time", min=1),
     ConfigKey("socket.request.max.bytes", "int", 100 << 20, "bytes", "the largest request", min=1),
     ConfigKey("fetch.max.bytes", "int", 55 << 20, "bytes", "the largest fetch response to a consumer", min=1024),
-    ConfigKey("max.incremental.fetch.session.cache.slots", "int", 1000, "", "fetch sessions that are kept", min=0),
+    ConfigKey("max.incremental.fetch.session.cache.slots", "int", 1000, "", "the most fetch sessions that are kept", min=0),
 )
 
 KEYS: tuple[ConfigKey, ...] = (
@@ -188,9 +203,9 @@ class BrokerConfig:
 
     node_id: int
     cluster_id: str
-    """Empty: not configured; the data directory has it, or the controllers are asked."""
+    """Empty if it is not configured: then the data directory has it, or the broker asks the controllers."""
     listeners: tuple[Listener, ...]
-    """Where to bind; a port may be 0."""
+    """The addresses to bind; a port may be 0."""
     advertised_listeners: tuple[Listener, ...] | None
     """None: the listeners, with the ports that were bound."""
     inter_broker_listener_name: str
@@ -232,7 +247,7 @@ class BrokerConfig:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> BrokerConfig:
-        """From Kafka's dotted keys; `UsageError` with one clear sentence for whatever is wrong."""
+        """From Kafka's dotted keys. Raises `UsageError` with one sentence that names the key if a value is wrong."""
         values = parse(KEYS, mapping)
         as_they_are = {name: values[key] for name, key in _FIELDS.items()}
         listeners = _listeners("listeners", values["listeners"])
@@ -254,7 +269,7 @@ class BrokerConfig:
 
     @property
     def topic_defaults(self) -> dict[str, Any]:
-        """What was set here of the keys that are defaults of topics."""
+        """The defaults for topics that this broker's configuration sets."""
         return {name: self.values[name] for name in DYNAMIC_BROKER_CONFIGS if name in self.given}
 
     @property
@@ -311,4 +326,4 @@ def _listener(key: str, item: str) -> Listener:
 def _refuse_wildcards(key: str, listeners: tuple[Listener, ...], unless: str) -> None:
     for listener in listeners:
         if listener.host in ("", "0.0.0.0", "::"):
-            raise UsageError(f"config {key}: others can not connect to host {listener.host!r}; name a real one{unless}")
+            raise UsageError(f"config {key}: others cannot connect to host {listener.host!r}; name a real one{unless}")

@@ -1,4 +1,7 @@
-"""What a broker does to its logs now and then: flush, delete old segments, write checkpoints, clear strays away."""
+"""The tasks of Kafka's LogManager: recover the logs at the start, then flush, write checkpoints, delete old segments and strays.
+
+A stray is a log on the disk that the cluster has deleted or moved to other brokers while this broker was away.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,12 @@ from strandline.storage.log.log import FlushWork, Log, LogConfig
 logger = get_logger(__name__)
 
 LOGS_PER_TURN = 50
-"""So many logs are visited in one turn of the event loop; requests come in between."""
+"""How many logs one iteration of the event loop visits; requests are served in between."""
 
 
 class LogManagerTasks:
+    """Runs the tasks over all logs of a broker. Slow work on the disk runs on threads."""
+
     def __init__(
         self, log_dir: LogDir, files: Files, *, wall_clock_ms: Callable[[], int], on_disk_error: Callable[[DiskError], None]
     ) -> None:
@@ -30,15 +35,16 @@ class LogManagerTasks:
         self._wall_clock_ms = wall_clock_ms
         self._on_disk_error = on_disk_error
         self._interrupted = False
-        """Set on the loop, read by the recovering thread between two logs."""
+        """Set on the loop; the recovering thread reads it between two logs."""
         self.logs = 0
-        """How many logs were here at the start. This and the next two are for whoever asks how far the recovery is."""
+        """The number of logs found at the start. This and the next two show the progress of the recovery."""
         self.logs_recovered = 0
         self.recovered = False
 
     async def recover(self) -> None:
-        """Open every log that is here, before the broker registers: after a crash each one scans its tail, and that may
-        take long. On a thread, so that an impatient SIGTERM is heard; then no further log is begun."""
+        """Open every log on the disk, before the broker registers. After a crash each log scans its tail, which may take long.
+
+        It runs on a thread, so that a SIGTERM is handled meanwhile; then no further log is opened. Raises `DiskError`."""
         work = asyncio.get_running_loop().run_in_executor(None, self._open_all)
         try:
             await asyncio.shield(work)
@@ -61,7 +67,7 @@ class LogManagerTasks:
             logger.info("logs.recovered", log_dir=self._log_dir.path, logs=len(existing), clean=self._log_dir.was_clean)
 
     def checkpoint(self) -> None:
-        """Make closed segments durable, then write down that they are. The disk's part is on a thread."""
+        """Flush closed segments on a thread, then write the checkpoint that says that they are durable."""
         work = self._log_dir.flush_work()
         self._aside(lambda: [item.run() for _, item in work], lambda: self._on_flushed(work))
 
@@ -71,7 +77,7 @@ class LogManagerTasks:
         self._aside(self._log_dir.checkpoints().write)
 
     def _aside(self, work: Callable[[], object], then: Callable[[], None] | None = None) -> None:
-        """On a thread, then on the loop; a disk error is told instead."""
+        """Run `work` on a thread, then `then` on the loop. A disk error is reported instead."""
 
         def on_done(done: asyncio.Future[object]) -> None:
             error = None if done.cancelled() else done.exception()
@@ -89,7 +95,8 @@ class LogManagerTasks:
         self._for_each(replicas, lambda log_: log_.maybe_flush(now_ms))
 
     def delete_old_segments(self, replicas: ReplicaManager) -> None:
-        """Retention, and what was heard of producers long ago. Unlinking a big file may take 100 ms: on a thread."""
+        """Apply retention, and forget the state of producers that have been silent for long. Files are removed on a thread,
+        because unlinking a large one may take 100 ms."""
         now_ms = self._wall_clock_ms()
 
         def visit(log_: Log) -> None:
@@ -109,7 +116,8 @@ class LogManagerTasks:
                 logger.warning("logs.segment_not_removed", path=path, reason=str(e))
 
     def _for_each(self, replicas: ReplicaManager, action: Callable[[Log], object]) -> None:
-        """Some now, the rest in the next turns; a partition that is gone by then is passed over."""
+        """Call `action` with each log: some now, the others in the next iterations of the event loop. A partition that is deleted
+        meanwhile is skipped."""
         keys = list(replicas.partitions)
 
         def visit(start: int) -> None:
@@ -127,8 +135,8 @@ class LogManagerTasks:
 
         visit(0)
 
-    def remove_leavings(self) -> None:
-        """Directories that an earlier process had renamed and not yet removed."""
+    def remove_deleted(self) -> None:
+        """Remove the directories that an earlier process had renamed for deletion."""
         for path in self._log_dir.leaving():
             self.remove_directory(path)
 
@@ -142,12 +150,12 @@ class LogManagerTasks:
             logger.warning("logs.not_removed", path=path, reason=str(e))
 
     def clear_strays(self, image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
-        """Logs of topics that were deleted, or moved to others, while this broker was away.
+        """Delete or set aside the logs of topics that were deleted, or moved to other brokers, while this broker was away.
 
-        They are deleted only if the metadata log provably goes on from where this directory last saw it: its clean
-        shutdown wrote a broker epoch (an offset of that log) that is below ours, and it knows one of our topics by id.
-        Otherwise they are set aside: a quorum that lost its log and begins anew under the same cluster id knows no topic,
-        and its word must not delete data. After an unclean stop that is said by the topics alone, and the logs are kept for
+        They are deleted only if the metadata log provably continues the one that this directory last saw: the last clean shutdown
+        wrote a broker epoch (an offset of that log) below the present one, and the image has one of our topics by its id.
+        Otherwise they are set aside. A quorum that lost its log and starts again under the same cluster id knows no topic, and
+        must not make brokers delete data. After an unclean stop there is no broker epoch to compare, so the logs are kept for
         `log.stray.retention.ms` (`storage/directory/strays.py`).
         """
         existing = self._log_dir.existing_logs()
@@ -163,12 +171,12 @@ class LogManagerTasks:
             if path is not None:
                 self.remove_directory(path)
             elif not proven:
-                self._log_dir.set_aside(topic, index, "the cluster does not know it, or has given it to others", stray)
+                self._log_dir.set_aside(topic, index, "the cluster does not know it, or has assigned it to other brokers", stray)
 
     def remove_strays(self, image: MetadataImage, broker_id: int, retention_ms: int) -> None:
-        """Remove the strays that are older than `retention_ms` (-1: none) and proven to be ours to remove. On a thread.
+        """Remove, on a thread, the strays that are older than `retention_ms` (-1: none) and proven to be of this cluster.
 
-        `image`: the metadata as it was published last. One that holds nothing yet says nothing of any log.
+        `image`: the published metadata. An image that is still empty says nothing about any log.
         """
         if retention_ms >= 0 and image.offset >= 0:
             self._aside(partial(self._remove_strays, image, broker_id, self._wall_clock_ms() - retention_ms))

@@ -66,7 +66,7 @@ class MetadataApplier:
         """Whether each role of the present delta gets a log line."""
 
     def apply_delta(self, delta: MetadataDelta, broker_epoch: int) -> None:
-        """Make what is here agree with the image after the delta."""
+        """Make the partitions agree with the image after the delta. `broker_epoch`: of this broker's registration."""
         began_at, directory = self._doors.stopwatch(), self._directory
         directory.broker_epoch = broker_epoch
         directory.image = delta.image
@@ -111,7 +111,7 @@ class MetadataApplier:
     def _take_role(
         self, key: TopicIdPartition, registration: PartitionRegistration, take: Callable[[Partition, PartitionRegistration], None]
     ) -> None:
-        """A partition whose log cannot be opened must not keep the others from their roles."""
+        """Give a partition its role. If its log cannot be opened, that is logged, and the other partitions take theirs."""
         try:
             take(self._partition_for(key), registration)
         except BrokerError as e:
@@ -152,13 +152,13 @@ class MetadataApplier:
             self._fetchers.add(partition, registration.leader)
 
     def _partition_for(self, key: TopicIdPartition) -> Partition:
-        """The partition, with its log opened or created if it is new here."""
+        """The partition. If it is new on this broker, its log is opened or created."""
         partition = self._directory.partitions.get(key)
         if partition is None:
             name = self._directory.image.topics_by_id[key[0]].name
             settings = self._topic_config(name)
             opened = self._open(name, key, settings)
-            opened.config = self._log_config(settings)  # it may have been opened before the settings were known
+            opened.config = self._log_config(settings)  # the recovery opened it before the settings were known
             partition = Partition(key, name, opened, self._context, self._observer, settings["min.insync.replicas"])
             self._directory.partitions[key] = partition
         return partition
@@ -175,7 +175,7 @@ class MetadataApplier:
         except BrokerError as e:
             if e.code != ErrorCode.INCONSISTENT_TOPIC_ID:
                 raise
-            # An earlier topic of this name. It is gone from the cluster, but its bytes are not ours to destroy here.
+            # The log belongs to an earlier topic of this name. The cluster has deleted that topic, but it is not proven here.
             self._log_dir.set_aside(name, key[1], "another topic has the name now")
             return open_log()
 
@@ -190,12 +190,12 @@ class MetadataApplier:
         self._discard(self._log_dir.delete_log(partition.topic, key[1], key[0]))
 
     def _discard(self, path: str | None) -> None:
-        """Remove a renamed directory; it may be large, so not on the loop if there is another place."""
+        """Remove a renamed directory, on a thread if there is one, because it may be large."""
         if path is not None:
             self._disk_work.run(partial(self._log_dir.files.remove_tree, path))
 
     def _apply_configs(self, delta: MetadataDelta) -> None:
-        """A changed topic concerns its own partitions, a changed broker default all of them."""
+        """Apply changed settings: those of a topic to its partitions, those of the broker to all partitions."""
         if not delta.changed_configs:
             return
         changed = {name for kind, name in delta.changed_configs if kind == RESOURCE_TOPIC}
@@ -212,16 +212,16 @@ class MetadataApplier:
                 partition.set_min_insync_replicas(int(values["min.insync.replicas"]))
 
     def _log_config(self, settings: dict[str, Any]) -> LogConfig:
-        """The topic's, and what the broker says for all logs."""
+        """The settings of a log: those of its topic, and those that the broker has for all logs."""
         return replace(log_config(settings), producer_id_expiration_ms=self._producer_id_expiration_ms)
 
     def _topic_config(self, name: str) -> dict[str, Any]:
         return self._directory.image.topic_config(name, broker_id=self._directory.broker_id, static=self._topic_defaults)
 
     def _on_brokers_changed(self, changed: list[int]) -> None:
-        """A follower that is fenced now holds no high watermark back any more; one that is unfenced may join the ISR.
+        """The high watermark does not wait for a follower that is fenced now, and an unfenced follower may join the ISR.
 
-        The latter may have caught up before we heard that it is active: its next fetch is a long poll away.
+        Such a follower may have caught up before this broker learned that it is active; its next fetch may be a long poll away.
         """
         for partition in self._directory.partitions.values():
             if partition.leader_state is not None:
@@ -230,7 +230,7 @@ class MetadataApplier:
 
 
 def log_config(topic_config: dict[str, Any]) -> LogConfig:
-    """A topic's settings, as far as its logs act on them."""
+    """The settings of a topic that its logs act on."""
     return LogConfig(
         segment_bytes=topic_config["segment.bytes"],
         segment_ms=topic_config["segment.ms"],

@@ -30,17 +30,17 @@ from strandline.storage.files import DiskError
 
 @dataclass(frozen=True, slots=True)
 class ReplicaConfig:
-    """The broker's settings of the data side. Kafka's keys, `replica.lag.time.max.ms` and so on."""
+    """The settings of the replicas and their requests, named after Kafka's keys."""
 
     replica_lag_time_max_ms: int = 10_000
-    """A follower that was not caught up for so long leaves the ISR."""
+    """A follower that has not been caught up for so long leaves the ISR."""
     fetch_max_bytes: int = 55 << 20
-    """The largest fetch response, whatever was asked for; one batch may exceed it."""
+    """The largest fetch response, whatever a request says; a single batch may exceed it."""
     max_incremental_fetch_session_cache_slots: int = 1000
     producer_id_expiration_ms: int = 86_400_000
-    """A producer without a name that was silent for so long is forgotten."""
+    """The state of a producer without a name is dropped after so long a silence."""
     topic_defaults: dict[str, Any] | None = None
-    """The broker's own defaults of topic settings (`log.segment.bytes`, `min.insync.replicas`, ...)."""
+    """The broker's own defaults for topic settings, by the broker's keys (`log.segment.bytes`, `min.insync.replicas`, ...)."""
 
 
 class ReplicaManager:
@@ -125,7 +125,8 @@ class ReplicaManager:
     # -- periodic tasks -----------------------------------------------------------------------------------------------
 
     def maybe_shrink_isrs(self) -> None:
-        """Due every half `replica.lag.time.max.ms`: drop who fell behind, and see whether that frees a high watermark."""
+        """Propose to remove members that fell behind from the ISRs, and raise high watermarks that do not wait for them any more.
+        Runs every half `replica.lag.time.max.ms`."""
         for partition in list(self.partitions.values()):
             if partition.leader_state is not None:
                 partition.leader_state.maybe_shrink_isr()
@@ -141,20 +142,20 @@ class ReplicaManager:
         self._is_checkpointing = False
 
     def expire(self, now: float) -> None:
-        """Complete what is due. The purgatory has its own timer; this is for a shell that wants to be sure."""
+        """Complete the operations that are due. The purgatory has its own timer; this is for callers without one."""
         self.purgatory.expire(now)
 
     def complete_follower_appends(self, keys: list[TopicIdPartition]) -> None:
-        """A fetcher appended to these: who waits for what that moved is answered with this turn, not the next."""
+        """A fetcher has appended to these partitions: answer the requests that waited for it in this event-loop iteration."""
         if any(self.partitions[key].consumers for key in keys if key in self.partitions):
             self._action_queue.run()
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Lead nothing any more and answer everyone who waits. The logs stay open for their owner to close."""
+        """Give up every role, and answer all waiting requests. The logs stay open; their owner closes them."""
         self.failures.stop_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._action_queue.run()
         for operation in self.purgatory.take_all():
-            operation.expire()  # not `complete`: of a produce that still waits here nothing is known to be committed
+            operation.expire()  # not `complete`: the records of a produce that still waits are not known to be committed
         self.purgatory.close()

@@ -66,7 +66,7 @@ class LogFailures:
         return ErrorCode.KAFKA_STORAGE_ERROR
 
     def on_disk_error(self, error: DiskError) -> None:
-        """The log directory failed: lead and follow nothing any more, and say so to everyone who waits."""
+        """The log directory failed: give up every role, and answer all waiting requests with KAFKA_STORAGE_ERROR."""
         if self._directory.disk_error is not None:
             return
         self._directory.disk_error = error
@@ -78,7 +78,8 @@ class LogFailures:
             self._on_log_dir_failed(error)
 
     def on_damage(self, key: TopicIdPartition) -> None:
-        """A read met a damaged batch. A follower fetches from there anew; a leader refuses, and lets another one lead."""
+        """A read met a damaged batch, or a damaged log refused a write. A follower fetches again from the damage; a leader asks
+        for another leader. Nothing happens if the partition's log is not damaged."""
         partition = self._directory.partitions.get(key)
         if partition is None or partition.log.corrupt_at is None:
             return

@@ -209,7 +209,7 @@ class BrokerServer:
         lifecycle.core.identity = self._identity(listeners, opened.log_dir)
         self.link.start()
         self._start_timers(opened)
-        opened.log_manager_tasks.remove_leavings()
+        opened.log_manager_tasks.remove_deleted()
         await self._until_registered(failure)
         return Registered(opened, lifecycle.broker_epoch)
 

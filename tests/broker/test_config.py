@@ -47,7 +47,7 @@ def test_values_may_be_text_or_numbers_and_topic_defaults_are_those_that_were_gi
         ({"listeners": "PLAINTEXT://127.0.0.1:99999"}, "not of the form NAME://host:port"),
         ({"listeners": "SSL://h:1"}, "SSL is not offered yet"),
         ({"listeners": "A://h:1,A://h:2"}, "two listeners of the same name"),
-        ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "others can not connect to host '0.0.0.0'.*advertised.listeners"),
+        ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "others cannot connect to host '0.0.0.0'.*advertised.listeners"),
         ({"advertised.listeners": "OTHER://h:1"}, "must name the same listeners"),
         ({"inter.broker.listener.name": "X"}, "there is no listener 'X'"),
         ({"log.dirs": "/a,/b"}, "log.dirs must name one directory"),

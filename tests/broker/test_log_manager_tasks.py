@@ -178,7 +178,7 @@ async def test_a_removal_of_a_stray_that_was_broken_off_goes_on_at_the_next_star
     assert any(name.endswith("-delete") for name in disk.names())
     disk.log_dir.close(clean=False)
     disk.open()
-    disk.log_manager_tasks.remove_leavings()
+    disk.log_manager_tasks.remove_deleted()
     await wait_until(lambda: disk.names() == ["known-0"])
 
 
@@ -241,7 +241,7 @@ async def test_what_an_earlier_process_had_begun_to_remove_is_removed(disk: Disk
     disk.log_dir.close(clean=False)
     disk.open()
     assert any(name.endswith("-delete") for name in disk.names())
-    disk.log_manager_tasks.remove_leavings()
+    disk.log_manager_tasks.remove_deleted()
     await wait_until(lambda: not any(name.endswith("-delete") for name in disk.names()))
 
 

@@ -200,7 +200,7 @@ def test_kustomize_builds_what_these_tests_assume(tmp_path: Path) -> None:
 def test_probes_ask_the_port_where_the_node_answers(role: str) -> None:
     ports = {p["name"]: p["containerPort"] for p in container(role)["ports"]}
     first = ordinals(role)[0]
-    assert str(config(role, first)["http.listener"]) == f"0.0.0.0:{ports['http']}"
+    assert str(config(role, first).values["http.listener"]) == f"0.0.0.0:{ports['http']}"
     paths = {probe: container(role)[probe]["httpGet"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")}
     assert {p["port"] for p in paths.values()} == {"http"}
     assert [p["path"] for p in paths.values()] == ["/health/live", "/health/live", "/health/ready"]

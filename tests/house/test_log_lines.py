@@ -87,7 +87,7 @@ def complaints(call: Call) -> list[str]:
     """What is wrong with one call."""
     found = []
     if not re.fullmatch(r"[a-z_]+\.[a-z_]+", call.name):
-        found.append(f"the event is not a constant of the form whom.what_happened: {ast.unparse(call.event)}")
+        found.append(f"the event is not a constant of the form subject.past_participle: {ast.unparse(call.event)}")
     elif call.name not in EVENTS:
         found.append(f"the event {call.name} is not in docs/logs.md")
     found += [f"the field {name} is not in docs/logs.md" for name in sorted(call.fields - FIELDS)]
@@ -122,8 +122,8 @@ def test_the_page_lists_no_event_and_no_field_that_is_gone() -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ('logger.info("node_started")', "whom.what_happened"),
-        ('logger.info(f"partition.{what}")', "whom.what_happened"),
+        ('logger.info("node_started")', "subject.past_participle"),
+        ('logger.info(f"partition.{what}")', "subject.past_participle"),
         ('logger.info("partition.came_and_went", **partition.fields)', "not in docs/logs.md"),
         ('logger.info("broker.fenced", broker=1)', "field broker is not"),
         ('logger.info("isr.committed", **partition.fields, leo=1)', "field leo is not"),
