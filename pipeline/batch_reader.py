@@ -1,4 +1,4 @@
-"""Reading in a batch: from offsets to offsets that are fixed on the driver, before any task begins."""
+"""Reads a batch: the driver fixes the start and end offset of each partition before any task begins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RangePartition(InputPartition):
-    """A task of Spark: one range, or several small ones."""
+    """The input of one Spark task: one range, or several small ones."""
 
     def __init__(self, value: tuple[Range, ...]) -> None:
         super().__init__(value)
@@ -32,12 +32,15 @@ class RangePartition(InputPartition):
 
 
 def task_reader(options: ReadOptions) -> TaskReader:
+    """The part of the options that a task needs, in a form that Spark can pickle."""
     return TaskReader(
         options.client, options.include_headers, options.fail_on_data_loss, options.read_timeout_ms, options.rows_per_batch
     )
 
 
 class BatchReader(DataSourceReader):
+    """Reads topics between offsets that are known when the query is planned."""
+
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._bounds = Bounds()
@@ -70,12 +73,13 @@ class BatchReader(DataSourceReader):
         return ranges
 
     def _since(self, view: ClusterView, places: list[TopicPartition], latest: Offsets) -> dict[TopicPartition, int]:
-        """Where a filter on the timestamp lets reading begin."""
+        """The start offsets that a filter on the timestamp allows; empty if there is no such filter."""
         since_ms = self._bounds.since_ms
         return {} if since_ms is None else or_end(view.at(dict.fromkeys(places, max(0, since_ms))), latest)
 
     def _checked(self, what: str, place: TopicPartition, offset: int, earliest: int, latest: int) -> int:
-        """Inside the log. An offset that was asked for and is not there is a loss."""
+        """The offset if the log has it. Else raises DataLoss, or with `failOnDataLoss=false` returns the nearest that the log
+        has."""
         if earliest <= offset <= latest:
             return offset
         if self._options.fail_on_data_loss:
@@ -85,7 +89,7 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """Of its own, because Spark refuses a reader that takes filters where they are switched off."""
+    """A separate class because Spark rejects a reader with `pushFilters` if filter pushdown is switched off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         return take_all(filters, self._bounds)

@@ -1,7 +1,6 @@
-"""From where to where: what the options say about offsets and times, against what the log has. Pure.
+"""Where a read starts and ends: resolves the options on offsets and times against the offsets that the log has. Pure.
 
-An offset that was written down in an option must name every partition that is read: one that was forgotten would
-otherwise begin wherever, and nobody would notice.
+An option that lists offsets must list every partition that is read. A default for a forgotten partition would go unnoticed.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from strandline.protocol.errors import UsageError
 
 Offsets = Mapping[TopicPartition, int]
 LookUp = Callable[[Offsets], Mapping[TopicPartition, int | None]]
-"""Timestamps -> the first offsets that are at least as young; None where there is none."""
+"""Maps each partition's timestamp (ms) to the offset of the first record that is at least as young; None: no such record."""
 
 
 def starts_of(options: ReadOptions, at: LookUp, earliest: Offsets, latest: Offsets) -> dict[TopicPartition, int]:
-    """Where reading begins, in each of the partitions that are looked at. Timestamps go before offsets."""
+    """The start offset of each partition of `latest`. Options on timestamps take precedence over `startingOffsets`."""
     if options.starting_times is None:
         return of_position("startingOffsets", options.starting, latest, earliest, latest)
     times = times_of("startingOffsetsByTimestamp", options.starting_times, latest)
@@ -26,21 +25,21 @@ def starts_of(options: ReadOptions, at: LookUp, earliest: Offsets, latest: Offse
 
 
 def ends_of(options: ReadOptions, at: LookUp, earliest: Offsets, latest: Offsets) -> dict[TopicPartition, int]:
-    """Where it ends."""
+    """The end offset (exclusive) of each partition. Options on timestamps take precedence over `endingOffsets`."""
     if options.ending_times is None:
         return of_position("endingOffsets", options.ending, latest, earliest, latest)
     return or_end(at(times_of("endingOffsetsByTimestamp", options.ending_times, latest)), latest)
 
 
 def or_end(found: Mapping[TopicPartition, int | None], latest: Offsets) -> dict[TopicPartition, int]:
-    """The end, where nothing was found."""
+    """The offsets that were found; the end of the log for partitions without one."""
     return {place: latest[place] if offset is None else offset for place, offset in found.items()}
 
 
 def of_position(
     option: str, position: Position, places: Iterable[TopicPartition], earliest: Offsets, latest: Offsets
 ) -> dict[TopicPartition, int]:
-    """An offset for each place. Raises UsageError when the option leaves one out, or names one that is not read."""
+    """An offset for each partition. Raises UsageError if the option omits one of them, or lists one that is not read."""
     if position == "earliest":
         return {place: earliest[place] for place in places}
     if position == "latest":
@@ -50,7 +49,7 @@ def of_position(
 
 
 def times_of(option: str, times: Times, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """A timestamp (ms) for each place."""
+    """A timestamp (ms) for each partition. Raises UsageError as `of_position` does."""
     if isinstance(times, int):
         return dict.fromkeys(places, times)
     return _complete(option, times, places)
@@ -59,7 +58,7 @@ def times_of(option: str, times: Times, places: Iterable[TopicPartition]) -> dic
 def starting_at(
     found: Mapping[TopicPartition, int | None], times: Offsets, latest: Offsets, strategy: str
 ) -> dict[TopicPartition, int]:
-    """Where records are young enough. Where none is: UsageError, or with the strategy "latest" the end."""
+    """The first offset that is young enough. If a partition has none: UsageError, or with the strategy "latest" its end."""
     for place, offset in found.items():
         if offset is None and strategy == "error":
             raise UsageError(

@@ -1,4 +1,4 @@
-"""What the cluster has at this moment, seen from Spark's driver: topics, partitions, and where their logs begin and end."""
+"""The cluster as Spark's driver sees it now: topics, partitions, and the start and end offsets of their logs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from strandline.pipeline.session import session
 
 
 class ClusterView:
-    """Asks anew at each call. Every call is bounded by the client's `max_block_ms`."""
+    """Sends a request at each call; nothing is cached. The client's `max_block_ms` bounds every call."""
 
     def __init__(self, client: Mapping[str, Any], subscription: Subscription) -> None:
         self._client = client
         self._subscription = subscription
         self.topic_ids: dict[str, bytes] = {}
-        """Of each topic that `partitions` or a look-up of offsets has found; the newest answer."""
+        """The newest known id of each topic that `partitions` or a look-up of offsets has found."""
 
     def partitions(self) -> list[TopicPartition]:
-        """That are to be read, in order. UnknownTopic when a topic that was named does not exist."""
+        """The partitions to read, sorted. Raises UnknownTopic if the subscription names a topic or partition that does not
+        exist."""
         topics = self._describe()
         self.topic_ids.update({topic.name: topic.topic_id for topic in topics})
         return sorted(place for topic in topics for place in self._wanted_of(topic))
@@ -38,12 +39,12 @@ class ClusterView:
             yield TopicPartition(topic.name, partition)
 
     def earliest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is left."""
+        """The log start offset of each partition; 0 if its leader reports none."""
         found = self._look_up(dict.fromkeys(places, EARLIEST))
         return {place: 0 if answer is None else answer.offset for place, answer in found.items()}
 
     def latest(self, places: Iterable[TopicPartition]) -> ReadPositions:
-        """The offset after the last record that may be read, and the id of the topic that the offset is of."""
+        """The offset after the last readable record, with its leader epoch and the id of the topic that it belongs to."""
         found = self._look_up(dict.fromkeys(places, LATEST))
         return {
             place: ReadPosition(
@@ -56,14 +57,15 @@ class ClusterView:
         return self.topic_ids.get(place.topic, UNKNOWN_ID)
 
     def at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first record that is at least as young; None where there is none."""
+        """The offset of the first record at or after each timestamp (ms); None if there is no such record."""
         return {place: None if answer is None else answer.offset for place, answer in self._look_up(times).items()}
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------------
 
     def _look_up(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The consumer is kept, and its metadata is as old as its last look-up. A leader that has moved refuses the question, and
-        the consumer asks for metadata then. A topic that was recreated is noticed by its id, if `partitions` has found it."""
+        """Looks offsets up with the kept consumer, whose metadata is as old as its last look-up. If a leader has moved, the old
+        one rejects the request and the consumer refreshes its metadata. A recreated topic is recognised by its id, provided that
+        `partitions` has found the topic before."""
         if not wanted:
             return {}
         here = session()

@@ -1,4 +1,4 @@
-"""What the pipeline itself has to say when a job cannot go on: each a sentence that a person can act on."""
+"""Errors that the pipeline itself raises. docs/spark-recipes.md says what to do after each of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from strandline.client.errors import ClientError
 
 
 class DataLoss(ClientError):
-    """Records that were to be read are gone: retention was faster, the log was truncated, a topic or partition was deleted.
-    With the option `failOnDataLoss=false` a job goes on behind the gap instead."""
+    """Records that a job has yet to read no longer exist: retention deleted them, the log was truncated, or the topic or
+    partition was deleted. With the option `failOnDataLoss=false` the job skips the gap instead."""
 
     def __init__(self, what: str, *, topic: str, partition: int) -> None:
         hint = "; to go on without what is missing, set the option failOnDataLoss to false"
@@ -16,7 +16,7 @@ class DataLoss(ClientError):
 
 
 def recreated(place: TopicPartition, offset: int) -> str:
-    """What a query is told whose topic is another one than it has read."""
+    """The error text for a query whose topic was recreated after the query had read up to `offset`."""
     return (
         f"{place} was read up to offset {offset}, and its topic was deleted and recreated since; to read all of the new "
         "topic, start the query with a new checkpoint"
@@ -24,12 +24,13 @@ def recreated(place: TopicPartition, offset: int) -> str:
 
 
 class WrongColumns(ClientError):
-    """A DataFrame does not have the columns that a sink needs, or not of their types."""
+    """A DataFrame lacks a column that the sink needs, or has one of another type or with an illegal null."""
 
 
 class RowsDiffer(ClientError):
-    """A task was run again and its rows are not those of the first time, so nobody can tell which of them are written."""
+    """A retried task has other rows than the attempt before, so the sink cannot tell which rows the log already has."""
 
 
 class WriteNotDistinct(ClientError):
-    """A write inside of `foreachBatch` may be a retry of an earlier one or another write. Nothing was written."""
+    """A write inside `foreachBatch` may be a retry of an earlier write or a second write of the same batch. Nothing was
+    written."""

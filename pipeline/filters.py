@@ -1,8 +1,8 @@
-"""Filters that Spark hands over, as bounds of what is read: on topic, partition, offset and timestamp. Pure.
+"""Turns the filters that Spark pushes down (on topic, partition, offset and timestamp) into bounds of the read. Pure.
 
-Spark asks only where `spark.sql.python.filterPushdown.enabled` is on. A filter is taken over for good when reading it
-from the log is exact (topic, partition, offset). One on the timestamp only spares reading, and Spark goes on checking it:
-the log finds the first record that is at least as young, and what comes behind that one need not be in order.
+Spark pushes filters only if `spark.sql.python.filterPushdown.enabled` is on. Filters on topic, partition and offset are applied
+exactly, so Spark need not check them again. A filter on the timestamp only moves the start offset, and Spark still checks every
+row: the log finds the first record that is at least as young, but timestamps after that record need not be in order.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ from strandline.client.consumer.records import TopicPartition
 
 @dataclass(slots=True)
 class Bounds:
-    """What is left to read of every partition."""
+    """The topics, partitions, offsets and times that the filters leave to read."""
 
     topics: set[str] | None = None
-    """None: all."""
+    """None: all topics."""
     partitions: set[int] | None = None
     start: int = 0
     end: int | None = None
     since_ms: int | None = None
-    """Nothing that is older is asked for."""
+    """Timestamp in ms since the epoch: the query needs no older record. None: no bound."""
 
     def wants(self, place: TopicPartition) -> bool:
         in_topics = self.topics is None or place.topic in self.topics
         return in_topics and (self.partitions is None or place.partition in self.partitions)
 
     def clip(self, start: int, end: int) -> tuple[int, int]:
+        """The part of the offsets `start` to `end` that lies within the bounds."""
         start = max(start, self.start)
         return start, max(start, end if self.end is None else min(end, self.end))
 
-    # -- taking over --------------------------------------------------------------------------------------------------
+    # -- applying filters ---------------------------------------------------------------------------------------------
 
     def take(self, each: Filter) -> bool:
-        """Whether Spark need not check it any more."""
+        """Narrows the bounds by a filter. True if the bounds are exact, so that Spark need not check the filter."""
         column, value = getattr(each, "attribute", ()), getattr(each, "value", None)
         if column == ("topic",):
             return self._take_set("topics", each, value)
@@ -61,7 +62,7 @@ class Bounds:
         return True
 
     def take_offset(self, each: Filter, value: int) -> bool:
-        """Narrow the offsets by a comparison with `value`. False: `each` is no comparison that does."""
+        """Narrows the offsets by a comparison with `value`. False if `each` is not a comparison that bounds them."""
         least = {GreaterThan: value + 1, GreaterThanOrEqual: value, EqualTo: value}.get(type(each))
         behind = {LessThan: value, LessThanOrEqual: value + 1, EqualTo: value + 1}.get(type(each))
         if least is not None:
@@ -77,5 +78,5 @@ class Bounds:
 
 
 def take_all(filters: Iterable[Filter], bounds: Bounds) -> list[Filter]:
-    """Those that Spark must go on checking."""
+    """Narrows the bounds by these filters and returns those that Spark must still check."""
     return [each for each in filters if not bounds.take(each)]

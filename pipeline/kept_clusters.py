@@ -1,7 +1,7 @@
 """Connections that a worker process keeps from one writing task to the next.
 
-To connect to three brokers and to learn the metadata takes longer than a small task writes. A producer cannot be kept,
-because each task writes under a name and a work epoch of its own; the connections and the metadata below it can.
+Connecting to three brokers and fetching metadata takes longer than a small task needs to write. Each task writes under its own
+producer name and work epoch, so no producer can be kept, but the connections and metadata below it can.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from strandline.client.options import ClientOptions
 from strandline.protocol.errors import StrandlineError
 
 KEPT = 8
-"""Clusters that are kept: a process rarely writes to more than this."""
+"""How many idle cluster connections are kept. A process rarely writes to more clusters than this."""
 
 _Key = tuple[tuple[str, Any], ...]
 
 
 class KeptClusters:
-    """Of one event loop."""
+    """The cluster connections of one event loop that are kept between tasks."""
 
     def __init__(self) -> None:
         self._idle: dict[_Key, SharedCluster] = {}
-        """Those that no task uses at present; the most recently used one is the last."""
+        """Clusters that no task uses at present, the most recently used one last."""
 
     @asynccontextmanager
     async def lend(self, options: Mapping[str, Any], topics: Iterable[str] = ()) -> AsyncIterator[SharedCluster]:
-        """A cluster for a producer with these options that writes to these topics: the one of the last task if there is one.
-        After an error it is closed and not used again."""
+        """Yields a cluster for a producer with these options that writes to these topics: the kept one if there is one. An error
+        closes it."""
         shared = {name: value for name, value in options.items() if name in ClientOptions.__dataclass_fields__}
         key = tuple(sorted((name, str(value)) for name, value in shared.items()))
         cluster = self._idle.pop(key, None) or SharedCluster(**shared)

@@ -1,4 +1,4 @@
-"""How far a stream has read: what Spark keeps in its checkpoint, as JSON.
+"""The progress of a stream, as the JSON that Spark stores in its checkpoint.
 
     {"v": 1,
      "topics": {"orders": {"0": 1200, "1": 1187}},      the next offset to read, by partition
@@ -6,10 +6,10 @@
      "ids": {"orders": "43da6650a3a54dec96b2421481e09a48"},     the topic's id
      "packing": {"rule": 1, "minPartitions": 4}}                how the batch that ends here is divided into tasks (packing.py)
 
-Spark compares and stores offsets as text, so the same offsets must always give the same text: topics and partitions are
-in order, and numbers are strings where JSON wants strings. The epochs let a restarted query notice that the log was truncated
-below its offsets (`LogTruncated`), the ids that the topic was deleted and recreated. A checkpoint of an earlier release has no
-"ids" and no "packing"; one of Spark's Kafka connector has only what is below "topics". Both are read, without these checks.
+Spark compares offsets as text, so equal offsets must give equal text: topics and partitions are sorted. With the epochs, a
+restarted query notices that the log was truncated below its offsets (`LogTruncated`); with the ids, that the topic was deleted
+and recreated. A checkpoint of an earlier release has no "ids" and no "packing", and one of Spark's Kafka connector is only the
+object under "topics". Both are accepted, without these checks.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ UNKNOWN_ID = b""
 
 
 class ReadPosition(NamedTuple):
-    """Where to go on in one partition."""
+    """The next offset to read in one partition, with the epoch and topic id that tell whether the log is still the same."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
-    """Of the record before `offset`; -1: not known."""
+    """Leader epoch of the record before `offset`; -1: not known."""
     topic_id: bytes = UNKNOWN_ID
 
     def is_of_another_topic(self, other: ReadPosition) -> bool:
-        """Both topic ids are known, and they differ: one topic was deleted and the other created under its name."""
+        """Whether the topic was recreated between the two positions: both topic ids are known, and they differ."""
         return self.topic_id != other.topic_id and UNKNOWN_ID not in (self.topic_id, other.topic_id)
 
 
@@ -42,22 +42,22 @@ ReadPositions = dict[TopicPartition, ReadPosition]
 
 
 def to_json(places: Mapping[TopicPartition, ReadPosition], packing: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """What Spark stores; the same for the same places. `packing`: of the batch that ends there."""
+    """The JSON that Spark stores: equal text for equal positions. `packing` is that of the batch that ends there."""
     topics: dict[str, dict[str, int]] = {}
     epochs: dict[str, dict[str, int]] = {}
     ids: dict[str, str] = {}
-    for (topic, partition), place in sorted(places.items()):
-        topics.setdefault(topic, {})[str(partition)] = place.offset
-        if place.leader_epoch != NO_EPOCH:
-            epochs.setdefault(topic, {})[str(partition)] = place.leader_epoch
-        if place.topic_id != UNKNOWN_ID:
-            ids[topic] = place.topic_id.hex()
+    for (topic, partition), position in sorted(places.items()):
+        topics.setdefault(topic, {})[str(partition)] = position.offset
+        if position.leader_epoch != NO_EPOCH:
+            epochs.setdefault(topic, {})[str(partition)] = position.leader_epoch
+        if position.topic_id != UNKNOWN_ID:
+            ids[topic] = position.topic_id.hex()
     stored = {"epochs": epochs, "ids": ids, "topics": topics, "v": VERSION}
     return stored if packing is None else {**stored, "packing": dict(packing)}
 
 
 def from_json(stored: Mapping[str, Any]) -> ReadPositions:
-    """Raises UsageError for anything that is no offset of ours: a checkpoint that was damaged, or is another source's."""
+    """The positions in stored offsets. Raises UsageError if they are damaged, of a newer version, or of another source."""
     version = stored.get("v", VERSION if "topics" in stored else 0)
     topics = stored.get("topics") if "topics" in stored or "v" in stored else stored
     epochs, ids = stored.get("epochs", {}), stored.get("ids", {})

@@ -1,12 +1,11 @@
-"""Which ranges one task reads. Pure.
+"""Assigns ranges to tasks. Pure.
 
-A task of Spark costs tens of milliseconds in Python, whatever it reads. So where a batch has many small ranges, a task reads
+A Spark task costs tens of milliseconds in Python, however little it reads. So if a batch has many small ranges, a task reads
 several of them.
 
-The tasks follow from the offsets of the batch and from its `Packing`, never from the number of cores: a batch that is run again
-after a restart, perhaps on other machines, must have the same tasks, because an exactly-once sink names its producers by task. A
-stream stores the `Packing` of each batch in the checkpoint, beside the offsets. If an option is changed, it applies from the
-next batch on.
+The tasks depend on the offsets of the batch and on its `Packing`, never on the number of cores. A batch that is run again after a
+restart, perhaps on other machines, must have the same tasks, because an exactly-once sink names its producers by task. A stream
+therefore stores the `Packing` of each batch in the checkpoint, beside the offsets. A changed option applies from the next batch.
 """
 
 from __future__ import annotations
@@ -21,32 +20,33 @@ from strandline.pipeline.planning import Range, split
 from strandline.protocol.errors import UsageError
 
 SMALL_OFFSETS = 10_000
-"""Rule 1: a batch has a task for each `SMALL_OFFSETS`, up to `TASKS`. A task costs 60 ms of processor time before its first row;
-to read this many small records costs less."""
+"""Rule 1: a batch has one task per `SMALL_OFFSETS` offsets, up to `TASKS`. A task costs 60 ms of processor time before its first
+row; reading this many small records costs less."""
 TASKS = 8
-"""Rule 1: a large batch has so many tasks at least, if it has as many ranges. Enough for the cores of most machines; few enough
-that the fixed costs of tasks stay small beside those of a batch."""
+"""Rule 1: a large batch has at least this many tasks, if it has as many ranges. Enough for the cores of most machines, and few
+enough that the fixed costs of the tasks stay small."""
 TASK_OFFSETS = 50_000
-"""Rule 1: a task of several ranges reads at most so many offsets, for which it needs about as long as its fixed costs."""
+"""Rule 1: a task of several ranges reads at most this many offsets. Reading them takes about as long as the task's fixed
+costs."""
 NEWEST_RULE = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How a batch is divided into tasks: the options, and the rule for what they leave open."""
+    """How a batch is divided into tasks: the user's options, and the rule that applies to what they leave open."""
 
     min_tasks: int = 0
-    """`minPartitions`"""
+    """Option `minPartitions`."""
     max_tasks: int | None = None
-    """`maxPartitions`. None: by the rule."""
+    """Option `maxPartitions`. None: the rule decides."""
     max_offsets: int | None = None
-    """`maxRecordsPerPartition`: a task reads at most so many offsets, even if that takes more than `max_tasks`."""
+    """Option `maxRecordsPerPartition`: a task reads at most this many offsets, even if that takes more than `max_tasks` tasks."""
     rule: int = NEWEST_RULE
-    """1: the three constants above. 0: every range has a task of its own, as in releases before `maxPartitions`. A new number
-    for every change, since batches that were planned by the old rule are in checkpoints."""
+    """1: the three constants above. 0: every range is a task of its own, as in releases before `maxPartitions`. Each change of
+    the rule needs a new number, because checkpoints hold batches that were planned by the old one."""
 
     def to_json(self) -> dict[str, int]:
-        """What the checkpoint holds: only what is given."""
+        """The form in the checkpoint: the rule, and the options that are set."""
         given = {
             "rule": self.rule,
             "minPartitions": self.min_tasks or None,
@@ -56,8 +56,8 @@ class Packing:
         return {name: value for name, value in sorted(given.items()) if value is not None}
 
     def of_batch(self, offsets: Mapping[str, Any]) -> Packing:
-        """That of the batch that ends at these offsets (JSON), if they hold one. Else an earlier release has begun the batch:
-        `self` has the options, and rule 0 applies."""
+        """The packing of the batch that ends at these offsets (JSON). If they hold none, an earlier release planned the batch:
+        the options of `self` and rule 0 apply. Raises UsageError if a newer release planned it."""
         stored = offsets.get("packing")
         if stored is None:
             return Packing(self.min_tasks, None, self.max_offsets, rule=0)
@@ -74,7 +74,7 @@ class Packing:
 
 
 def packed(ranges: Sequence[Range], packing: Packing) -> list[tuple[Range, ...]]:
-    """The ranges of each task. Every offset is in one of them; the order of a partition's offsets is kept."""
+    """The ranges of each task. Every offset belongs to exactly one task, and a task reads a partition's offsets in order."""
     pieces = split(ranges, packing.min_tasks, packing.max_offsets)
     most, most_offsets = _limits(packing, sum(piece.size for piece in pieces))
     if packing.rule == 0 or len(pieces) <= most:
@@ -84,7 +84,7 @@ def packed(ranges: Sequence[Range], packing: Packing) -> list[tuple[Range, ...]]
 
 
 def _limits(packing: Packing, size: int) -> tuple[int, int | None]:
-    """Of tasks, and of offsets in a task of several ranges, for a batch of `size` offsets."""
+    """Limits for a batch of `size` offsets: the number of tasks, and the offsets of a task with several ranges."""
     if packing.max_tasks is not None:
         return packing.max_tasks, packing.max_offsets
     tasks = max(1, packing.min_tasks, min(TASKS, ceil(size / SMALL_OFFSETS)))
@@ -92,8 +92,8 @@ def _limits(packing: Packing, size: int) -> tuple[int, int | None]:
 
 
 def _fill(pieces: Sequence[Range], count: int, most_offsets: int | None) -> list[list[int]]:
-    """Indexes of the pieces in `count` bins: the largest piece first, always into the bin that holds least. A bin that holds
-    something takes no more than `most_offsets`; if none has room, there is one bin more."""
+    """Distributes pieces to `count` bins, the largest piece first, each into the bin with the fewest offsets; returns the indexes
+    of the pieces in each bin. A bin with several pieces holds at most `most_offsets`; if no bin has room, one more is added."""
     bins: list[list[int]] = [[] for _ in range(count)]
     heap = [(0, number) for number in range(count)]
     for index in sorted(range(len(pieces)), key=lambda i: (-pieces[i].size, i)):

@@ -1,8 +1,8 @@
-"""Which partition each row of an Arrow batch goes to, for all of them at once. Nothing here waits, or makes an object per row.
+"""Chooses a partition for each row of an Arrow batch, a column at a time. Pure; no Python object is created per row.
 
-A row goes where its column `partition` says, or else its key: murmur2, as everywhere in Strandline and Kafka, computed a
-word at a time over all keys of one length. A row without either goes to a block of rows at a time to the next partition, by
-its number alone: another attempt of the task must choose the same.
+The column `partition` decides, else the murmur2 hash of the key, as in every client of Strandline and Kafka; it is computed one
+word at a time over all keys of one length. Rows with neither go to one partition in blocks of `BLOCK_ROWS`, then to the next. The
+block depends only on the row's number in its task, so that every attempt of the task chooses the same partition.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from strandline.client.producer.partitioner import MURMUR2_M, MURMUR2_SEED, positive_hash
 
 BLOCK_ROWS = 10_000
-"""So many rows without a key in a row go to one partition: Spark's Arrow batch, which then need not be taken apart."""
+"""How many successive rows without a key go to one partition: the rows of Spark's Arrow batch, which then stays whole."""
 WORD_BYTES = 4
 LENGTHS_MAX, KEY_BYTES_MAX = 24, 64
-"""With keys of more lengths, or longer ones, the way by column gains nothing."""
+"""If keys have more different lengths than this, or are longer, hashing by column is not faster than one by one."""
 
 _UINT32 = pa.uint32()
 _M = pa.scalar(MURMUR2_M, _UINT32)
@@ -26,8 +26,8 @@ _BITS = {bits: pa.scalar(bits, _UINT32) for bits in (8, 13, 15, 16, 24)}
 
 
 def places_of(rows: pa.RecordBatch, first: int, task: int, partitions: int) -> pa.Array:
-    """int32, no nulls. `first`: the number of the first row in its task; the same as in every attempt, as long as the topic
-    does not grow."""
+    """The partition of each row, as int32 without nulls. `first` is the number of the first row within its task. Every attempt of
+    the task gets the same result, provided that it passes the same `partitions`."""
     names = rows.schema.names
     places = rows.column("partition") if "partition" in names else pa.nulls(rows.num_rows, pa.int32())
     if places.null_count and "key" in names:
@@ -46,7 +46,7 @@ def _blocks(count: int, first: int, task: int, partitions: int) -> pa.Array:
 
 
 def by_place(rows: pa.RecordBatch, places: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Each partition's rows, in their order."""
+    """Splits the rows by partition; the order within a partition is kept."""
     if not rows.num_rows:
         return
     bounds = pc.min_max(places).as_py()
@@ -61,7 +61,7 @@ def by_place(rows: pa.RecordBatch, places: pa.Array) -> Iterator[tuple[int, pa.R
 
 
 def _runs(ordered: pa.Array) -> Iterator[tuple[int, int]]:
-    """Each value and where it ends."""
+    """Each value of a sorted array, with the index after its last occurrence."""
     encoded = pc.run_end_encode(ordered)
     return zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True)
 
@@ -70,7 +70,7 @@ def _runs(ordered: pa.Array) -> Iterator[tuple[int, int]]:
 
 
 def places_of_keys(keys: pa.Array, partitions: int) -> pa.Array:
-    """int32; null where there is no key."""
+    """The partition of each key, as int32; null for a null key."""
     present = keys.drop_null().cast(pa.binary())
     if not len(present):
         return pa.nulls(len(keys), pa.int32())
@@ -83,7 +83,7 @@ def places_of_keys(keys: pa.Array, partitions: int) -> pa.Array:
 
 
 def positive_hashes(keys: pa.Array) -> pa.Array:
-    """`partitioner.positive_hash` of each key: uint32, or int64 where they go one by one. No key is null."""
+    """`partitioner.positive_hash` of each key: uint32 if computed by column, int64 if one by one. No key may be null."""
     lengths = pc.binary_length(keys)
     different = pc.unique(lengths).to_pylist()
     if len(different) > LENGTHS_MAX or max(different) > KEY_BYTES_MAX:
@@ -113,7 +113,7 @@ def _xor_shifted(numbers: pa.Array, bits: int) -> pa.Array:
 
 
 def _tails(keys: pa.Array, start: int, stop: int) -> pa.Array:
-    """The last one to three bytes, the lowest first."""
+    """The last one to three bytes of each key as a number, lowest byte first."""
     tails = _numbers(keys, start, pa.uint8()).cast(_UINT32)
     for nth, at in enumerate(range(start + 1, stop), 1):
         byte = _numbers(keys, at, pa.uint8()).cast(_UINT32)
@@ -122,7 +122,7 @@ def _tails(keys: pa.Array, start: int, stop: int) -> pa.Array:
 
 
 def _numbers(keys: pa.Array, at: int, kind: pa.DataType) -> pa.Array:
-    """What stands there in every key, lowest byte first (as this machine has it: Arrow is little-endian)."""
+    """The number at byte `at` of each key, lowest byte first (this machine's order: Arrow is little-endian)."""
     cut = pc.binary_slice(keys, at, at + kind.bit_width // 8)
     assert cut.offset == 0, "a slice of bytes is a new array"
     return pa.Array.from_buffers(kind, len(cut), [None, cut.buffers()[2]])

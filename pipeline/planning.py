@@ -18,16 +18,16 @@ from strandline.pipeline.offsets import NO_EPOCH, UNKNOWN_ID, ReadPosition, Read
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A piece of one partition, read by one task. Pickled by Spark."""
+    """The offsets `start` to `end` (exclusive) of one partition, read by one task. Spark pickles it."""
 
     topic: str
     partition: int
     start: int
     end: int
     leader_epoch: int = NO_EPOCH
-    """Of the record before `start`; -1: not known."""
+    """Leader epoch of the record before `start`; -1: not known."""
     topic_id: bytes = UNKNOWN_ID
-    """Of the topic that is to be read: a topic that was recreated under its name has other records at the same offsets."""
+    """Id of the topic to read. A topic that was recreated under the same name has other records at these offsets."""
 
     @property
     def place(self) -> TopicPartition:
@@ -35,7 +35,7 @@ class Range:
 
     @property
     def size(self) -> int:
-        """Offsets; records are at most so many."""
+        """Number of offsets, and so the largest possible number of records."""
         return self.end - self.start
 
     def __str__(self) -> str:
@@ -43,8 +43,8 @@ class Range:
 
 
 def limited(start: ReadPositions, available: ReadPositions, most: int) -> ReadPositions:
-    """How far to read so that it is at most about `most` offsets: each partition its share of what is there. Every partition
-    that has something to offer gives at least one; so the total may be a little more than asked for."""
+    """The end positions of a batch of about `most` offsets, shared among the partitions in proportion to what is available. Every
+    partition with new offsets gets at least one, so the total may exceed `most` a little."""
     sizes = {place: max(0, end.offset - start[place].offset) for place, end in available.items()}
     total = sum(sizes.values())
     if total <= most:
@@ -58,7 +58,7 @@ def limited(start: ReadPositions, available: ReadPositions, most: int) -> ReadPo
 def _hand_out_rest(
     taken: dict[TopicPartition, int], shares: Mapping[TopicPartition, float], sizes: Mapping[TopicPartition, int], rest: int
 ) -> None:
-    """What rounding left over goes to those that lost most by it."""
+    """Distributes the offsets that rounding left over, first to the partitions that rounding cut most."""
     for place in sorted(taken, key=lambda p: (taken[p] - shares[p], p)):
         if rest <= 0:
             return
@@ -68,15 +68,16 @@ def _hand_out_rest(
 
 
 def _advance(start: ReadPosition, end: ReadPosition, count: int) -> ReadPosition:
-    """`count` offsets further, and never beyond the end: the log of a recreated topic may end before `start`. In the middle of
-    a log the epoch is not known."""
+    """The position `count` offsets after `start`, at most `end`: the log of a recreated topic may end before `start`. Between
+    the two the leader epoch is not known."""
     if start.offset + count >= end.offset:
         return end
     return ReadPosition(start.offset + count, start.leader_epoch if count == 0 else NO_EPOCH, end.topic_id)
 
 
 def split(ranges: Sequence[Range], min_pieces: int = 0, max_size: int | None = None) -> list[Range]:
-    """Pieces in the order of the log: at most `max_size` offsets each, and at least `min_pieces` if there are so many."""
+    """Cuts ranges into pieces, in the order of the log: at most `max_size` offsets each, and at least `min_pieces` pieces if
+    there are as many offsets. Empty ranges are dropped."""
     pieces = [r for r in ranges if r.size > 0]
     if max_size is not None:
         pieces = [piece for r in pieces for piece in _cut(r, ceil(r.size / max_size))]
@@ -86,7 +87,7 @@ def split(ranges: Sequence[Range], min_pieces: int = 0, max_size: int | None = N
 
 
 def _counts(ranges: Sequence[Range], wanted: int) -> list[int]:
-    """Into how many pieces each is cut: always the one whose pieces are largest gets one more."""
+    """Into how many pieces each range is cut. Each further piece goes to the range whose pieces are largest."""
     counts = [1] * len(ranges)
     for _ in range(wanted - len(ranges)):
         largest = max(range(len(ranges)), key=lambda i: ranges[i].size / counts[i])
@@ -97,7 +98,7 @@ def _counts(ranges: Sequence[Range], wanted: int) -> list[int]:
 
 
 def _cut(whole: Range, count: int) -> Iterable[Range]:
-    """Into pieces that differ by one at most."""
+    """Cuts a range into pieces whose sizes differ by at most one offset."""
     size = whole.size
     bounds = [whole.start + size * i // count for i in range(count + 1)]
     for start, end in pairwise(bounds):

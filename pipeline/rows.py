@@ -1,8 +1,8 @@
-"""Rows of a DataFrame as records: which columns there are, and how they are handed to the producer. Nothing here waits.
+"""Turns rows of a DataFrame into records: checks the columns and converts them for the producer. Pure.
 
     value binary|string | key binary|string | headers array<struct<key: string, value: binary>> | topic string | partition int
 
-as with Spark's Kafka connector: `value` must be there, the others may be.
+The columns are those of Spark's Kafka connector. `value` is required, the others are optional.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TYPES: dict[str, tuple[tuple[DataType, ...], str]] = {
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """Before anything is written. Raises WrongColumns with the column and what to do about it."""
+    """Checks the schema before anything is written. Raises WrongColumns, which names the column and what to do about it."""
     if "value" not in schema.names:
         raise WrongColumns(f"a column value (binary or string) is needed{_instead_of_value(schema.names)}")
     if topic is None and "topic" not in schema.names:
@@ -59,19 +59,21 @@ def _surplus(name: str, names: list[str]) -> str:
 
 
 def _near(wanted: str, names: list[str]) -> str | None:
-    """The column that is most likely meant to be this one. Names differ in case: Spark does not tell it apart, Arrow does."""
+    """The column that the user most likely meant to name `wanted`, if any; it may differ only in case, which Arrow
+    distinguishes."""
     by_lower = {name.lower(): name for name in names if name not in _TYPES}
     near = difflib.get_close_matches(wanted, list(by_lower), n=1, cutoff=0.75)
     return by_lower[near[0]] if near else None
 
 
 def _same(found: DataType, wanted: DataType) -> bool:
-    """Whether a value may be null makes no difference."""
+    """Whether the types are the same. Nullability does not count."""
     return found.simpleString() == wanted.simpleString()
 
 
 def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Each topic's rows, in their order. `topic` goes before the column."""
+    """Splits the rows by topic, in their order. The option `topic` takes precedence over the column. Raises WrongColumns if the
+    column has a null."""
     if topic is not None:
         yield topic, batch
         return
@@ -84,7 +86,7 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
 
 
 def columns_of(rows: pa.RecordBatch, include_headers: bool) -> Columns:
-    """What the producer takes."""
+    """The rows as the producer's `send_columns` takes them. Raises WrongColumns for a null header or one without a key."""
     names = rows.schema.names
     keys = rows.column("key") if "key" in names else None
     headers = rows.column("headers") if include_headers and "headers" in names else None
@@ -96,14 +98,14 @@ def columns_of(rows: pa.RecordBatch, include_headers: bool) -> Columns:
 
 
 def fields_of(column: pa.Array) -> list[bytes | None]:
-    """Each field's bytes; a text's are UTF-8. By stride where all are of one size."""
+    """The bytes of each field (UTF-8 for strings). Fields of one size are cut by a single `unpack`."""
     if column.null_count:
         return [field.encode() if type(field) is str else field for field in column.to_pylist()]
     count = len(column)
     if not count:
         return []
     if column.type not in (pa.binary(), pa.string()):
-        column = column.cast(pa.binary())  # Spark may be told to use bounds of 64 bits (`useLargeVarTypes`).
+        column = column.cast(pa.binary())  # With the setting useLargeVarTypes, Spark sends 64-bit bounds.
     _, bounds, data = column.buffers()
     ends = memoryview(bounds).cast("i")[column.offset : column.offset + count + 1].tolist()
     first, last = ends[0], ends[-1]

@@ -1,9 +1,9 @@
-"""The columns: those of Spark's Kafka connector, of the same types, and in Arrow exactly as Spark wants them.
+"""The columns of the source: names and types of Spark's Kafka connector, in the Arrow types that Spark expects.
 
     key binary | value binary | topic string | partition int | offset long | timestamp timestamp | timestampType int
     [| headers array<struct<key: string, value: binary>>]                             with `includeHeaders`
 
-`timestampType`: 0 the producer's time, 1 the broker's (`message.timestamp.type=LogAppendTime`).
+`timestampType` is 0 for the producer's time and 1 for the broker's (`message.timestamp.type=LogAppendTime`).
 """
 
 from __future__ import annotations
@@ -13,5 +13,5 @@ _HEADERS = "headers array<struct<key: string, value: binary>>"
 
 
 def read_schema(include_headers: bool) -> str:
-    """As Spark's DDL."""
+    """The schema as Spark's DDL."""
     return f"{_COLUMNS}, {_HEADERS}" if include_headers else _COLUMNS

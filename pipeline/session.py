@@ -1,10 +1,10 @@
 """One private event loop per process, and the clients that live on it.
 
-Spark calls us synchronously, on a thread without a loop, in processes that it forks, keeps for many tasks, and ends without
-asking. So there is one loop per process (a fork gets its own), it runs only while somebody waits for an answer, and
-a client is kept for the next task with the same options: connecting and learning the metadata costs more than a small read.
-`run_until_complete` per step is measured to be the cheapest way to drive a client (a thread of its own gains nothing, and
-`asyncio.Runner.run` costs 14 ms per megabyte of result in Python 3.11).
+Spark calls the data source synchronously, on a thread without a loop, in processes that it forks, keeps for many tasks, and ends
+without notice. So each process has one loop (a fork gets its own) that runs only while a caller waits for a result. A client is
+kept for the next task with the same options, because connecting and fetching metadata costs more than a small read. One
+`run_until_complete` per step was measured to be the cheapest way to drive a client: a separate thread gains nothing, and
+`asyncio.Runner.run` costs 14 ms per megabyte of result in Python 3.11.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ T = TypeVar("T")
 Client = TypeVar("Client", Consumer, Admin)
 _Key = tuple[type[Consumer] | type[Admin], tuple[tuple[str, Any], ...]]
 KEPT = 8
-"""Clients that are kept: a process rarely reads from more clusters than this."""
+"""How many idle clients are kept. A process rarely reads from more clusters than this."""
 
 
 class Session:
+    """The event loop of this process, with the clients and cluster connections that are kept between tasks."""
+
     def __init__(self) -> None:
         self.loop = uvloop.new_event_loop()
         self._clients: dict[_Key, Consumer | Admin] = {}
-        """Started, the one that was used last at the end."""
+        """Started clients, the most recently used one last."""
         self.clusters = KeptClusters()
 
     def run(self, step: Awaitable[T]) -> T:
@@ -39,10 +41,10 @@ class Session:
 
     @contextmanager
     def client(self, kind: type[Client], options: Mapping[str, Any], *, up_to_date: bool = True) -> Iterator[Client]:
-        """A started client with these options, that of the last task if there is one. After an error it is closed.
+        """Yields a started client with these options: the kept one if there is one, else a new one. An error closes it.
 
-        `up_to_date`: a consumer that was kept asks the cluster for its topics and partitions first. A caller that recognises
-        old metadata by itself (it knows the topic's id) does not need that, and saves a request and its gap."""
+        With `up_to_date`, a kept consumer first refreshes its metadata. A caller that detects old metadata by itself (it knows
+        the topic's id) passes False and saves a request."""
         key = (kind, tuple(sorted(options.items())))
         client = self._clients.pop(key, None)
         if client is None:
@@ -61,7 +63,7 @@ class Session:
             self._close(self._clients.pop(next(iter(self._clients))))
 
     def _refresh(self, client: Consumer) -> None:
-        """The loop has stood still since its last task: what it knows of topics and partitions is as old as that."""
+        """Refreshes the consumer's metadata, which is as old as the last task: the loop has not run since."""
         try:
             self.run(client.refresh_metadata())
         except BaseException:
@@ -74,11 +76,11 @@ class Session:
 
 
 _session: tuple[int, Session] | None = None
-"""Of the process with this id: what a fork inherits is its parent's, sockets and all, and must not be touched."""
+"""The session, and the id of the process that created it. A forked process must not touch its parent's session and sockets."""
 
 
 def session() -> Session:
-    """This process's."""
+    """The session of this process; created at the first call, and again after a fork."""
     global _session
     if _session is None or _session[0] != os.getpid():
         _session = (os.getpid(), Session())

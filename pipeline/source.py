@@ -1,11 +1,12 @@
-"""`format("strandline")`: what Spark finds, and from which it makes readers and writers.
+"""`format("strandline")`: the data source that Spark finds, and which creates the readers and writers.
 
     spark.read.format("strandline").option("bootstrap.servers", "localhost:9092").option("subscribe", "orders").load()
 
-An installed package is found without registration (`pyspark_strandline`). Where it is shipped with a job instead:
-`spark.dataSource.register(StrandlineDataSource)`.
+Spark finds an installed package without registration (`pyspark_strandline`). A package that is shipped with a job is registered
+with `strandline.pipeline.spark.register(spark)`, or with `spark.dataSource.register(StrandlineDataSource)`.
 
-Spark asks in processes of its own, new ones for each query: what only a sink needs (pyarrow's functions) is imported for sinks.
+Spark creates readers and writers in short-lived processes, new ones for each query. So modules that only the sink needs
+(pyarrow's functions) are imported when a sink is created.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 
 class StrandlineDataSource(DataSource):
+    """Topics as a source and a sink, in batches and streams. docs/spark.md lists the options and columns.
+
+    Each method raises UsageError, with the option's name and its legal values, if an option is unknown or has a wrong value."""
+
     @classmethod
     def name(cls) -> str:
         return "strandline"

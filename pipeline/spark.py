@@ -1,7 +1,8 @@
-"""A Spark session for our own jobs and for people who only want to try: nothing but pip is needed.
+"""Spark sessions with Strandline's data sources: `spark_session` creates one, `register` prepares an existing one.
 
-A session of the user's own works without any of this as long as its workers use a Python that has Strandline. `register` sees
-to that, or says what is wrong; and it is needed in each thread that starts a sink, and where the package is shipped with a job.
+`spark_session` needs only packages from pip. A session of the user's own works without `register` if its workers use a Python
+that has Strandline; `register` ensures that, or raises an error that says what is wrong. It is also needed in each thread that
+starts a sink, and if the package is shipped with a job instead of installed.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ QUIET = {
 
 
 def spark_session(name: str, master: str = "local[*]", conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A session with the data source in it. `conf` goes before what we would set. Workers use this very Python where nothing
-    else is said (`PYSPARK_PYTHON`): Spark's own choice, the first `python3` of the path, is rarely the one with the packages."""
+    """Creates a session, or returns the active one, with both data sources registered.
+
+    `master` is Spark's master URL, and `conf` overrides the settings made here. Workers use this Python unless PYSPARK_PYTHON
+    names another: Spark's default, the first `python3` of the PATH, rarely has the packages. Raises UsageError if there is no
+    Java, or if the workers' Python has no Strandline."""
     from pyspark.sql import SparkSession
 
     use_java()
@@ -42,12 +46,12 @@ def spark_session(name: str, master: str = "local[*]", conf: Mapping[str, str] |
 
 
 def register(session: SparkSession) -> None:
-    """`format("strandline")` and `format("strandline.segments")` in this session and on this thread: the cure for
-    DATA_SOURCE_NOT_FOUND.
+    """Makes `format("strandline")` and `format("strandline.segments")` available in this session and on this thread. Call it if
+    Spark reports DATA_SOURCE_NOT_FOUND.
 
-    Call it once after the session is made, and once in each thread that starts a sink; repeated calls do no harm. On one machine
-    (master "local...") the workers use the driver's Python from now on, unless PYSPARK_PYTHON is set. Raises UsageError where
-    they use a Python without Strandline."""
+    Call it once after the session is created, and once in each thread that starts a sink; repeated calls do no harm. On one
+    machine (master "local...") the workers use the driver's Python from now on, unless PYSPARK_PYTHON is set. Raises UsageError
+    if the workers use a Python without Strandline."""
     from strandline.pipeline.segments.source import SegmentsDataSource
     from strandline.pipeline.source import StrandlineDataSource
 
@@ -55,7 +59,7 @@ def register(session: SparkSession) -> None:
 
 
 def register_sources(session: SparkSession, *sources: type[DataSource]) -> None:
-    """The same for any of our data sources."""
+    """Registers these data sources in the session and on this thread, as `register` does."""
     if not _is_connect(session):
         _use_python(session)
         _activate(session)
@@ -64,7 +68,7 @@ def register_sources(session: SparkSession, *sources: type[DataSource]) -> None:
 
 
 def _is_connect(session: SparkSession) -> bool:
-    """A session of Spark Connect: its workers and threads are the server's."""
+    """Whether the session is one of Spark Connect: then workers and threads belong to the server."""
     return not hasattr(session, "_jsparkSession")
 
 
@@ -74,5 +78,5 @@ def _use_python(session: SparkSession) -> None:
 
 
 def _activate(session: SparkSession) -> None:
-    """Spark looks for the format of a sink in the active session of the calling thread, and a new thread has none."""
+    """Makes the session the active one of this thread. Spark looks there for a sink's format, and a new thread has none."""
     session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)

@@ -1,9 +1,9 @@
-"""Reading as a stream. The truth about progress is in Spark's checkpoint; a batch that is run again gets the very same
-ranges, in the very same tasks.
+"""Reads a stream. Only Spark's checkpoint holds the progress; a batch that is run again gets the same ranges in the same tasks.
 
-`latestOffset` decides how far the next batch goes, `partitions` cuts it into tasks. They run in one long-lived process
-beside the driver, `read` in others: what a task needs is in its range. Partitions that appear later are read from their
-first record. What retention, truncation or a deletion took away in between is a loss, told as `failOnDataLoss` wants it.
+`latestOffset` chooses the end of the next batch, and `partitions` cuts the batch into tasks. Both run in one long-lived process
+beside the driver. `read` runs in other processes, so a range carries all that its task needs. Partitions that are added later
+are read from their first record. Records that retention, truncation or a deletion removed before they were read are a loss:
+an error, or with `failOnDataLoss=false` a warning.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._task = task_reader(options)
         self._stop_at: ReadPositions | None = None
-        """With Trigger.AvailableNow: what was there at the start."""
+        """With Trigger.AvailableNow: the end positions when the query started. None: no such trigger."""
         self._known_end: ReadPositions = {}
-        """The newest answer, for `reportLatestOffset`."""
+        """The end positions of the last request, for `reportLatestOffset`."""
         self._last_batch_at: float | None = None
 
     # -- how far ------------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint begins."""
+        """The positions at which a query without a checkpoint begins."""
         view = self._view()
         places = view.partitions()
         latest = view.latest(places)
@@ -66,7 +66,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stop_at = self._latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next batch goes: everything, or as much as `limit` allows. The same text as `start`: there is nothing."""
+        """The end of the next batch: the end of the logs, or as far as `limit` allows. Returns `start` if there is nothing
+        new."""
         stored = from_json(start)
         begin, end = stored, self._available(stored)
         self._known_end = end
@@ -79,7 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if until == stored else to_json(until, self._options.packing.to_json())
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For progress and lag: behind the last record of all."""
+        """The end of the logs, from which Spark computes progress and lag."""
         return to_json(self._known_end) if self._known_end else None
 
     def _available(self, begin: ReadPositions) -> ReadPositions:
@@ -92,7 +93,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return view.latest(view.partitions())
 
     def _not_before(self, begin: ReadPositions, end: ReadPositions) -> ReadPositions:
-        """Checks that the topic is the one that was read, and that its log does not end before what was read from it."""
+        """Raises DataLoss if a topic was recreated or its log ends before what was read, unless the user accepts losses."""
         for place, at in end.items():
             read = begin.get(place)
             if read is not None and read.is_of_another_topic(at):
@@ -107,7 +108,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lost(place, f"{read}, and is not there any more: it was deleted, or the options do not name it any more")
 
     def _is_worth_a_batch(self, begin: ReadPositions, end: ReadPositions, limit: ReadLimit) -> bool:
-        """`minOffsetsPerTrigger`, which waits `maxTriggerDelay` at most. AvailableNow never waits."""
+        """Whether `minOffsetsPerTrigger` offsets are available or `maxTriggerDelay` is over. AvailableNow never waits."""
         least = limit.min_rows if isinstance(limit, ReadMinRows) else self._options.min_offsets_per_trigger
         if least is None or self._stop_at is not None:
             return True
@@ -130,7 +131,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for place, at in sorted(stop.items()):
             first = begin[place] if place in begin else ReadPosition(self._first_of_new(place, firsts[place]))
             if first.is_of_another_topic(at):
-                first = ReadPosition(first.offset, topic_id=at.topic_id)  # A loss that the user has accepted.
+                first = ReadPosition(first.offset, topic_id=at.topic_id)  # The user accepts this loss.
             topic_id = at.topic_id or first.topic_id
             ranges.append(Range(*place, first.offset, at.offset, first.leader_epoch, topic_id=topic_id))
         return [RangePartition(task) for task in packed(ranges, self._options.packing.of_batch(end))]
@@ -144,7 +145,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._task.read(*partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the checkpoint is the truth, and Spark never commits the last batch of an AvailableNow run."""
+        """Does nothing: the checkpoint holds the progress, and Spark never commits the last batch of an AvailableNow run."""
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 
@@ -158,5 +159,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _advanced(begin: ReadPosition, at: ReadPosition) -> ReadPosition:
-    """The same place if there is nothing new: Spark must not run a batch of nothing."""
+    """`at`, or `begin` unchanged if there is nothing new: with an equal offset, Spark runs no empty batch."""
     return begin if begin.offset == at.offset and not begin.is_of_another_topic(at) else at

@@ -9,8 +9,8 @@ the same order, which sinks with `rowOrder=stable` rely on. One consumer fetches
 records of the second range arrive while those of the first are handed out. A group is as large as its buffers may be
 (`PREFETCH_BYTES`).
 
-The consumer is kept from task to task, and its metadata grows old in between. No task asks for new metadata: a range holds its
-topic's id, and a leader that has moved refuses the fetch, which makes the consumer ask.
+The consumer is kept from task to task, so its metadata may be old. A task does not refresh it: a range holds its topic's id, and
+a broker that is no longer the leader rejects the fetch, after which the consumer refreshes the metadata.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 TOPIC_RETRY_S, TOPIC_GRACE_S = 0.05, 2.0
-"""Within this time all brokers know of a topic that was recreated, unless one is cut off."""
+"""Every broker learns of a recreated topic within the grace time, unless it is cut off."""
 FETCH_WAIT_MS = 1000
-"""How long one step of the loop waits; the task's own bound is `read_timeout_ms`."""
+"""The longest wait of one fetch; the bound of the whole task is `read_timeout_ms`."""
 PREFETCH_BYTES = 64 * 1024 * 1024
 """The ranges that are fetched at the same time buffer at most about this much."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskReader:
-    """Pickled with each task, so it holds plain values."""
+    """Reads the ranges of a task. It is pickled with each task, so it holds plain values."""
 
     client: Mapping[str, Any]
     include_headers: bool
@@ -55,7 +55,10 @@ class TaskReader:
     rows_per_batch: int
 
     def read(self, *wanted: Range) -> Iterator[pyarrow.RecordBatch]:
-        """Arrow batches of about `rows_per_batch` rows: range after range, each in the order of the log."""
+        """Yields Arrow batches of about `rows_per_batch` rows: range after range, each in the order of the log.
+
+        Raises DataLoss if records of a range are gone and the user does not accept that, and RequestTimeout if no records arrive
+        for `read_timeout_ms`."""
         here = session()
         options = {**self.client, "auto_offset_reset": "error"}
         has_ids = all(each.topic_id != UNKNOWN_ID for each in wanted)
@@ -67,7 +70,7 @@ class TaskReader:
 
 
 def joined(batches: Iterable[pyarrow.RecordBatch], rows: int) -> Iterator[pyarrow.RecordBatch]:
-    """The same rows in the same order, in fewer batches: those of small ranges are small, and Spark pays for each batch."""
+    """Joins small batches, in order, up to `rows` rows each: small ranges give small batches, and each batch costs Spark time."""
     from pyarrow import concat_batches
 
     group: list[pyarrow.RecordBatch] = []
@@ -83,7 +86,8 @@ def joined(batches: Iterable[pyarrow.RecordBatch], rows: int) -> Iterator[pyarro
 
 
 def groups(wanted: Sequence[Range], most: int) -> Iterator[list[Range]]:
-    """The ranges in their order, at most `most` together, and no two of one partition: a consumer has one position in each."""
+    """Splits the ranges, in order, into groups of at most `most`. No group has two ranges of one partition, because a consumer
+    has one position per partition."""
     group: dict[TopicPartition, Range] = {}
     for each in wanted:
         if len(group) == most or each.place in group:
@@ -100,7 +104,7 @@ class _Group:
     def __init__(self, task: TaskReader, here: Session, consumer: Consumer, ranges: Sequence[Range]) -> None:
         self._task, self._here, self._consumer = task, here, consumer
         self._left = {each.place: each for each in ranges}
-        """Of which something is still to be handed out."""
+        """The ranges that are not yet read to their end."""
 
     def batches(self) -> Iterator[FetchedBatch]:
         for wanted in self._begin():
@@ -109,7 +113,7 @@ class _Group:
                 self._finish(wanted)
 
     def _begin(self) -> list[Range]:
-        """Assigns and seeks; the ranges that can be read."""
+        """Assigns the partitions and seeks to the starts; returns the ranges that can be read."""
         others = self._assign_topics()
         consumer = self._consumer
         consumer.resume(*consumer.paused())
@@ -122,8 +126,8 @@ class _Group:
         return list(self._left.values())
 
     def _assign_topics(self) -> list[Range]:
-        """Assigns the partitions; the ranges that were planned for another topic of the same name. A broker that is behind may
-        name an older topic, so the consumer asks again for a moment."""
+        """Assigns the partitions; returns the ranges that were planned for another topic of the same name. A broker with old
+        metadata may still name the older topic, so the consumer asks again for `TOPIC_GRACE_S`."""
         here, consumer = self._here, self._consumer
         deadline = here.loop.time() + TOPIC_GRACE_S
         self._assign()
@@ -136,7 +140,8 @@ class _Group:
         return []
 
     def _assign(self) -> None:
-        """What is deleted is a loss, and is left out where the user accepts that."""
+        """Assigns the partitions that are left. A deleted topic or partition is a loss; if the user accepts it, it is left
+        out."""
         while True:
             try:
                 return self._here.run(self._consumer.assign(list(self._left)))
@@ -149,7 +154,7 @@ class _Group:
                     del self._left[wanted.place]
 
     def _finish(self, wanted: Range) -> None:
-        """An error of its partition does not matter any more."""
+        """Ends the range and pauses its partition; later errors of this partition are ignored."""
         self._left.pop(wanted.place, None)
         self._consumer.pause(wanted.place)
 
@@ -180,7 +185,7 @@ class _Group:
                 )
 
     def _on_loss(self, current: Range, error: ClientError) -> None:
-        """The consumer raises the errors of all its partitions, so this one may concern a range that comes later."""
+        """Handles a loss. The consumer raises errors of all its partitions, so the error may concern a later range."""
         place = TopicPartition(error.topic or current.topic, current.partition if error.partition is None else error.partition)
         wanted = self._left.get(place, current)
         position = self._here.run(self._consumer.position(wanted.place))
@@ -188,7 +193,8 @@ class _Group:
             self._finish(wanted)
 
     def _go_on(self, wanted: Range, position: int, error: Exception) -> bool:
-        """Seeks behind what is gone, if the user accepts losses; False when nothing of the range is left."""
+        """Seeks past the lost records, or raises DataLoss if the user does not accept losses. False if nothing of the range is
+        left to read."""
         here, consumer, place = self._here, self._consumer, wanted.place
         earliest = latest = -1
         if not isinstance(error, UnknownTopic):
@@ -210,7 +216,7 @@ class _Group:
 
 
 async def _step(consumer: Consumer, place: TopicPartition, timeout_ms: int) -> tuple[list[FetchedBatch], int]:
-    """The batches of this partition that come next, and the position after them."""
+    """Fetches the next batches of this partition; returns them with the position after them."""
     polled = await consumer.fetch_batches(place, timeout_ms=timeout_ms)
     return polled.get(place, []), await consumer.position(place)
 

@@ -19,15 +19,16 @@ from strandline.protocol.errors import UsageError
 
 VARIABLE = "PYSPARK_PYTHON"
 ARCHIVES = (".zip", ".egg", ".whl", ".jar")
-"""What is shipped with a job (`--py-files`) stands in the driver's path, and Spark hands it to the workers."""
+"""Archives shipped with a job (`--py-files`) are in the driver's path, and Spark passes them to the workers."""
 PROBE = "import strandline.client, pyarrow"
 PROBE_TIMEOUT_S = 60
 
 
 def python_for_workers(chosen: str, executable: str, master: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The Python that the workers should use, where Spark would start `chosen`. Raises UsageError if it has no Strandline.
+    """The Python that the workers should use in place of `chosen`, which Spark would start.
 
-    `executable`: the driver's Python. `master`: Spark's master URL; "local..." runs everything on this machine."""
+    `executable` is the driver's Python and `master` Spark's master URL ("local..." runs everything on this machine). Raises
+    UsageError if the Python does not exist or cannot import Strandline."""
     if _same_program(chosen, executable, environ):
         return chosen
     if master.startswith("local") and not environ.get(VARIABLE):
@@ -41,14 +42,14 @@ def python_for_workers(chosen: str, executable: str, master: str, environ: Mappi
 
 
 def _same_program(chosen: str, executable: str, environ: Mapping[str, str]) -> bool:
-    """Links are not followed: the `python` of a virtual environment is a link to one without its packages. Within one
-    folder, `python`, `python3` and `python3.11` are the same."""
+    """Whether both programs lie in one folder, where `python`, `python3` and `python3.11` are the same. Links are not followed,
+    because the `python` of a virtual environment is a link to a Python without its packages."""
     found = shutil.which(chosen, path=environ.get("PATH"))
     return found is not None and Path(found).absolute().parent == Path(executable).absolute().parent
 
 
 def _what_fails(python: str, environ: Mapping[str, str]) -> str | None:
-    """Runs the program once: the last line of its error, or None if it has what a worker needs."""
+    """Runs the program once. Returns None if it can import what a worker needs, else the last line of its error."""
     archives = [entry for entry in sys.path if entry.endswith(ARCHIVES) and Path(entry).is_file()]
     paths = [*archives, *filter(None, [environ.get("PYTHONPATH")])]
     own = {**environ, "PYTHONPATH": os.pathsep.join(paths)}
