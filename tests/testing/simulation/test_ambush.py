@@ -37,7 +37,7 @@ def test_an_old_proposal_that_is_accepted_is_noticed(mutation: str) -> None:
     assert next(found(mutation), None) in ("I12", "I13", "I7", "I10")
 
 
-def test_as_it_is_old_proposals_are_refused_and_nothing_else_happens() -> None:
+def test_old_proposals_are_rejected_without_further_effect() -> None:
     reports = [run_seed(seed, options=ambushes(seed)) for seed in SEEDS[:4]]
     assert [report.violations for report in reports] == [[]] * 4
     assert all(report.faults["ambush"] for report in reports)

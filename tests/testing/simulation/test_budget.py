@@ -42,7 +42,7 @@ def registration(cluster: SimCluster) -> Any:
     return cluster.image().partition((cluster.topic_id("orders"), 0))
 
 
-def test_one_of_three_may_lose_its_power_and_then_nobody_until_the_isr_is_full_again() -> None:
+def test_only_one_of_three_may_lose_power_until_the_isr_is_full_again() -> None:
     async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
         assert budget.may_lose(1)
         budget.lost(1)
@@ -68,7 +68,7 @@ def test_the_last_member_of_an_isr_never_loses_anything() -> None:
     play(story)
 
 
-def test_while_a_replica_that_lost_something_is_in_the_isr_the_others_are_left_in_peace() -> None:
+def test_no_fault_strikes_the_others_while_a_replica_with_a_loss_is_in_the_isr() -> None:
     """Else it could be the last one, and lead."""
 
     async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
@@ -86,7 +86,7 @@ def test_while_a_replica_that_lost_something_is_in_the_isr_the_others_are_left_i
     play(story)
 
 
-def test_without_an_active_controller_nobody_loses_anything() -> None:
+def test_no_loss_is_permitted_without_an_active_controller() -> None:
     async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
         for node in cluster.controller_ids:
             cluster.crash(node)
@@ -95,7 +95,7 @@ def test_without_an_active_controller_nobody_loses_anything() -> None:
     play(story)
 
 
-def test_who_was_not_heard_of_for_half_a_session_does_not_count_as_left() -> None:
+def test_broker_silent_for_half_a_session_is_no_survivor() -> None:
     """A message that was kept back held up the heartbeats behind it. The fault is over, and the session as well a moment
     later: a disk that is lost just then was the last but one of the ISR."""
 
@@ -110,7 +110,7 @@ def test_who_was_not_heard_of_for_half_a_session_does_not_count_as_left() -> Non
     play(story, brokers=2)
 
 
-def test_who_holds_up_the_only_controller_holds_up_all_brokers() -> None:
+def test_fault_of_the_only_controller_holds_up_all_brokers() -> None:
     """It hears nobody, and fences one after the other; whoever is left at last may be the one that lost something."""
 
     async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
@@ -169,7 +169,7 @@ def test_a_budget_that_is_not_enforced_permits_losses_and_remembers_it() -> None
     play(story, enforced=False)
 
 
-def test_beside_a_disk_that_rots_no_other_loses_anything_not_even_where_losses_are_permitted() -> None:
+def test_beside_a_rotten_disk_no_other_disk_loses_anything() -> None:
     """The only copy of a record would be left with a broker that cannot read it, and nobody could go on (seed 248)."""
 
     async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
@@ -181,7 +181,7 @@ def test_beside_a_disk_that_rots_no_other_loses_anything_not_even_where_losses_a
     play(story, enforced=False)
 
 
-def test_who_has_lost_a_controllers_disk_is_told_until_it_has_its_vote_back() -> None:
+def test_wiped_controller_is_listed_until_it_may_vote_again() -> None:
     """Until then it needs all the others, so none of them may be left out of a core that has to heal (seeds 80, 186)."""
 
     async def story(world: World, cluster: SimCluster, budget: Budget) -> None:

@@ -74,7 +74,7 @@ def run_with_a_past() -> None:
         world.run(world.sleep(5))
 
 
-def test_the_first_step_that_differs_is_shown_with_what_went_before() -> None:
+def test_first_differing_step_is_shown_with_its_context() -> None:
     RUNS.clear()
     difference = first_difference(record(run_with_a_past), record(run_with_a_past))
     assert difference is not None
@@ -91,7 +91,7 @@ def test_a_run_that_ends_early_differs_from_one_that_goes_on() -> None:
     assert first_difference("", "a") is not None
 
 
-def test_steps_and_turns_and_events_are_written_down() -> None:
+def test_recording_has_steps_turns_and_events() -> None:
     lines = record(run_with_a_past)
     assert any(re.fullmatch(r"[\d.e-]+ 3: turn of work: run_with_a_past.<locals>.work", line) for line in lines)
     assert any(re.fullmatch(r"[\d.e-]+ 3: 1", line) for line in lines)
@@ -155,7 +155,7 @@ def changed(before: dict[str, str]) -> set[str]:
     return {name for name, text in state_of_production().items() if text != before.get(name)}
 
 
-def test_a_world_leaves_nothing_in_the_production_code_but_tables_of_what_is_always_so() -> None:
+def test_world_leaves_only_constant_tables_in_production_code() -> None:
     run_seed(5)
     before = state_of_production()
     assert set(before) >= PURE
@@ -164,7 +164,7 @@ def test_a_world_leaves_nothing_in_the_production_code_but_tables_of_what_is_alw
     assert changed(before) <= PURE
 
 
-def test_something_that_is_left_behind_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_a_world_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     planted = {"served": [1]}
     monkeypatch.setattr(frames_module, "_planted", planted, raising=False)
     before = state_of_production()

@@ -93,7 +93,7 @@ def test_a_cluster_starts_and_keeps_what_is_written(world: World, controllers: i
     run(world, story)
 
 
-def test_nodes_and_clients_may_find_each_other_by_names(world: World) -> None:
+def test_nodes_and_clients_can_find_each_other_by_name(world: World) -> None:
     """As containers do. Who asks a resolver that is silent waits, and nobody else does."""
     cluster = SimCluster(world, controllers=3, brokers=3, names=True)
     assert cluster.bootstrap_servers == "broker-1:9092,broker-2:9092,broker-3:9092"
@@ -125,7 +125,7 @@ def test_seeds_differ_and_repeat() -> None:
 
 
 @pytest.mark.parametrize("node", [1, 101])
-def test_sigterm_stops_a_node_in_order_and_nothing_of_it_is_left(world: World, node: int) -> None:
+def test_sigterm_stops_a_node_in_order_without_leftovers(world: World, node: int) -> None:
     """I23. A broker hands its leaders over, a controller its office; the next start finds a clean shutdown."""
     cluster = SimCluster(world)
 
@@ -188,7 +188,7 @@ def test_sigterm_during_the_start_breaks_it_off(world: World) -> None:
     run(world, story)
 
 
-def test_a_node_that_is_paused_hears_sigterm_when_it_goes_on(world: World) -> None:
+def test_paused_node_handles_sigterm_when_it_continues(world: World) -> None:
     cluster = SimCluster(world)
 
     async def story() -> None:
@@ -204,7 +204,7 @@ def test_a_node_that_is_paused_hears_sigterm_when_it_goes_on(world: World) -> No
     run(world, story)
 
 
-def test_who_waits_for_a_stop_hears_of_a_crash_in_its_place(world: World) -> None:
+def test_waiting_for_a_stop_reports_a_crash_instead(world: World) -> None:
     cluster = SimCluster(world)
 
     async def story() -> None:
@@ -216,7 +216,7 @@ def test_who_waits_for_a_stop_hears_of_a_crash_in_its_place(world: World) -> Non
     run(world, story)
 
 
-def test_a_node_whose_start_is_refused_ends_and_its_reason_is_kept(world: World) -> None:
+def test_refused_start_ends_the_node_and_keeps_the_reason(world: World) -> None:
     cluster = SimCluster(world, controllers=1, brokers=2)
 
     async def story() -> None:
@@ -235,7 +235,7 @@ def test_a_node_whose_start_is_refused_ends_and_its_reason_is_kept(world: World)
     run(world, story)
 
 
-def test_a_node_that_can_not_go_on_ends_by_itself(world: World) -> None:
+def test_node_that_cannot_continue_ends_by_itself(world: World) -> None:
     """Its only disk is broken; the others go on without it."""
     cluster = SimCluster(world)
 
@@ -317,7 +317,7 @@ def test_a_broker_that_comes_back_catches_up(world: World, fault: str) -> None:
     run(world, story)
 
 
-def test_a_node_that_is_cut_off_is_not_seen_and_comes_back(world: World) -> None:
+def test_isolated_node_is_fenced_and_returns(world: World) -> None:
     cluster = SimCluster(world)
 
     async def story() -> None:
@@ -359,7 +359,7 @@ def test_a_client_is_a_process_of_its_own(world: World) -> None:
     run(world, story)
 
 
-def test_what_is_not_there_is_none(world: World) -> None:
+def test_missing_partition_and_topic_are_none(world: World) -> None:
     cluster = SimCluster(world, controllers=1, brokers=1)
 
     async def story() -> None:

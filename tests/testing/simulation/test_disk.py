@@ -130,7 +130,7 @@ def test_two_processes_on_one_disk_see_one_disk() -> None:
 # -- the power cut ------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_synced_survives_and_nothing_else_has_to() -> None:
+def test_only_synced_bytes_are_sure_to_survive() -> None:
     def append_twice(files: Mount) -> None:
         file = files.open("d/a", create=False)
         file.append([OLD])
@@ -163,7 +163,7 @@ def test_an_overwritten_sector_is_the_old_or_the_new_one() -> None:
     assert images == {OLD * 3, OLD + NEW + OLD}
 
 
-def test_a_truncation_may_be_undone_or_come_true_without_what_followed_it() -> None:
+def test_truncation_may_be_undone_or_survive_without_later_writes() -> None:
     def cut_and_write(files: Mount) -> None:
         file = files.open("d/a", create=False)
         file.truncate(512)
@@ -313,7 +313,7 @@ def test_a_death_can_be_placed_at_an_operation_of_a_name() -> None:
     assert disk.list("d") == ["leader-epoch-checkpoint.tmp", "other"]
 
 
-def test_the_steps_of_what_takes_several_can_be_counted() -> None:
+def test_steps_of_an_operation_can_be_counted() -> None:
     disk = disk_of()
     disk.write("d/a", b"old")
     steps = disk.record()
@@ -472,7 +472,7 @@ def test_a_failed_fsync_takes_the_dirty_pages_along(reads_back_old: bool) -> Non
     assert disk.read("d/a") == OLD + bytes(512) + b"later", "what was dropped never comes back"
 
 
-def test_a_page_that_was_dropped_is_whole_again_when_it_is_written_again() -> None:
+def test_dropped_page_is_whole_after_it_is_rewritten() -> None:
     disk = disk_of()
     durable_file(disk, b"old ")
     file = disk.mount().open("d/a", create=False)
@@ -501,7 +501,7 @@ def test_dropped_pages_come_to_light_when_the_cache_forgets_them() -> None:
 # -- space --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_takes_what_fits_and_then_says_so() -> None:
+def test_full_disk_takes_what_fits_and_then_fails() -> None:
     disk = disk_of()
     durable_file(disk, b"x" * 1000)
     files = disk.mount()
@@ -583,7 +583,7 @@ def test_a_write_lands_elsewhere_in_the_same_file() -> None:
     assert sorted(data[i : i + 512] for i in range(0, 2048, 512)) == [NEW, OLD, OLD, OLD]
 
 
-def test_a_read_may_bring_what_is_no_longer_true() -> None:
+def test_read_may_return_stale_content() -> None:
     disk = disk_of()
     durable_file(disk, OLD * 2)
     files = disk.mount()
@@ -622,7 +622,7 @@ def test_operations_take_their_time_and_a_slow_disk_more() -> None:
     assert spent(disk, use) > 10
 
 
-def test_a_stall_hits_what_it_is_meant_for() -> None:
+def test_stall_hits_matching_operations_only() -> None:
     disk = disk_of()
     disk.stall(3.0, "fsync", "*/a.tmp")
     assert spent(disk, lambda files: files.write_atomic("d/b", b"")) == 0
@@ -760,7 +760,7 @@ def test_a_seed_tells_everything_whatever_the_hash_seed_is() -> None:
     assert len(printed) == 1
 
 
-def test_a_fault_more_changes_nothing_of_what_a_power_cut_leaves() -> None:
+def test_another_fault_does_not_change_what_a_power_cut_leaves() -> None:
     """So that a failing run can be made smaller."""
 
     def left(*, with_faults: bool) -> dict[str, bytes]:
@@ -781,7 +781,7 @@ def test_a_fault_more_changes_nothing_of_what_a_power_cut_leaves() -> None:
     assert left(with_faults=True) == left(with_faults=False)
 
 
-def test_as_long_as_nothing_is_armed_a_disk_costs_what_files_in_memory_cost() -> None:
+def test_disk_without_armed_faults_costs_the_same_as_memory_files() -> None:
     """The simulator appends and syncs all the time. An fsync must not copy the file, either."""
 
     def cost(files: Files) -> float:

@@ -70,7 +70,7 @@ def what_it_holds(cluster: SimCluster) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_lie_is_taken_for_true_and_the_cluster_goes_on(seed: int) -> None:
+def test_no_lie_is_accepted_and_the_cluster_keeps_working(seed: int) -> None:
     """Metadata, logs and quorum are as they were, no loop has an unhandled exception (the world would raise it), and records are
     acknowledged and numbered as if nothing had been sent."""
     with closing(World(seed)) as world:
@@ -113,7 +113,7 @@ def test_the_same_seed_tells_the_same_lies() -> None:
     assert outcomes() == outcomes()
 
 
-def test_a_lie_that_is_taken_for_true_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepted_lie_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """The instrument itself: a leader that does not look at records is found."""
     monkeypatch.setattr("strandline.storage.log.validation.check_records", lambda *args: RecordTimes(*args[2][7:9]))
     monkeypatch.setattr("strandline.storage.log.validation._check_timestamps", lambda *_: None)

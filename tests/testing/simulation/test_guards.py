@@ -44,12 +44,12 @@ def test_a_guard_of_the_catalogue_is_in_the_source(number: str) -> None:
     assert function_of(guard).__code__.co_qualname == guard.function
 
 
-def test_the_catalogue_has_no_number_twice_and_says_something_different_of_each() -> None:
+def test_numbers_and_meanings_of_the_catalogue_are_unique() -> None:
     assert len({(g.module, g.function, g.guard, g.removed) for g in GUARDS.values()}) == len(GUARDS) >= 60
     assert len({guard.meaning for guard in GUARDS.values()}) == len(GUARDS)
 
 
-def test_a_guard_is_gone_and_comes_back() -> None:
+def test_guard_is_removed_and_restored() -> None:
     """Also for who holds the function: its code is exchanged, not the function."""
     held = Partition.check_leader_epoch
     assert refuses(3)
@@ -100,7 +100,7 @@ def test_a_guard_of_a_partition_is_found_by_its_unit_test(monkeypatch: pytest.Mo
     assert (find.runs, find.by, find.reached, find.of) == (1, test, 1, 2), find
 
 
-def test_a_guard_that_makes_no_difference_in_a_run_is_not_looked_for_there() -> None:
+def test_runs_in_which_a_guard_makes_no_difference_are_not_repeated() -> None:
     find = by_runs(GUARDS["G130"], [Watched("S01", frozenset(), 0.1)])
     assert (find.runs, find.tried, find.reached, find.of) == (None, 0, 0, 1)
 
@@ -117,7 +117,7 @@ def test_the_page_is_up_to_date() -> None:
     assert (ROOT / table.PAGE).read_text() == table.page(found())
 
 
-def test_each_guard_that_nothing_notices_has_a_reason() -> None:
+def test_every_unnoticed_guard_has_a_reason() -> None:
     """A survivor without a word is a blind spot that nobody looked at."""
     survivors = {guard.number for guard in table.survivors(found())}
     assert survivors <= set(WHY) <= set(GUARDS)

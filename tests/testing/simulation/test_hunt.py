@@ -98,7 +98,7 @@ def look(canned: Canned, runs: int = 30) -> Search:
     return search(cast(Workers, canned), (Replay(seed, mutation="M11") for seed in range(runs)))
 
 
-def test_the_first_find_in_the_order_of_the_runs_counts_not_the_first_that_was_done() -> None:
+def test_first_find_in_the_order_of_runs_counts() -> None:
     result = look(Canned(failing=[5, 6, 7]))
     assert (result.found_after, result.text) == (6, "of seed 5")
     assert result.command == "strandline simulate --seed 5 --mutation M11"
@@ -110,13 +110,13 @@ def test_the_search_ends_with_the_find() -> None:
     assert max(replay.seed for replay in canned.seen) <= 12
 
 
-def test_a_run_that_fails_without_the_mutation_as_well_is_no_find() -> None:
+def test_run_that_also_fails_without_the_mutation_is_no_find() -> None:
     result = look(Canned(failing=[9], failing_anyway=[2]))
     assert result.found_after == 10
     assert result.no_finds == ["strandline simulate --seed 2 --mutation M11"]
 
 
-def test_what_is_not_found_is_said_to_be_not_found() -> None:
+def test_unfound_mutation_is_reported_as_not_found() -> None:
     result = look(Canned(failing=[]), runs=10)
     assert (result.found_after, result.runs) == (None, 10)
     row = Row("M11", "the meaning", result, result)
@@ -152,7 +152,7 @@ def test_a_mutation_that_is_not_found_has_exit_code_3(tmp_path: Path) -> None:
     assert main(["M10", "--ways", "scenarios", "--seeds", "2", "--workers", "1", "--folder", str(tmp_path)]) == 3
 
 
-def test_a_number_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_number_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["M77"]) == 2
     assert "did you mean M23?" in capsys.readouterr().err
     with pytest.raises(UsageError, match="eligible leader replicas"):

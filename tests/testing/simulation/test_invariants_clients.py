@@ -50,7 +50,7 @@ def test_i8_a_record_at_the_high_watermark(at: Bench):
         reads.on_records(at.replica(1), 1, stored(at, 1))
 
 
-def test_i8_a_record_that_is_not_committed_whatever_the_broker_believes(at: Bench):
+def test_i8_uncommitted_record_is_served(at: Bench):
     at.append(1, "a")
     with breaks("I8", "serves the records 0 to 0 of epoch 0, committed is"):
         reads.on_records(at.replica(1), 1, stored(at, 1))
@@ -86,7 +86,7 @@ def test_i9_another_record_where_one_was_read(at: Bench):
         reads.on_batch(at.replica(2), 0, 1, 1, 0xABCD)
 
 
-def test_i9_a_position_that_was_reached_is_out_of_range(at: Bench):
+def test_i9_reached_position_is_out_of_range(at: Bench):
     """S13: the new leader's high watermark is old, and it takes the consumer for one from the future."""
     at.replicated("a", "b")
     reads.on_records(at.replica(1), 2, stored(at, 1))
@@ -94,14 +94,14 @@ def test_i9_a_position_that_was_reached_is_out_of_range(at: Bench):
         reads.on_out_of_range(at.ghosts, at.replica(1), 2)
 
 
-def test_what_was_deleted_may_be_out_of_range(at: Bench):
+def test_deleted_offset_may_be_out_of_range(at: Bench):
     at.replicated("a", "b")
     reads.on_records(at.replica(1), 2, stored(at, 1))
     at.log(1).increment_log_start_offset(2)
     reads.on_out_of_range(at.ghosts, at.replica(1), 1)
 
 
-def test_nobody_has_read_so_far(at: Bench):
+def test_position_that_no_consumer_reached_may_be_out_of_range(at: Bench):
     at.replicated("a")
     reads.on_out_of_range(at.ghosts, at.replica(1), 5)
 
@@ -109,7 +109,7 @@ def test_nobody_has_read_so_far(at: Bench):
 # -- I16 ----------------------------------------------------------------------------------------------------------------
 
 
-def test_sequences_that_follow_one_another_are_right_also_after_a_bump(at: Bench):
+def test_consecutive_sequences_are_right_also_after_an_epoch_bump(at: Bench):
     at.replicated("a", "b", producer_id=7, producer_epoch=0, base_sequence=0)
     at.replicated("c", producer_id=7, producer_epoch=0, base_sequence=2)
     at.replicated("d", producer_id=7, producer_epoch=1, base_sequence=0)
@@ -166,7 +166,7 @@ def test_i16_a_name_begins_with_its_first_row(at: Bench):
         at.raise_hw(1, 1)
 
 
-def test_attempts_go_on_behind_one_another_and_work_epochs_begin_again(at: Bench):
+def test_attempts_continue_the_sequence_and_work_epochs_restart_it(at: Bench):
     at.replicated("a", producer_id=FIRST, producer_epoch=0, base_sequence=0)
     at.replicated("b", producer_id=FIRST, producer_epoch=4, base_sequence=1)
     at.replicated("c", producer_id=SECOND, producer_epoch=0, base_sequence=0)
@@ -247,7 +247,7 @@ def broker(node: int = 1, **replicas: Any) -> tuple[Ghosts, Any]:
     return ghosts, server
 
 
-def test_i17_a_waiter_that_was_answered(at: Bench):
+def test_i17_answered_operation_still_waits(at: Bench):
     partition = at.partitions[1]
     ghosts, _ = broker(partitions={partition.key: partition})
     waiter = SimpleNamespace(is_completed=False)
@@ -258,7 +258,7 @@ def test_i17_a_waiter_that_was_answered(at: Bench):
         purgatory.check_deadlines(ghosts)
 
 
-def test_i17_a_broker_that_is_idle_and_keeps_waiters(at: Bench):
+def test_i17_idle_broker_keeps_waiting_operations(at: Bench):
     partition = at.partitions[1]
     ghosts, _ = broker(partitions={partition.key: partition})
     purgatory.check_idle(ghosts)
@@ -283,7 +283,7 @@ def test_i20_a_truncation_below_the_high_watermark_that_is_not_counted(at: Bench
         honesty.on_truncated_below(at.replica(2), 1, 0, 0)
 
 
-def test_i20_a_damage_that_is_not_counted(at: Bench):
+def test_i20_uncounted_damage(at: Bench):
     at.replicated("a")
     at.log(2).mark_corrupt(0)
     assert at.orders.reported == ["damage at 0 on broker 2"]
@@ -291,13 +291,13 @@ def test_i20_a_damage_that_is_not_counted(at: Bench):
         honesty.on_damage(at.replica(2), 0, 1)
 
 
-def test_i20_a_log_directory_that_failed_in_silence(at: Bench):
+def test_i20_unreported_failure_of_a_log_directory(at: Bench):
     honesty.on_log_dir_failed(at.ghosts, 2, 1, True)
     with breaks("I20", "the log directory of broker 2 failed"):
         honesty.on_log_dir_failed(at.ghosts, 2, 0, False)
 
 
-def test_i20_a_loss_that_nobody_told(at: Bench):
+def test_i20_unreported_loss(at: Bench):
     at.replicated("a")
     at.ghosts.permit_loss("more power cuts than promised")
     at.log(2).truncate_to(0)
@@ -374,7 +374,7 @@ def test_the_bench_can_make_batches():
 # -- I25 ----------------------------------------------------------------------------------------------------------------
 
 
-def test_i25_a_start_that_believes_in_an_orderly_stop_that_there_was_not(at: Bench):
+def test_i25_start_trusts_a_false_clean_shutdown_marker(at: Bench):
     disk = object()
     clean_starts.on_loaded(at.ghosts, disk, 1, False)
     clean_starts.on_closing(at.ghosts, disk)

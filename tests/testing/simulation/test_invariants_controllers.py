@@ -64,7 +64,7 @@ def test_i2_a_fenced_broker_in_the_isr(at: Bench):
         at.commit(BrokerRegistrationChangeRecord(3, 2, fenced=FENCE))
 
 
-def test_a_fence_comes_together_with_what_it_takes_from_the_isr(at: Bench):
+def test_fencing_and_its_isr_changes_are_one_batch(at: Bench):
     at.commit(PartitionChangeRecord(TOPIC_ID, 0, isr=(1, 2)), BrokerRegistrationChangeRecord(3, 2, fenced=FENCE))
 
 
@@ -77,7 +77,7 @@ def test_the_last_member_stays_written_down_when_it_dies(at: Bench):
     at.change(isr=(3, 1))
 
 
-def test_i2_a_process_that_nobody_has_proven_complete(at: Bench):
+def test_i2_member_of_the_isr_was_never_proven_complete(at: Bench):
     """It came back, perhaps with an empty disk, and was not taken out of the ISR."""
     with at.flags("I2", "was last known to be complete with 2"):
         at.commit(at.registration_of(3, epoch=at.offset, number=2))
@@ -89,7 +89,7 @@ def test_i3_a_leader_from_outside_of_the_isr(at: Bench):
         at.change(isr=(3,), leader=3)
 
 
-def test_an_unclean_election_that_is_recorded_is_a_possible_loss_that_was_told(at: Bench):
+def test_recorded_unclean_election_counts_as_a_reported_loss(at: Bench):
     at.change(isr=(1, 2))
     at.change(isr=(3,), leader=3, leader_recovery_state=RECOVERING)
     assert at.orders.reported == ["unclean election of broker 3"]
@@ -113,7 +113,7 @@ def test_the_same_process_registers_again_and_keeps_its_epoch(at: Bench):
     at.commit(at.registration_of(3))
 
 
-def test_i14_a_change_of_a_process_that_is_no_more(at: Bench):
+def test_i14_change_of_an_earlier_process(at: Bench):
     with at.flags("I14", "changes broker 3 of epoch 0, which has epoch 2"):
         at.commit(BrokerRegistrationChangeRecord(3, 0, fenced=UNFENCE))
 
@@ -248,7 +248,7 @@ def breaks(invariant: str, text: str) -> Any:
     return pytest.raises(Violation, match=f"^{invariant}: .*{text}")
 
 
-def test_what_a_majority_has_on_its_disks_is_committed(voters: Quorum):
+def test_entry_on_the_disks_of_a_majority_is_committed(voters: Quorum):
     committed(voters)
     assert [entry[:3] for entry in voters.ghosts.metadata.entries] == [(0, 0, 1), (1, 1, 1)]
     assert voters.ghosts.metadata.brokers[1].epoch == 1
@@ -322,7 +322,7 @@ def test_i18_a_second_vote_in_an_epoch(voters: Quorum):
         voters.vote(102, 4, 103, written=(4, 103))
 
 
-def test_i19_a_follower_that_takes_more_for_committed_than_is(voters: Quorum):
+def test_i19_follower_treats_uncommitted_entries_as_committed(voters: Quorum):
     committed(voters)
     voters.append(101, 1, register(2, offset=2))
     voters.copy(101, 102)
@@ -345,7 +345,7 @@ def test_i19_committed_metadata_that_is_truncated(voters: Quorum):
     assert "the committed records 1 to 1" in found.text
 
 
-def test_i19_a_broker_that_applies_what_is_not_committed(voters: Quorum):
+def test_i19_broker_applies_uncommitted_metadata(voters: Quorum):
     committed(voters)
     quorum.on_applied(voters.ghosts, "broker", 1, (1, 1, 1), None)
     with breaks("I19", r"broker 1 applies the metadata batch \(2, 2, 1\)"):
@@ -377,7 +377,7 @@ def test_i19_an_image_that_ends_inside_of_a_batch(voters: Quorum):
     ("snapshot_id", "text"),
     [(SnapshotId(3, 1), "committed is 2"), (SnapshotId(2, 4), "up to 2 of epoch 4, where no such committed batch ends")],
 )
-def test_i19_a_snapshot_of_what_is_not_committed(voters: Quorum, snapshot_id: SnapshotId, text: str):
+def test_i19_snapshot_of_uncommitted_metadata(voters: Quorum, snapshot_id: SnapshotId, text: str):
     committed(voters)
     with breaks("I19", text):
         quorum.on_snapshot(voters.ghosts, 103, snapshot_id, None)
@@ -390,7 +390,7 @@ def test_i19_a_snapshot_with_another_state(voters: Quorum):
         quorum.on_snapshot(voters.ghosts, 103, SnapshotId(2, 1), MetadataImage.EMPTY.apply([], 1, 1).image)
 
 
-def test_a_quorum_that_lost_most_of_its_disks_is_judged_no_more(voters: Quorum):
+def test_quorum_without_most_of_its_disks_is_no_longer_judged(voters: Quorum):
     committed(voters)
     voters.ghosts.permit_loss("two of three disks were replaced")
     voters.elect(103, 5)

@@ -48,7 +48,7 @@ def test_i1_a_follower_that_writes(at: Bench):
         at.append(2, "a", epoch=0)
 
 
-def test_i1_an_epoch_for_which_nobody_was_elected(at: Bench):
+def test_i1_epoch_without_an_elected_leader(at: Bench):
     with at.flags("I19", "names nobody"):
         at.take_role(1, leader_epoch=7, partition_epoch=7)
 
@@ -91,7 +91,7 @@ def test_i4_a_high_watermark_above_a_fork(at: Bench):
         at.raise_hw(1, 2)
 
 
-def test_i4_a_recovery_that_finds_what_nobody_wrote(at: Bench):
+def test_i4_recovery_finds_a_batch_that_was_never_written(at: Bench):
     at.append(1, "a")
     at.copy(1, 2)
     path = "/data/orders-0/00000000000000000000.log"
@@ -111,7 +111,7 @@ def test_i4_files_that_hold_something_else(at: Bench):
         rest.check_bytes(at.replica(1))
 
 
-def test_rotten_bytes_that_nobody_has_read_are_the_disks_doing(at: Bench):
+def test_unread_rotten_bytes_are_no_violation(at: Bench):
     at.append(1, "a")
     path = "/data/orders-0/00000000000000000000.log"
     at.files[1].flip_bit(path, 8 * 65)
@@ -119,7 +119,7 @@ def test_rotten_bytes_that_nobody_has_read_are_the_disks_doing(at: Bench):
     rest.check_bytes(at.replica(1))
 
 
-def test_a_fork_that_the_leader_has_deleted_is_let_go_of_with_the_log_start(at: Bench):
+def test_moving_the_log_start_drops_a_fork_that_the_leader_deleted(at: Bench):
     """The leader's log starts behind the place where the histories part, so it cannot say where that is."""
     at.replicated("a")
     at.append(1, "fork")
@@ -193,7 +193,7 @@ def test_i6_a_committed_record_is_cut_off(at: Bench):
         at.log(2).truncate_to(0)
 
 
-def test_what_is_not_committed_may_be_cut_off(at: Bench):
+def test_uncommitted_records_may_be_truncated(at: Bench):
     at.replicated("a")
     at.append(1, "b")
     at.copy(1, 2)
@@ -210,7 +210,7 @@ def test_a_damaged_replica_repairs_itself_if_others_have_it(at: Bench):
     at.step()
 
 
-def test_i6_a_repair_of_what_nobody_else_has(at: Bench):
+def test_i6_repair_drops_the_only_copy(at: Bench):
     at.replicated("a")
     at.change(isr=(3,), leader=3)
     at.log(3).mark_corrupt(0)
@@ -218,14 +218,14 @@ def test_i6_a_repair_of_what_nobody_else_has(at: Bench):
         at.log(3).truncate_to(0)
 
 
-def test_i6_a_log_that_begins_anew_without_need(at: Bench):
+def test_i6_log_restarts_without_need(at: Bench):
     """Only a leader that has deleted the records makes a follower start behind its own end."""
     at.replicated("a")
     with at.flags("I6"):
         at.log(2).truncate_fully_and_start_at(7)
 
 
-def test_a_follower_begins_anew_where_the_leader_starts(at: Bench):
+def test_follower_restarts_at_the_leaders_log_start(at: Bench):
     at.replicated("a")
     at.append(1, "b", "c")
     at.copy(1, 3)
@@ -236,7 +236,7 @@ def test_a_follower_begins_anew_where_the_leader_starts(at: Bench):
     at.step()
 
 
-def test_a_loss_that_is_permitted_is_none_of_our_business(at: Bench):
+def test_permitted_loss_is_no_violation(at: Bench):
     at.replicated("a")
     at.ghosts.permit_loss("two power cuts", "orders-0")
     at.log(2).truncate_to(0)
@@ -271,7 +271,7 @@ def test_an_epoch_that_wrote_nothing_begins_where_the_next_one_does(at: Bench):
     assert at.log(2).epochs.entries == [(0, 0), (1, 1), (3, 1)]
 
 
-def test_i11_a_record_of_an_epoch_that_is_yet_to_come(at: Bench):
+def test_i11_record_of_a_future_epoch(at: Bench):
     at.orders.leaders[5] = 1
     with at.flags("I11", "records of epoch 5, the newest is 0"):
         at.append(1, "a", epoch=5)
@@ -337,7 +337,7 @@ def test_a_disk_that_comes_back_empty_is_no_violation(at: Bench):
     assert (at.replica(2).path.end, at.replica(2).is_unclean) == (0, True)
 
 
-def test_an_append_that_the_process_did_not_survive_may_be_found_later(at: Bench):
+def test_append_during_which_the_process_died_may_be_found_later(at: Bench):
     """It was written, and the process died before it knew."""
     batch = batch_of("a")
 
@@ -356,7 +356,7 @@ def test_an_append_that_the_process_did_not_survive_may_be_found_later(at: Bench
     assert at.replica(1).path.end == 1
 
 
-def test_a_damage_on_the_disk_is_seen_and_not_blamed_on_the_log(at: Bench):
+def test_damage_by_the_disk_is_not_blamed_on_the_log(at: Bench):
     for value in "abc":
         at.replicated(value)
     at.files[2].flip_bit("/data/orders-0/00000000000000000000.log", 8 * 100)

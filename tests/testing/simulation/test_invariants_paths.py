@@ -15,7 +15,7 @@ def path(*runs: tuple[int, int], start: int = 0) -> Path:
     return made
 
 
-def test_a_path_knows_who_wrote_what():
+def test_path_knows_the_epoch_of_each_record():
     log = path((1, 4), (3, 6))
     assert [log.epoch_at(offset) for offset in range(6)] == [1, 1, 1, 1, 3, 3]
     assert log.holds(3, 1)
@@ -23,7 +23,7 @@ def test_a_path_knows_who_wrote_what():
     assert not log.holds(6, 3), "it ends there"
 
 
-def test_what_was_deleted_below_the_log_start_counts_as_held():
+def test_records_deleted_below_the_log_start_count_as_held():
     log = path((1, 4), (3, 6))
     log.start = 5
     assert log.holds(2, 99)

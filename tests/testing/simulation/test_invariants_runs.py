@@ -202,7 +202,7 @@ async def the_isr_shrinks_below_the_minimum(at: Watched) -> None:
         ("M19", nothing, "I18"),
     ],
 )
-def test_a_guard_that_is_missing_is_noticed(mutation: str, story: Callable[[Watched], Awaitable[None]], invariant: str):
+def test_missing_guard_is_noticed(mutation: str, story: Callable[[Watched], Awaitable[None]], invariant: str):
     with pytest.raises(Violation) as found:
         Watched(1).run(story, mutation=mutation)
     assert found.value.invariant == invariant, found.value
@@ -236,7 +236,7 @@ def test_a_follower_that_truncates_to_its_high_watermark_is_noticed(monkeypatch:
     assert found.value.invariant == "I6"
 
 
-def test_i24_a_cluster_that_does_not_come_to_rest_says_why():
+def test_i24_names_what_keeps_the_cluster_from_rest():
     async def story(at: Watched) -> None:
         at.cluster.isolate(2, at.cluster.controller_ids)
         await asyncio.sleep(3.0)

@@ -27,7 +27,7 @@ def hear(at: Bench, node: int) -> None:
 # -- I10: the true high watermark ---------------------------------------------------------------------------------------
 
 
-def test_what_all_of_the_isr_holds_may_be_committed(at: Bench):
+def test_record_on_the_whole_isr_may_be_committed(at: Bench):
     at.append(1, "a")
     at.copy(1, 2, 3)
     at.raise_hw(1, 1)
@@ -89,7 +89,7 @@ def test_i10_a_leader_that_was_replaced_and_commits_what_its_successor_lacks(at:
         at.raise_hw(1, 1)
 
 
-def test_who_is_down_is_not_asked(at: Bench):
+def test_dead_member_of_the_isr_is_not_checked(at: Bench):
     """It fetched, and died with what it had: its disk is a fault of its own."""
     at.append(1, "a")
     at.copy(1, 2, 3)
@@ -106,7 +106,7 @@ def test_i10_a_followers_high_watermark_above_the_true_one(at: Bench):
         at.raise_hw(2, 1)
 
 
-def test_i10_a_checkpoint_that_knows_too_much(at: Bench):
+def test_i10_checkpoint_is_above_the_true_high_watermark(at: Bench):
     at.append(1, "a")
     at.log(1).high_watermark = 1
     with at.flags("I10"):
@@ -143,7 +143,7 @@ def test_a_new_leaders_fetch_responses_may_carry_an_old_high_watermark(at: Bench
     reads.on_told(at.replica(2), 2, is_answer=True)
 
 
-def test_a_leader_that_was_replaced_tells_old_news(at: Bench):
+def test_replaced_leader_may_tell_old_offsets(at: Bench):
     at.replicated("a")
     elect(at, 2)
     at.append(2, "b")
@@ -153,7 +153,7 @@ def test_a_leader_that_was_replaced_tells_old_news(at: Bench):
     reads.on_told(at.replica(1), 1, is_answer=True)
 
 
-def test_i10_more_is_told_than_is_committed(at: Bench):
+def test_i10_told_high_watermark_exceeds_what_is_committed(at: Bench):
     at.append(1, "a")
     with at.flags("I10", "tells the high watermark 1, the true one is 0"):
         reads.on_told(at.replica(1), 1, is_answer=False)
@@ -183,7 +183,7 @@ def test_i7_a_member_of_the_isr_that_lost_what_is_committed(at: Bench):
         watermark.check_members(at.ghosts, at.orders)
 
 
-def test_who_hears_late_of_an_election_that_is_over_need_not_have_everything(at: Bench):
+def test_late_leader_of_a_past_election_may_lack_records(at: Bench):
     at.change(isr=(1, 2))
     hear(at, 1)
     at.append(1, "a")
@@ -198,7 +198,7 @@ def test_who_hears_late_of_an_election_that_is_over_need_not_have_everything(at:
     watermark.on_leader(at.ghosts, at.replica(3), 1)
 
 
-def test_a_permitted_loss_is_written_down_and_the_leaders_log_is_the_truth(at: Bench):
+def test_permitted_loss_is_noted_and_the_leaders_log_becomes_the_truth(at: Bench):
     at.replicated("a")
     at.replicated("b")
     at.ghosts.permit_loss("the last member of the ISR lost its power")
@@ -269,14 +269,14 @@ def test_i13_a_newcomer_behind_the_true_high_watermark(at: Bench):
         at.change(isr=(1, 2, 3))
 
 
-def test_i13_a_newcomer_that_is_fenced(at: Bench):
+def test_i13_fenced_replica_joins_the_isr(at: Bench):
     at.change(isr=(1, 2))
     at.ghosts.metadata.brokers[3].fenced = True
     with at.flags("I13", "is fenced"):
         at.change(isr=(1, 2, 3))
 
 
-def test_i13_the_process_that_the_leader_saw_is_no_more(at: Bench):
+def test_i13_process_that_the_leader_saw_has_ended(at: Bench):
     """KIP-903: it registered again, with an empty disk, before the proposal arrived."""
     at.change(isr=(1, 2))
     at.orders.accepted[2] = {1: 0, 2: 1, 3: 2}
@@ -285,7 +285,7 @@ def test_i13_the_process_that_the_leader_saw_is_no_more(at: Bench):
         at.change(isr=(1, 2, 3))
 
 
-def test_a_newcomer_that_has_everything_is_welcome(at: Bench):
+def test_complete_replica_may_join_the_isr(at: Bench):
     at.change(isr=(1, 2))
     at.replicated("a")
     at.orders.accepted[2] = {1: 0, 2: 1, 3: 2}

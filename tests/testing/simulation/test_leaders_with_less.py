@@ -34,7 +34,7 @@ async def _last_one(stage: Stage, harm: str) -> int:
 
 
 @pytest.mark.parametrize(("harm", "told"), [("wiped", 1), ("torn", 1), ("power lost", 1), ("only killed", 0)])
-def test_who_leads_with_less_than_it_had_says_so(harm: str, told: int) -> None:
+def test_leader_with_missing_records_reports_it(harm: str, told: int) -> None:
     world = World(7)
     try:
         assert world.run(_last_one(Stage(world), harm)) == told

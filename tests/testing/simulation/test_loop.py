@@ -514,7 +514,7 @@ def test_a_program_does_the_same_on_a_simulated_loop(function: Program, monkeypa
     assert others == [expected] * len(others)
 
 
-def test_a_program_that_waits_takes_no_time() -> None:
+def test_waiting_takes_no_real_time() -> None:
     async def patient(log: Log) -> None:
         began = loop().time()
         await asyncio.sleep(30 * 24 * 3600)
@@ -589,7 +589,7 @@ def test_which_of_several_threads_is_first_is_drawn() -> None:
     assert len({tuple(simulated(threads, seed)) for seed in range(10)}) > 5
 
 
-def test_work_that_is_cancelled_early_may_have_been_begun_or_not() -> None:
+def test_cancelled_work_may_be_done_or_not() -> None:
     async def cancelled(log: Log) -> None:
         loop().run_in_executor(None, log.append, "begun").cancel()
         await asyncio.sleep(1)
@@ -651,7 +651,7 @@ async def ticks(log: Log, every_s: float = 1.0) -> None:
         log.append("finally")
 
 
-def test_a_process_that_dies_does_nothing_any_more_not_even_finally(process: Process) -> None:
+def test_dead_process_runs_no_code_not_even_finally(process: Process) -> None:
     process.machine.spawn(ticks(process.log))
     process.machine.spawn(ticks(process.log))
     process.loop.run_in_executor(None, process.log.append, "thread")
@@ -666,7 +666,7 @@ def test_a_process_that_dies_does_nothing_any_more_not_even_finally(process: Pro
     assert before.count("thread") == 1
 
 
-def test_what_a_dead_process_left_is_thrown_away_with_the_world_and_not_before(process: Process) -> None:
+def test_leftovers_of_a_dead_process_are_dropped_with_the_world(process: Process) -> None:
     """A finalizer that ran when the collector liked would make two runs of a seed differ."""
     process.machine.spawn(ticks(process.log))
     process.run(1.5)
@@ -758,7 +758,7 @@ def test_a_process_that_is_held_up_begins_its_next_turn_later(process: Process) 
     assert 0.5 <= at <= 0.5 + 2 * TURN_S_MAX
 
 
-def test_time_that_a_thread_takes_holds_up_nobody_but_who_waits_for_it(process: Process) -> None:
+def test_time_of_a_thread_holds_up_only_the_task_that_waits_for_it(process: Process) -> None:
 
     async def work() -> None:
         await loop().run_in_executor(None, process.loop.spend, 3.0)
@@ -771,7 +771,7 @@ def test_time_that_a_thread_takes_holds_up_nobody_but_who_waits_for_it(process: 
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.95, 1.05, 2.0])
-def test_a_clock_that_goes_wrong_is_wrong_by_its_rate(rate: float, process: Process) -> None:
+def test_clock_error_follows_its_rate(rate: float, process: Process) -> None:
     process.machine.clock_rate = rate
     began = process.loop.time()
     process.loop.call_later(10, lambda: process.log.append((process.world.now, process.loop.time() - began)))
@@ -797,7 +797,7 @@ def test_a_clock_whose_rate_changes_neither_jumps_nor_lets_a_timer_fire_early(pr
     assert own >= 1001 + 10 - 0.0005
 
 
-def test_an_exception_that_nobody_handles_ends_the_run(process: Process) -> None:
+def test_unhandled_exception_ends_the_run(process: Process) -> None:
     """It is a bug of ours, even where production code would log it and go on."""
     process.loop.call_soon(lambda: 1 / 0)
     with pytest.raises(Unhandled, match=r"node: Exception in callback .*lambda.*ZeroDivisionError"):
@@ -827,7 +827,7 @@ def test_each_process_has_its_own_loop_and_tasks(world: World) -> None:
     assert logs == {1: [(1, {"task of 1"})], 2: [(2, {"task of 2"})]}
 
 
-def test_asyncio_knows_the_tasks_that_live_and_keeps_none_that_is_gone(world: World) -> None:
+def test_asyncio_lists_live_tasks_and_keeps_no_dead_one(world: World) -> None:
     """A worker of a sweep runs thousands of worlds, each with hundreds of tasks."""
     known: list[int] = []
 
@@ -848,7 +848,7 @@ def test_asyncio_knows_the_tasks_that_live_and_keeps_none_that_is_gone(world: Wo
         assert "add" not in vars(registry)
 
 
-def test_what_the_kernel_calls_sees_no_context_of_others(process: Process) -> None:
+def test_kernel_callbacks_see_no_context_variables(process: Process) -> None:
     VALUE.set("of the test")
     try:
         process.loop.io(lambda: process.log.append(VALUE.get()))
@@ -861,7 +861,7 @@ def test_what_the_kernel_calls_sees_no_context_of_others(process: Process) -> No
 @pytest.mark.parametrize(
     "call", ["add_signal_handler", "add_reader", "create_datagram_endpoint", "subprocess_exec", "getaddrinfo"]
 )
-def test_a_door_that_is_not_simulated_is_shut(call: str, process: Process) -> None:
+def test_unsimulated_method_raises(call: str, process: Process) -> None:
 
     async def work() -> None:
         result = getattr(loop(), call)(1, lambda: None)
@@ -882,7 +882,7 @@ def test_an_option_that_is_not_simulated_is_refused(option: str, process: Proces
         process.world.run(work())
 
 
-def test_a_story_that_waits_for_nothing_is_told_so(world: World) -> None:
+def test_story_without_pending_events_raises_out_of_time(world: World) -> None:
 
     async def forever() -> None:
         await loop().create_future()

@@ -46,7 +46,7 @@ def test_without_a_process_nothing_runs_on_it(machine: Machine) -> None:
     assert not machine.is_up
 
 
-def test_each_process_has_its_own_chance(world: World, machine: Machine) -> None:
+def test_each_process_has_its_own_random_numbers(world: World, machine: Machine) -> None:
     _, first, _ = machine.boot()
     machine.crash()
     _, second, _ = machine.boot()
@@ -56,7 +56,7 @@ def test_each_process_has_its_own_chance(world: World, machine: Machine) -> None
     assert one == third != other
 
 
-def test_what_is_on_the_disk_outlives_a_crash_and_what_was_not_synced_may_not_outlive_a_power_cut() -> None:
+def test_power_cut_may_drop_unsynced_bytes_and_a_crash_drops_none() -> None:
     survived = set()
     for seed in range(10):
         with closing(World(seed)) as world:
@@ -125,7 +125,7 @@ def test_a_disk_that_takes_time_holds_its_process_up(world: World, machine: Mach
     assert all(2.0 <= at <= 2.01 for at in log)
 
 
-def test_wall_clocks_may_be_wrong_and_jump_and_others_do_not_notice(world: World, machine: Machine) -> None:
+def test_wall_clocks_may_jump_without_effect_on_other_machines(world: World, machine: Machine) -> None:
     loop, doors, _ = machine.boot()
     world.run(world.sleep(10))
     assert doors.wall_clock_ms() == EPOCH_MS + 10_000

@@ -685,7 +685,7 @@ def run(function: Callable[[], Any]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("function", [f for f in DRIVES if f is not a_day], ids=lambda f: f.__name__)
-def test_what_production_code_goes_through_is_counted(function: Callable[[], object]) -> None:
+def test_events_of_production_code_are_counted(function: Callable[[], object]) -> None:
     counts = run(function)
     assert [name for name in DRIVES[function] if not counts[name]] == []
 
@@ -710,7 +710,7 @@ def test_nothing_is_counted_when_nothing_happens() -> None:
     assert not any(run(lambda: None).values())
 
 
-def test_no_mark_is_called_what_another_one_waits_for() -> None:
+def test_mark_names_and_waiting_names_are_disjoint() -> None:
     assert not set(MARKS) & set(WAITING)
     assert all(re.fullmatch(r"[a-z_]+\.[a-z_]+", name) for name in (*MARKS, *WAITING))
     assert all(mark.meaning and mark.reach in (SWEEP, RARE, SCENARIO) for mark in MARKS.values())
@@ -728,7 +728,7 @@ def test_every_line_that_a_mark_waits_for_is_written_somewhere() -> None:
     assert sorted(kind for kind in waited_for if kind.removeprefix("log.") not in written) == []
 
 
-def test_a_sweep_is_told_what_it_has_missed() -> None:
+def test_missing_lists_the_marks_at_zero() -> None:
     one, other = dict.fromkeys(MARKS, 1), dict.fromkeys(MARKS, 2)
     assert missing(total([one, other])) == []
     assert total([one, other])["isr.shrunk"] == 3
@@ -756,14 +756,14 @@ def test_events_of_other_traces_are_not_ours() -> None:
     assert ours.counts() == {"isr.expanded": 1, "isr.shrunk": 2}
 
 
-def test_whoever_feeds_events_himself_needs_no_trace() -> None:
+def test_marks_count_events_without_a_trace() -> None:
     marks = Marks(table(OnEvent("isr.shrunk", lambda fields: fields["isr"] == [1])))
     marks.on_event("isr.shrunk", 1, "orders-0", {"isr": [1, 2]})
     marks.on_event("isr.shrunk", 1, "orders-0", {"isr": [1]})
     assert marks.counts == {"it.happened": 1}
 
 
-def test_a_watched_function_does_what_it_did_and_is_itself_again() -> None:
+def test_watched_function_is_unchanged_and_restored() -> None:
     """Its result, its error, and in the end the very same function: a mark must change nothing."""
     before = vars(ProducerStates)["check"]
     seen: list[str] = []
@@ -779,7 +779,7 @@ def test_a_watched_function_does_what_it_did_and_is_itself_again() -> None:
     assert vars(ProducerStates)["check"] is before
 
 
-def test_what_ends_a_simulated_process_is_no_news_of_it() -> None:
+def test_death_of_a_process_is_not_counted_as_a_raise() -> None:
     """Of an operation in which the process died nothing is known to have happened."""
     files = MemoryFiles()
 
@@ -806,6 +806,6 @@ def test_what_ends_a_simulated_process_is_no_news_of_it() -> None:
         ("controller.raft.node:RaftNode.become_leader", "inherited"),
     ],
 )
-def test_what_cannot_be_watched_is_refused(target: str, reason: str) -> None:
+def test_unwatchable_function_is_rejected(target: str, reason: str) -> None:
     with pytest.raises(TypeError, match=reason):
         resolve(target)

@@ -29,6 +29,6 @@ def test_a_guard_comes_back_also_when_the_run_fails() -> None:
     assert [vars(owner)[name] for owner, name, _ in patches] == before
 
 
-def test_a_mutation_that_there_is_not_is_refused() -> None:
+def test_unknown_mutation_is_rejected() -> None:
     with pytest.raises(UsageError, match="there is no mutation 'M99'"), applied("M99"):
         pass

@@ -309,7 +309,7 @@ def test_bytes_arrive_in_order_once_or_the_connection_ends(
 
 
 @pytest.mark.parametrize("way", [{}, {"there": False}, {"back": False}], ids=["both ways", "no way back", "no way there"])
-def test_bytes_that_nobody_acknowledges_end_the_connection_after_half_a_minute(two: Two, way: dict[str, bool]) -> None:
+def test_unacknowledged_bytes_end_the_connection_after_half_a_minute(two: Two, way: dict[str, bool]) -> None:
     """`tune_socket` asks for that. On a one-way cut the bytes may have arrived; whoever sent them does not know."""
 
     async def story() -> None:
@@ -327,7 +327,7 @@ def test_bytes_that_nobody_acknowledges_end_the_connection_after_half_a_minute(t
     two.world.run(story())
 
 
-def test_who_has_asked_for_no_bound_waits_for_a_quarter_of_an_hour(world: World) -> None:
+def test_connection_without_a_bound_waits_a_quarter_of_an_hour(world: World) -> None:
     """Linux' own bound. A socket of ours that is not tuned would be found out by this."""
     two = Two(world, is_tuned=False)
 
@@ -342,7 +342,7 @@ def test_who_has_asked_for_no_bound_waits_for_a_quarter_of_an_hour(world: World)
     world.run(story(), limit_s=2000)
 
 
-def test_what_waited_for_the_heal_arrives_after_it_when_it_is_sent_again(two: Two) -> None:
+def test_bytes_lost_before_the_heal_arrive_with_their_next_retry(two: Two) -> None:
     async def story() -> None:
         a, b = await two.open()
         two.cut()
@@ -357,7 +357,7 @@ def test_what_waited_for_the_heal_arrives_after_it_when_it_is_sent_again(two: Tw
     two.world.run(story())
 
 
-def test_what_is_on_its_way_when_a_link_is_cut_does_not_arrive(two: Two) -> None:
+def test_cut_link_drops_segments_on_their_way(two: Two) -> None:
     """A story that cuts a link means: from now on nothing."""
 
     async def story() -> None:
@@ -413,7 +413,7 @@ def test_an_idle_connection_outlives_a_short_cut_and_an_untuned_one_every_cut(wo
     world.run(story(), limit_s=2000)
 
 
-def test_a_connection_that_somebody_between_has_forgotten_is_silent_and_others_are_not(two: Two) -> None:
+def test_muted_connection_is_silent_and_others_are_not(two: Two) -> None:
     """Half open: nobody is told. A new connection works."""
 
     async def story() -> None:
@@ -433,7 +433,7 @@ def test_a_connection_that_somebody_between_has_forgotten_is_silent_and_others_a
 # -- processes and machines that end ----------------------------------------------------------------------------------
 
 
-def test_the_peer_of_a_process_that_dies_is_told_at_once(two: Two) -> None:
+def test_peer_of_a_dying_process_is_notified_at_once(two: Two) -> None:
     async def story() -> None:
         a, b = await two.open()
         do(two.b, b.write, 1000)
@@ -445,7 +445,7 @@ def test_the_peer_of_a_process_that_dies_is_told_at_once(two: Two) -> None:
     two.world.run(story())
 
 
-def test_what_the_kernel_had_taken_arrives_although_its_process_died_and_what_it_had_not_does_not(two: Two) -> None:
+def test_only_bytes_in_the_kernel_arrive_after_the_process_died(two: Two) -> None:
     async def story() -> None:
         a, b = await two.open()
         do(two.a, a.transport.pause_reading)
@@ -459,7 +459,7 @@ def test_what_the_kernel_had_taken_arrives_although_its_process_died_and_what_it
     two.world.run(story())
 
 
-def test_what_it_had_not_read_makes_its_end_a_reset(two: Two) -> None:
+def test_close_with_unread_bytes_is_a_reset(two: Two) -> None:
     async def story() -> None:
         a, b = await two.open()
         do(two.b, b.transport.pause_reading)
@@ -555,7 +555,7 @@ def test_a_paused_process_sends_nothing_that_its_kernel_has_not_taken(two: Two) 
     two.world.run(story())
 
 
-def test_what_is_written_after_waiting_for_the_disk_leaves_after_it_and_dies_with_the_process(two: Two) -> None:
+def test_writes_after_a_disk_wait_leave_later_and_die_with_the_process(two: Two) -> None:
     async def story() -> None:
         a, b = await two.open()
 
@@ -592,7 +592,7 @@ async def outcome(attempt: Awaitable[Any]) -> type[BaseException] | None:
     return None
 
 
-def test_an_address_of_nobody_leads_nowhere(two: Two) -> None:
+def test_connect_to_an_unused_address_fails(two: Two) -> None:
     async def story() -> None:
         assert await outcome(two.world.join(two.start_connecting("10.9.9.9"))) is OSError
         assert await outcome(two.world.join(two.start_connecting("nobody"))) is socket.gaierror
@@ -601,7 +601,7 @@ def test_an_address_of_nobody_leads_nowhere(two: Two) -> None:
 
 
 @pytest.mark.parametrize("state", ["no process", "no server", "server is gone"])
-def test_a_machine_with_power_refuses_where_nobody_listens(two: Two, state: str) -> None:
+def test_machine_refuses_connections_to_unused_ports(two: Two, state: str) -> None:
     async def story() -> None:
         if state == "no process":
             two.b.crash()
@@ -912,7 +912,7 @@ def test_a_held_message_lets_pass_what_is_in_front_of_it_and_holds_up_what_is_be
     two.world.run(story())
 
 
-def test_a_response_is_known_by_its_request_even_if_nobody_watched_then(two: Two) -> None:
+def test_response_has_its_api_even_if_the_request_was_not_watched(two: Two) -> None:
     service = Service(two)
 
     async def story() -> None:
@@ -931,7 +931,7 @@ def test_a_response_is_known_by_its_request_even_if_nobody_watched_then(two: Two
     two.world.run(story())
 
 
-def test_what_is_held_of_a_process_that_dies_is_lost_and_one_that_closes_still_sends_it(two: Two) -> None:
+def test_held_messages_are_lost_by_death_and_sent_after_close(two: Two) -> None:
     service = Service(two)
 
     async def story() -> None:
@@ -993,7 +993,7 @@ def test_a_break_may_be_a_matter_of_chance(two: Two) -> None:
     two.world.run(story())
 
 
-def test_connections_between_two_machines_can_be_reset_and_both_ends_are_told(two: Two) -> None:
+def test_reset_between_two_machines_notifies_both_ends(two: Two) -> None:
     async def story() -> None:
         pairs = [await two.open() for _ in range(3)]
         assert two.network.connections == 3

@@ -61,7 +61,7 @@ def test_swarms_differ() -> None:
     assert max(sizes) > len(FAULTS) * 0.7
 
 
-def test_whatever_is_drawn_is_a_configuration_that_the_servers_take() -> None:
+def test_drawn_settings_are_valid_configurations() -> None:
     voters = "101@h:1"
     for seed in SEEDS:
         options = draw_options(seed)

@@ -107,7 +107,7 @@ def test_a_random_run_has_a_page_a_story_and_a_picture() -> None:
     assert "I6 is violated" in render(report.trace, "Seed 3", about={"options": report.options}, violation=Violation("I6", "so"))
 
 
-def test_a_run_whose_trace_was_a_ring_is_told_from_what_is_left() -> None:
+def test_page_of_an_incomplete_trace_begins_in_the_middle() -> None:
     """That is what a sweep has in its hands when a seed fails."""
     report = run_seed(3, until_s=3.0)
     assert report.trace is not None

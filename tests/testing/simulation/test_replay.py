@@ -34,7 +34,7 @@ def test_the_difference_to_what_was_drawn_makes_the_same_options_again(change: o
         assert changed(drawn, json.loads(json.dumps(difference(options, drawn)))) == options
 
 
-def test_what_was_drawn_needs_no_words() -> None:
+def test_drawn_options_need_no_arguments() -> None:
     options = draw_options(5)
     assert difference(options, options) == {}
     assert Replay.of(5, options).command == "strandline simulate --seed 5"
@@ -62,7 +62,7 @@ def test_the_kinds_of_a_changed_plan_are_those_that_it_has() -> None:
     assert Replay.of(seed, left).changes == {"faults": [one.number]}
 
 
-def test_kinds_that_are_not_those_of_the_plan_are_told_in_the_order_in_which_they_are_drawn() -> None:
+def test_changed_kinds_keep_the_order_of_drawing() -> None:
     """A command that names them otherwise each time could not be compared with another one."""
     seed = next(seed for seed in SEEDS if len(draw_options(seed).kinds) >= 8 and draw_options(seed).faults)
     drawn = draw_options(seed)
@@ -88,7 +88,7 @@ def test_a_replay_goes_through_json() -> None:
         assert Replay.from_dict(json.loads(json.dumps(replay.as_dict()))) == replay
 
 
-def test_null_takes_a_setting_away_and_others_stay() -> None:
+def test_null_removes_a_setting_and_others_stay() -> None:
     drawn = draw_options(1)
     options = changed(drawn, {"settings": {"replica.lag.time.max.ms": None, "num.replica.fetchers": 3}})
     assert "replica.lag.time.max.ms" not in options.settings

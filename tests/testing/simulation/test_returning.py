@@ -39,7 +39,7 @@ def test_a_leadership_comes_back_while_a_follower_or_a_message_of_before_is_kept
     ("kind", "mutation", "invariants"),
     [("wiped_voter", "M23", ("I19",)), ("stop_power", "M21", ("I25",))],
 )
-def test_a_guard_that_is_gone_is_missed(kind: str, mutation: str, invariants: tuple[str, ...]) -> None:
+def test_removed_guard_is_noticed(kind: str, mutation: str, invariants: tuple[str, ...]) -> None:
     found = next((v["invariant"] for report in runs(kind, mutation) for v in report.violations[:1]), None)
     assert found in invariants
 

@@ -20,7 +20,7 @@ def test_another_seed_is_another_run() -> None:
     assert run_seed(3).trace_sha256 != run_seed(4).trace_sha256
 
 
-def test_a_seed_under_the_budget_ends_well_and_says_what_it_did() -> None:
+def test_seed_within_the_budget_passes_and_reports_its_faults() -> None:
     report = run_seed(3)
     assert report.verdict == "ok"
     assert report.acked > 0

@@ -10,7 +10,7 @@ from strandline.testing.simulation.scenarios import requests, run_scenario
 from strandline.testing.simulation.story.story import narrate
 
 
-def test_a_copy_of_several_epochs_is_told_with_each_of_them() -> None:
+def test_copy_of_several_epochs_is_reported_per_epoch() -> None:
     """In S03 broker 2 fetches, in one response, records of the epochs 0 and 2. A page that gave all of them the epoch of the
     last would show two logs that part where they are the same."""
     report = run_scenario("S03", 0, full_trace=True)
@@ -24,6 +24,6 @@ def test_a_copy_of_several_epochs_is_told_with_each_of_them() -> None:
     assert narrate(report.trace).count("here the histories part") == 2
 
 
-def test_the_scenario_of_the_page_is_the_one_that_is_played() -> None:
+def test_scenario_in_the_docs_is_the_source() -> None:
     page = Path(__file__).parents[3] / "docs/simulation.md"
     assert indent(inspect.getsource(requests.s34), "    ") in page.read_text()

@@ -28,7 +28,7 @@ def test_time_jumps_to_the_next_entry_and_never_goes_back() -> None:
     assert seen == [0.0, 1.0, 2.0, 3.0]
 
 
-def test_what_is_made_for_a_time_that_has_passed_happens_now() -> None:
+def test_entry_for_a_past_time_happens_now() -> None:
     scheduler = make()
     seen: list[float] = []
     scheduler.at(5.0, lambda: scheduler.at(1.0, lambda: seen.append(scheduler.now)))
@@ -54,7 +54,7 @@ def test_entries_of_one_time_come_in_an_order_of_the_seed() -> None:
     assert order(1) != sorted(order(1)) == list(range(20))
 
 
-def test_what_is_first_comes_before_all_others_of_its_time() -> None:
+def test_first_comes_before_other_entries_of_its_time() -> None:
     scheduler, seen = make(), []
 
     def begin() -> None:
@@ -69,7 +69,7 @@ def test_what_is_first_comes_before_all_others_of_its_time() -> None:
     assert scheduler.now == 1.0
 
 
-def test_a_cancelled_entry_is_never_called_whoever_cancels_it_and_when() -> None:
+def test_cancelled_entry_is_never_called() -> None:
     scheduler, seen = make(), []
     late = scheduler.at(2.0, seen.append, "late")
     scheduler.at(1.0, cancel, late)
@@ -124,7 +124,7 @@ def test_a_run_that_turns_without_end_in_one_moment_is_stopped() -> None:
         scheduler.run(lambda: False, steps_max=1000)
 
 
-def test_a_failure_ends_the_run_although_the_code_that_met_it_swallowed_it() -> None:
+def test_failure_ends_the_run_even_if_code_swallowed_it() -> None:
     """An invariant fires inside production code, which may well catch what it raises."""
     scheduler, seen = make(), []
 
@@ -145,7 +145,7 @@ def test_a_failure_ends_the_run_although_the_code_that_met_it_swallowed_it() -> 
     assert seen == []
 
 
-def test_who_watches_is_asked_after_each_entry_that_may_have_changed_something() -> None:
+def test_after_step_follows_each_entry_that_is_not_quiet() -> None:
     scheduler, asked = make(), []
     scheduler.after_step.append(lambda: asked.append(scheduler.now))
     scheduler.at(1.0, lambda: None)

@@ -55,7 +55,7 @@ def test_a_log_that_begins_later_has_lost_its_oldest_epochs() -> None:
     assert str(replica) == "100@e3"
 
 
-def test_what_was_not_kept_is_unknown_and_not_guessed() -> None:
+def test_dropped_events_leave_unknown_epochs() -> None:
     """A ring of events begins in the midst of a log."""
     replica = Replica(1)
     replica.append(500, 509, 4)
@@ -81,7 +81,7 @@ def test_a_dead_broker_neither_leads_nor_follows() -> None:
     assert (picture.replicas[ORDERS][1].leads, picture.replicas[ORDERS][2].follows) == (None, (1, 1))
 
 
-def test_of_several_faults_the_one_that_ends_is_the_one_that_was_meant() -> None:
+def test_fault_end_refers_to_the_matching_fault() -> None:
     told = Told()
     told.emit("fault.begin", 0, fault="cut", a=1, b=2)
     told.emit("fault.begin", 0, fault="cut", a=1, b=3)
@@ -145,7 +145,7 @@ def test_each_event_is_a_sentence_in_the_words_of_kafka(kind: str, node: int, fi
     assert sentence(Told(), kind, node, ORDERS, **fields) == expected
 
 
-def test_an_event_without_its_fields_is_told_all_the_same() -> None:
+def test_event_with_missing_fields_has_a_sentence() -> None:
     """A page about a bug must not fail because of one more."""
     assert sentence(Told(), "log.truncated", 2, ORDERS) == "broker 2: log.truncated of orders-0"
 
@@ -218,7 +218,7 @@ def test_a_disk_that_lies_is_told_by_what_it_does(fields: dict[str, object], exp
         ({"fault": "left out: cut"}, "broker 2 is cut off from everybody, and stays so while the others heal"),
     ],
 )
-def test_one_is_told_as_one_and_many_as_many(fields: dict[str, object], expected: str) -> None:
+def test_singular_and_plural(fields: dict[str, object], expected: str) -> None:
     assert sentence(Told(), "fault.begin", 2, victim=2, **fields) == expected
 
 
@@ -281,7 +281,7 @@ def page(trace: Trace | None = None, **kwargs: object) -> str:
     return tell(trace or kip_101(), violated, 4711, "S01", **kwargs)  # type: ignore[arg-type]
 
 
-def test_a_failed_run_tells_what_when_and_how_to_see_it_again() -> None:
+def test_page_of_a_failure_has_violation_time_and_command() -> None:
     text = page(options={"brokers": 2, "faults": ["cut", "lossy crash"]}, replay="--until 13")
     assert text.startswith("I6 is violated: broker 2 truncated orders-0 to 1, and offset 1 of epoch 1 is committed\n")
     assert f"I6: {MEANINGS['I6']}." in text
@@ -294,7 +294,7 @@ def test_a_failed_run_tells_the_last_events_with_their_times() -> None:
     assert "\n    12.301 s  broker 2 truncates orders-0 from 2 to 1\n" in page()
 
 
-def test_a_failed_run_tells_who_was_dead_and_who_was_cut_off() -> None:
+def test_page_of_a_failure_lists_dead_and_isolated_nodes() -> None:
     text = page()
     assert "  broker 1: dead since 12.302 s, without what it had not flushed\n" in text
     assert "  broker 2: cut (controller 101) since 11.001 s\n" in text
@@ -350,7 +350,7 @@ def test_a_scenario_is_told_under_its_headings_with_a_picture_after_each() -> No
         assert "  offset " in chapter
 
 
-def test_what_is_repeated_is_said_once() -> None:
+def test_repeated_events_become_one_sentence() -> None:
     """Ten records make a hundred events, and four sentences."""
     chapter = narrate(kip_279()).split("\n1. ")[1].split("\n2. ")[0]
     assert re.findall(r" s  (.*)", chapter) == [
@@ -361,7 +361,7 @@ def test_what_is_repeated_is_said_once() -> None:
     ]
 
 
-def test_what_is_gathered_does_not_pass_by_what_it_depends_on() -> None:
+def test_gathered_events_stay_on_their_side_of_a_truncation() -> None:
     """Records before and after a truncation are two sentences, one on each side of it."""
     told = Told()
     told.copies(2, 0, 11, 1)
@@ -387,13 +387,13 @@ def test_noise_is_left_out() -> None:
         assert noise not in text
 
 
-def test_what_had_to_hold_and_did_not_is_told() -> None:
+def test_failed_check_of_a_story_is_on_the_page() -> None:
     told = Told()
     told.emit("scenario.must", 0, text="broker 3 goes on at offset 12", holds=False)
     assert "IT DOES NOT HOLD: broker 3 goes on at offset 12" in narrate(told.trace)
 
 
-def test_what_held_again_and_again_is_not_told_each_time() -> None:
+def test_many_checks_that_held_are_counted() -> None:
     """A scenario of three hundred writes says of each that it was acknowledged."""
     told = Told()
     for number in range(300):

@@ -187,7 +187,7 @@ def test_memory_is_told_by_process_from_the_moment_it_is_warm() -> None:
 # -- what is kept -----------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_failed_is_kept_and_comes_first_until_it_is_mended(tmp_path: Path) -> None:
+def test_failed_run_is_kept_and_comes_first_until_it_passes(tmp_path: Path) -> None:
     keep = tmp_path / "failed.jsonl"
     told: list[str] = []
     tally = Sweep(1, keep=keep, tell=told.append).run([BROKEN, Replay(0, "S03")])

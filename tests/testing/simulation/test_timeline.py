@@ -240,7 +240,7 @@ async def test_the_tip_stays_inside_the_picture(page: Page, tmp_path: Path) -> N
             assert tip["right"] <= chart["right"] + 1
 
 
-async def test_the_keyboard_goes_from_event_to_event_and_says_them(page: Page, tmp_path: Path) -> None:
+async def test_keyboard_moves_between_events_and_announces_them(page: Page, tmp_path: Path) -> None:
     """Whoever cannot use a mouse, or cannot see, hears the same."""
     await opened(page, tmp_path, kip_279())
     await page.run("document.querySelector('#chart').focus()")
@@ -312,7 +312,7 @@ async def test_without_focus_the_wheel_scrolls_the_page(page: Page, tmp_path: Pa
     assert await page.run("document.querySelector('#where i').style.width") == "100%"
 
 
-async def test_the_table_has_the_events_and_narrows_to_what_is_looked_for(page: Page, tmp_path: Path) -> None:
+async def test_table_has_the_events_and_filters_them(page: Page, tmp_path: Path) -> None:
     await opened(page, tmp_path, kip_279())
     everything = len(await texts(page, "#rows tr.row"))
     assert everything == kip_279().emitted - len(kip_279().events(kinds="raft."))
@@ -351,7 +351,7 @@ async def test_the_story_is_read_under_the_picture(page: Page, tmp_path: Path) -
     assert (await texts(page, "#chapter"))[0].startswith("3Broker 1 falls silent")
 
 
-async def test_warnings_are_in_the_table_and_what_else_is_logged_only_when_asked_for(page: Page, tmp_path: Path) -> None:
+async def test_table_shows_warnings_and_other_lines_on_request(page: Page, tmp_path: Path) -> None:
     await opened(page, tmp_path, kip_101())
     rows = await texts(page, "#rows tr.row")
     assert [row for row in rows if "fetcher.connection_lost" in row]
@@ -433,7 +433,7 @@ async def test_the_page_fits_every_window(page: Page, tmp_path: Path, width: int
     assert await page.run("document.querySelectorAll('.lane').length") == 3
 
 
-async def test_a_violation_is_said_and_marked(page: Page, tmp_path: Path) -> None:
+async def test_violation_is_printed_and_marked(page: Page, tmp_path: Path) -> None:
     await opened(page, tmp_path, kip_101(), violation=Violated())
     assert "I6 is violated. broker 2 truncated <orders-0> to 1 & offset 1 is committed" in (await texts(page, ".violation"))[0]
     assert await texts(page, ".violated text") == ["I6 is violated"]

@@ -156,7 +156,7 @@ def test_fields_are_plain_values(value: object, expected: object) -> None:
     assert type(plain(value)) is type(expected)
 
 
-def test_an_object_without_a_repr_of_its_own_does_not_tell_its_address() -> None:
+def test_default_repr_does_not_reveal_an_address() -> None:
     assert "0x7" not in plain(object())
 
 
@@ -185,7 +185,7 @@ def test_a_quiet_partition_keeps_its_events_beside_a_busy_one() -> None:
     assert [event.fields["hw"] for event in trace.events("quiet-0")] == [1]
 
 
-def test_what_is_kept_is_bounded_and_it_is_known_that_something_is_missing() -> None:
+def test_trace_is_bounded_and_knows_that_it_is_incomplete() -> None:
     """Memory stays flat over ten thousand seeds; a page made of a part of the events says that it is."""
     trace = Trace(Clock())
     for number in range(30_000):
@@ -240,7 +240,7 @@ def test_a_trace_survives_its_file(tmp_path: Path) -> None:
     assert (again.now(), again.about["seed"]) == (1 / 3, 42)
 
 
-def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_no_trace_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_text('{"event": "node.started"}\n')
     (tmp_path / "empty.jsonl").write_text("")
     for name in ("other", "empty"):
@@ -285,11 +285,11 @@ def test_lines_below_the_level_cost_no_event() -> None:
     assert logged("debug").events() == []
 
 
-def test_what_differs_between_two_processes_is_left_out_of_a_line() -> None:
+def test_line_omits_what_differs_between_processes() -> None:
     assert logged(pid=1).sha256() == logged(pid=2).sha256() == logged(timestamp="now").sha256()
 
 
-def test_an_error_that_was_logged_is_told_with_where_it_came_from_and_without_paths_of_this_machine() -> None:
+def test_logged_error_has_its_origin_without_local_paths() -> None:
     trace = Trace(Clock())
     with captured_logs(trace):
         try:
@@ -299,7 +299,7 @@ def test_an_error_that_was_logged_is_told_with_where_it_came_from_and_without_pa
             structlog.get_logger().error("loop.callback_failed", exc_info=error)
     for event in trace.events():
         assert event.fields["exception"] == "ValueError: no such epoch"
-        assert re.fullmatch(r"simulation/test_trace.py:\d+ test_an_error_that_was_logged\w+", event.fields["raised_in"])
+        assert re.fullmatch(r"simulation/test_trace.py:\d+ test_logged_error\w+", event.fields["raised_in"])
     assert len(trace.events()) == 2
 
 

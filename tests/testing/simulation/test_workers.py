@@ -66,7 +66,7 @@ def test_a_process_that_has_grown_too_large_is_replaced_and_its_run_counts() -> 
     assert [d.violation for d in done] == [None, None]
 
 
-def test_what_goes_wrong_in_the_simulator_itself_is_a_failure_with_its_traceback() -> None:
+def test_error_in_the_simulator_is_a_failure_with_its_traceback() -> None:
     with Workers(1) as workers:
         (done,) = workers.run([Job(Replay(0, "S99"))])
     assert done.violation is not None

@@ -43,7 +43,7 @@ def test_a_client_that_dies_is_replaced_by_another_one() -> None:
     assert started
 
 
-def test_the_administrator_makes_topics_come_and_go() -> None:
+def test_administrator_creates_and_deletes_topics() -> None:
     options = quiet(
         3,
     )
@@ -53,7 +53,7 @@ def test_the_administrator_makes_topics_come_and_go() -> None:
     assert len(created) > 1
 
 
-def test_retention_takes_old_records_and_nobody_calls_that_a_loss() -> None:
+def test_records_deleted_by_retention_are_no_loss() -> None:
     options = quiet(4)
     topic = dataclasses.replace(
         options.topics[0], configs={**options.topics[0].configs, "retention.bytes": 1000, "segment.bytes": 1000}
@@ -137,7 +137,7 @@ def side_topic(brokers: Brokers) -> tuple[SideTopic, list[str]]:
     return SideTopic(SimpleNamespace(options=options, problems=problems), brokers, {}), problems  # type: ignore[arg-type]
 
 
-async def test_a_topic_that_nobody_deleted_is_no_new_generation() -> None:
+async def test_undeleted_topic_is_no_new_generation() -> None:
     """The broker that was asked for the topics had not heard of it, and the answer that it exists already was lost."""
     brokers = Brokers()
     side, problems = side_topic(brokers)
@@ -188,13 +188,13 @@ async def test_a_new_topic_with_records_of_the_old_one_is_a_problem() -> None:
     assert problems[-1] == "generation 2 of topic side: its first record is b'1 0'"
 
 
-def test_a_lying_client_is_refused_and_nobody_else_notices() -> None:
+def test_lying_client_is_refused_without_effect_on_others() -> None:
     report = run_seed(5, options=quiet(5).replaced(lies=30))
     assert report.verdict == "ok", str(report)
     assert report.acked > 0
 
 
-def test_a_lie_that_is_taken_for_true_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepted_lie_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a leader that looks at no record: the answer says so, or a consumer reads what nobody has written."""
     monkeypatch.setattr("strandline.storage.log.validation.check_records", lambda *args: RecordTimes(*args[2][7:9]))
     monkeypatch.setattr("strandline.storage.log.validation._check_timestamps", lambda *_: None)
