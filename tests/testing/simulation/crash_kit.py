@@ -1,8 +1,8 @@
-"""A process dies in each of its steps on the disk, and what it leaves is looked at: for every story, step and disk.
+"""Lets a process die in each of its steps on the disk, and checks what it leaves: for every story, step and disk.
 
-A story is code over a `Files`, which writes into its `Witness` what it is about to do and what it was promised. It is run
-once to count its steps; then once for each step and each seed, and dies there. Seed 0 is a process that was killed; the
-others are power cuts, each leaving another part of what was not synced.
+A story is code over a `Files`, which writes into its `Witness` what it is about to do and what it was promised. It is run once
+to count its steps; then once for each step and each seed, and dies there. Seed 0 is a process that was killed; the others are
+power cuts, each leaving another part of what was not synced.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A bench for invariants: real logs and partitions of three brokers, with nobody around them.
+"""A bench for invariants: real logs and partitions of three brokers, without servers or clients.
 
-What the controllers commit, what brokers append, copy, truncate and commit is done by hand, so that a test can do it wrong.
-The probes are installed; what a check has to say is taken with `flags`.
+What the controllers commit, what brokers append, copy, truncate and commit is done by hand, so that a test can do it wrong. The
+probes are installed; what a check has to say is taken with `flags`.
 """
 
 from __future__ import annotations

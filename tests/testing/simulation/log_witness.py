@@ -1,4 +1,4 @@
-"""A log, and somebody who writes down all that was ever in it and what of it must still be there after a crash."""
+"""A log with a witness that records everything that was ever in it, and what must still be there after a crash."""
 
 from __future__ import annotations
 

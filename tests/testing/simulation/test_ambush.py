@@ -1,4 +1,4 @@
-"""A message that is kept back until its world is another one: what the guards of epochs are for."""
+"""A message that is held back until its content is out of date: the case for which guards of epochs exist."""
 
 from __future__ import annotations
 

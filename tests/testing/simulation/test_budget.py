@@ -1,4 +1,4 @@
-"""The fault budget: what may be lost, and when no more."""
+"""The fault budget: which losses it permits, and when."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_broker_silent_for_half_a_session_is_no_survivor() -> None:
 
 
 def test_fault_of_the_only_controller_holds_up_all_brokers() -> None:
-    """It hears nobody, and fences one after the other; whoever is left at last may be the one that lost something."""
+    """It hears no heartbeat and fences one broker after the other; the last one left may be the one that lost something."""
 
     async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
         (controller,) = cluster.controller_ids
@@ -170,7 +170,8 @@ def test_a_budget_that_is_not_enforced_permits_losses_and_remembers_it() -> None
 
 
 def test_beside_a_rotten_disk_no_other_disk_loses_anything() -> None:
-    """The only copy of a record would be left with a broker that cannot read it, and nobody could go on (seed 248)."""
+    """The only copy of a record would be left with a broker that cannot read it, and the cluster could not continue (seed
+    248)."""
 
     async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
         budget.rots(1)

@@ -1,4 +1,4 @@
-"""A seed that is not the same run every time is worth nothing: what it found cannot be shown, and what it passed may be luck.
+"""A seed must be the same run every time. Otherwise a failure cannot be shown again, and a pass may be luck.
 
 `make test` and every sweep do some seeds twice; here are a few, and the proof that a difference would be seen.
 """

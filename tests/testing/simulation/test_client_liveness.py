@@ -1,4 +1,4 @@
-"""Clients that have to go on by themselves, whatever became of the broker that they had asked."""
+"""Clients must continue by themselves, whatever happened to the broker that they had asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The production cluster on simulated machines: what lives there lives and ends as real nodes do."""
+"""The production cluster on simulated machines: its nodes start, run and end as real nodes do."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_cluster_starts_and_keeps_what_is_written(world: World, controllers: i
 
 
 def test_nodes_and_clients_can_find_each_other_by_name(world: World) -> None:
-    """As containers do. Who asks a resolver that is silent waits, and nobody else does."""
+    """As containers do. A client that asks a silent resolver waits, and only that client."""
     cluster = SimCluster(world, controllers=3, brokers=3, names=True)
     assert cluster.bootstrap_servers == "broker-1:9092,broker-2:9092,broker-3:9092"
     assert "101@controller-101:9093" in cluster.voters
@@ -254,7 +254,7 @@ def test_node_that_cannot_continue_ends_by_itself(world: World) -> None:
 
 @pytest.mark.parametrize("method", ["start", "stop"])
 def test_a_bug_in_a_start_or_a_stop_ends_the_run(world: World, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    """A real node would end with a traceback. Here nobody would read it, so it has to be heard."""
+    """A real node would end with a traceback. Here no one would read it, so the run has to fail."""
 
     async def bug(server: BrokerServer) -> None:
         raise KeyError("a bug")

@@ -1,4 +1,4 @@
-"""A bit flips on the disk of a partition's leader (S42). The others have the records; nobody should have to call an operator."""
+"""A bit flips on the disk of a partition's leader (S42). The other replicas have the records, so no operator should be needed."""
 
 from __future__ import annotations
 

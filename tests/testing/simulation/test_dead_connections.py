@@ -1,4 +1,5 @@
-"""A connection can be dead and nobody is told. Whoever waits for an answer on it has to leave it, not to ask on it again."""
+"""A connection can be dead without a notice to either end. A client that waits for a response on it must open another one, and
+not send again on it."""
 
 from __future__ import annotations
 

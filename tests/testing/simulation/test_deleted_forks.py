@@ -1,9 +1,9 @@
-"""A follower's fork, and a leader that has deleted the records from which it could be told.
+"""A follower has a fork, and its leader has deleted the records that would show it.
 
 Found by I4 (seed 17 of a torment with `log.retention.bytes`): the histories part below the leader's log start, so the leader
-answers with its log start, and the follower keeps what it has below. Its own log start moves there with the next response.
-But that is written down later, and the files go later still; what a crash brings back must not be a fork that a high
-watermark covers.
+answers with its log start, and the follower keeps what it has below. Its own log start moves there with the next response. But
+that is written down later, and the files go later still; what a crash brings back must not be a fork that a high watermark
+covers.
 """
 
 from __future__ import annotations

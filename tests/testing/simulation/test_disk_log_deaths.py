@@ -1,7 +1,8 @@
-"""A broker dies in each of its steps on the disk, killed or without power: what its log is then.
+"""A broker dies in each of its steps on the disk, killed or without power: what is its log then?
 
-Whatever it was doing, the next start must not fail, must find all that was flushed, must find nothing that was not written
-there in this order by one history of the log, and must say nothing of damage where none was done."""
+Whatever it was doing, the next start must not fail, must find all that was flushed, must find nothing that was not written there
+in this order by one history of the log, and must say nothing of damage where none was done.
+"""
 
 from __future__ import annotations
 
@@ -312,7 +313,7 @@ def test_a_disk_that_fills_up_at_any_byte_costs_no_record(torn: bool) -> None:
 
 
 def test_a_write_that_landed_elsewhere_is_never_served() -> None:
-    """Neither what it did not bring to its place, nor what it destroyed: told as damage, or not there."""
+    """Neither what it did not write to its place, nor what it overwrote: both are reported as damage, or are missing."""
     for seed in range(40):
         disk, witness = SimFiles(Random(seed)), Witness()
         log_dir = open_dir(disk.mount())

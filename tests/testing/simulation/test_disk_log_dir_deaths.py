@@ -22,7 +22,7 @@ X, Y, Z = b"x" * 16, b"y" * 16, b"z" * 16
 class DirWitness:
     def __init__(self) -> None:
         self.directory_id: bytes | None = None
-        """Once it was told to anybody."""
+        """The id of the directory, once another node has received it."""
         self.topics: dict[bytes, Witness] = {}
         """By topic id, all that were ever made."""
         self.current: bytes | None = None

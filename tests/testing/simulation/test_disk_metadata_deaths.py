@@ -162,7 +162,7 @@ def look_at_what_is_left(death: Death | str, disk: SimFiles, witness: Witness) -
 
 
 def check_election(election: ElectionState, witness: Witness) -> None:
-    """The last one that was written, or the one that was about to be. A learner is who has nothing to remember."""
+    """The last election that was written, or the one that was being written. A voter without any state is a learner."""
     assert election in witness.elections or (election == ElectionState(recovering=True) and ElectionState() in witness.elections)
 
 

@@ -1,4 +1,4 @@
-"""The client that lies: no server of a cluster takes a lie for true, or is harmed by one."""
+"""The lying client: no server of a cluster accepts a lie, or is harmed by one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def create_topic(cluster: SimCluster) -> None:
 
 
 def what_it_holds(cluster: SimCluster) -> Any:
-    """Metadata and logs, and who leads the quorum in which epoch."""
+    """Metadata, logs, and the leader and epoch of the quorum."""
     image = cluster.image()
     logs = {(n, p.key): p.log.log_end_offset for n, b in cluster.brokers.items() for p in b.replicas.partitions.values()}
     epochs = {n: controller.quorum.epoch for n, controller in cluster.controllers.items()}

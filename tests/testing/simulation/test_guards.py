@@ -1,4 +1,4 @@
-"""The catalogue of guards fits the source, a guard that is taken out is gone and comes back, and its page is what was found."""
+"""The catalogue of guards fits the source, a guard can be removed and restored, and the page shows the findings."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_numbers_and_meanings_of_the_catalogue_are_unique() -> None:
 
 
 def test_guard_is_removed_and_restored() -> None:
-    """Also for who holds the function: its code is exchanged, not the function."""
+    """Also for other holders of the function: its code object is replaced, not the function."""
     held = Partition.check_leader_epoch
     assert refuses(3)
     with without(GUARDS["G05"]):
@@ -118,7 +118,7 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_every_unnoticed_guard_has_a_reason() -> None:
-    """A survivor without a word is a blind spot that nobody looked at."""
+    """A survivor without a reason is a blind spot that has not been looked into."""
     survivors = {guard.number for guard in table.survivors(found())}
     assert survivors <= set(WHY) <= set(GUARDS)
     assert all(len(reason) > 20 for reason in WHY.values())

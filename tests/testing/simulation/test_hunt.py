@@ -1,4 +1,4 @@
-"""The simulation finds what it is there to find: code with one guard less."""
+"""The simulation finds what it exists to find: code with one guard removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""I8, I9, I16, I17, I20, I23: what leaves a broker, and what it keeps."""
+"""I8, I9, I16, I17, I20, I23: what leaves a broker, and what the broker keeps."""
 
 from __future__ import annotations
 

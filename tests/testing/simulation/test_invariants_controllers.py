@@ -1,4 +1,4 @@
-"""I1, I2, I3, I14, I18, I19: what the controllers agree on, and who knows it."""
+"""I1, I2, I3, I14, I18, I19: what the controllers agree on, and which nodes know it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_i2_an_isr_of_strangers(at: Bench):
 
 
 def test_i2_a_fenced_broker_in_the_isr(at: Bench):
-    """KIP-841: it was fenced, and the partitions that it is in sync with were not told."""
+    """KIP-841: the broker was fenced, and the partitions with it in their ISR were not changed."""
     with at.flags("I2", "broker 3 is fenced and in the ISR [1, 2, 3]"):
         at.commit(BrokerRegistrationChangeRecord(3, 2, fenced=FENCE))
 
@@ -69,7 +69,7 @@ def test_fencing_and_its_isr_changes_are_one_batch(at: Bench):
 
 
 def test_the_last_member_stays_written_down_when_it_dies(at: Bench):
-    """It alone has everything, and nobody else may be elected."""
+    """It alone has every record, and no other broker may be elected."""
     at.change(isr=(3,), leader=3)
     at.commit(PartitionChangeRecord(TOPIC_ID, 0, leader=-1), BrokerRegistrationChangeRecord(3, 2, fenced=FENCE))
     at.commit(at.registration_of(3, epoch=at.offset, number=2))

@@ -1,4 +1,4 @@
-"""I1, I4, I5, I6, I11, I22: each bad history is found, and what is only unlucky is not."""
+"""I1, I4, I5, I6, I11, I22: each bad history is found, and a merely unlucky one is not reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def at() -> Iterator[Bench]:
 
 
 def fail_over(at: Bench, *, leader: int, isr: tuple[int, ...]) -> None:
-    """The controllers name another leader, and he hears of it."""
+    """The controllers elect another leader, and that leader learns it."""
     at.change(isr=isr, leader=leader)
     at.take_role(leader)
 
@@ -37,7 +37,7 @@ def test_i1_two_brokers_that_lead_in_one_epoch(at: Bench):
 
 
 def test_i1_a_broker_that_leads_again_in_the_epoch_of_its_earlier_process(at: Bench):
-    """What the earlier process had in its memory and in the page cache is gone: it must be elected anew."""
+    """What the earlier process had in its memory and in the page cache is gone, so the broker must be elected again."""
     at.start(1, number=2)
     with at.flags("I1", "led already"):
         at.take_role(1)

@@ -1,4 +1,4 @@
-"""A log is a path in the tree of all batches: what can be asked of it."""
+"""A log is a path in the tree of all batches: the questions that a path answers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_paths_of_one_tree_agree_as_far_as_their_batches_are_the_same():
     random = Random(7)
     for _ in range(300):
         logs = [_random_log(random)]
-        for _ in range(3):  # each later leader goes on from some earlier log
+        for _ in range(3):  # each later leader continues some earlier log
             base = random.choice(logs)
             cut = random.randint(0, len(base))
             logs.append(base[:cut] + [len(logs) + 10] * random.randint(0, 5))

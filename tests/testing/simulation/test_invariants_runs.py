@@ -1,4 +1,4 @@
-"""Whole clusters under the eyes of the invariants: sound ones are left alone, ones with a guard less are caught.
+"""Whole clusters with the invariants watching: sound ones pass, and ones with a guard removed are caught.
 
 The bench shows each check a history that breaks it. Here the histories are made by the production code, so what is tested is
 also that the probes sit where things happen, and that whatever a fault may do to a sound cluster is not mistaken for a bug.
@@ -252,7 +252,7 @@ def test_i24_names_what_keeps_the_cluster_from_rest():
 
 
 def test_a_violation_ends_the_run_though_production_code_would_catch_it(monkeypatch: pytest.MonkeyPatch):
-    """A fetcher that meets an exception gives its partition up, and goes on."""
+    """A fetcher that meets an exception drops its partition, and continues."""
 
     def broken(*_: object) -> None:
         raise Violation("I0", "a check was made to fail")

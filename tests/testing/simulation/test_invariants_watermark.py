@@ -1,4 +1,4 @@
-"""I7, I10, I12, I13, I15: what is committed, who has it, what may be acknowledged."""
+"""I7, I10, I12, I13, I15: what is committed, which replicas have it, what may be acknowledged."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_i10_a_high_watermark_beyond_a_member_of_the_isr(at: Bench):
 
 
 def test_i10_the_isr_is_the_controllers_not_the_leaders(at: Bench):
-    """KIP-497: the expansion is committed, and the leader, who does not know it yet, counts on the old ISR."""
+    """KIP-497: the expansion is committed, and the leader, which does not know it yet, counts on the old ISR."""
     at.change(isr=(1, 2))
     hear(at, 1)
     at.replicated("a")
@@ -64,7 +64,7 @@ def test_i10_commits_with_fewer_than_min_insync_replicas(at: Bench):
 
 
 def test_a_leader_that_has_not_heard_of_a_shrink_commits_by_what_it_knows(at: Bench):
-    """Its followers fetched that far while they were in the ISR; whoever is left in it has everything."""
+    """Its followers fetched that far while they were in the ISR; every remaining member has everything."""
     at.append(1, "a")
     at.copy(1, 2, 3)
     at.change(isr=(1,))
@@ -122,7 +122,7 @@ def elect(at: Bench, node: int) -> None:
 
 
 def test_i10_latest_offset_goes_back(at: Bench):
-    """A new leader with an old high watermark must not tell it to who asks for the latest offset."""
+    """A new leader with an old high watermark must not return it to a client that asks for the latest offset."""
     at.append(1, "a", "b")
     at.copy(1, 2, 3)
     at.raise_hw(1, 2)

@@ -1,5 +1,5 @@
-"""While eligible leader replicas are not built, the last in-sync replica leads again whatever became of its disk. Then it has
-to say so: an operator who is told nothing believes that nothing is lost (I20)."""
+"""While eligible leader replicas are not built, the last in-sync replica leads again, whatever happened to its disk. Then it has
+to report a possible loss; without a report an operator believes that nothing is lost (I20)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strandline.testing.simulation.scenarios.stage import Stage
 
 
 async def _last_one(stage: Stage, harm: str) -> int:
-    """How often the last in-sync replica told, when it was back, that it had lost something."""
+    """How often the last in-sync replica reported, when it was back, that it had lost something."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.append(5)
     await stage.until(lambda: stage.hw(2) == 5, what="all know HW 5")

@@ -1,7 +1,7 @@
-"""The simulated loop is taken for asyncio's by all production code, so it must behave as asyncio's does.
+"""All production code takes the simulated loop for asyncio's, so it must behave as asyncio's does.
 
-`PROGRAMS` are run on asyncio's own loop, on uvloop and on a simulated one, and have to log the same. What asyncio leaves
-open, and what only a simulated process can do (die, stand still, have a wrong clock), is checked further down.
+`PROGRAMS` are run on asyncio's own loop, on uvloop and on a simulated one, and have to log the same. What asyncio leaves open,
+and what only a simulated process can do (die, stand still, have a wrong clock), is checked further down.
 """
 
 from __future__ import annotations
@@ -542,7 +542,7 @@ def test_an_eager_task_begins_where_it_is_made() -> None:
 
 
 def test_timers_of_one_moment_fire_in_an_order_of_the_seed() -> None:
-    """asyncio promises none, and uvloop rounds times to milliseconds: whoever relies on an order must be found out."""
+    """asyncio promises no order, and uvloop rounds times to milliseconds: code that relies on an order must fail."""
 
     async def equals(log: Log) -> None:
         when = loop().time() + 1

@@ -19,7 +19,7 @@ def lies(seed: int) -> Options:
 
 
 def test_a_controller_with_a_damaged_disk_is_emptied_and_takes_part_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says what has to be done, and whoever runs the cluster does it, while the others are well."""
+    """The controller says what has to be done, and the operator does it while the other controllers are well."""
     monkeypatch.setattr(lying_disks, "CONTROLLERS_SHARE", 1.0)
     emptied = 0
     for seed in SEEDS:

@@ -1,4 +1,4 @@
-"""Guards that are taken out of the code, and come back. That they are missed meanwhile is in test_hunt.py."""
+"""Guards can be removed from the code, and are restored. That their absence is noticed is tested in test_hunt.py."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ def is_settled(one: Side, other: Side, one_lives: bool) -> bool:
 def test_bytes_arrive_in_order_once_or_the_connection_ends(
     seed: int, before: list[tuple[Any, ...]], ending: tuple[Any, ...] | None, after: list[tuple[Any, ...]]
 ) -> None:
-    """Each side checks every byte that it reads. When all is healed, what was sent arrives, or whoever lives knows of the end."""
+    """Each side checks every byte that it reads. After the heal, what was sent arrives, or a living side knows of the end."""
     with closing(World(seed)) as world:
         two = Two(world)
 
@@ -310,7 +310,7 @@ def test_bytes_arrive_in_order_once_or_the_connection_ends(
 
 @pytest.mark.parametrize("way", [{}, {"there": False}, {"back": False}], ids=["both ways", "no way back", "no way there"])
 def test_unacknowledged_bytes_end_the_connection_after_half_a_minute(two: Two, way: dict[str, bool]) -> None:
-    """`tune_socket` asks for that. On a one-way cut the bytes may have arrived; whoever sent them does not know."""
+    """`tune_socket` sets that. On a one-way cut the bytes may have arrived; the sender does not know."""
 
     async def story() -> None:
         a, b = await two.open()
@@ -414,7 +414,7 @@ def test_an_idle_connection_outlives_a_short_cut_and_an_untuned_one_every_cut(wo
 
 
 def test_muted_connection_is_silent_and_others_are_not(two: Two) -> None:
-    """Half open: nobody is told. A new connection works."""
+    """A half-open connection: neither end is notified. A new connection works."""
 
     async def story() -> None:
         a, b = await two.open()
@@ -1006,7 +1006,7 @@ def test_reset_between_two_machines_notifies_both_ends(two: Two) -> None:
 
 
 def test_bytes_that_are_no_frames_of_ours_do_no_harm(two: Two) -> None:
-    """Somebody who speaks HTTP to us, or we to him."""
+    """A peer speaks HTTP to us, or we to it."""
     two.network.taps.append(lambda m: None)
 
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""The simulated network is taken for the real one by all production code: connections must open, flow and end as they do.
+"""All production code takes the simulated network for the real one: connections must open, flow and end in the same way.
 
 `PROGRAMS` are run over real sockets on asyncio's own loop, and over simulated ones, and have to log the same.
 """
@@ -31,7 +31,7 @@ def program(function: Program) -> Program:
 
 
 class Side(asyncio.BufferedProtocol):
-    """One end of a connection, which notes what it is told."""
+    """One end of a connection, which records the calls of its protocol."""
 
     def __init__(self, log: Log, name: str, *, keeps_open: bool = False) -> None:
         self.log, self.name = log, name
@@ -410,7 +410,7 @@ def simulated(function: Program, seed: int) -> Log:
 
 
 def by_side(log: Log) -> dict[object, list[str]]:
-    """What one side is told has an order. Which of two sides is told first has none."""
+    """The calls on one side have an order. Between two sides there is none."""
     sides: dict[object, list[str]] = {}
     for item in log:
         name = item[0] if isinstance(item, tuple) and item and item[0] in ("client", "server", "late") else "program"

@@ -1,4 +1,4 @@
-"""What a seed draws is all there is to know of a run, and can be written down, read, and changed."""
+"""What a seed draws describes the whole run, and can be written, read, and changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of runs that did happen: that they tell what was, and that the one about KIP-279 teaches it."""
+"""The pages of real runs are true, and the one about KIP-279 explains it."""
 
 from __future__ import annotations
 

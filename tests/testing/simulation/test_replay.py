@@ -1,4 +1,4 @@
-"""Options on the command line: what is said is what is run, and what was run can be said."""
+"""Options on the command line: a command runs what it says, and every run has a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The directed scenarios, as they are told."""
+"""The directed scenarios and their pages."""
 
 from __future__ import annotations
 

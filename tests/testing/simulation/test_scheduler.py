@@ -103,7 +103,7 @@ def test_sweeping_away_cancelled_entries_keeps_the_order_of_the_others() -> None
 
 
 def test_a_bound_that_is_met_loses_nothing() -> None:
-    """A story may be told in two runs: the entry that lay beyond the first one's bound belongs to the second."""
+    """A story may be run in two parts: the entry beyond the bound of the first part belongs to the second."""
     scheduler, seen = make(), []
     scheduler.at(10.0, seen.append, 1)
     with pytest.raises(OutOfTime, match="not over"):

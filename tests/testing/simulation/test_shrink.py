@@ -59,7 +59,7 @@ def test_the_command_of_a_shrunk_run_has_no_words_for_the_kinds_that_are_gone(mo
 
 
 def test_a_failure_of_another_kind_is_not_the_same_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its first fault this run fails as well, but otherwise: who looks for I6 must not be led to I24."""
+    """Without its first fault this run fails as well, but differently: shrinking a failure of I6 must not end at I24."""
     first = draw_options(SEED).faults[0].number
     fails_when(monkeypatch, lambda o: "I6" if first in {fault.number for fault in o.faults} else "I24")
     shrunk = shrink(Replay(SEED))
@@ -85,8 +85,8 @@ def test_a_run_that_does_not_fail_is_not_shrunk(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 def test_a_real_failure_shrinks_to_few_faults_and_its_command_fails_again() -> None:
-    """A follower that cuts to its high watermark loses records as soon as somebody else leads: one fault is enough for that,
-    whatever else the seed had."""
+    """A follower that truncates to its high watermark loses records as soon as another broker leads: one fault is enough for
+    that, whatever else the seed had."""
     candidates = (seed for seed in range(200) if len(draw_options(seed).faults) > 2)
     seed = next(seed for seed in candidates if not Replay(seed, mutation="M01").run().good)
     shrunk = shrink(Replay(seed, mutation="M01"), runs_max=40)

@@ -122,7 +122,7 @@ def test_what_a_scenario_reaches_does_not_count_for_the_random_seeds() -> None:
 
 
 def test_a_rare_mark_at_zero_is_held_against_a_sweep_of_thousands_only() -> None:
-    """Else what no seed reaches any more would be a line that nobody reads."""
+    """Otherwise a mark that no seed reaches any more would be a line that no one reads."""
     rare = [name for name, mark in MARKS.items() if mark.reach == RARE]
     seen = {**dict.fromkeys(MARKS, 1), **dict.fromkeys(rare, 0)}
     short, long = tally_of(LONG - 1, seen), tally_of(LONG, seen)

@@ -1,4 +1,4 @@
-"""The picture of a run, as somebody sees it who opens the file: in a real Chromium, with its mouse and its keyboard.
+"""The picture of a run, as a reader of the file sees it: in a real Chromium, with mouse and keyboard.
 
 Skipped where there is no Chromium; STRANDLINE_REQUIRE_CHROMIUM=1 (the build machine) makes that a failure.
 """
@@ -64,7 +64,7 @@ def test_the_file_refers_to_nothing_outside_of_it() -> None:
 
 
 def test_a_log_that_contains_markup_stays_text() -> None:
-    """Values of records are somebody else's bytes."""
+    """Values of records come from users."""
     told = Told()
     told.appends(1, 0, 0, 1)
     told.emit("client.acked", 201, ORDERS, offset=0, value="</script><script>alert(1)</script>@@data@@")
@@ -177,7 +177,7 @@ async def test_each_replica_is_a_lane_with_the_colours_of_its_epochs(page: Page,
 
 
 async def test_a_crash_is_a_gap_in_the_lane(page: Page, tmp_path: Path) -> None:
-    """In the pixels, too: none of the lane's log is drawn while nobody could have read it."""
+    """In the pixels, too: no part of the lane's log is drawn while no client could have read it."""
     await opened(page, tmp_path, busy())
     gap = await box(page, '.lane[data-node="1"] .gap')
     assert gap["width"] > 100
@@ -304,7 +304,7 @@ async def test_dragging_moves_what_is_seen(page: Page, tmp_path: Path) -> None:
 
 
 async def test_without_focus_the_wheel_scrolls_the_page(page: Page, tmp_path: Path) -> None:
-    """A picture that catches the wheel of whoever only wants to get past it is a nuisance."""
+    """A picture must not catch the wheel of a reader who only scrolls past it."""
     await opened(page, tmp_path, busy(), height=400)
     chart = await box(page, "#chart")
     await page.mouse(chart["left"] + 600, chart["top"] + 100, "mouseWheel", deltaX=0, deltaY=200)

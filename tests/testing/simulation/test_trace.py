@@ -1,4 +1,4 @@
-"""What a run is told by: that nothing which matters gets lost, and that the hash is of the run and of nothing else."""
+"""The trace loses nothing that matters, and its hash depends on the run alone."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_event_has_the_virtual_time_and_a_number_of_its_own() -> None:
 
 
 def test_a_field_may_have_any_name() -> None:
-    """The nemesis writes down what it did to whom in its own words."""
+    """The nemesis records what it did to which node in its own words."""
     trace = Trace(Clock())
     trace.emit("fault.begin", 0, node=2, kind="hold", partition="orders-0")
     assert trace.events() == [Event(0.0, 1, "fault.begin", 0, "", {"node": 2, "kind": "hold", "partition": "orders-0"})]
@@ -120,7 +120,7 @@ def test_the_hash_is_the_same_in_processes_with_different_hash_seeds() -> None:
 
 
 def test_what_was_emitted_does_not_change_afterwards() -> None:
-    """Production code emits its own live state, and goes on changing it."""
+    """Production code emits its own live state, and continues to change it."""
     trace = Trace(Clock())
     isr = [1, 2, 3]
     trace.emit("isr.committed", 1, "orders-0", isr=isr)

@@ -1,4 +1,4 @@
-"""Runs in other processes: what comes back, and what when nothing does."""
+"""Runs in other processes: what they return, and what happens if they return nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_job_that_avoids_a_process_is_done_by_another_one() -> None:
 
 
 def test_a_process_that_dies_is_replaced_and_its_run_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that the system killed for its memory, for example. The others' work goes on."""
+    """For example one that the system killed for its memory. The other processes continue."""
     give = Workers._give
 
     def give_and_kill(self: Workers, worker: object, job: Job) -> None:

@@ -1,4 +1,4 @@
-"""The clients of a run see what they should, and say so when they do not."""
+"""The clients of a run see what they should, and report it if they do not."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_lying_client_is_refused_without_effect_on_others() -> None:
 
 
 def test_accepted_lie_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a leader that looks at no record: the answer says so, or a consumer reads what nobody has written."""
+    """The leader checks no record: the response shows it, or a consumer reads what no client wrote."""
     monkeypatch.setattr("strandline.storage.log.validation.check_records", lambda *args: RecordTimes(*args[2][7:9]))
     monkeypatch.setattr("strandline.storage.log.validation._check_timestamps", lambda *_: None)
     found = {v["invariant"] for seed in range(5, 9) for v in run_seed(seed, options=quiet(seed).replaced(lies=60)).violations}

@@ -1,4 +1,4 @@
-"""A world: one seed, one time, and nothing of it left when it is over."""
+"""A world: one seed, one time, and nothing of it left when it is closed."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_everything_is_as_it_was_when_a_world_has_run(world: World, error: BaseE
 
 
 async def test_a_world_may_run_inside_a_loop_that_runs() -> None:
-    """In a coroutine test of somebody."""
+    """For example in a test that is a coroutine."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     with closing(World(1)) as world:
 

@@ -1,4 +1,4 @@
-"""Wrappers that stay in place between runs: they must tell what wrappers that come and go tell, and to the right run."""
+"""Wrappers that stay in place between runs must report the same as others, and to the right run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Runs that were never run: traces written by hand, as the simulator's probes would write them.
+"""Runs that never happened: traces written by hand, as the simulator's probes would write them.
 
-`kip_279` is the story of a fork that KIP-279 found, `kip_101` the one of a record lost by cutting at the HW. `busy` is
-twenty seconds of load with faults, as large as a real run.
+`kip_279` is the story of a fork that KIP-279 found, `kip_101` the one of a record that was lost by truncating to the HW. `busy`
+is twenty seconds of load with faults, as large as a real run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ORDERS = "orders-0"
 
 
 class Told:
-    """A cluster that does what it is told to have done."""
+    """A cluster that has done what the test says."""
 
     def __init__(self, *, full: bool = True) -> None:
         self.now = 0.0
