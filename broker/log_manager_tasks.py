@@ -137,7 +137,7 @@ class LogManagerTasks:
 
     def remove_deleted(self) -> None:
         """Remove the directories that an earlier process had renamed for deletion."""
-        for path in self._log_dir.leaving():
+        for path in self._log_dir.unfinished_deletions():
             self.remove_directory(path)
 
     def remove_directory(self, path: str) -> None:
@@ -186,9 +186,9 @@ class LogManagerTasks:
             for stray in find_strays(self._files, self._log_dir.path):
                 registration = image.partition((stray.topic_id, stray.partition))
                 is_ours = registration is not None and broker_id in registration.replicas
-                if not is_ours and stray.since_ms <= before_ms and not self._files.exists(stray.leaving_path):
+                if not is_ours and stray.since_ms <= before_ms and not self._files.exists(stray.deletion_path):
                     logger.warning("logs.stray_removed", path=stray.path, topic_id=stray.topic_id.hex(), since_ms=stray.since_ms)
-                    self._files.rename(stray.path, stray.leaving_path)
-                    self._remove_tree(stray.leaving_path)
+                    self._files.rename(stray.path, stray.deletion_path)
+                    self._remove_tree(stray.deletion_path)
         except DiskError as e:
             logger.warning("logs.not_removed", path=self._log_dir.path, reason=str(e))

@@ -98,7 +98,7 @@ class Lock(ABC):
 
 
 class Files(ABC):
-    """The part of a file system that the package uses. All methods raise DiskError if the disk fails."""
+    """The part of a file system that the package uses. The methods raise DiskError if the disk fails."""
 
     @abstractmethod
     def open(self, path: str, *, create: bool) -> File:

@@ -72,8 +72,8 @@ class FetchPartition(Message):
     """The fetch position of one partition. A follower's `fetch_offset` is also its LEO.
 
     `last_fetched_epoch` is the epoch of the last record that the follower or consumer has; if the leader's log disagrees, it
-    answers with a `diverging_epoch` (KIP-595). A `current_leader_epoch` that is not the leader's is answered with an error
-    (KIP-320).
+    answers with a `diverging_epoch` (KIP-595). A known `current_leader_epoch` that is not the leader's is answered with
+    an error (KIP-320).
     """
 
     topic_id: Uuid

@@ -77,7 +77,7 @@ class Server:
         self._progress: asyncio.Future[None] | None = None
         self.loop: asyncio.AbstractEventLoop
         self.end_of_iteration = end_of_iteration
-        """Shared with the purgatory of a broker, so that responses to parked requests leave in the same iteration."""
+        """Shared with the broker's `ActionQueue`, so that responses to parked requests leave in the same iteration."""
 
     async def start(self, host: str, port: int) -> int:
         """Listen and accept connections. Returns the bound port (`port` may be 0). OSError if the address is taken."""

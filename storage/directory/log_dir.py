@@ -58,7 +58,7 @@ logger = get_logger(__name__)
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
-_LEAVING = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d{1,10}\.[0-9a-f]{32}(\.\d+)?-delete\Z", re.ASCII)
+_DELETED_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d{1,10}\.[0-9a-f]{32}(\.\d+)?-delete\Z", re.ASCII)
 _NAME_BYTES_MAX = 255
 """The limit of common file systems."""
 
@@ -128,9 +128,9 @@ class LogDir:
         self._recovery_points: dict[TopicPartition, int] = {}
         self._log_starts: dict[TopicPartition, int] = {}
         """The offsets of the checkpoints, of logs that are not open yet."""
-        self._departed: set[TopicPartition] = set()
+        self._deleted: set[TopicPartition] = set()
         """Deleted logs that a checkpoint on the disk may still contain."""
-        self._leaving: list[str] = []
+        self._unfinished_deletions: list[str] = []
         self._order = CheckpointOrder()
 
     @classmethod
@@ -219,8 +219,8 @@ class LogDir:
 
     def _find(self, name: str) -> None:
         path = join(self.path, name)
-        if _LEAVING.match(name) and self.files.is_dir(path):
-            self._leaving.append(path)
+        if _DELETED_NAME.match(name) and self.files.is_dir(path):
+            self._unfinished_deletions.append(path)
             return
         key = parse_log_name(name)
         if key is None or key[0] == METADATA_TOPIC or not self.files.is_dir(path):
@@ -275,7 +275,7 @@ class LogDir:
         recovery_point, high_watermark = self._recovery_points.get(key, 0), self._high_watermarks.get(key, 0)
         try:
             if known is None and not may_be_new:
-                self._doubt()
+                self._mark_in_doubt()
             log = self._open_log(key, topic_id, config, now_ms, create=known is None)
         except DiskError as e:
             self.fail(e)
@@ -310,11 +310,11 @@ class LogDir:
             log.unsynced[join(path, PARTITION_METADATA)] = None
         log.on_lowered = self.checkpoint_all
         if not create and log.possible_data_loss:
-            self._doubt()
+            self._mark_in_doubt()
         log.possible_data_loss |= create or self.in_doubt
         return log
 
-    def _doubt(self) -> None:
+    def _mark_in_doubt(self) -> None:
         """Record durably that a log may have lost records, because nothing else on the disk tells it to the next process."""
         if not self.in_doubt:
             self.in_doubt = True
@@ -326,13 +326,13 @@ class LogDir:
         return self._are_all_open() and not any(log.possible_data_loss for log in self.logs.values())
 
     def _create_log(self, key: TopicPartition, path: str, topic_id: bytes) -> None:
-        stale = key in self._departed
+        stale = key in self._deleted
         for offsets in (self._high_watermarks, self._recovery_points, self._log_starts):
             stale |= offsets.pop(key, None) is not None
         if stale:
             # A checkpoint of the deleted log must not apply to the new log of the same name.
             self.checkpoint_all()
-            self._departed.clear()
+            self._deleted.clear()
         self.files.make_dirs(path)
         self.files.write(join(path, PARTITION_METADATA), PartitionMetadata.encode(topic_id))
         self._existing[key] = topic_id
@@ -349,7 +349,7 @@ class LogDir:
         if log is not None:
             log.abandon()
         del self._existing[key]
-        self._departed.add(key)
+        self._deleted.add(key)
         name = log_name(topic, partition)
         try:
             target = join(self.path, self._free_name(name, topic_id, DELETE_SUFFIX))
@@ -369,13 +369,13 @@ class LogDir:
             log.abandon()
         topic_id = self._existing.pop(key, None)
         if topic_id is not None:
-            self._departed.add(key)
+            self._deleted.add(key)
             self._set_aside(log_name(topic, partition), topic_id, reason, stray)
 
-    def leaving(self) -> list[str]:
+    def unfinished_deletions(self) -> list[str]:
         """The directories whose removal an earlier process did not finish. The caller removes each outside the event loop."""
-        leaving, self._leaving = self._leaving, []
-        return leaving
+        paths, self._unfinished_deletions = self._unfinished_deletions, []
+        return paths
 
     def _check_online(self) -> None:
         if self.failure.error is not None:
@@ -400,7 +400,7 @@ class LogDir:
         if self.in_doubt and self._is_settled():
             self.in_doubt = False
             contents.append((join(self.path, BOOT_ID), self.files.boot_id().encode("ascii")))
-        return self._taken(contents)
+        return self._new_checkpoint(contents)
 
     def high_watermark_checkpoint(self) -> CheckpointFiles:
         return self._checkpoint(HIGH_WATERMARKS, self._high_watermarks, lambda log: log.high_watermark)
@@ -413,9 +413,9 @@ class LogDir:
             offset = offset_of(log)
             if offset is not None:
                 offsets[key] = offset
-        return self._taken([(join(self.path, name), OffsetCheckpoint.encode(offsets))])
+        return self._new_checkpoint([(join(self.path, name), OffsetCheckpoint.encode(offsets))])
 
-    def _taken(self, contents: list[tuple[str, bytes]]) -> CheckpointFiles:
+    def _new_checkpoint(self, contents: list[tuple[str, bytes]]) -> CheckpointFiles:
         self._order.taken += 1
         return CheckpointFiles(self.files, contents, self._order.taken, self._order)
 

@@ -32,7 +32,7 @@ class Stray(NamedTuple):
     """When it was set aside, in wall-clock time."""
 
     @property
-    def leaving_path(self) -> str:
+    def deletion_path(self) -> str:
         """Its path during the removal. If the removal is interrupted, the next start continues it."""
         return self.path.removesuffix("-stray") + "-delete"
 

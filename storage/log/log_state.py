@@ -49,7 +49,8 @@ class LogState:
         """The offset of the first batch known to be damaged. Nothing at or above it is served."""
         self.possible_data_loss = False
         """Acknowledged records may be missing here. True if the log was opened with less than it had (a torn tail, an end below
-        its own HW, an empty new directory) or if the page cache may have been lost; false once it has followed a leader."""
+        its own HW, an empty new directory) or if the page cache may have been lost. The partition sets it to False when it
+        becomes a follower, or a leader that has reported the possible loss."""
         self.segments: list[Segment] = []
         """Ordered by base offset, at least one. Only the last one is appended to."""
         self.epochs = LeaderEpochCache()

@@ -239,11 +239,11 @@ def test_a_topic_may_be_named_like_a_deleted_log(topic: str) -> None:
     log_dir = open_dir(files)
     held = fill(log_dir.open_log(topic, 0, X, CONFIG, NOW_MS), 3)
     log_dir = restart(files, log_dir, clean=True)
-    assert (log_dir.existing_logs(), log_dir.leaving()) == ([(topic, 0, X)], [])
+    assert (log_dir.existing_logs(), log_dir.unfinished_deletions()) == ([(topic, 0, X)], [])
     assert read_all(log_dir.open_log(topic, 0, X, CONFIG, NOW_MS)) == held
     target = log_dir.delete_log(topic, 0, X)
     log_dir = restart(files, log_dir, clean=True)
-    assert (log_dir.existing_logs(), log_dir.leaving()) == ([], [target])
+    assert (log_dir.existing_logs(), log_dir.unfinished_deletions()) == ([], [target])
 
 
 def test_directories_with_similar_names_are_not_removed() -> None:
@@ -253,7 +253,7 @@ def test_directories_with_similar_names_are_not_removed() -> None:
     for name in names:
         files.make_dirs(f"data/{name}")
     log_dir = open_dir(files)
-    assert (log_dir.existing_logs(), log_dir.leaving()) == ([], [])
+    assert (log_dir.existing_logs(), log_dir.unfinished_deletions()) == ([], [])
     assert set(names) <= set(files.list("data"))
 
 
@@ -270,7 +270,7 @@ def test_the_longest_topic_names_can_be_deleted_and_set_aside(tmp_path) -> None:
     assert len(set(targets)) == 3
     log_dir.close()
     log_dir = LogDir.open(RealFiles(), str(tmp_path), node_id=1, cluster_id="c1", random=Random(1))
-    assert (log_dir.existing_logs(), sorted(log_dir.leaving())) == ([], sorted(targets))
+    assert (log_dir.existing_logs(), sorted(log_dir.unfinished_deletions())) == ([], sorted(targets))
     log_dir.close()
 
 
@@ -310,8 +310,8 @@ def test_a_recreated_topic_starts_empty() -> None:
     assert (new.log_end_offset, new.high_watermark) == (0, 0)
     fill(new, 2)
     log_dir = restart(files, log_dir, clean=False)
-    assert log_dir.leaving() == [target]
-    assert log_dir.leaving() == []
+    assert log_dir.unfinished_deletions() == [target]
+    assert log_dir.unfinished_deletions() == []
     files.remove_tree(target)
     again = open_orders(log_dir, Y)
     assert (again.log_end_offset, again.high_watermark) == (4, 0)

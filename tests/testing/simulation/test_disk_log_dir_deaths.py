@@ -65,7 +65,7 @@ def life_of_a_name(files: Files, witness: DirWitness) -> None:
     topic = witness.make(log_dir, Z, 2)
     topic.close(log_dir)
     log_dir = witness.open(files)
-    for path in log_dir.leaving():
+    for path in log_dir.unfinished_deletions():
         files.remove_tree(path)
     topic.append(open_log(log_dir, Z), Z[0], 1)
 
@@ -103,7 +103,7 @@ def use_the_name_again(log_dir: LogDir) -> None:
         path = log_dir.delete_log(topic, partition, topic_id)
         assert path is not None
         log_dir.files.remove_tree(path)
-    for path in log_dir.leaving():
+    for path in log_dir.unfinished_deletions():
         log_dir.files.remove_tree(path)
     witness = Witness()
     log = open_log(log_dir, b"another" + bytes(9))
