@@ -384,7 +384,7 @@ class Fetcher:
             state.fail(OffsetOutOfRange(text, topic=tp.topic, partition=tp.partition))
             self.wake()
             return
-        logger.warning("consumer.out_of_range", topic=tp.topic, partition=tp.partition, fetch_offset=position)
+        logger.warning("consumer.position_reset", topic=tp.topic, partition=tp.partition, fetch_offset=position)
         state.reset_to(self._subscription.default_reset)
 
     # -- the reader's side --------------------------------------------------------------------------------------------

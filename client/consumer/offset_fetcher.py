@@ -95,7 +95,7 @@ class OffsetFetcher:
             await self._look_up(leader_id, [state for state in states if state.reset is not None])
             await self._validate(leader_id, [state for state in states if state.reset is None and state.needs_validation])
         except StrandlineError as e:
-            logger.debug("consumer.position_not_answered", broker_id=leader_id, reason=str(e))
+            logger.debug("consumer.position_lookup_failed", broker_id=leader_id, reason=str(e))
             self._cluster.suspect(leader_id)
             await asyncio.sleep(RETRY_S)
         finally:

@@ -125,14 +125,14 @@ class DeliveryFailures:
 
     def reject_all(self, error: ClientError) -> None:
         """The cluster rejects this named producer: fail all waiting records, and those that are handed over later."""
-        logger.warning("producer.refused", reason=f"{self._options.producer_name}: {error}")
+        logger.warning("producer.rejected", reason=f"{self._options.producer_name}: {error}")
         if not self._is_broken:
             self.fatal = error
             self._fail_all(lambda batch: error, lambda topic: error)
 
     def break_down(self, bug: Exception) -> None:
         """Our own bug, raised where no caller sees it: fail all waiting records, and those that are handed over later."""
-        logger.error("producer.broke_down", exc_info=bug)
+        logger.error("producer.crashed", exc_info=bug)
         self._is_broken = True
         self.fatal = error = DeliveryFailed(f"an error inside the producer, which can send nothing more: {bug!r}")
         self._accumulator.forget_open_batches()

@@ -12,7 +12,7 @@ SEQUENCES = 2**31
 
 
 class ModelLog:
-    """Remembers five batches per producer id; says what a broker would say."""
+    """Remembers five batches per producer id, and answers an append as a broker would."""
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
@@ -22,7 +22,7 @@ class ModelLog:
         """Row numbers: the log's own rules, there is no second opinion about them."""
 
     def append(self, data: bytes) -> tuple[ErrorCode, int]:
-        """The code and the base offset, after the append."""
+        """Append the batch. Returns the error code and the base offset."""
         header = read_header(data)
         assert check_crc(data, 0, len(data)), "the client sent a batch with a wrong checksum"
         if is_named(header.producer_id):

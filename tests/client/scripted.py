@@ -1,6 +1,6 @@
 """A cluster for the client's tests: real servers and sockets, a model of the logs, and switches for what goes wrong.
 
-Not a broker: no replication, no disk. It stores batches with base offsets, answers as a leader does, and can be told to
+Not a broker: no replication, no disk. It stores batches with base offsets, answers as a leader does, and can be made to
 refuse, to lose answers, to move leaders, to hang, to stop.
 """
 
@@ -86,7 +86,7 @@ class ScriptedCluster:
         self.fetch_requests: list[data.FetchRequest] = []
         self.next_producer_id = 1000
         self.names: dict[str, tuple[int, int]] = {}
-        """Who has a producer's name: work epoch and epoch. Its number is its place in here."""
+        """By producer name, its newest work epoch and epoch. The number of a name is its index in here."""
         self.name_fate = ErrorCode.NONE
 
     async def __aenter__(self) -> ScriptedCluster:
@@ -188,7 +188,7 @@ class ScriptedBroker:
         self.port = await self.server.start("127.0.0.1", self.port)
 
     async def stop(self) -> None:
-        """Gone, as after a kill: connections are cut, the port refuses."""
+        """Stop as after a kill: connections are cut, and the port refuses new ones."""
         if self.server is not None:
             server, self.server = self.server, None
             await server.stop()
@@ -202,7 +202,7 @@ class ScriptedBroker:
         self.hanging = self.mute = False
 
     def answer_late(self) -> None:
-        """What was held is answered now."""
+        """Answer the requests that were held back."""
         self.resume()
         held, self.held = self.held, []
         for request in held:
@@ -213,7 +213,7 @@ class ScriptedBroker:
         self.hanging = self.mute = True
 
     def fall_behind(self) -> None:
-        """From now on it hears of no topic, no partition and no deletion any more; until `picture` is None."""
+        """Learn of no topic, partition or deletion from now on, until `picture` is None."""
         self.picture = dict(self.cluster.topics), dict(self.cluster.partitions)
 
     def _unless_hanging(self, handler: Callable[[ServerRequest], None]) -> Callable[[ServerRequest], None]:

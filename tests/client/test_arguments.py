@@ -1,4 +1,4 @@
-"""A single name, or a single pair, where several are wanted: refused with what to write."""
+"""A single name or pair, where several are expected, is rejected with a sentence that says what to write."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_producer_refuses_one_for_many() -> None:
 
 
 class NumpyLike:
-    """As numpy's integers: no int, but usable as an index."""
+    """Like numpy's integers: not an int, but usable as an index."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -148,7 +148,7 @@ async def test_whole_numbers_need_not_be_python_ints() -> None:
 
 @pytest.mark.parametrize("wrong", [0.0, "0", True, -1, 2**63])
 async def test_position_beyond_int64_is_rejected(wrong: Any) -> None:
-    """`seek` to a float ended in a callback's traceback, and look-ups by one were tried for a minute."""
+    """`seek` to a float ended in the traceback of a callback, and look-ups by a float were repeated for a minute."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:

@@ -32,7 +32,7 @@ PARTITIONS = 2
 
 
 class StubCluster:
-    """Knows the topic when the test says so. Calls wait for that on futures of their own, which are served in order."""
+    """Learns the topic when the test decides. Calls wait for that on futures of their own, which are resolved in order."""
 
     def __init__(self) -> None:
         self.cache = MetadataCache()
@@ -74,7 +74,7 @@ class StubCluster:
 
 
 class Rig:
-    """One producer, and what the test has called and seen."""
+    """One producer, and the calls and batches of the test."""
 
     def __init__(self) -> None:
         self.cluster = StubCluster()
@@ -98,7 +98,7 @@ class Rig:
         self.tasks: list[asyncio.Task[None]] = []
 
     def number(self, size: int) -> bytes:
-        """A value that says which call it belongs to."""
+        """A value that contains the number of its call."""
         self.calls += 1
         return b"%06d" % self.calls + bytes(size)
 
@@ -177,7 +177,7 @@ async def play(steps: list[tuple[str, int, int | None]]) -> Rig:
 @settings(max_examples=400, deadline=None)
 @given(st.lists(STEP, max_size=40))
 def test_call_order_is_log_order(steps: list[tuple[str, int, int | None]]) -> None:
-    """Numbers are given when calls begin; in each partition they have to grow, also those of records without a key."""
+    """Calls are numbered when they begin. In each partition the numbers must ascend, also for records without a key."""
     rig = asyncio.run(play(steps))
     for partition, numbers in rig.log.items():
         assert numbers == sorted(numbers), f"partition {partition}: a later call overtook earlier ones"
@@ -229,7 +229,7 @@ async def test_cancelled_call_is_withdrawn() -> None:
 
 
 async def test_concurrent_first_sends_arrive_in_order() -> None:
-    """The same over real connections: tasks are started while the first metadata of the topic is on its way."""
+    """Over real connections: tasks start while the first metadata request for the topic is in flight."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:

@@ -1,4 +1,4 @@
-"""Finding the cluster, believing metadata, and errors that say what is wrong with an address."""
+"""Finding the cluster, accepting metadata, and errors that say what is wrong with an address."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def answer(leader_id: int, leader_epoch: int, topic_id: bytes = ID_1, partitions
 
 
 def test_lower_leader_epoch_is_ignored() -> None:
-    """Answers of brokers that lag behind arrive late; believing them would send everything to a deposed leader."""
+    """Answers of brokers that lag behind arrive late; accepting them would send everything to a deposed leader."""
     cache = MetadataCache()
     cache.update(answer(1, 5))
     assert cache.update(answer(2, 4)) == []
@@ -96,9 +96,9 @@ async def test_repeated_error_does_not_keep_frames() -> None:
         await state.attempt()
     lengths = set()
     for _ in range(5):
-        with pytest.raises(BrokerError) as told:
+        with pytest.raises(BrokerError) as raised:
             state.attempt()
-        lengths.add(len(traceback.extract_tb(told.value.__traceback__)))
+        lengths.add(len(traceback.extract_tb(raised.value.__traceback__)))
     assert len(lengths) == 1
 
 
@@ -170,7 +170,7 @@ async def test_hanging_broker_delays_metadata_briefly() -> None:
 
 
 async def test_new_topic_does_not_wait_for_the_gap_between_refreshes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gap spares brokers repeated questions. After many refreshes it is 250 ms, and every new client had 20 ms of it: it
+    """The gap spares brokers repeated requests. After many refreshes it is 250 ms, and every new client had 20 ms of it: it
     finds the cluster, and asks for its topic right after that."""
     monkeypatch.setattr(cluster_module, "REFRESH_GAP_MS", (60_000,) * 3)
     async with ScriptedCluster(1) as cluster:
@@ -204,7 +204,7 @@ async def test_known_topic_waits_for_the_gap_between_refreshes(monkeypatch: pyte
 
 
 async def test_a_cancelled_background_task_is_started_again() -> None:
-    """Test frameworks cancel every task they see; the next asker brings the refresh back."""
+    """Test frameworks cancel all tasks; the next caller starts the refresh again."""
     async with ScriptedCluster(1) as cluster:
         client = Cluster(ClientOptions(bootstrap_servers=cluster.bootstrap), Random(1))
         await client.start()
@@ -252,7 +252,7 @@ async def test_an_admin_call_ends_at_its_timeout() -> None:
 
 
 async def test_metadata_without_controller_is_last_choice() -> None:
-    """A broker that is cut off from its cluster, but not from us, answers at once, with an old picture."""
+    """A broker that is cut off from its cluster, but not from the client, answers at once with old metadata."""
     async with ScriptedCluster() as cluster:
         for cut_off in cluster.brokers.values():
             cut_off.controller_id = -1
@@ -263,7 +263,7 @@ async def test_metadata_without_controller_is_last_choice() -> None:
 
 
 async def test_without_controller_first_answer_counts() -> None:
-    """All controllers may be down for a while: the data path goes on, and so does everything that only reads."""
+    """All controllers may be down for a while: the data path and all requests that only read still work."""
     async with ScriptedCluster() as cluster:
         for broker in cluster.brokers.values():
             broker.controller_id = -1

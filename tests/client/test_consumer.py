@@ -1,4 +1,4 @@
-"""The consumer against real sockets and a scripted cluster: what is read, from where, and what is never silent."""
+"""The consumer against real sockets and a scripted cluster: which records are read, from where, and which errors are raised."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_all_partitions_are_read_in_order() -> None:
 
 
 async def test_new_records_wake_a_waiting_consumer() -> None:
-    """A parked fetch is answered by the append, not by its timeout."""
+    """The append answers the waiting fetch, not its timeout."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 2)
         async with (
@@ -119,7 +119,7 @@ async def test_max_records_splits_batches_exactly() -> None:
 
 
 async def test_leaving_an_async_for_loses_nothing() -> None:
-    """The position moves with each record handed to the loop body; getone and a second loop go on behind it."""
+    """The position moves with each record of the loop body; getone and a second loop continue after it."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 50)
@@ -152,7 +152,7 @@ async def test_seek_inside_a_loop_takes_effect_at_once() -> None:
 
 
 async def test_seek_to_the_position_keeps_the_buffer() -> None:
-    """What it would ask for again is what it has."""
+    """It would only fetch the same records again."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 50)
@@ -199,7 +199,7 @@ async def test_resume_continues_where_pause_stopped() -> None:
 
 
 async def test_compacted_batch_moves_the_position_to_its_end() -> None:
-    """Compaction empties a batch's end and keeps its last offset: the next fetch is behind it, not inside."""
+    """Compaction removes records at the end of a batch and keeps its last offset: the next fetch begins after that."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         partition = cluster.partition("orders")
@@ -277,7 +277,8 @@ async def test_reading_survives_killed_leaders_and_lost_sessions() -> None:
 
 
 async def test_leader_change_validates_the_position() -> None:
-    """S28: read to 100 in epoch 0; the new leader has only 80 of them. Never silently other records at the old place."""
+    """S28: read to 100 in epoch 0; the new leader has only 80 of them. The consumer must not silently read other records at the
+    old offsets."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 100)
@@ -301,7 +302,7 @@ async def test_leader_change_validates_the_position() -> None:
 
 
 async def test_seek_with_leader_epoch_is_validated() -> None:
-    """A checkpoint of last week: the log was truncated and has grown again since, so the offset alone tells nothing."""
+    """A checkpoint of last week: the log was truncated and has grown again since, so the offset alone proves nothing."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 80)
@@ -386,7 +387,7 @@ async def test_loop_that_ignores_an_error_lets_others_run() -> None:
 
 
 def malform(kind: str, batch: bytes) -> bytes:
-    """What an older broker accepted, with a checksum that fits; or a batch that was damaged since."""
+    """A batch that an older broker accepted, with a valid checksum; or one that was damaged later."""
     broken = bytearray(batch)
     if kind == "damaged":
         broken[-3] ^= 1
@@ -404,7 +405,7 @@ def malform(kind: str, batch: bytes) -> bytes:
 @pytest.mark.parametrize("kind", ["damaged", "noise", "codec", "count"])
 @pytest.mark.parametrize("how", ["getone", "getmany", "fetch_batches", "async for"])
 async def test_batch_that_cannot_be_read_is_skipped_on_demand(kind: str, how: str) -> None:
-    """It was raised at each poll, for ever. By default it still is, and the error says how to go on."""
+    """Each poll raised its error. By default that is still so, and the error says how to continue."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 30)
@@ -440,7 +441,7 @@ def damage_header(field: str, batch: bytes) -> bytes:
 @pytest.mark.parametrize("how", ["getone", "getmany", "fetch_batches", "async for"])
 @pytest.mark.parametrize("field", ["end", "near end", "control", "count"])
 async def test_skipping_a_damaged_header_loses_no_other_batch(field: str, how: str) -> None:
-    """The end that the header claims was believed: the position moved there, and the reset policy did the rest."""
+    """The client trusted the end that the header claims: the position moved there, and the reset policy applied."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 100)
@@ -453,7 +454,7 @@ async def test_skipping_a_damaged_header_loses_no_other_batch(field: str, how: s
 
 
 async def test_batch_whose_end_is_not_known_is_not_skipped() -> None:
-    """Nothing lies behind it in the log yet that would tell its end, so going on could miss the next batch."""
+    """There is no later batch in the log yet that would show its end, so continuing could miss the next batch."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 20)
@@ -469,7 +470,7 @@ async def test_batch_whose_end_is_not_known_is_not_skipped() -> None:
 
 
 async def test_damaged_batch_is_not_skipped_as_a_control_batch() -> None:
-    """Batches without records for users were passed without a look at their checksums."""
+    """The checksums of batches without records for the program were not verified."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, "orders", 30)
@@ -596,7 +597,7 @@ async def test_new_assignment_forgets_old_partitions() -> None:
 
 
 async def test_topics_may_be_subscribed_as_a_list() -> None:
-    """aiokafka and the other clients take a list; here it used to be refused as a wrong name."""
+    """aiokafka and the other clients take a list; here a list was rejected as a wrong name."""
     async with ScriptedCluster() as cluster:
         for topic in ("orders", "other"):
             cluster.create(topic)
@@ -629,7 +630,7 @@ async def test_record_has_aiokafkas_name_of_the_timestamp() -> None:
     "read_one", [lambda c: c.getone(), lambda c: c.getmany(), lambda c: c.fetch_batches(), lambda c: anext(c.__aiter__())]
 )
 async def test_assign_without_await_fails_the_next_read(read_one) -> None:
-    """aiokafka's assign is a plain call. Without `await`, ours does nothing, and the read after it would wait for ever."""
+    """aiokafka's assign is a plain call. Here it does nothing without `await`, and the read after it would wait without bound."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 2)
         fill(cluster, "orders", 5)

@@ -105,7 +105,7 @@ async def test_batch_begins_at_the_position() -> None:
 
 
 async def test_batches_and_single_records_alternate() -> None:
-    """The rest of a batch that was begun by records is handed out by column, and nothing twice."""
+    """The rest of a batch whose first records were returned one by one is returned by column, and nothing twice."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         fill(cluster, 50)
@@ -282,7 +282,7 @@ async def test_a_missing_topic_and_a_dead_cluster() -> None:
 
 
 async def test_deserializers_do_not_apply() -> None:
-    """A record that they cannot read holds nobody up here, even when records before it were handed out by them."""
+    """A record that they cannot read blocks nothing here, even if records before it were deserialized."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         append(cluster, [(b"key", value, [], 1) for value in (b'{"n": 1}', b'{"n": 2}', b"not json")])

@@ -1,4 +1,4 @@
-"""Named producers against a scripted cluster: each attempt finds out where to go on, and each row is written once."""
+"""Named producers against a scripted cluster: each attempt learns where to continue, and each row is written once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def attempt(cluster: ScriptedCluster, work_epoch: int = 0, **options: Any) -> Pr
 
 
 async def write(producer: Producer, first: int, last: int, partition: int = 0) -> None:
-    """Rows first..last-1, handed over together."""
+    """Send the rows first..last-1 together."""
     receipts = [producer.send_nowait("orders", ROWS[i], partition=partition) for i in range(first, last)]
     for receipt in receipts:
         await receipt
@@ -150,7 +150,8 @@ async def test_only_committed_rows_count(cluster: ScriptedCluster) -> None:
 
 
 async def test_rows_that_a_new_leader_lacks_do_not_count(cluster: ScriptedCluster) -> None:
-    """Found at a leader that dies before it was committed: the next leader's word counts, and the rows are written again."""
+    """A leader dies before the rows that it reported are committed: the next leader's answer counts, and the rows are written
+    again."""
     partition = cluster.partition("orders")
     async with attempt(cluster) as first:
         await write(first, 0, 5)
@@ -204,7 +205,7 @@ async def test_rows_are_written_once_through_transient_failures(cluster: Scripte
 
 @pytest.mark.parametrize("code", ["OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_PRODUCER_ID", "MESSAGE_TOO_LARGE"])
 async def test_failed_row_fails_all_behind_it(cluster: ScriptedCluster, code: str) -> None:
-    """It is neither numbered anew nor left out: all behind it fail, and the log says where to go on."""
+    """It is neither renumbered nor left out: all rows behind it fail, and the log says where to continue."""
     fates = iter(["ok", code])
     async with attempt(cluster, batch_size=1) as producer:
         await write(producer, 0, 1)
@@ -225,7 +226,7 @@ async def test_failed_row_fails_all_behind_it(cluster: ScriptedCluster, code: st
 
 
 async def test_expired_rows_are_written_once_after_written(cluster: ScriptedCluster) -> None:
-    """The leader has them, and does not answer: given up, they are there."""
+    """The leader has appended them and does not answer. The producer gives them up, but they are in the log."""
     cluster.produce_fate = lambda broker_id, key: "silence"
     async with attempt(cluster, delivery_timeout_ms=150) as producer:
         receipts = [producer.send_nowait("orders", row, partition=0) for row in ROWS[:12]]

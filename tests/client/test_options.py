@@ -1,4 +1,4 @@
-"""Names and values of settings: what is accepted, and what a mistake says."""
+"""Names and values of options: which are accepted, and what the error of a mistake says."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_unknown_option_names_the_nearest_one(kind, wrong: str, near: str) -> No
     ],
 )
 def test_a_wrong_value_is_a_usage_error(wrong: dict[str, object]) -> None:
-    """A sentence that names an option and ends with what was written, at once; never a producer that does otherwise."""
+    """The error names the option and the value at construction; no producer with another behaviour is made."""
     with pytest.raises(UsageError) as refused:
         Producer(**wrong)  # type: ignore[arg-type]
     name = next(reversed(wrong.get("config", wrong)), "config") if isinstance(wrong.get("config", {}), dict) else "config"
@@ -88,7 +88,7 @@ def test_a_wrong_value_is_a_usage_error(wrong: dict[str, object]) -> None:
 
 
 def test_texts_of_a_properties_file_are_read() -> None:
-    """`acks=1` of a properties file was refused, and `enable.idempotence=false` was taken as true."""
+    """`acks=1` of a properties file was refused, and `enable.idempotence=false` meant true."""
     config = {
         "acks": "1",
         "enable.idempotence": "False",
@@ -107,7 +107,7 @@ def test_texts_of_a_properties_file_are_read() -> None:
 
 
 def test_times_may_be_floats_and_are_rounded() -> None:
-    """A program that counts in seconds writes `0.29 * 1000`."""
+    """A program that computes with seconds writes `0.29 * 1000`."""
     assert parse_options(ConsumerOptions, {"request_timeout_ms": 0.29 * 1000}).request_timeout_ms == 290
 
 

@@ -55,7 +55,7 @@ class Line:
             self.pipe.append((batch, batch.attempts, bytes(batch.data)))
 
     def answer(self, batch: Batch, attempt: int, code: ErrorCode, base_offset: int) -> None:
-        """What the sender does with an answer: one to an old attempt is ignored."""
+        """Act on an answer as the sender does: one to an old attempt is ignored."""
         if not batch.expects(attempt):
             return
         if code == C.NONE:
@@ -183,7 +183,7 @@ def test_retry_after_lost_response_gets_original_offset() -> None:
 
 
 def test_retries_keep_sequence_order() -> None:
-    """S39: nothing overtakes, whatever came back first."""
+    """S39: no batch overtakes another, whichever response came first."""
     line = Line()
     line.establish()
     batches = [line.produce(1) for _ in range(7)]
@@ -198,7 +198,7 @@ def test_retries_keep_sequence_order() -> None:
 
 
 def test_batch_in_doubt_stays_within_five_batches() -> None:
-    """The broker forgets a producer's sixth batch from the end. A retry of it would get no offset, or be taken for new."""
+    """The broker forgets a producer's sixth batch from the end. A retry of it would get no offset, or be appended as new."""
     line = Line()
     line.establish()
     lost = line.produce(1)
@@ -217,7 +217,7 @@ def test_batch_in_doubt_stays_within_five_batches() -> None:
 
 
 def test_retry_waits_for_attempts_in_flight() -> None:
-    """Rule 2: a resend beside an outstanding attempt could overtake it."""
+    """Rule 2: a retry beside an attempt in flight could overtake it."""
     line = Line()
     line.establish()
     for _ in range(3):
@@ -251,7 +251,7 @@ def test_batch_given_up_does_not_block_later_ones() -> None:
 
 
 def test_batch_given_up_but_written_leaves_no_gap() -> None:
-    """Given up is not the same as not written: the next batch simply continues, no epoch is burnt."""
+    """A batch that was given up may be written: then the next one continues, and no epoch is used up."""
     line = Line()
     line.establish()
     line.produce(2)
@@ -266,7 +266,7 @@ def test_batch_given_up_but_written_leaves_no_gap() -> None:
 
 
 def test_unknown_producer_has_one_batch_in_flight() -> None:
-    """Rule 5: to a broker without state any sequence number is welcome, so a second batch could overtake a failed first."""
+    """Rule 5: a broker without state accepts any sequence number, so a second batch could overtake a failed first one."""
     line = Line()
     line.produce(1), line.produce(1)
     line.pump()
@@ -300,7 +300,7 @@ def test_exhausted_epoch_waits_for_batches_in_flight() -> None:
 
 
 def test_batch_in_doubt_is_not_split() -> None:
-    """A broker knows a duplicate by its first and last sequence: halves of it would be written once more."""
+    """A broker recognises a duplicate by its first and last sequence: it would append the halves again."""
     line = Line()
     batch = line.produce(2)
     line.pump()
@@ -335,7 +335,7 @@ def sequences(line: Line) -> list[int]:
 
 
 def test_named_producer_continues_with_several_batches_in_flight() -> None:
-    """No broker takes a first row with any number: there is nothing that a second batch could slip into."""
+    """No broker accepts a first row with any number, so a second batch cannot overtake a failed first one."""
     line = named_queue(40)
     for count in (3, 2, 4):
         line.produce(count)

@@ -42,7 +42,7 @@ async def test_records_come_back_with_their_place() -> None:
 
 
 async def test_parked_records_keep_their_order() -> None:
-    """The first `send_nowait` of a program comes before any metadata; it must not fail, and nothing may overtake it."""
+    """The first `send_nowait` of a program precedes all metadata; it must not fail, and no record may overtake it."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
@@ -127,7 +127,7 @@ async def test_hanging_leader_is_left_for_its_successor() -> None:
 
 
 async def test_many_small_records_share_requests() -> None:
-    """linger 0 does not mean a request per record: what comes while one is in flight goes together."""
+    """linger 0 does not mean a request per record: records that arrive while one is in flight share the next."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 3)
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
@@ -180,7 +180,7 @@ async def test_send_many_returns_runs_of_records() -> None:
 
 
 async def test_columns_equal_single_records() -> None:
-    """The first rows come before the topic is known, and all of them are more than there is room for at a time."""
+    """The first rows precede the topic's metadata, and all rows together exceed the buffer."""
     async with ScriptedCluster() as cluster:
         cluster.create("one_by_one", 3)
         cluster.create("columns", 3)
@@ -319,7 +319,7 @@ async def test_calls_are_bounded_when_the_cluster_is_dead() -> None:
 
 
 async def test_bug_in_the_producer_fails_all_waiters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It happens in a callback of the loop, which nobody awaits: without this, receipts would wait for ever."""
+    """It happens in a callback of the event loop, which is not awaited: without this, receipts would wait without bound."""
 
     def break_down(*_: object) -> None:
         raise ZeroDivisionError("a bug")
@@ -388,12 +388,12 @@ async def test_recreated_topic_gets_every_record_in_order() -> None:
             await producer.send_and_wait("orders", b"old")
             cluster.delete("orders")
             cluster.create("orders")
-            told = 0
+            refused = 0
 
             def fate(broker_id: int, key: object) -> str:
-                nonlocal told
-                told += key in cluster.partitions
-                return "NOT_ENOUGH_REPLICAS" if told == 1 and key in cluster.partitions else "ok"
+                nonlocal refused
+                refused += key in cluster.partitions
+                return "NOT_ENOUGH_REPLICAS" if refused == 1 and key in cluster.partitions else "ok"
 
             cluster.produce_fate = fate
             receipts = [producer.send_nowait("orders", b"%d" % i * 50, partition=0) for i in range(5)]
@@ -403,7 +403,7 @@ async def test_recreated_topic_gets_every_record_in_order() -> None:
 
 
 async def test_duplicate_without_offset_is_not_acknowledged() -> None:
-    """The broker has taken a later batch and does not know this one: it may never have been written."""
+    """The broker has appended a later batch and does not know this one: it may never have been written."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
@@ -460,7 +460,7 @@ async def test_producer_that_was_not_started_raises() -> None:
 
 
 async def test_oversized_batches_are_split_in_order() -> None:
-    """batch_size knows nothing of a topic's max.message.bytes; good records must not fail for their company."""
+    """batch_size knows nothing of a topic's max.message.bytes; good records must not fail because of those in the same batch."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         cluster.max_message_bytes = 300

@@ -1,4 +1,4 @@
-"""A receipt is not tracked by the garbage collector, so nothing that it refers to may refer back to who holds it."""
+"""A receipt is not tracked by the garbage collector, so nothing that it refers to may refer back to its holder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strandline.client.producer.receipts import BatchMetadata, Receipt, Receipts
 
 
 class Marker:
-    """Something that the waiting application holds."""
+    """An object that the waiting application refers to."""
 
 
 def failed_batch() -> Batch:
@@ -60,7 +60,7 @@ def test_records_of_a_failed_batch_raise_the_same_error(make: type[Resolvable]) 
 
 
 async def test_asyncio_wait_rejects_a_receipt() -> None:
-    """asyncio.wait wants futures. A receipt is none, and used to fail there with an AttributeError about a private matter."""
+    """asyncio.wait wants futures. A receipt is no future, and failed there with an AttributeError about a private name."""
     receipt, receipts = Receipt(failed_batch(), 1), Receipts()  # type: ignore[call-arg, arg-type]
     receipts.add_run(receipt, 2)
     for handed in ([receipt], [receipts], receipts):

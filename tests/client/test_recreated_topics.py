@@ -45,33 +45,33 @@ async def read_all_of(there: ScriptedCluster, reader: Consumer, count: int) -> N
 
 
 async def until_failed(reader: Consumer) -> None:
-    """Without asking for records, so that nobody is told."""
+    """Without asking for records, so that no error is raised."""
     async with asyncio.timeout(5):
         while not reader.health()["failed_partitions"]:
             await reader.refresh_metadata()
 
 
 async def until_told(reader: Consumer) -> StrandlineError:
-    with pytest.raises(StrandlineError) as told:
+    with pytest.raises(StrandlineError) as raised:
         await reader.getone(timeout_ms=5000)
-    return told.value
+    return raised.value
 
 
-# -- made anew --------------------------------------------------------------------------------------------------------
+# -- recreated --------------------------------------------------------------------------------------------------------
 
 
 async def test_recreated_topic_is_raised_until_a_seek() -> None:
-    """The position lies inside the new log: going on there would skip what is before it."""
+    """The position lies inside the new log: continuing there would skip the records before it."""
     async with ScriptedCluster() as there, strict(there) as reader:
         await read_all_of(there, reader, 30)
         there.recreate("orders")
         fill(there, "orders", 50)
         with pytest.raises(
             TopicRecreated, match=r"deleted and recreated; the position 30 .* seek to continue \(orders-0\)"
-        ) as told:
+        ) as raised:
             await reader.getone(timeout_ms=5000)
-        assert (told.value.position, told.value.topic_id) == (30, there.topics["orders"])
-        assert not told.value.retriable
+        assert (raised.value.position, raised.value.topic_id) == (30, there.topics["orders"])
+        assert not raised.value.retriable
         with pytest.raises(TopicRecreated):
             await reader.getmany(timeout_ms=50)
         assert "orders-0" in reader.health()["failed_partitions"]
@@ -82,7 +82,7 @@ async def test_recreated_topic_is_raised_until_a_seek() -> None:
 
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", (0, 55)), ("latest", (50, 55))])
 async def test_reset_policy_applies_to_a_recreated_topic(policy: str, expected: tuple[int, int]) -> None:
-    """TopicRecreated was raised at every poll until a seek, although the consumer says where to go without a position."""
+    """TopicRecreated was raised at every poll until a seek, although the consumer has a policy for a missing position."""
     with capture_logs() as logs:
         async with ScriptedCluster() as there, Consumer(bootstrap_servers=there.bootstrap, auto_offset_reset=policy) as reader:
             await read_all_of(there, reader, 30)
@@ -132,7 +132,7 @@ async def test_fetched_old_records_are_returned_before_the_error() -> None:
 
 
 async def test_seek_before_the_error_means_the_old_log() -> None:
-    """It has failed to handle record 20, say, and wants it again: that offset is one of the log that it knows."""
+    """A program that failed to handle record 20 seeks it again: that is an offset of the log that it has read."""
     async with ScriptedCluster() as there, strict(there) as reader:
         await read_all_of(there, reader, 30)
         there.recreate("orders")
@@ -144,7 +144,7 @@ async def test_seek_before_the_error_means_the_old_log() -> None:
 
 
 async def test_seek_to_beginning_or_end_means_the_new_topic() -> None:
-    """These are looked up in the new log, told or not."""
+    """These are looked up in the new log, whether or not the error was raised."""
     async with ScriptedCluster() as there, strict(there) as reader:
         await read_all_of(there, reader, 30)
         there.recreate("orders")
@@ -164,7 +164,7 @@ async def test_seek_to_beginning_or_end_means_the_new_topic() -> None:
 
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
 async def test_without_position_the_new_topic_is_read_from_its_beginning(policy: str) -> None:
-    """There is nothing to be wrong about, and all that is in it came after it was assigned."""
+    """All of its records are newer than the assignment."""
     async with ScriptedCluster() as there:
         there.create("orders")
         async with Consumer(bootstrap_servers=there.bootstrap, auto_offset_reset=policy) as reader:
@@ -224,7 +224,7 @@ async def test_pause_outlasts_recreation_and_hides_its_error() -> None:
 
 
 async def test_stale_broker_does_not_disturb_readers_of_the_new_topic() -> None:
-    """Metadata is asked of one broker after the other: what one of them has not heard of yet is no news."""
+    """Metadata requests go to one broker after the other, so the metadata of one that is behind does not count."""
     async with ScriptedCluster() as there:
         there.create("orders", 3)
         there.brokers[3].fall_behind()
@@ -260,9 +260,9 @@ async def test_deletion_is_raised_after_assign_and_subscribe() -> None:
         there.delete("orders")
         with pytest.raises(UnknownTopic, match=r"the topic does not exist \(orders,"):
             await subscribed.getone(timeout_ms=5000)
-        with pytest.raises(UnknownTopic, match=r"the topic does not exist \(orders-0,") as told:
+        with pytest.raises(UnknownTopic, match=r"the topic does not exist \(orders-0,") as raised:
             await reader.getone(timeout_ms=5000)
-        assert told.value.retriable
+        assert raised.value.retriable
         there.create("orders")
         fill(there, "orders", 20)
         async with asyncio.timeout(5):
@@ -283,7 +283,7 @@ async def test_waiting_for_a_deleted_topic_ends_with_its_successor() -> None:
 
 
 async def test_topic_that_is_known_again_needs_no_seek() -> None:
-    """Nobody knew it for a while, and it was there all the time: the log is the one that was read."""
+    """No broker knew it for a while, but it existed all the time: the log is the one that was read."""
     async with ScriptedCluster() as there, earliest(there) as reader:
         await read_all_of(there, reader, 10)
         for broker in there.brokers.values():
@@ -299,7 +299,7 @@ async def test_topic_that_is_known_again_needs_no_seek() -> None:
 
 
 def test_dropped_partition_reports_no_errors() -> None:
-    """An answer about it may still be on its way."""
+    """A response about it may still arrive."""
     subscription = Subscription(EARLIEST)
     state = subscription.add(ORDERS, bytes(16), EARLIEST)
     renewed = subscription.renew(state, bytes(15) + b"\1", None)

@@ -1,4 +1,5 @@
-"""A topic that comes and goes under one name while somebody reads it, under faults and with brokers that are behind."""
+"""A topic that is deleted and recreated under one name while a consumer reads it, under faults and with brokers that are
+behind."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ PLACE = ("orders", 0)
 
 
 class Reader:
-    """Nothing of a topic may be handed out but what follows the record before, or begins the topic after it was told."""
+    """A record must follow the one before it, or be the first of a topic whose recreation was reported."""
 
     def __init__(self, policy: str = "error") -> None:
         self.policy = policy
@@ -64,7 +65,7 @@ async def write(servers: str, generation: int, count: int) -> None:
 
 
 async def make_anew(admin: Admin, met: set[bytes]) -> None:
-    """However often a fault makes it necessary to ask; the brokers' pictures of it may be older than the last answer."""
+    """Repeat each request until faults let it pass; brokers may have older metadata than the last answer."""
     while True:
         with suppress(UnknownTopic):
             await admin.delete_topics(["orders"])

@@ -1,4 +1,4 @@
-"""Producers that follow one another on the same connections: what changed meanwhile costs neither an error nor a wait."""
+"""Producers one after the other on the same connections: changes of the cluster between them cause neither errors nor waits."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ async def test_next_producer_connects_to_no_broker(scripted: ScriptedCluster, sh
 async def test_next_producer_does_not_wait_between_refreshes(
     scripted: ScriptedCluster, shared: SharedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pause between repeated refreshes grows to 250 ms after 120 of them: a stream of small batches met it in each task."""
+    """The pause between repeated refreshes grows to 250 ms after 120 of them: each task of a stream of small batches waited for
+    it."""
     monkeypatch.setattr(cluster_module, "REFRESH_GAP_MS", (60_000,) * 3)
     for work_epoch in range(3):
         await task(shared, work_epoch)
@@ -98,7 +99,7 @@ async def test_leader_that_moved_is_found(scripted: ScriptedCluster, shared: Sha
 async def test_recreated_topic_is_written_with_its_own_partitions(
     scripted: ScriptedCluster, shared: SharedCluster, partitions: int
 ) -> None:
-    """Rows with a key would go to other partitions than those of every other client if the old count still held."""
+    """With the old number of partitions, rows with a key would go to other partitions than those of other clients."""
     await task(shared, 0)
     scripted.recreate("orders", partitions)
     await task(shared, 1, partitions)

@@ -1,4 +1,4 @@
-"""A broker that is gone without a word: its host was cut off, or stands still. No connection breaks, nothing is refused.
+"""A broker that is silent: its host was cut off, or stands still. No connection breaks, and nothing is rejected.
 
 Every time-out that a user can set stays at its default here (30 s for a request): what passes in these tests passes
 because the client looks around, not because it gave up waiting.
@@ -49,7 +49,7 @@ async def test_records_of_a_silent_leader_go_to_its_successor() -> None:
 
 
 async def test_late_acknowledgement_of_the_old_leader_is_ignored() -> None:
-    """It comes from an epoch that is over: only what the new leader says of the record is true."""
+    """It is of an old leader epoch: only the new leader's answer about the record counts."""
     async with ScriptedCluster() as cluster:
         cluster.create("t")
         key = (cluster.topics["t"], 0)
@@ -153,7 +153,7 @@ async def test_silent_leader_does_not_delay_offset_lookups(question: str) -> Non
 
 
 async def test_change_is_not_sent_to_a_silent_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes to one broker alone, since two would do it twice: so to one that has just answered."""
+    """It is sent to one broker only, because two would do it twice: so to one that has just responded."""
     monkeypatch.setattr("strandline.client.cluster.cluster.FRESH_S", 0.0)
     async with ScriptedCluster() as cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
         for _ in cluster.brokers:
@@ -167,7 +167,7 @@ async def test_change_is_not_sent_to_a_silent_broker(monkeypatch: pytest.MonkeyP
 
 
 async def test_silent_bootstrap_address_delays_start_briefly() -> None:
-    """It accepts, in its kernel, and never answers. The next address is tried while it is waited for."""
+    """Its kernel accepts connections, but it never answers. The client tries the next address meanwhile."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         async with ScriptedCluster(brokers=1) as cluster:
             cluster.create("t")
@@ -177,7 +177,7 @@ async def test_silent_bootstrap_address_delays_start_briefly() -> None:
 
 
 async def test_consumer_at_the_end_refreshes_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader that is cut off from the cluster, but not from us, answers every fetch, and never has anything new."""
+    """A leader that is cut off from the cluster, but not from the client, answers each fetch, but never has new records."""
     monkeypatch.setattr("strandline.client.consumer.fetcher.LOOK_AGAIN_S", 0.3)
     async with ScriptedCluster() as cluster:
         cluster.create("t")

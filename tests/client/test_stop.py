@@ -1,4 +1,5 @@
-"""How a producer ends: a normal exit delivers what waits; after an exception or a cancel it gives up within about a second."""
+"""How a producer ends: a normal exit delivers what waits; after an exception or a cancellation it gives up within about a
+second."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ async def down(cluster: ScriptedCluster) -> None:
 
 @pytest.mark.parametrize("end", [fail, be_cancelled])
 async def test_exit_after_an_error_gives_up_soon(end: Callable[[Producer], Awaitable[None]]) -> None:
-    """With the cluster down, the exit took all of `delivery_timeout_ms` (two minutes by default) and said nothing."""
+    """With the cluster down, the exit took all of `delivery_timeout_ms` (two minutes by default), without a message."""
     loop = asyncio.get_running_loop()
 
     async def program(cluster: ScriptedCluster, producer: Producer) -> None:
@@ -78,7 +79,7 @@ async def test_exit_after_an_error_gives_up_soon(end: Callable[[Producer], Await
 
 @pytest.mark.parametrize("end", [fail, be_cancelled])
 async def test_stop_in_finally_gives_up_soon(end: Callable[[Producer], Awaitable[None]]) -> None:
-    """The way that aiokafka's users write it: `try: ... finally: await producer.stop()`."""
+    """As users of aiokafka write it: `try: ... finally: await producer.stop()`."""
     loop = asyncio.get_running_loop()
     undelivered: list[int] = []
 
@@ -109,7 +110,7 @@ async def hand_over_and_fail(producer: Producer) -> None:
 
 
 async def test_exit_after_an_error_delivers_what_it_can() -> None:
-    """A second is a long time for a cluster that is well: records handed over before the error are not dropped."""
+    """A second is long for a healthy cluster: records that were handed over before the error are not dropped."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         with pytest.raises(KeyError) as raised:
@@ -119,7 +120,7 @@ async def test_exit_after_an_error_delivers_what_it_can() -> None:
 
 
 async def test_normal_exit_waits_for_the_cluster() -> None:
-    """Without an error the exit delivers: here the cluster answers again after longer than an error would have waited."""
+    """Without an error the exit delivers: here the cluster answers again later than the exit after an error would wait."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         cluster.produce_fate = lambda broker_id, key: "NOT_ENOUGH_REPLICAS"
@@ -134,7 +135,7 @@ async def test_normal_exit_waits_for_the_cluster() -> None:
 
 
 async def test_normal_exit_in_a_handler_waits_for_the_cluster() -> None:
-    """An error that is being handled around the `async with` is not an error of its body."""
+    """An exception that is being handled around the `async with` is not one of its body."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         cluster.produce_fate = lambda broker_id, key: "NOT_ENOUGH_REPLICAS"
@@ -172,7 +173,7 @@ async def test_cancellation_ends_the_flush_of_an_exit() -> None:
 
 
 async def test_error_says_whether_the_record_may_be_written() -> None:
-    """A record that was never sent can be sent again safely; one that was sent and not answered might be doubled."""
+    """A record that was never sent can be sent again safely; one that was sent and not answered might be written twice."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders", 2)
         producer = Producer(bootstrap_servers=cluster.bootstrap)

@@ -1,4 +1,4 @@
-"""A client belongs to the event loop of its `start`: calls from elsewhere are refused before they change anything."""
+"""A client belongs to the event loop of its `start`: calls from elsewhere are rejected before they change anything."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def in_a_thread(call: Callable[[Any], Any], client: Any) -> Any:
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("has_open_batch", [False, True])
 async def test_producer_refuses_another_thread_and_stays_well(name: str, has_open_batch: bool) -> None:
-    """It said "no running event loop" after the record was queued; `flush` then waited two minutes for nothing."""
+    """It raised "no running event loop" after the record was queued, and `flush` then waited two minutes in vain."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         linger_ms = 60_000 if has_open_batch else 0
@@ -94,7 +94,7 @@ async def test_admin_refuses_another_thread(name: str) -> None:
 
 
 def test_consumer_may_be_moved_while_its_loop_stands_still() -> None:
-    """The tasks of Spark run coroutines one by one on a loop of theirs, and seek in between."""
+    """Spark's tasks run coroutines one by one on a loop of their own, and seek between them."""
     loop = asyncio.new_event_loop()
     cluster = ScriptedCluster()
     try:
@@ -145,7 +145,7 @@ def test_producer_rejects_a_second_loop() -> None:
 
 
 async def test_huge_record_is_rejected_before_it_is_queued() -> None:
-    """No frame can carry it: the broker cut the connection, and the record was sent again for two minutes."""
+    """No frame can carry it: the broker closed the connection, and the record was sent again for two minutes."""
     with pytest.raises(UsageError, match=rf"max_request_size must be a whole number from \d+ to {REQUEST_SIZE_MAX}"):
         Producer(max_request_size=200_000_000, buffer_memory=400_000_000)
     async with ScriptedCluster() as cluster:
@@ -163,7 +163,7 @@ async def test_huge_record_is_rejected_before_it_is_queued() -> None:
 
 
 async def test_requests_stay_within_max_request_size() -> None:
-    """Batches of several partitions share a request; together they were larger than it may be, and than a frame."""
+    """Batches of several partitions share a request; together they exceeded the request's limit, and that of a frame."""
     async with ScriptedCluster(brokers=1) as cluster:
         cluster.create("orders", 8)
         limits = {"max_request_size": 10_000, "batch_size": 9_000, "linger_ms": 5}

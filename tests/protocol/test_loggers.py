@@ -46,9 +46,9 @@ def test_an_application_with_logging_has_the_lines_in_its_format() -> None:
 def test_an_application_with_structlog_has_the_lines_there() -> None:
     """Even if it configures structlog after it has imported this package and logged."""
     configure = "import structlog; structlog.configure(processors=[structlog.processors.JSONRenderer()])"
-    out, err = application("logger.error('producer.broke_down')", configure)
+    out, err = application("logger.error('producer.crashed')", configure)
     assert out == '{"topic": "orders", "records": 2, "reason": "100 % lost", "event": "producer.delivery_failed"}\n'
-    assert err == "producer.broke_down\n"
+    assert err == "producer.crashed\n"
 
 
 @pytest.mark.parametrize("how", ["logger.exception('loop.callback_failed')", "logger.error('loop.callback_failed', exc_info=e)"])

@@ -697,7 +697,7 @@ MARKS: dict[str, Mark] = {
         (OnCall("client.consumer.offset_fetcher:truncated"), OnCall("client.consumer.fetcher:truncated")),
         RARE,
     ),
-    "consumer.out_of_range": Mark("a consumer's position was outside the log", (said("consumer.out_of_range"),), SCENARIO),
+    "consumer.out_of_range": Mark("a consumer's position was outside the log", (said("consumer.position_reset"),), SCENARIO),
     "consumer.session_lost": Mark(
         "a consumer had to open its session anew", (_returned("client.consumer.fetch_session:FetchSession.on_response", False),)
     ),
