@@ -100,7 +100,7 @@ class SessionPartition:
     def attach(self, partition: Partition) -> None:
         """Watch the partition: it marks this entry dirty when it moves."""
         self.partition = partition
-        partition.add_watcher(self, is_follower=self.session.is_follower)
+        (partition.followers if self.session.is_follower else partition.consumers)[self] = None
 
     def detach(self) -> None:
         """Stop watching the partition."""
@@ -108,7 +108,10 @@ class SessionPartition:
         partition, self.partition = self.partition, None
         if partition is None:
             return
-        partition.remove_watcher(self, is_follower=session.is_follower)
+        if not session.is_follower:
+            partition.consumers.pop(self, None)
+            return
+        partition.followers.pop(self, None)
         if partition.leader_state is not None:
             partition.leader_state.forget_session(session.replica_id, session)
 

@@ -251,14 +251,6 @@ class Partition:
         if self.leader_state is not None:
             self.leader_state.set_min_insync_replicas(value)
 
-    # -- watchers -----------------------------------------------------------------------------------------------------
-
-    def add_watcher(self, watcher: PartitionWatcher, *, is_follower: bool) -> None:
-        (self.followers if is_follower else self.consumers)[watcher] = None
-
-    def remove_watcher(self, watcher: PartitionWatcher, *, is_follower: bool) -> None:
-        (self.followers if is_follower else self.consumers).pop(watcher, None)
-
     # -- fencing ------------------------------------------------------------------------------------------------------
 
     def check_leader_epoch(self, epoch: int) -> None:
