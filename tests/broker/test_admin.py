@@ -126,7 +126,7 @@ def metadata_of(admin: AdminHandlers, topics: list[MetadataTopicRequest] | None,
     return request.answer
 
 
-def test_metadata_gives_the_addresses_of_the_listener_the_client_came_in_on_and_no_fenced_brokers() -> None:
+def test_metadata_lists_unfenced_brokers_by_the_clients_listener() -> None:
     admin = handlers(Metadata(broker(1), broker(2), broker(3, fenced=True), *topic()))
     inside = metadata_of(admin, None)
     assert [(b.node_id, b.host, b.port) for b in inside.brokers] == [(1, "in", 9001), (2, "in", 9002)]
@@ -141,7 +141,7 @@ def test_metadata_gives_the_addresses_of_the_listener_the_client_came_in_on_and_
     assert inside.controller_id == 101
 
 
-def test_topics_are_found_by_name_and_by_id_and_the_unknown_have_each_its_error() -> None:
+def test_topics_are_found_by_name_and_by_id() -> None:
     admin = handlers(Metadata(broker(1), *topic()))
     asked = [
         MetadataTopicRequest("orders"),
@@ -159,7 +159,7 @@ def test_topics_are_found_by_name_and_by_id_and_the_unknown_have_each_its_error(
 
 
 @pytest.mark.parametrize("leader", [-1, 3])
-def test_a_partition_without_a_living_leader_says_so(leader: int) -> None:
+def test_a_partition_without_a_live_leader_is_leader_not_available(leader: int) -> None:
     admin = handlers(Metadata(broker(1), broker(3, fenced=True), *topic(leader)))
     partition = metadata_of(admin, None).topics[0].partitions[0]
     assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
@@ -192,7 +192,7 @@ def described(admin: AdminHandlers, kind: int, name: str, *keys: str) -> dict[st
     return {config.name: config for config in result.configs}
 
 
-def test_a_topics_configs_say_where_each_value_comes_from() -> None:
+def test_a_topics_configs_name_the_source_of_each_value() -> None:
     metadata = Metadata(
         broker(1),
         *topic(),
@@ -243,7 +243,7 @@ async def test_a_created_topic_is_told_when_the_brokers_own_image_has_it() -> No
     assert condition(metadata.image.apply([TopicRecord("new", new)], 9, 1).image)
 
 
-async def test_a_changed_config_is_told_when_the_image_has_it_in_whatever_form_it_was_written() -> None:
+async def test_a_changed_config_is_answered_when_the_image_has_it() -> None:
     metadata = Metadata(broker(1), *topic())
     changes = [AlterableConfig("min.insync.replicas", CONFIG_SET, " 2")]
     body = IncrementalAlterConfigsRequest([AlterConfigsResource(RESOURCE_TOPIC, "orders", changes)])

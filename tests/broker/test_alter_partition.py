@@ -104,7 +104,7 @@ def test_only_one_request_is_on_the_wire_and_the_next_carries_all_that_waited() 
     assert [p.partition for p in second.partitions] == [1, 2]
 
 
-def test_the_answer_to_a_cancelled_proposal_is_dropped_even_when_a_new_one_waits() -> None:
+def test_the_answer_to_a_cancelled_proposal_is_dropped() -> None:
     """The answer belongs to an earlier leadership: taking it would install an ISR that nobody committed (S17, S18)."""
     queue, results = AlterPartitionQueue(), []
     queue.submit(item(0, results, partition_epoch=3))
@@ -118,7 +118,7 @@ def test_the_answer_to_a_cancelled_proposal_is_dropped_even_when_a_new_one_waits
     assert again.partitions[0].partition_epoch == 7
 
 
-async def test_a_lost_answer_is_asked_again_and_the_old_partition_epoch_ends_the_proposal() -> None:
+async def test_a_lost_answer_is_repeated_until_the_old_epoch_is_refused() -> None:
     """S18: the controller committed, the answer was lost. The retry is told INVALID_UPDATE_VERSION; nothing stays pending."""
     results: list[AlterPartitionPartitionResponse] = []
     controller = Controller(
@@ -176,7 +176,7 @@ async def test_a_partition_may_propose_again_from_its_own_callback() -> None:
     await manager.stop()
 
 
-async def test_a_stale_broker_epoch_waits_for_the_registration_and_then_carries_the_new_epoch() -> None:
+async def test_a_stale_broker_epoch_waits_for_the_next_registration() -> None:
     results: list[AlterPartitionPartitionResponse] = []
     registration = Registration()
     controller = Controller(lambda r: AlterPartitionResponse(ErrorCode.STALE_BROKER_EPOCH, []), lambda r: answer(r))
@@ -204,7 +204,7 @@ async def test_a_cancelled_proposal_stops_being_retried() -> None:
     await manager.stop()
 
 
-async def test_an_error_that_a_newer_controller_invented_does_not_end_the_isr_changes_of_this_broker() -> None:
+async def test_an_unknown_error_does_not_end_isr_changes() -> None:
     """I24: the task that carries proposals lives as long as the broker."""
     results: list[AlterPartitionPartitionResponse] = []
     controller = Controller(lambda request: AlterPartitionResponse(12345, []), answer)

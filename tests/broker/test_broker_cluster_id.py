@@ -82,7 +82,7 @@ async def test_a_broker_that_knows_its_cluster_still_looks_for_a_controller(quor
     assert await quorum.find(known=A) == A
 
 
-async def test_who_was_missed_and_why_is_in_the_sentence(quorum: Quorum) -> None:
+async def test_the_error_names_each_missing_controller_and_the_reason(quorum: Quorum) -> None:
     quorum.expect(104, "nowhere.invalid")
     await quorum.start(101, None)
     await quorum.start(102, A, role="broker", says=7)
@@ -96,7 +96,7 @@ async def test_who_was_missed_and_why_is_in_the_sentence(quorum: Quorum) -> None
     assert missed[3].startswith(f"cannot resolve nowhere.invalid:{ports[3]}")
 
 
-async def test_a_peer_that_is_silent_holds_up_nobody(quorum: Quorum) -> None:
+async def test_a_silent_controller_holds_up_no_other(quorum: Quorum) -> None:
     """A black hole: it accepts and never answers."""
     with socket.socket() as hole:
         hole.bind(("127.0.0.1", 0))
@@ -117,7 +117,7 @@ async def test_waiting_is_told_once_a_minute(quorum: Quorum, monkeypatch: pytest
     assert line["awaited"].count("Connection refused") == 3
 
 
-async def test_what_was_asked_leaves_no_task_and_no_connection(quorum: Quorum) -> None:
+async def test_asking_for_the_cluster_leaves_no_task_and_no_connection(quorum: Quorum) -> None:
     await quorum.start(101, A)
     before = asyncio.all_tasks()
     await quorum.find()

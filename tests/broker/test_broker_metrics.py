@@ -34,7 +34,7 @@ def test_a_new_leader_counts_the_member_that_its_predecessor_was() -> None:
     assert world[2].manager.metrics.leader_takeover.count == 1
 
 
-def test_what_is_replicated_is_counted_on_both_sides_and_a_duplicate_on_none() -> None:
+def test_replicated_bytes_count_on_both_sides_and_duplicates_on_none() -> None:
     world = World(2)
     world.topic(replicas=(1, 2))
     records = batch("a", "b", producer_id=7, sequence=0)
@@ -47,7 +47,7 @@ def test_what_is_replicated_is_counted_on_both_sides_and_a_duplicate_on_none() -
     assert (leader.bytes_out, follower.bytes_in) == (0, 0)
 
 
-def test_what_consumers_read_is_not_replication() -> None:
+def test_bytes_read_by_consumers_are_not_replication() -> None:
     world = World(1)
     world.topic(replicas=(1,))
     world[1].produce("a")
@@ -57,7 +57,7 @@ def test_what_consumers_read_is_not_replication() -> None:
     assert (metrics.replication_bytes_out, metrics.fetches) == (0, 1)
 
 
-def test_a_produce_fails_where_it_is_refused_where_it_expires_and_where_the_isr_shrinks() -> None:
+def test_refused_expired_and_shrunk_produces_count_as_failed() -> None:
     world = World(2)
     world.topic(replicas=(1, 2), min_isr=2)
     metrics = world[1].manager.metrics
@@ -74,7 +74,7 @@ def test_a_produce_fails_where_it_is_refused_where_it_expires_and_where_the_isr_
     assert (metrics.departed.failed_produces, metrics.total().failed_produces) == (1, 4)
 
 
-def test_a_topic_that_goes_leaves_its_numbers_in_the_sum() -> None:
+def test_a_removed_topic_stays_in_the_sum() -> None:
     world = World(1)
     world.topic(replicas=(1,), partitions=2)
     world[1].produce("a")
@@ -87,7 +87,7 @@ def test_a_topic_that_goes_leaves_its_numbers_in_the_sum() -> None:
     assert metrics.topics["orders"].bytes_in == 0
 
 
-def test_a_failed_disk_leaves_the_numbers_and_tells_how_many_replicas_it_cost() -> None:
+def test_a_failed_disk_keeps_the_counters_and_counts_offline_replicas() -> None:
     world = World(1)
     world.topic(replicas=(1,), partitions=3)
     world[1].produce("a")

@@ -30,7 +30,7 @@ def test_a_minimal_config_has_kafkas_defaults() -> None:
     assert config.text("controlled.shutdown.enable") == "true"
 
 
-def test_values_may_be_text_or_numbers_and_topic_defaults_are_those_that_were_given() -> None:
+def test_values_may_be_text_and_topic_defaults_are_the_given_ones() -> None:
     config = BrokerConfig.from_mapping({**MINIMAL, "node.id": "7", "min.insync.replicas": "2", "log.segment.bytes": 4096})
     assert config.node_id == 7
     assert config.topic_defaults == {"min.insync.replicas": 2, "log.segment.bytes": 4096}

@@ -92,7 +92,7 @@ async def test_a_request_waits_until_a_controller_is_known(
 
 
 @pytest.mark.parametrize("refuses", [True, False])
-async def test_what_met_the_wrong_controller_goes_to_the_next(
+async def test_a_request_to_the_wrong_controller_goes_to_the_next(
     channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller], refuses: bool
 ) -> None:
     asker, finder = channel
@@ -108,7 +108,7 @@ async def test_what_met_the_wrong_controller_goes_to_the_next(
     assert new.asked == 1
 
 
-async def test_what_is_in_flight_to_a_silent_old_controller_goes_to_the_new_one_at_once(
+async def test_requests_to_a_silent_controller_go_to_its_successor_at_once(
     channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]
 ) -> None:
     asker, finder = channel
@@ -161,7 +161,7 @@ async def test_a_controller_that_changes_while_the_connection_is_made_is_not_mis
     assert new.asked == 1
 
 
-async def test_a_request_that_is_cancelled_just_when_the_controller_changes_stays_cancelled(
+async def test_a_cancelled_request_stays_cancelled_when_the_controller_changes(
     channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]
 ) -> None:
     """Else a task that was asked to stop would go on, and whoever stops the broker would wait for it for ever."""

@@ -86,7 +86,7 @@ def test_a_restarted_replica_repairs_itself_from_its_leader(world: World, logged
     assert [item.isr[-1][0] for item in world[1].alter.submitted] == [2], "caught up again, it is proposed for the ISR"
 
 
-def test_a_member_of_the_isr_leaves_it_before_it_lets_go_of_what_it_acknowledged(world: World) -> None:
+def test_a_damaged_isr_member_leaves_the_isr_before_it_truncates(world: World) -> None:
     """Cut down to seven records and still in the ISR, it could be elected, and thirteen acknowledged ones would be gone."""
     flip(world[2].files, 7)
     restart(world, 2)
@@ -105,7 +105,7 @@ def test_a_member_of_the_isr_leaves_it_before_it_lets_go_of_what_it_acknowledged
     assert world[2].files.read(SEGMENT) == world[1].files.read(SEGMENT)
 
 
-def test_a_leader_serves_what_lies_before_the_damage_and_refuses_the_rest(world: World, logged: list[Any]) -> None:
+def test_a_damaged_leader_serves_the_records_before_the_damage(world: World, logged: list[Any]) -> None:
     """Not the bytes, and not CORRUPT_MESSAGE, which blames the asker. A warning line a minute, however often it is asked."""
     leader = world[1]
     cool_down(world, 1)
@@ -158,7 +158,7 @@ def test_a_damaged_leader_repairs_itself_when_another_one_leads(world: World) ->
     assert log_values(world[1].p)[-1] == (COUNT, b"after")
 
 
-def test_a_follower_that_meets_damage_while_it_serves_readers_is_fetched_anew(world: World) -> None:
+def test_a_follower_that_reads_damage_fetches_again(world: World) -> None:
     """Nothing new may come from the leader for long: the fetcher starts over, once, at the damage."""
     follower = world[2]
     follower.fetchers.starts.clear()
@@ -217,7 +217,7 @@ def flip_length(files: MemoryFiles, index: int) -> None:
     files.flip_bit(SEGMENT, (sum(sizes[:index]) + 8) * 8 + 6)
 
 
-def test_a_member_of_the_isr_that_truncates_keeps_what_lies_behind_damage(world: World, logged: list[Any]) -> None:
+def test_an_isr_member_that_truncates_keeps_records_behind_damage(world: World, logged: list[Any]) -> None:
     """Its leader sends it back to where their histories part, and on the way there is damage. Cut at the damage and still in
     the ISR, it could be elected, the third replica would truncate to follow it, and acknowledged records would be gone."""
     follower = world[2]
@@ -243,7 +243,7 @@ def test_a_member_of_the_isr_that_truncates_keeps_what_lies_behind_damage(world:
     assert follower.files.read(SEGMENT) == world[1].files.read(SEGMENT)
 
 
-def test_a_member_of_the_isr_with_damage_does_not_start_over_at_the_leaders_start(world: World) -> None:
+def test_a_damaged_isr_member_does_not_start_over(world: World) -> None:
     """The leader has deleted what is damaged here, so the position is out of its range. What lies behind its start is whole on
     this replica and may be committed: it stays until the replica has left the ISR."""
     follower = world[2]
@@ -257,7 +257,7 @@ def test_a_member_of_the_isr_with_damage_does_not_start_over_at_the_leaders_star
     assert (follower.p.log.log_start_offset, follower.leo, follower.p.log.corrupt_at) == (10, 10, None)
 
 
-def test_a_damaged_epoch_is_found_when_the_leader_goes_on_with_an_older_one(logged: list[Any]) -> None:
+def test_a_damaged_epoch_is_found_when_the_leader_continues_with_an_older_one(logged: list[Any]) -> None:
     """A batch's checksum does not cover its epoch. The follower believes its last record to be newer than it is, the leader
     knows that epoch, and what it sends does not fit: the follower must not refuse it for ever."""
     world = World()

@@ -40,7 +40,7 @@ def test_a_replica_that_lacks_committed_records_has_an_offset_lag() -> None:
     assert topic.partitions[0].offset_lag == 5
 
 
-def test_only_what_is_asked_for_is_described() -> None:
+def test_only_requested_replicas_are_described() -> None:
     world = World()
     world.topic(replicas=(1,))
     name = world.image.topics_by_id[TOPIC].name

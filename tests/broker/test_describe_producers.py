@@ -62,7 +62,7 @@ def test_all_producers_or_those_that_are_named() -> None:
     assert describe(leader, []).active_producers == []
 
 
-def test_asked_for_one_work_epoch_it_tells_of_the_newest() -> None:
+def test_a_question_about_one_work_epoch_is_answered_with_the_newest() -> None:
     """So an attempt that is over learns that it is, and one that is new that the name has written before."""
     world = World()
     world.topic(replicas=(1,))
@@ -105,7 +105,7 @@ def test_the_same_partition_twice_is_no_question() -> None:
         world[1].handlers[DESCRIBE_PRODUCERS](request)  # type: ignore[arg-type]
 
 
-def test_a_new_leader_knows_what_the_old_one_had_committed_and_takes_the_next_row() -> None:
+def test_a_new_leader_knows_the_committed_rows_of_the_old_one() -> None:
     world = World()
     world.topic(replicas=(1, 2))
     world[1].produce(rows(3), acks=1)
@@ -129,7 +129,7 @@ def test_an_attempt_that_is_over_is_refused_once_the_next_one_has_written() -> N
     assert "epoch 0 is fenced" in str(produced(refused).error_message)
 
 
-def test_who_must_be_alone_is_answered_when_the_leader_takes_nothing_older_any_more() -> None:
+def test_exclusive_use_is_confirmed_when_older_epochs_are_fenced() -> None:
     """Else an earlier attempt could write after the answer, where the one that asked has nothing to write."""
     world = World()
     world.topic(replicas=(1,))
@@ -153,7 +153,7 @@ def test_who_must_be_alone_is_answered_when_the_leader_takes_nothing_older_any_m
     assert code(leader.produce(rows(1, 3, epoch=2), acks=1)) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_an_epoch_that_is_over_is_found_in_every_batch_and_believed_only_of_a_whole_one() -> None:
+def test_a_fenced_epoch_is_found_in_every_valid_batch() -> None:
     """A flipped bit must not tell a producer that it is over; and a second batch must not slip past behind a first one."""
     world = World()
     world.topic(replicas=(1,))

@@ -91,7 +91,7 @@ def test_a_fetch_in_another_epoch_is_fenced_and_records_no_progress(epoch: int, 
     assert leader_state.replicas[2].log_end_offset == -1
 
 
-def test_a_diverging_fetch_gets_the_divergence_no_records_and_records_no_progress() -> None:
+def test_a_diverging_fetch_gets_no_records_and_shows_no_progress() -> None:
     world, leader = leader_with("a", "b")
     world.elect(1)
     leader.produce("c", acks=1)
@@ -104,7 +104,7 @@ def test_a_diverging_fetch_gets_the_divergence_no_records_and_records_no_progres
     assert leader_state.replicas[2].log_end_offset == -1
 
 
-def test_the_response_to_a_followers_fetch_carries_the_high_watermark_that_it_made() -> None:
+def test_a_fetch_response_carries_the_high_watermark_that_the_fetch_moved() -> None:
     _, leader = leader_with("a", replicas=(1, 2))
     assert fetched(leader.said_by(2, 1))[P].high_watermark == 1
 
@@ -135,7 +135,7 @@ def test_the_first_partition_with_records_gives_one_batch_however_large() -> Non
         assert [len(values(answer, i)) for i in range(3)] == [0, 1, 0]
 
 
-def test_a_response_holds_at_most_what_was_asked_for_beyond_the_first_batch() -> None:
+def test_a_response_is_limited_by_the_request_after_the_first_batch() -> None:
     _, leader = leader_with(*["x" * 1000] * 20, replicas=(1,))
     assert len(values(leader.fetch(want(0, epoch=1, max_bytes=3500)))) == 3
     assert len(values(leader.fetch(want(0, epoch=1), max_bytes=3500))) == 3
@@ -150,7 +150,7 @@ def test_only_the_first_partition_with_records_may_exceed_the_limit() -> None:
     assert [len(values(answer, i)) for i in range(2)] == [1, 0]
 
 
-def test_a_response_holds_at_most_what_the_broker_allows_whatever_was_asked_for() -> None:
+def test_a_response_is_limited_by_the_broker() -> None:
     """F14: max_bytes of 2^31 - 1 must not let one peer claim the memory."""
     world = World(config=ReplicaConfig(fetch_max_bytes=3500))
     world.topic(replicas=(1,))
@@ -204,7 +204,7 @@ def test_a_followers_long_poll_ends_with_an_append() -> None:
     assert leader.p.followers == {}, "a fetch without session leaves nothing behind"
 
 
-def test_a_consumers_long_poll_ends_with_the_high_watermark_and_not_with_the_append() -> None:
+def test_a_consumers_long_poll_ends_when_the_high_watermark_moves() -> None:
     _, leader = leader_with(replicas=(1, 2))
     parked = leader.fetch(want(0, epoch=1), max_wait_ms=500)
     leader.produce("a", acks=1)
@@ -421,7 +421,7 @@ def test_a_cold_read_is_checked_again_when_it_is_warm() -> None:
     assert code(request) == ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_warm_partitions_are_answered_at_once_and_cold_ones_with_the_next_fetch() -> None:
+def test_warm_partitions_do_not_wait_for_cold_ones() -> None:
     _world, leader, threads = cold_leader(2)
     leader.produce("warm")
     answer = leader.fetch(want(1, epoch=1), want(0, key=Q, epoch=1))

@@ -54,7 +54,7 @@ def test_new_session_id_is_positive_and_unused() -> None:
     assert min(ids) > 0
 
 
-def test_full_fetch_with_epoch_0_opens_a_session_and_with_epoch_minus_1_does_not() -> None:
+def test_epoch_0_opens_a_session_and_epoch_minus_1_does_not() -> None:
     cache = FetchSessionCache(Random(1))
     opened, is_full = cache.session_for(request(0, INITIAL_EPOCH, *partitions(2)), 0.0)
     assert (opened.id > 0, opened.epoch, is_full, len(cache)) == (True, 1, True, 1)
@@ -107,7 +107,7 @@ def test_the_same_partition_twice_is_refused() -> None:
     assert e.value.code == ErrorCode.INVALID_REQUEST
 
 
-def test_more_partitions_than_a_session_may_hold_are_refused_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_partitions_for_a_session_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """F11: a request with a million partitions must not claim the memory."""
     monkeypatch.setattr(fetch_session, "PARTITIONS_MAX", 10)
     cache = FetchSessionCache(Random(1))
@@ -156,7 +156,7 @@ def test_zero_size_fetch_session_is_closed() -> None:
 # -- the cache --------------------------------------------------------------------------------------------------------
 
 
-def test_session_cache_keeps_what_it_has_when_it_is_full_of_young_sessions() -> None:
+def test_a_full_cache_of_young_sessions_keeps_them() -> None:
     cache = FetchSessionCache(Random(1), slots=3)
     kept = [new_session(cache, 2, float(i)) for i in range(3)]
     assert new_session(cache, 40, 10.0).id == 0
@@ -287,7 +287,7 @@ def test_data_that_was_not_taken_is_sent_again() -> None:
     assert fetched(fetcher.fetch()) == {}
 
 
-def test_what_is_said_behind_records_is_said_again_to_who_took_only_those() -> None:
+def test_a_high_watermark_sent_behind_records_is_sent_again() -> None:
     """With two requests under way the second is answered from where the first began. He has moved on by then and drops it,
     and with it a high watermark that he would not hear of again before the next record (seed 820360694)."""
     _, leader = world_of(1, replicas=(1, 2, 3))
@@ -302,7 +302,7 @@ def test_what_is_said_behind_records_is_said_again_to_who_took_only_those() -> N
     assert fetched(fetcher.fetch(want(1, epoch=1)))[P].high_watermark == 1
 
 
-def test_who_names_his_position_again_without_having_moved_is_told_the_high_watermark_again() -> None:
+def test_the_high_watermark_is_sent_again_to_a_fetcher_that_repeats_its_position() -> None:
     """He may have dropped what he was told before, for example because a later request of his had overtaken it."""
     _, leader = world_of(1, replicas=(1,))
     leader.produce("a")
@@ -362,7 +362,7 @@ def test_diverging_epoch_is_answered_in_a_session() -> None:
     assert healed.high_watermark == 0, "told again: with a divergence it does not count"
 
 
-def test_a_session_knows_the_epoch_of_a_partition_that_the_request_does_not_name() -> None:
+def test_a_session_remembers_the_epoch_of_unnamed_partitions() -> None:
     """S29: the same broker leads on in a new epoch, which the follower does not know (KAFKA-9338)."""
     world, leader = world_of(2)
     leader.produce("a", acks=1)
@@ -451,7 +451,7 @@ def test_a_follower_of_idle_partitions_is_in_sync_when_one_wakes_up() -> None:
     assert leader.alter.pending[P].isr == ((1, 11),)
 
 
-def test_fetches_that_do_not_name_the_partition_do_not_count_for_a_follower_that_is_behind() -> None:
+def test_unnamed_fetches_do_not_count_for_a_follower_that_is_behind() -> None:
     world, leader = world_of(1)
     fetcher = follow(leader, 2, 1)
     leader.produce("a", acks=1)
@@ -476,7 +476,7 @@ def test_fetches_of_a_session_that_forgot_the_partition_do_not_count() -> None:
     assert leader.alter.pending[P].isr == ((1, 11),)
 
 
-def test_a_follower_outside_the_isr_comes_in_although_its_partition_is_idle() -> None:
+def test_a_follower_joins_the_isr_although_its_partition_is_idle() -> None:
     """Refused once (it was fenced, or the controller was slow), it must be proposed again without any new data."""
     _world, leader = world_of(1, isr=(1, 2))
     fetcher = follow(leader, 3, 1)
@@ -487,7 +487,7 @@ def test_a_follower_outside_the_isr_comes_in_although_its_partition_is_idle() ->
     assert P in leader.alter.pending
 
 
-def test_a_follower_that_the_controller_took_out_of_the_isr_comes_in_again() -> None:
+def test_a_follower_that_the_controller_removed_joins_the_isr_again() -> None:
     world, leader = world_of(1)
     fetcher = follow(leader, 3, 1)
     fetcher.fetch()

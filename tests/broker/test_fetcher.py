@@ -135,7 +135,7 @@ def followers_only(brokers: int = 2) -> World:
 # -- planning and sessions ----------------------------------------------------------------------------------------------
 
 
-def test_the_first_fetch_lists_everything_and_the_next_only_what_changed() -> None:
+def test_the_first_fetch_lists_all_partitions_and_the_next_the_changed_ones() -> None:
     world = World(2)
     world.topic(replicas=(1, 2), partitions=3)
     keys = [(TOPIC, index) for index in range(3)]
@@ -205,7 +205,7 @@ def test_a_removed_partition_is_forgotten_and_its_late_data_dropped() -> None:
     assert asked_of(plan) == []
 
 
-def test_a_partition_that_is_added_again_does_not_take_the_answer_to_its_former_life() -> None:
+def test_an_answer_from_before_a_partition_was_added_again_is_ignored() -> None:
     world = World(2)
     world.topic(replicas=(1, 2))
     link = Link(world, 2, 1)
@@ -220,7 +220,7 @@ def test_a_partition_that_is_added_again_does_not_take_the_answer_to_its_former_
     assert world[2].leo == 1
 
 
-def test_a_late_answer_about_the_leaders_log_does_not_count_after_the_partition_was_added_again() -> None:
+def test_a_late_leader_range_is_ignored_after_the_partition_was_added_again() -> None:
     """The follower stands where it stood, but the leader's log has grown since: nothing may be cut."""
     world = World(2)
     world.topic(replicas=(1, 2))
@@ -248,7 +248,7 @@ def test_a_lost_session_becomes_a_full_fetch_at_once() -> None:
     assert len(plan.request.partitions) == 2
 
 
-def test_a_lost_connection_becomes_a_full_fetch_and_the_old_response_does_not_count() -> None:
+def test_a_lost_connection_leads_to_a_full_fetch() -> None:
     world = World(2)
     world.topic(replicas=(1, 2))
     link = Link(world, 2, 1)
@@ -262,7 +262,7 @@ def test_a_lost_connection_becomes_a_full_fetch_and_the_old_response_does_not_co
     assert asked_of(plan) == [P]
 
 
-def test_without_room_for_a_session_every_fetch_is_full_and_waits_like_any_other() -> None:
+def test_without_room_for_a_session_every_fetch_is_full() -> None:
     world = World(2)
     world.topic(replicas=(1, 2))
     world[1].manager.sessions._slots = 0
@@ -276,7 +276,7 @@ def test_without_room_for_a_session_every_fetch_is_full_and_waits_like_any_other
         assert world[2].leo == expected
 
 
-def test_without_a_session_too_a_follower_below_the_leaders_start_begins_again_there() -> None:
+def test_a_follower_below_the_leaders_start_starts_over_there_without_a_session() -> None:
     """Each answer begins the fetching anew; the question for the leader's start has to outlive that."""
     world = followers_only()
     world[1].manager.sessions._slots = 0
@@ -310,7 +310,7 @@ def test_a_partition_that_arrives_does_not_wait_for_the_long_poll_in_flight() ->
     assert world[2][OTHER].log.log_end_offset == 1
 
 
-def test_a_response_does_not_count_for_a_partition_that_a_later_request_carried() -> None:
+def test_a_response_does_not_count_for_a_partition_in_a_later_request() -> None:
     """Two fetches in flight: the second answer was built from the position that the third request replaced."""
     world = World(2)
     world.topic(replicas=(1, 2))
@@ -337,7 +337,7 @@ def test_a_response_does_not_count_for_a_partition_that_a_later_request_carried(
     assert link.core.next_due() is None, "and it is no error of the partition"
 
 
-def test_a_partition_in_trouble_leaves_the_session_and_comes_back_later_each_time() -> None:
+def test_a_failing_partition_leaves_the_session_for_longer_each_time() -> None:
     world = World(2)
     world.topic(replicas=(1, 2), partitions=2)
     other = (TOPIC, 1)
@@ -417,7 +417,7 @@ def test_a_response_of_the_wrong_shape_is_the_peers_fault() -> None:
 # -- truncation and divergence (S01 - S12) --------------------------------------------------------------------------------
 
 
-def test_s01_a_follower_with_a_lagging_high_watermark_keeps_what_it_has_in_common() -> None:
+def test_s01_a_follower_with_a_lagging_high_watermark_keeps_common_records() -> None:
     """KIP-101 scenario 1: it does not cut to its own high watermark on becoming a follower, and then is elected."""
     world = World(2)
     world.topic(replicas=(1, 2))
@@ -563,7 +563,7 @@ def test_s08_a_follower_below_the_leaders_start_begins_again_there() -> None:
     assert log_values(world[2].p) == log_values(world[1].p)
 
 
-def test_s09_the_epoch_of_the_last_record_is_asked_with_also_after_an_empty_response() -> None:
+def test_s09_a_fetch_carries_the_last_records_epoch_after_an_empty_response() -> None:
     """KAFKA-15510: without it the next leader could not see that the tail forked."""
     world = followers_only(3)
     fill(world[1], *[3] * 5)
@@ -582,7 +582,7 @@ def test_s09_the_epoch_of_the_last_record_is_asked_with_also_after_an_empty_resp
     assert log_values(world[2].p) == log_values(world[3].p)
 
 
-def test_s10_a_follower_ahead_of_its_leader_cuts_and_goes_on() -> None:
+def test_s10_a_follower_ahead_of_its_leader_truncates_and_continues() -> None:
     """KAFKA-3410: it halted, and one failure became many."""
     world = followers_only()
     fill(world[1], *[1] * 15)
@@ -609,7 +609,7 @@ def test_s10_a_follower_of_an_empty_leader_starts_over() -> None:
     assert log_values(world[2].p) == log_values(world[1].p)
 
 
-def test_s11_a_full_restart_keeps_start_hw_and_end_in_order_and_can_lead_at_once() -> None:
+def test_s11_after_a_full_restart_a_replica_can_lead_at_once() -> None:
     """KAFKA-9491: the high watermark was left behind the log start, and the next leader could not serve."""
     world = followers_only()
     fill(world[1], *[2] * 100)
@@ -673,7 +673,7 @@ def test_s12_invalid_bytes_append_nothing_and_are_fetched_again(damage: str) -> 
 
 
 @pytest.mark.parametrize("has_a_fork", [False, True])
-def test_a_follower_behind_deleted_rows_learns_whose_they_were(has_a_fork: bool) -> None:
+def test_a_follower_learns_the_producers_of_deleted_rows(has_a_fork: bool) -> None:
     """It may lead before the work epoch is through; who had the name before must not write its rows again."""
     world = World(2)
     world.topic(replicas=(1, 2), epoch=5)

@@ -57,7 +57,7 @@ async def test_several_fetchers_spread_the_partitions_of_a_leader() -> None:
     fetchers.close()
 
 
-async def test_a_partition_moves_to_its_new_leaders_fetcher_and_an_empty_one_is_closed() -> None:
+async def test_a_partition_moves_to_its_new_leaders_fetcher() -> None:
     fetchers = manager()
     add(fetchers, 0, 2)
     add(fetchers, 0, 3)

@@ -59,7 +59,7 @@ def test_a_broker_that_steps_back_wants_to_be_fenced_once() -> None:
     assert lifecycle.state is State.RUNNING
 
 
-def test_a_late_answer_to_a_heartbeat_of_an_earlier_registration_changes_nothing() -> None:
+def test_a_heartbeat_answer_of_an_earlier_registration_is_ignored() -> None:
     """It would count the broker as unfenced, or let it leave, under a registration of which no controller said so."""
     lifecycle = registered(7)
     early = lifecycle.heartbeat(7)
@@ -107,7 +107,7 @@ def test_time_without_a_controller_does_not_count_as_time_with_a_duplicate() -> 
     assert isinstance(lifecycle.on_registration(refused, 29.1), UsageError)
 
 
-def test_the_wrong_cluster_is_fatal_at_once_and_says_so() -> None:
+def test_another_cluster_is_fatal_at_once() -> None:
     problem = core().on_registration(BrokerRegistrationResponse(ErrorCode.INCONSISTENT_CLUSTER_ID), 0)
     assert isinstance(problem, UsageError)
     assert "another cluster than 'c1'" in str(problem)
@@ -184,7 +184,7 @@ class Broker:
         self.apply(epoch, RegisterBrokerRecord(1, epoch, IDENTITY.incarnation_id, IDENTITY.listeners))
 
 
-async def test_a_broker_is_unfenced_as_soon_as_it_has_its_registration_without_waiting_for_a_tick() -> None:
+async def test_a_broker_is_unfenced_as_soon_as_it_has_applied_its_registration() -> None:
     broker = Broker()
     broker.lifecycle.start()
     await broker.controller.heard(lambda: len(broker.controller.heartbeats) == 1)
@@ -213,7 +213,7 @@ async def test_a_fence_in_the_metadata_makes_a_heartbeat_at_once() -> None:
     await broker.lifecycle.stop()
 
 
-async def test_a_lost_registration_is_renewed_and_whoever_waits_goes_on() -> None:
+async def test_a_lost_registration_is_renewed_and_waiters_continue() -> None:
     broker = Broker()
     broker.lifecycle.start()
     async with asyncio.timeout(5):
@@ -224,7 +224,7 @@ async def test_a_lost_registration_is_renewed_and_whoever_waits_goes_on() -> Non
     await broker.lifecycle.stop()
 
 
-async def test_leaving_is_bounded_when_the_controller_does_not_let_go() -> None:
+async def test_a_controlled_shutdown_is_bounded() -> None:
     broker = Broker()
     broker.lifecycle.start()
     async with asyncio.timeout(5):
@@ -233,7 +233,7 @@ async def test_leaving_is_bounded_when_the_controller_does_not_let_go() -> None:
     await broker.lifecycle.stop()
 
 
-async def test_nobody_waits_for_controllers_that_are_gone() -> None:
+async def test_a_stopping_broker_does_not_wait_for_unreachable_controllers() -> None:
     """All nodes are stopped at once, and the controllers were faster."""
     broker = Broker()
     broker.lifecycle.start()
@@ -244,7 +244,7 @@ async def test_nobody_waits_for_controllers_that_are_gone() -> None:
     await broker.lifecycle.stop()
 
 
-async def test_nobody_waits_long_for_controllers_that_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stopping_broker_does_not_wait_long_for_silent_controllers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut off, or left by a quorum without a majority: no heartbeat is answered any more."""
     monkeypatch.setattr(lifecycle_module, "SHUTDOWN_UNHEARD_MS", 100)
     broker = Broker()
@@ -334,7 +334,7 @@ async def test_a_controller_that_can_not_be_reached_is_asked_again() -> None:
     await broker.lifecycle.stop()
 
 
-async def test_a_broker_that_waited_long_for_a_controller_outlives_the_session_of_its_predecessor(
+async def test_time_without_a_controller_does_not_count_against_a_duplicate_registration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first answer came late, and the second soon after it: the time between the two is what counts."""

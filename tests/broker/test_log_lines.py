@@ -35,7 +35,7 @@ def named(lines: list[Any], event: str) -> list[Any]:
     return [line for line in lines if line["event"] == event]
 
 
-def test_roles_elections_and_the_isr_are_told_with_the_whole_position() -> None:
+def test_roles_and_isr_changes_are_logged_with_the_whole_position() -> None:
     world = World()
     with capture_logs() as lines:
         world.topic(epoch=3)
@@ -97,7 +97,7 @@ def test_a_partition_that_the_leader_refuses_for_minutes_has_one_line_a_minute()
     assert set(told[0]) >= POSITION | {"error", "attempts"}
 
 
-def test_a_fetch_that_is_refused_as_a_whole_for_minutes_has_one_line_a_minute() -> None:
+def test_a_fetch_that_is_always_refused_is_logged_once_a_minute() -> None:
     world = World()
     world.topic(epoch=1)
     core, now = core_of(world, 2), 0.0
@@ -134,7 +134,7 @@ async def test_a_leader_that_is_down_has_no_line_per_attempt(monkeypatch: pytest
     assert lines[0]["leader_id"] == 1
 
 
-def test_who_falls_behind_is_told_with_how_far() -> None:
+def test_a_member_that_falls_behind_is_logged_with_its_lag() -> None:
     world = World()
     world.topic()
     world[1].produce("a", acks=1)

@@ -81,7 +81,7 @@ def disk() -> Disk:
     return made
 
 
-async def test_strays_are_deleted_when_the_metadata_provably_goes_on(disk: Disk) -> None:
+async def test_strays_are_deleted_if_the_metadata_log_provably_continues(disk: Disk) -> None:
     disk.log_dir.close(clean=True, broker_epoch=20)
     disk.open()
     await disk.log_manager_tasks.recover()
@@ -90,9 +90,7 @@ async def test_strays_are_deleted_when_the_metadata_provably_goes_on(disk: Disk)
 
 
 @pytest.mark.parametrize(("clean", "broker_epoch"), [(False, 40), (True, 15)])
-async def test_strays_are_only_set_aside_when_the_metadata_may_have_begun_anew(
-    disk: Disk, clean: bool, broker_epoch: int
-) -> None:
+async def test_strays_are_set_aside_if_the_metadata_log_may_be_new(disk: Disk, clean: bool, broker_epoch: int) -> None:
     """A quorum that lost its log knows no topic. Its word must not delete any data."""
     disk.log_dir.close(clean=clean, broker_epoch=20)
     disk.open()
@@ -171,7 +169,7 @@ async def test_a_directory_that_is_not_proven_to_be_our_stray_is_left_alone(disk
     assert await strays_after(disk, image()) == ["backup-0-stray", GONE_STRAY]
 
 
-async def test_a_removal_of_a_stray_that_was_broken_off_goes_on_at_the_next_start(disk: Disk) -> None:
+async def test_an_interrupted_removal_of_a_stray_continues_at_the_next_start(disk: Disk) -> None:
     await strays_after(disk, image(), days=0)
     disk.files.fail_next("unlink", "*.log", errno.EIO)
     assert await strays_after(disk, image()) == []
@@ -191,7 +189,7 @@ async def test_recovery_opens_every_log_and_they_are_the_ones_that_are_used_late
     assert disk.log("known", KNOWN) is recovered["known", 0]
 
 
-async def test_closed_segments_become_durable_and_the_checkpoint_says_so(disk: Disk) -> None:
+async def test_the_checkpoint_names_flushed_segments(disk: Disk) -> None:
     log = disk.log("rolled", b"r" * 16)
     append(log)
     log.roll(NOW_MS)
@@ -236,7 +234,7 @@ async def test_metadata_that_knows_none_of_our_topics_deletes_nothing(disk: Disk
     assert all(name.endswith("-stray") for name in disk.names()) or proven
 
 
-async def test_what_an_earlier_process_had_begun_to_remove_is_removed(disk: Disk) -> None:
+async def test_directories_that_an_earlier_process_had_begun_to_remove_are_removed(disk: Disk) -> None:
     disk.log_dir.delete_log("gone", 0, GONE)
     disk.log_dir.close(clean=False)
     disk.open()
@@ -245,7 +243,7 @@ async def test_what_an_earlier_process_had_begun_to_remove_is_removed(disk: Disk
     await wait_until(lambda: not any(name.endswith("-delete") for name in disk.names()))
 
 
-def test_a_producer_is_forgotten_when_it_is_silent_and_one_with_a_name_when_the_name_is(disk: Disk) -> None:
+def test_silent_producers_expire_and_named_ones_with_their_name(disk: Disk) -> None:
     log, number = disk.log("known", KNOWN), 3
     log.config = LogConfig(producer_id_expiration_ms=1)
     for producer_id in (9, named_producer_id(number, 5)):

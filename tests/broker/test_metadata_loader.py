@@ -74,7 +74,7 @@ def test_records_are_applied_only_below_the_high_watermark() -> None:
     assert o.caught_up
 
 
-def test_a_divergence_above_what_was_applied_drops_what_waited() -> None:
+def test_a_divergence_above_the_applied_records_drops_waiting_batches() -> None:
     """The old leader's last batch was never committed; the new leader has another one in its place."""
     o = observer()
     o.on_fetch(LEADER, answer(batch(0, 1, topic(1)) + batch(1, 1, topic(2)), hw=1))
@@ -85,14 +85,14 @@ def test_a_divergence_above_what_was_applied_drops_what_waited() -> None:
     assert names(delta.image) == ["t1", "t3"]
 
 
-def test_a_divergence_below_what_was_applied_is_refused_loudly() -> None:
+def test_a_divergence_below_the_applied_records_raises() -> None:
     o = observer()
     o.on_fetch(LEADER, answer(batch(0, 1, topic(1)), hw=1))
     with pytest.raises(InternalError):
         o.on_fetch(103, answer(epoch=2, diverging_epoch=EpochEndOffset(0, 0)))
 
 
-def test_a_leader_that_fell_silent_is_not_gone_back_to_because_others_still_name_it() -> None:
+def test_a_silent_leader_is_not_asked_again_on_the_word_of_others() -> None:
     """They have not elected a new one yet. To wait for the silent one again each time would cost a second each time."""
     o = observer()
     o.on_fetch(LEADER, answer(batch(0, 1, topic(1)), hw=1))
@@ -137,7 +137,7 @@ def test_a_damaged_batch_is_not_applied_and_fetched_again() -> None:
     assert o.on_fetch(LEADER, answer(batch(0, 1, topic(1)), hw=1)) is not None, "fetched again, it is fine"
 
 
-def test_a_snapshot_replaces_all_and_what_is_gone_shows_in_the_delta() -> None:
+def test_a_snapshot_replaces_the_image_and_its_delta_shows_removals() -> None:
     o = observer()
     o.on_fetch(LEADER, answer(batch(0, 1, topic(1)), hw=1))
     o.on_fetch(LEADER, answer(snapshot_id=SnapshotId(50, 3)))
@@ -158,7 +158,7 @@ def test_a_snapshot_replaces_all_and_what_is_gone_shows_in_the_delta() -> None:
     assert position(o)[:2] == (50, 3)
 
 
-def test_a_snapshot_that_is_older_than_what_is_applied_ends_the_broker() -> None:
+def test_a_snapshot_older_than_the_applied_metadata_ends_the_broker() -> None:
     """The quorum has lost committed metadata: a broker that loaded it would go back in time."""
     o = observer()
     o.on_fetch(LEADER, answer(batch(0, 1, topic(1), topic(2)), hw=2))
@@ -168,7 +168,7 @@ def test_a_snapshot_that_is_older_than_what_is_applied_ends_the_broker() -> None
     assert position(o) == known
 
 
-def test_a_snapshot_that_is_gone_is_asked_for_anew() -> None:
+def test_a_missing_snapshot_is_fetched_again() -> None:
     o = observer()
     o.on_fetch(LEADER, answer(snapshot_id=SnapshotId(50, 3)))
     o.on_fetch_snapshot(LEADER, FetchSnapshotResponse(ErrorCode.SNAPSHOT_NOT_FOUND, LEADER, 3, SnapshotId(50, 3), 0, 0, []))
@@ -191,7 +191,7 @@ def test_news_from_the_past_is_ignored() -> None:
     assert (o.leader_id, o.epoch) == (LEADER, 5)
 
 
-def test_voters_that_do_not_answer_are_left_for_the_next_and_brokers_start_with_different_ones() -> None:
+def test_a_silent_voter_is_left_for_the_next_one() -> None:
     asked = []
     o = observer(broker_id=1)
     for _ in range(4):
@@ -208,7 +208,7 @@ def test_the_wrong_cluster_is_no_case_for_another_voter() -> None:
 
 
 @pytest.mark.parametrize("as_snapshot", [False, True])
-def test_a_committed_record_that_this_version_does_not_know_is_no_case_for_another_voter(as_snapshot: bool) -> None:
+def test_an_unknown_committed_record_ends_the_broker(as_snapshot: bool) -> None:
     """All of them would send the same: the broker must end with the reason, not ask in circles with old metadata (I20, I24)."""
     unknown = b"\x92\xcc\xfa\x01"  # type 250
     data = encode_batch([(None, unknown, [], 0)], base_offset=0, leader_epoch=1)
@@ -221,7 +221,7 @@ def test_a_committed_record_that_this_version_does_not_know_is_no_case_for_anoth
 
 
 @pytest.mark.parametrize("as_snapshot", [False, True])
-def test_a_partition_that_no_broker_can_handle_safely_ends_the_broker_before_it_acts(as_snapshot: bool) -> None:
+def test_a_partition_that_cannot_be_handled_ends_the_broker_first(as_snapshot: bool) -> None:
     """An ISR member that is no replica, from the log or from a snapshot: the image stays as it was."""
     topic_id = b"t" * 16
     records = [TopicRecord("orders", topic_id), PartitionRecord(topic_id, 0, (1, 2), (1, 9), 1)]

@@ -45,7 +45,7 @@ def test_earliest_is_the_log_start() -> None:
     assert (answer.offset, answer.leader_epoch) == (2, 1)
 
 
-def test_by_timestamp_finds_the_first_record_that_is_not_older_and_is_committed() -> None:
+def test_a_timestamp_finds_the_first_committed_record_not_older() -> None:
     _, leader = leader_with("a", "b", replicas=(1, 2))
     assert leader.list_offsets(NOW_MS).offset == -1, "nothing is committed"
     leader.said_by(2, 2)
@@ -54,7 +54,7 @@ def test_by_timestamp_finds_the_first_record_that_is_not_older_and_is_committed(
     assert leader.list_offsets(MAX_TIMESTAMP).offset == 0
 
 
-def test_a_new_leader_does_not_say_latest_before_it_knows_what_was_committed() -> None:
+def test_a_new_leader_does_not_answer_latest_before_it_knows_it() -> None:
     """S13: its own high watermark may be older than what clients saw at the previous leader (KIP-207)."""
     world, leader = leader_with("a", "b", "c")
     for broker_id in (2, 3):
@@ -87,7 +87,7 @@ def test_only_the_epoch_that_is_meant_is_answered(epoch: int, expected: ErrorCod
         ((b"no-such-topic-id", 0), ErrorCode.UNKNOWN_TOPIC_ID),
     ],
 )
-def test_a_broker_that_does_not_lead_says_why(key: TopicIdPartition, expected: ErrorCode) -> None:
+def test_a_broker_that_does_not_lead_answers_the_reason(key: TopicIdPartition, expected: ErrorCode) -> None:
     world, _ = leader_with()
     assert world[2].list_offsets(LATEST_TIMESTAMP, key=key).error_code == expected
 
@@ -115,7 +115,7 @@ def test_where_did_that_epoch_end(asked: int, expected: tuple[int, int]) -> None
     assert (answer.leader_epoch, answer.end_offset) == expected
 
 
-def test_only_the_leader_says_where_an_epoch_ended() -> None:
+def test_only_the_leader_answers_where_an_epoch_ended() -> None:
     world, _ = leader_with()
     for node, epoch, expected in [
         (world[2], 1, ErrorCode.NOT_LEADER_OR_FOLLOWER),

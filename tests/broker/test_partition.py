@@ -65,7 +65,7 @@ def test_a_registration_with_an_older_partition_epoch_is_refused() -> None:
     assert world[1].p.leader_epoch == 4
 
 
-def test_the_same_leader_epoch_keeps_what_is_known_of_the_followers() -> None:
+def test_the_same_leader_epoch_keeps_the_followers_progress() -> None:
     world = World()
     world.topic(epoch=1)
     leader = leader_of(world)
@@ -77,7 +77,7 @@ def test_the_same_leader_epoch_keeps_what_is_known_of_the_followers() -> None:
     assert leader.isr == [1, 2]
 
 
-def test_a_new_leader_epoch_forgets_what_the_followers_said() -> None:
+def test_a_new_leader_epoch_forgets_the_followers_progress() -> None:
     """Between the two epochs another leader may have truncated them."""
     world = World()
     world.topic(epoch=1)
@@ -91,7 +91,7 @@ def test_a_new_leader_epoch_forgets_what_the_followers_said() -> None:
     assert leader.hw == 0
 
 
-def test_members_of_the_isr_have_the_lag_time_for_their_first_fetch_and_others_have_not() -> None:
+def test_only_isr_members_have_the_lag_time_for_their_first_fetch() -> None:
     world = World()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
@@ -104,7 +104,7 @@ def test_members_of_the_isr_have_the_lag_time_for_their_first_fetch_and_others_h
     assert leader_state.out_of_sync() == (2,)
 
 
-def test_a_registration_that_leaves_the_leader_alone_in_the_isr_commits_its_log() -> None:
+def test_a_leader_that_is_alone_in_the_isr_commits_its_log() -> None:
     world = World()
     world.topic(min_isr=1)
     leader = leader_of(world)
@@ -122,7 +122,7 @@ def test_a_follower_has_no_leadership_and_a_former_leader_neither() -> None:
     assert (world[1].p.role, world[1].p.leader_state, world[1].p.leader_id) == (Role.FOLLOWER, None, 2)
 
 
-def test_the_fetcher_starts_anew_only_when_the_leader_epoch_advanced() -> None:
+def test_the_fetcher_starts_over_only_if_the_leader_epoch_advanced() -> None:
     world = World()
     world.topic()
     world.set_isr(1, 2)
@@ -131,7 +131,7 @@ def test_the_fetcher_starts_anew_only_when_the_leader_epoch_advanced() -> None:
     assert world[2].fetchers.starts == [(P, 1), (P, 1)]
 
 
-def test_without_a_leader_nobody_is_followed() -> None:
+def test_without_a_leader_no_fetcher_runs() -> None:
     world = World()
     world.topic()
     world.elect(-1)
@@ -167,7 +167,7 @@ def test_high_watermark_rule(isr: tuple[int, ...], min_isr: int, fetches: dict[i
     assert leader.hw == expected
 
 
-def test_a_caught_up_eligible_replica_outside_the_isr_holds_the_high_watermark_back() -> None:
+def test_a_caught_up_replica_outside_the_isr_holds_back_the_high_watermark() -> None:
     """It may be in the ISR a moment later; then it must not lack what is committed."""
     world = World()
     world.topic(isr=(1, 2))
@@ -194,7 +194,7 @@ def test_a_replica_outside_the_isr_that_is_not_eligible_holds_nothing_back(gone:
     assert leader.hw == 10
 
 
-def test_a_refused_expansion_of_which_a_copy_may_still_arrive_is_taken_back_by_a_decision() -> None:
+def test_a_refused_expansion_in_doubt_is_withdrawn_by_a_proposal() -> None:
     """The controller refuses one copy because the replica is fenced, and accepts another that comes late, when it is not any
     more: nothing has changed the partition epoch. Until that epoch is history the replica counts."""
     world = World()
@@ -261,11 +261,11 @@ def test_an_expansion_is_not_repeated_for_another_process_of_the_replica() -> No
     assert repeated(lost=False, broker_epoch=99) == []
 
 
-def test_an_expansion_is_not_repeated_for_a_replica_that_has_lost_records_since() -> None:
+def test_an_expansion_is_not_repeated_after_the_replica_lost_records() -> None:
     assert repeated(lost=True, broker_epoch=None) == []
 
 
-def test_a_proposal_names_the_process_whose_log_end_was_looked_at() -> None:
+def test_a_proposal_names_the_process_that_was_in_sync() -> None:
     """Whatever was heard of the replica in the meantime."""
     world = World()
     world.topic(isr=(1, 2))
@@ -296,7 +296,7 @@ def test_such_a_replica_that_falls_behind_sets_the_high_watermark_free_in_time()
     assert leader.hw == 10
 
 
-def test_the_high_watermark_never_goes_back() -> None:
+def test_the_high_watermark_never_decreases() -> None:
     world = World()
     world.topic()
     leader = leader_of(world)
@@ -319,7 +319,7 @@ def test_a_lower_min_isr_sets_the_high_watermark_free() -> None:
 # -- expanding the ISR ------------------------------------------------------------------------------------------------
 
 
-def test_a_follower_that_reached_the_high_watermark_and_the_epochs_start_is_proposed() -> None:
+def test_a_follower_at_the_high_watermark_and_epoch_start_is_proposed() -> None:
     world = World()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
@@ -343,14 +343,14 @@ def test_a_follower_that_is_not_active_is_not_proposed(gone: object) -> None:
     assert leader_of(world).alter.pending == {}
 
 
-def test_a_follower_whose_broker_epoch_is_not_the_registered_one_is_not_proposed() -> None:
+def test_a_follower_of_another_broker_epoch_is_not_proposed() -> None:
     world = World()
     world.topic(isr=(1, 2))
     leader_of(world).said_by(3, 0, epoch=1, broker_epoch=99)
     assert leader_of(world).alter.pending == {}
 
 
-def test_a_fetch_of_an_earlier_process_of_the_follower_is_refused_and_changes_nothing() -> None:
+def test_a_fetch_of_an_earlier_process_is_refused() -> None:
     world = World()
     world.topic(isr=(1, 2, 3))
     leader = leader_of(world)
@@ -362,7 +362,7 @@ def test_a_fetch_of_an_earlier_process_of_the_follower_is_refused_and_changes_no
     assert leader.p.leader_state.replicas[3].log_end_offset == -1
 
 
-def test_a_follower_that_caught_up_before_it_was_unfenced_is_proposed_without_another_fetch() -> None:
+def test_a_caught_up_follower_is_proposed_when_it_is_unfenced() -> None:
     """Its next fetch may be a long poll away."""
     world = World()
     world.topic(isr=(1, 2))
@@ -450,7 +450,7 @@ def test_a_lost_race_waits_for_the_metadata(code: ErrorCode) -> None:
     assert leader.p.leader_state.isr.maximal == {1, 2}
 
 
-def test_an_answer_that_says_nothing_is_asked_again_by_the_timer() -> None:
+def test_a_proposal_without_a_decision_is_repeated_by_the_timer() -> None:
     _, leader = expanding()
     first = leader.alter.take()
     refuse(first, ErrorCode.REQUEST_TIMED_OUT)
@@ -461,9 +461,7 @@ def test_an_answer_that_says_nothing_is_asked_again_by_the_timer() -> None:
 
 
 @pytest.mark.parametrize(("leader_epoch", "partition_epoch"), [(2, 9), (1, 0)])
-def test_a_success_of_another_leader_epoch_or_an_older_partition_epoch_installs_nothing(
-    leader_epoch: int, partition_epoch: int
-) -> None:
+def test_a_success_of_other_epochs_installs_nothing(leader_epoch: int, partition_epoch: int) -> None:
     _, leader = expanding()
     item = leader.alter.take()
     item.on_result(AlterPartitionPartitionResponse(*P, 0, 1, leader_epoch, [1, 2, 3], 0, partition_epoch), False)
@@ -485,7 +483,7 @@ def test_a_submitter_that_is_busy_leaves_the_state_as_it_was() -> None:
     assert leader.p.leader_state.isr.is_in_flight
 
 
-def test_metadata_that_overtakes_the_answer_makes_it_stale_and_cancels_the_proposal() -> None:
+def test_metadata_that_overtakes_the_answer_cancels_the_proposal() -> None:
     world, leader = expanding()
     item = leader.alter.pending[P]
     world.set_isr(1, 2, 3)
@@ -510,7 +508,7 @@ def test_a_leadership_that_ends_cancels_its_proposal(end: str) -> None:
     assert leader.p.partition_epoch == known
 
 
-def test_a_repeated_registration_of_the_same_partition_epoch_leaves_the_proposal_alone() -> None:
+def test_a_repeated_registration_keeps_the_proposal() -> None:
     """Forgetting it would let the high watermark pass a replica that the controller may have committed."""
     _, leader = expanding()
     leader.p.make_leader(registration(epoch=1, partition_epoch=1, isr=(1, 2)))
@@ -597,7 +595,7 @@ def test_below_the_log_start_is_out_of_range_even_when_the_epochs_diverge() -> N
         assert e.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_a_follower_serves_no_judgement_and_lets_a_consumer_wait_for_what_it_has_not_got() -> None:
+def test_a_follower_does_not_judge_a_consumers_position() -> None:
     world = World()
     world.topic()
     with pytest.raises(BrokerError) as e:
@@ -713,7 +711,7 @@ def test_truncation_within_a_batch_logs_all_records_that_go() -> None:
     [(3, (0, 4)), (4, (3, 3)), (6, (5, 5)), (0, (0, 4))],
     ids=["below", "at", "behind", "at its beginning"],
 )
-def test_what_ends_where_the_leaders_log_starts_is_let_go_of(leader_start: int, left: tuple[int, int]) -> None:
+def test_a_log_that_ends_where_the_leaders_log_starts_is_emptied(leader_start: int, left: tuple[int, int]) -> None:
     """The leader has deleted the place at which the histories part: what we have below it may be a fork. The empty log begins
     one before it, so that the leader is asked for more than a number (`leader_range.py`)."""
     world = World(2)

@@ -22,7 +22,7 @@ def test_a_pending_shrink_counts_on_the_replica_still() -> None:
     assert (state.isr, state.maximal, state.proposed, state.is_in_flight) == ((1, 2, 3), {1, 2, 3}, (1, 2), True)
 
 
-def test_a_pending_state_remembers_what_was_committed_last() -> None:
+def test_a_pending_state_remembers_the_committed_isr() -> None:
     committed = CommittedIsr((1, 2))
     assert committed.expand(3, 13).committed is committed
     assert committed.shrink((2,)).committed is committed

@@ -113,7 +113,7 @@ def test_a_minimum_above_the_replication_factor_is_capped_by_it() -> None:
 
 
 @pytest.mark.parametrize("truncates", [True, False])
-def test_a_produce_of_an_earlier_leader_epoch_is_not_acknowledged_by_a_later_one(truncates: bool) -> None:
+def test_a_produce_of_an_earlier_leader_epoch_is_not_acknowledged(truncates: bool) -> None:
     """The broker follows, lets go of the records, leads again and commits others at the same offset, all before anybody looks at
     the waiting produce: an acknowledgement would be a lie. Without a truncation the retry finds a duplicate."""
     _, leader = three()
@@ -133,7 +133,7 @@ def test_a_produce_of_an_earlier_leader_epoch_is_not_acknowledged_by_a_later_one
     assert not len(p.waiters)
 
 
-def test_an_isr_that_shrank_below_the_minimum_after_the_append_promises_nothing() -> None:
+def test_an_isr_below_the_minimum_after_the_append_fails_the_produce() -> None:
     """S23: not a success, and not a refusal either: the record may yet be committed."""
     world, leader = three(min_isr=2)
     request = leader.produce("a")
@@ -143,7 +143,7 @@ def test_an_isr_that_shrank_below_the_minimum_after_the_append_promises_nothing(
     assert leader.hw == 0
 
 
-def test_reaching_the_high_watermark_and_losing_the_minimum_in_one_turn_is_no_success() -> None:
+def test_a_shrunk_isr_fails_a_produce_that_is_reached_in_the_same_iteration() -> None:
     world, leader = three(replicas=(1, 2), min_isr=2)
     request = leader.produce("a")
     leader.said_by(2, 1, end_turn=False)
@@ -168,7 +168,7 @@ def test_a_partition_that_is_not_led_here_is_refused_with_the_reason(key: TopicI
     assert code(world[2].produce("a", key=key)) == expected
 
 
-def test_a_refused_producer_is_told_who_leads() -> None:
+def test_a_refused_producer_learns_the_leader() -> None:
     world, _ = three()
     leader = produced(world[2].produce("a")).current_leader
     assert (leader.leader_id, leader.leader_epoch) == (1, 1)
@@ -235,7 +235,7 @@ def test_a_damaged_batch_is_refused_and_the_next_one_taken() -> None:
 # -- idempotence ------------------------------------------------------------------------------------------------------
 
 
-def test_a_retried_batch_gets_the_offsets_of_the_first_time_and_waits_like_a_new_one() -> None:
+def test_a_retried_batch_gets_its_first_offsets_and_waits() -> None:
     _, leader = three(replicas=(1, 2))
     leader.produce("before", acks=1)
     numbered = batch("a", "b", producer_id=7, producer_epoch=0, sequence=0)
@@ -247,7 +247,7 @@ def test_a_retried_batch_gets_the_offsets_of_the_first_time_and_waits_like_a_new
     assert [code(r) for r in (first, retry)] == [ErrorCode.NONE, ErrorCode.NONE]
 
 
-def test_a_retry_behind_newer_batches_is_answered_as_soon_as_its_own_offset_is_reached() -> None:
+def test_a_retry_is_answered_as_soon_as_its_own_offset_is_reached() -> None:
     _, leader = three(replicas=(1, 2))
     numbered = batch("a", producer_id=7, producer_epoch=0, sequence=0)
     leader.produce(bytearray(numbered), acks=1)
@@ -303,7 +303,7 @@ def test_a_timeout_concerns_only_the_partitions_that_were_not_reached() -> None:
         ("disk failed", ErrorCode.KAFKA_STORAGE_ERROR),
     ],
 )
-def test_who_waits_is_told_promptly_when_the_leadership_ends(end: str, expected: ErrorCode) -> None:
+def test_waiting_produces_fail_promptly_when_the_leadership_ends(end: str, expected: ErrorCode) -> None:
     """S33: nobody waits for a timeout, and nothing is left of them (KAFKA-9198, KAFKA-10677)."""
     world, leader = three()
     partition = leader.p
@@ -362,7 +362,7 @@ def test_no_interleaving_of_append_and_commit_loses_a_wake_up(order: tuple[str, 
 
 
 @pytest.mark.parametrize("order", list(permutations(["commit", "depose", "end of turn"])), ids=" > ".join)
-def test_no_interleaving_of_commit_and_loss_of_leadership_answers_twice_or_never(order: tuple[str, ...]) -> None:
+def test_every_interleaving_of_commit_and_loss_answers_exactly_once(order: tuple[str, ...]) -> None:
     world, leader = three(replicas=(1, 2))
     request = leader.produce("a", timeout_ms=1000)
     for step in order:

@@ -25,7 +25,7 @@ def records(producer_id: int, sequence: int = 0, epoch: int = 0) -> memoryview:
     return memoryview(batch("a", producer_id=producer_id, producer_epoch=epoch, sequence=sequence))
 
 
-def test_what_comes_on_an_older_connection_is_late() -> None:
+def test_a_batch_on_an_older_connection_is_late() -> None:
     known = ProducerConnections()
     assert not known.is_late(records(7), Connection(1))
     assert not known.is_late(records(7), Connection(2))
@@ -35,14 +35,14 @@ def test_what_comes_on_an_older_connection_is_late() -> None:
     assert not known.is_late(records(7), Connection(1, "EXTERNAL")), "the connections of each listener are numbered by themselves"
 
 
-def test_who_is_not_idempotent_was_promised_nothing() -> None:
+def test_producers_without_an_id_are_not_tracked() -> None:
     known = ProducerConnections()
     assert not known.is_late(records(-1, -1, -1), Connection(2))
     assert not known.is_late(records(-1, -1, -1), Connection(1))
     assert not known.is_late(memoryview(b"no batch"), Connection(1))
 
 
-def test_who_has_a_name_shares_it_and_a_late_copy_of_a_row_does_no_harm() -> None:
+def test_named_producers_share_a_name_and_late_copies_are_harmless() -> None:
     known, named = ProducerConnections(), named_producer_id(3, 5)
     for connection in (1, 2, 1):
         assert not known.is_late(records(named), Connection(connection))
@@ -89,7 +89,7 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("acks", [1, 0])
-def test_a_malformed_batch_with_the_producer_id_of_another_does_not_close_that_ones_connection(lie: str, acks: int) -> None:
+def test_a_malformed_batch_does_not_close_the_connection_of_the_producer_it_names(lie: str, acks: int) -> None:
     """Whatever sends the batch needs to know nothing but a number: ids are given in order."""
     world = World()
     world.topic(replicas=(1,))
@@ -113,7 +113,7 @@ def test_a_malformed_batch_with_the_producer_id_of_another_does_not_close_that_o
     assert leader.p.log.log_end_offset == 2
 
 
-def test_a_malformed_batch_on_an_older_connection_is_refused_and_not_taken_for_late() -> None:
+def test_a_malformed_batch_on_an_older_connection_is_refused() -> None:
     known = ProducerConnections()
     assert not known.is_late(records(7), Connection(2))
     assert not known.is_late(memoryview(LIES["a wrong checksum"]), Connection(1))

@@ -133,7 +133,7 @@ def test_an_operation_that_is_parked_while_others_expire_gets_its_own_deadline()
     assert later.ends == ["expired"]
 
 
-def test_a_move_tells_those_it_covers_in_the_order_of_their_offsets() -> None:
+def test_covered_waiters_complete_in_the_order_of_their_offsets() -> None:
     told: list[str] = []
     waiters = HighWatermarkWatchers()
     for name, required in [("a", 5), ("b", 7), ("c", 7), ("d", 9)]:
@@ -152,7 +152,7 @@ def test_a_retry_that_needs_an_earlier_offset_is_told_earlier() -> None:
     assert told == ["retry.0"]
 
 
-def test_a_high_watermark_tells_nobody_of_an_earlier_epoch() -> None:
+def test_a_high_watermark_completes_no_waiter_of_an_earlier_epoch() -> None:
     told: list[str] = []
     waiters = HighWatermarkWatchers()
     first, given_up = Waiter(told, "first"), Waiter(told, "given up")
@@ -169,7 +169,7 @@ def test_a_high_watermark_tells_nobody_of_an_earlier_epoch() -> None:
     assert len(waiters) == 0
 
 
-def test_failure_tells_everyone_and_leaves_nobody() -> None:
+def test_a_failure_completes_every_waiter() -> None:
     told: list[str] = []
     waiters = HighWatermarkWatchers()
     waiters.add(5, 0, Waiter(told, "a"), 1)

@@ -47,20 +47,20 @@ def test_below_the_end_it_is_caught_up_for_the_lag_time_and_not_longer() -> None
     assert not replica.is_caught_up(6, 1.1 + LAG, LAG)
 
 
-def test_a_replica_that_never_fetched_is_unknown_and_caught_up_only_as_long_as_it_was_granted() -> None:
+def test_a_replica_that_never_fetched_is_caught_up_for_the_granted_time_only() -> None:
     assert Replica(2).log_end_offset == UNKNOWN_OFFSET
     assert not Replica(2).is_caught_up(0, 5.0, LAG)
     assert Replica(2, last_caught_up_time=1.0).is_caught_up(0, 5.0, LAG)
 
 
-def test_a_fetch_tells_whether_the_log_end_moved() -> None:
+def test_a_fetch_returns_whether_the_log_end_moved() -> None:
     replica = Replica(2)
     assert replica.on_fetch(5, 0, 9, 7, 1.0)
     assert not replica.on_fetch(5, 0, 9, 7, 2.0)
     assert replica.on_fetch(3, 0, 9, 7, 3.0)
 
 
-def test_fetches_of_its_session_that_did_not_name_the_partition_count_when_the_leader_appends() -> None:
+def test_fetches_that_do_not_name_the_partition_count_when_the_leader_appends() -> None:
     """An idle follower is not walked; without this it would look stuck the moment something is appended."""
     replica = Replica(2)
     replica.on_fetch(5, 0, 5, 7, 1.0)

@@ -17,7 +17,7 @@ from strandline.storage.files import DiskError
 from strandline.storage.log.log import LogConfig
 
 
-def test_each_replica_takes_the_role_that_the_metadata_gives_it_and_others_nothing() -> None:
+def test_each_replica_takes_its_role_from_the_metadata() -> None:
     world = World(4)
     world.topic(replicas=(2, 3, 1), leader=2)
     assert [world[i].manager.partitions[P].role for i in (1, 2, 3)] == [Role.FOLLOWER, Role.LEADER, Role.FOLLOWER]
@@ -46,7 +46,7 @@ def test_a_deleted_topic_frees_its_name_at_once() -> None:
     assert code(world[1].produce("x", key=P)) == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_a_topic_deleted_and_created_anew_in_one_delta_is_the_new_one() -> None:
+def test_a_topic_recreated_in_one_delta_is_the_new_one() -> None:
     """Deletions go first (S35)."""
     world = World()
     world.topic(replicas=(1,))
@@ -97,7 +97,7 @@ def test_the_default_settings_of_a_topic_are_those_of_a_log() -> None:
     assert log_config(config_keys.parse(config_keys.TOPIC_CONFIGS, {})) == LogConfig()
 
 
-def test_a_restarted_leader_goes_on_in_its_log() -> None:
+def test_a_restarted_leader_continues_its_log() -> None:
     world = World()
     world.topic(replicas=(1,))
     world[1].produce("a", "b")
@@ -123,7 +123,7 @@ def test_a_failed_disk_ends_everything_that_was_on_it_and_nothing_else_dies() ->
     assert world[2].p.role is Role.LEADER
 
 
-def test_a_log_that_cannot_be_opened_takes_the_directory_offline_and_not_the_process() -> None:
+def test_a_log_that_cannot_be_opened_takes_the_directory_offline() -> None:
     failed: list[object] = []
     world = World(1, on_log_dir_failed=failed.append)
     world[1].files.fail_next("write", "*", errno.ENOSPC, times=99)
@@ -144,7 +144,7 @@ def test_a_shutdown_answers_everyone_and_leaves_no_timer() -> None:
     assert len(world[1].manager.purgatory) == 0
 
 
-def test_a_shutdown_acknowledges_nothing_whatever_goes_wrong_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shutdown_acknowledges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first answer fails, so that who waits behind it is not told in the usual way: still it is no success."""
     world = World()
     world.topic()

@@ -81,7 +81,7 @@ def test_s17_an_answer_of_the_same_epoch_that_metadata_overtook_is_ignored(outco
     assert (b1.isr, b1.p.partition_epoch) == ([1, 3], 3)
 
 
-def test_s22_under_min_isr_the_high_watermark_is_frozen_and_nothing_new_is_visible() -> None:
+def test_s22_under_min_isr_the_high_watermark_is_frozen() -> None:
     world = cluster(isr=(1,), min_isr=2)
     b1 = world[1]
     assert code(b1.produce("x", acks=1)) == ErrorCode.NONE

@@ -34,7 +34,7 @@ def cut_off_3(world: World) -> None:
     world.change(PartitionChangeRecord(*P, isr=(1, 2)), fence(3))
 
 
-def test_a_broker_that_is_unfenced_before_it_fetches_does_not_hold_up_acknowledgements() -> None:
+def test_an_unfenced_broker_holds_up_nothing_before_it_fetches() -> None:
     """Its heartbeat finds its way at once, its fetch connection may take seconds: it was in step a moment ago, and is not
     now. Kafka waits for it here, until its lag time is over."""
     world = World()
@@ -65,7 +65,7 @@ def test_an_idle_partitions_follower_is_not_proposed_before_it_was_heard_again()
     assert leader.alter.pending[P].isr[-1] == (3, 13)
 
 
-def test_a_follower_that_fetched_while_it_was_fenced_is_proposed_when_it_is_unfenced() -> None:
+def test_a_follower_that_fetched_while_fenced_is_proposed_when_unfenced() -> None:
     """Only its way to the controllers was cut: it never ceased to fetch, and its next fetch may be a long poll away."""
     world = World()
     leader = led_by_1(world)
@@ -77,7 +77,7 @@ def test_a_follower_that_fetched_while_it_was_fenced_is_proposed_when_it_is_unfe
     assert leader.alter.pending[P].isr[-1] == (3, 13)
 
 
-def test_a_fetch_from_before_the_fencing_does_not_count_when_the_leader_appends() -> None:
+def test_a_fetch_from_before_the_fencing_does_not_count() -> None:
     """The session remembers the fetch that was parked when the cable was pulled."""
     world = World()
     leader = led_by_1(world)
@@ -91,7 +91,7 @@ def test_a_fetch_from_before_the_fencing_does_not_count_when_the_leader_appends(
     assert request.is_answered
 
 
-def test_a_follower_that_comes_back_is_not_dropped_again_at_the_next_look() -> None:
+def test_a_returning_follower_is_not_dropped_at_the_next_check() -> None:
     """It joined by what its session fetched; the next append must find it in step."""
     world = World()
     leader = led_by_1(world)
@@ -107,7 +107,7 @@ def test_a_follower_that_comes_back_is_not_dropped_again_at_the_next_look() -> N
     assert leader.alter.pending == {}
 
 
-def test_what_a_returning_follower_lacks_is_not_waited_for_while_it_copies() -> None:
+def test_the_high_watermark_does_not_wait_for_a_returning_follower() -> None:
     """Its first fetch names a position of before; reaching the leader's end of *before the cut* proves nothing."""
     world = World()
     leader = led_by_1(world)
@@ -140,7 +140,7 @@ def test_a_new_process_of_a_follower_is_not_taken_for_the_old_one(heard_of_both:
     assert request.is_answered
 
 
-def test_a_process_that_registered_anew_outside_the_isr_starts_from_nothing() -> None:
+def test_a_new_process_outside_the_isr_starts_without_progress() -> None:
     world = World()
     leader = led_by_1(world, isr=(1, 2))
     refuse(leader.alter.take(), ErrorCode.INELIGIBLE_REPLICA)

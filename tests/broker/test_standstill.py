@@ -30,7 +30,7 @@ class Broker:
         return self.core.is_trusted(self.now)
 
 
-def test_a_broker_without_controllers_goes_on() -> None:
+def test_a_broker_without_controllers_goes_on_serving() -> None:
     """The data path needs no controller: only sleep makes a broker doubt itself, not silence."""
     broker = Broker()
     broker.run(600)
@@ -47,7 +47,7 @@ def test_a_short_standstill_is_nothing() -> None:
 
 
 @pytest.mark.parametrize("first", ["request", "tick"])
-def test_who_slept_for_a_session_waits_for_the_answer_to_a_question_asked_after_it(first: str) -> None:
+def test_after_a_standstill_the_broker_waits_for_a_newer_answer(first: str) -> None:
     """The answer to an older question may have been written before another broker was elected."""
     broker = Broker()
     broker.now += 30
@@ -107,7 +107,7 @@ class Request:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_a_produce_after_the_sleep_is_sent_to_ask_who_leads(acks: int) -> None:
+def test_a_produce_after_a_standstill_is_refused_as_not_leader(acks: int) -> None:
     broker = Broker()
     handled: list[Any] = []
     handle = while_trusted(broker.core, handled.append)
