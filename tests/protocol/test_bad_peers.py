@@ -265,7 +265,7 @@ def test_a_peer_that_never_reads_is_paused_and_then_closed(on_loop):
             with capture_logs() as logs:
                 bad.send(fetch * total)
                 await until(lambda: handled and not server.connections, "the close")
-            assert handled < total // 10, "most requests were never taken in"
+            assert handled < total // 10, "most requests were not read"
             assert "read nothing" in logs[0]["reason"]
 
     on_loop(scenario)

@@ -88,7 +88,7 @@ def test_of_two_answering_addresses_one_connection_is_kept(on_loop, two_addresse
         await other.start("127.0.0.9", port)
         lost: list[object] = []
         connections = [
-            await Connection.connect("two-addresses", port, client_id="c", on_lost=lambda *told: lost.append(told))
+            await Connection.connect("two-addresses", port, client_id="c", on_lost=lambda *args: lost.append(args))
             for _ in range(10)
         ]
         async with asyncio.timeout(5):
@@ -123,7 +123,7 @@ async def test_a_hanging_look_up_is_shared(monkeypatch: pytest.MonkeyPatch) -> N
         assert await waiting == ["127.0.0.1"]
         assert asked == ["slow"]
         assert await resolve("slow") == ["127.0.0.1"]
-        assert len(asked) == 2, "an answer is not kept: the host may have another address next time"
+        assert len(asked) == 2, "addresses are not cached: the host may have another one next time"
     finally:
         answer.set()
 

@@ -35,8 +35,8 @@ def test_many_subjects_have_a_bounded_number_of_lines_and_of_entries() -> None:
     lines = [limits.admit(f"2001:db8::{n:x}", n / 1000) for n in range(100_000)]
     assert sum(line is not None for line in lines) == 100 * 2, "100 s: two intervals"
     assert len(limits) <= 200
-    told = [line.others for line in lines if line is not None]
-    assert sum(told) + limits.admit("me", 1000).others == 100_000 - 200, "none is forgotten in the counts"  # type: ignore[union-attr]
+    others = [line.others for line in lines if line is not None]
+    assert sum(others) + limits.admit("me", 1000).others == 100_000 - 200, "none is forgotten in the counts"  # type: ignore[union-attr]
     for n in range(1000):
         for _ in range(3):
             limits.admit(f"host-{n}", 10_000 + n * 61)

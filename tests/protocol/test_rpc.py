@@ -97,7 +97,7 @@ def test_pipelined_requests_are_handled_in_order_and_answered_in_any(on_loop):
             for n in range(200):
                 connection.send(PRODUCE, *produce(n), on_response=lambda r: heard.append(base_offset(r)))
             await until(lambda: len(heard) == 100)
-            assert heard == list(range(0, 200, 2)), "a parked request delays nothing behind it"
+            assert heard == list(range(0, 200, 2)), "a parked request does not delay later ones"
             parking.answer_all()
             await until(lambda: len(heard) == 200)
             assert seen == list(range(200))
@@ -245,8 +245,8 @@ def test_a_lost_connection_fails_pending_requests_and_then_notifies_its_owner(on
                 accepted.abort()
             await until(lambda: connection.closed)
             assert events[:3] == [ErrorCode.NETWORK_EXCEPTION] * 3
-            kind, who, why = events[3]
-            assert (kind, who) == ("lost", connection)
+            kind, lost, why = events[3]
+            assert (kind, lost) == ("lost", connection)
             assert why is not None
             assert len(events) == 4
 

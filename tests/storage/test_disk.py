@@ -237,7 +237,7 @@ def test_a_killed_process_loses_nothing_and_its_files_are_dead() -> None:
     files.lock("d/.lock")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody says which kernel runs")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a boot id")
 def test_the_boot_id_names_the_page_cache() -> None:
     """While the id is the same, a killed process has lost no write."""
     boot_id = RealFiles().boot_id()

@@ -531,13 +531,13 @@ def test_a_lowered_recovery_point_is_reported_before_the_next_append() -> None:
     log = open_log()
     fill(log, 5)
     log.flush()
-    told: list[int] = []
-    log.on_lowered = lambda: told.append(log.recovery_point)
+    reported: list[int] = []
+    log.on_lowered = lambda: reported.append(log.recovery_point)
     log.truncate_to(4)
-    assert (told, log.recovery_point) == ([0], 0), "the cut of the segment is not durable either"
+    assert (reported, log.recovery_point) == ([0], 0), "the cut of the segment is not durable either"
     fill(log, 1)
     log.truncate_to(5)
-    assert told == [0]
+    assert reported == [0]
 
 
 def test_an_orderly_close_keeps_the_log() -> None:

@@ -53,11 +53,11 @@ def test_after_a_lost_page_cache_every_log_has_possible_data_loss() -> None:
     assert open_orders(log_dir).possible_data_loss, "a killed process forgets nothing"
     log_dir = restart(files, log_dir, clean=True)
     log = open_orders(log_dir)
-    assert log.possible_data_loss, "nor does one that stops in order, before anybody had told it"
+    assert log.possible_data_loss, "an orderly stop before it followed a leader keeps the doubt"
     log.possible_data_loss = False
     log_dir = restart(files, log_dir, clean=True)
     assert log_dir.was_clean
-    files.crash(lossy=True)  # it was closed in order, but for what came after
+    files.crash(lossy=True)  # it was closed in order, except for later writes
     assert open_dir(files).in_doubt
 
 
@@ -74,7 +74,7 @@ def test_a_new_boot_after_an_orderly_stop_is_no_doubt() -> None:
     assert not log_dir.in_doubt
     assert not open_orders(log_dir).possible_data_loss
     files.crash(lossy=False)
-    assert not open_dir(files).in_doubt, "the new boot is written down"
+    assert not open_dir(files).in_doubt, "the new boot id was written"
 
 
 def test_a_lost_tail_is_remembered_after_the_process_died() -> None:
@@ -108,7 +108,7 @@ def test_a_recreated_log_is_in_doubt_after_the_process_died() -> None:
     log.possible_data_loss = False
     log_dir.checkpoint_all()
     files.crash(lossy=False)
-    assert not open_dir(files).in_doubt, "it has led, or followed, and has told what there was to tell"
+    assert not open_dir(files).in_doubt, "the log has led or followed, so the doubt has ended"
 
 
 def test_an_orderly_restart_finds_the_same_state() -> None:

@@ -98,7 +98,7 @@ def test_a_torn_tail_is_cut_for_any_filling(filling: str) -> None:
 def test_every_single_bit_flip_is_survived_and_no_record_is_invented(high_watermark: int) -> None:
     """F17: recovery never raises; what can be read is a part of what was written, in its place.
 
-    With everything uncommitted the log ends before the damage. With everything committed the damage is told by
+    With everything uncommitted the log ends before the damage. With everything committed the damage is reported by
     `corrupt_at` unless nothing valid follows it.
     """
     files, held = disk_with(4, epochs=2)
@@ -116,11 +116,11 @@ def test_every_single_bit_flip_is_survived_and_no_record_is_invented(high_waterm
         assert [without_epoch(b) for b in readable] == [without_epoch(b) for b in held[: len(readable)]]
         assert len(readable) >= hit
         if len(readable) > hit:
-            assert bit // 8 - starts[hit] in range(LEADER_EPOCH_POS, MAGIC_POS), "only a flipped epoch goes unseen"
+            assert bit // 8 - starts[hit] in range(LEADER_EPOCH_POS, MAGIC_POS), "only a flipped epoch may be missed"
             assert hit == 3, "and only at the very end of the log"
         elif high_watermark and hit < 3:
             assert log.corrupt_at == 2 * hit
-            assert log.log_end_offset == 8, "what follows the damage is not thrown away"
+            assert log.log_end_offset == 8, "the batches after the damage are kept"
         else:
             assert log.corrupt_at is None
 
@@ -360,7 +360,7 @@ def test_a_damaged_segment_is_not_deleted_for_its_age() -> None:
     assert log.delete_old_segments(now_ms) == []
     assert log.log_start_offset == 0
     log.increment_log_start_offset(count)
-    assert log.delete_old_segments(now_ms), "by a moved log start it may go"
+    assert log.delete_old_segments(now_ms), "a raised log start permits it"
 
 
 INDEX_FILES = [f"{DIR}/{0:020d}.index", f"{DIR}/{0:020d}.timeindex"]

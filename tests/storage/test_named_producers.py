@@ -80,7 +80,7 @@ def test_an_id_without_a_name_is_its_own_family(producer_id: int) -> None:
 def test_the_next_epoch_continues_after_the_last_one_and_fences_it() -> None:
     log = open_log()
     send(log, 0, 5)
-    assert refused(log, 0, epoch=1) == C.DUPLICATE_SEQUENCE_NUMBER, "an ordinary producer would begin again"
+    assert refused(log, 0, epoch=1) == C.DUPLICATE_SEQUENCE_NUMBER, "a producer without a name would begin at 0 again"
     assert refused(log, 6, epoch=1) == C.OUT_OF_ORDER_SEQUENCE_NUMBER
     send(log, 5, 3, epoch=1)
     assert known(log) == (0, 1, 7)
@@ -188,7 +188,7 @@ def test_a_name_is_kept_as_long_as_the_cluster_knows_it() -> None:
         log.expire_producers(NOW_MS + passed_ms, lambda number: number == 7)
     assert (len(log.producers), known(log)) == (1, (0, 0, 0))
     log.expire_producers(NOW_MS + 10**9 + 1, lambda number: False)
-    assert known(log), "it is silent since now"
+    assert known(log), "its silence begins now"
     log.expire_producers(NOW_MS + 10**9 + 1002, lambda number: False)
     assert known(log) is None
 
@@ -251,7 +251,7 @@ def test_the_leaders_states_of_names_are_kept_when_a_log_restarts(stop: str, see
     log.truncate_fully_and_start_at(
         leader.log_start_offset, ProducerStates.from_leader(leader.producers.describe(), leader.log_start_offset)
     )
-    assert (known(log), known(log, 8)) == ((3, 2, 4), None), "the other one's row comes with its batch"
+    assert (known(log), known(log, 8)) == ((3, 2, 4), None), "the other name's row is known from its batch"
     log.flush()
     log.abandon()
     if stop == "power cut":
