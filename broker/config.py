@@ -198,7 +198,7 @@ class BrokerConfig:
     """A broker's settings, checked.
 
     The fields are the settings that the broker acts on. A field that is named after its key, with underscores for dots, holds the
-    value of that key; the meaning and the unit are in the table above. `values` holds every key, for those who show or pass on
+    value of that key; the meaning and the unit are in the table above. `values` holds every key, for code that shows or passes on
     settings that they do not act on."""
 
     node_id: int

@@ -1,8 +1,8 @@
-"""The replicas of one broker, put together: their directory, who applies metadata to them, what happens when a log fails, and the
-requests that wait for them.
+"""The replicas of one broker: puts together their directory, the applier of metadata, the policy for failed logs, the purgatory
+and the fetch sessions.
 
 The parts do the work: `partition/directory.py`, `metadata_applier.py`, `partition/log_failures.py`, `purgatory.py` and
-`fetch/fetch_session.py`. Here are the periodic tasks over all partitions, and the end.
+`fetch/fetch_session.py`. This file has the periodic tasks over all partitions, and the shutdown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The partitions of one broker, and what the cluster's metadata says of them: where every handler looks first.
+"""The partitions of one broker, and the cluster's metadata about them: every request looks here first.
 
 A lookup costs one dict access. Only if the partition is not here does the metadata say why: unknown topic, not a replica, or on a
 disk that failed."""
@@ -43,7 +43,7 @@ class PartitionDirectory:
         raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.broker_id} is not a replica of {topic.name}-{key[1]}")
 
     def current_leader(self, key: TopicIdPartition) -> CurrentLeader:
-        """The leader, as far as this broker knows. It goes with a refusal and saves the client a metadata request."""
+        """The leader, as far as this broker knows. Sent with a refusal, it saves the client a metadata request (KIP-951)."""
         registration = self.image.partition(key)
         return CurrentLeader() if registration is None else CurrentLeader(registration.leader, registration.leader_epoch)
 

@@ -2,7 +2,7 @@
 
 - **The log directory fails** (any `DiskError`): the broker leads and follows nothing any more, and answers what waits. There is
   one directory, so the process ends soon afterwards.
-- **A batch is damaged**: a follower fetches its log anew from there. A leader refuses the reads, and asks for another leader if
+- **A batch is damaged**: a follower fetches its log again from there. A leader refuses the reads, and asks for another leader if
   the ISR has another member.
 """
 

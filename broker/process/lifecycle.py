@@ -47,15 +47,15 @@ class BrokerLifecycle:
         session_timeout_ms: int,
         registration_timeout_ms: int,
         on_fatal: Callable[[StrandlineError], None],
-        nobody_listens: Callable[[], bool] = lambda: False,
+        no_controller_listens: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`nobody_listens`: whether every controller refuses connections (`MetadataLoader.nobody_listens`)."""
+        """`no_controller_listens`: whether every controller refuses connections (`MetadataLoader.no_controller_listens`)."""
         self.core = LifecycleCore(identity, heartbeat_interval_ms=heartbeat_interval_ms, session_timeout_ms=session_timeout_ms)
         self._broker_id = identity.broker_id
         self._channel = channel
         self._metadata_offset = metadata_offset
         self._heartbeat_timeout_ms = max(1, session_timeout_ms // HEARTBEATS_PER_SESSION)
-        self._nobody_listens = nobody_listens
+        self._no_controller_listens = no_controller_listens
         self._answered_at = 0.0
         """When an active controller last answered a heartbeat, by the loop's time."""
         self._registration_timeout_ms = registration_timeout_ms
@@ -138,7 +138,7 @@ class BrokerLifecycle:
         since, deadline = loop.time(), loop.time() + timeout_ms / 1000
         while not self._shutdown_granted.is_set() and loop.time() < deadline:
             unheard_s = loop.time() - max(since, self._answered_at)
-            if self._nobody_listens() or unheard_s > SHUTDOWN_UNHEARD_MS / 1000:
+            if self._no_controller_listens() or unheard_s > SHUTDOWN_UNHEARD_MS / 1000:
                 logger.info("broker.handover_abandoned", broker_epoch=self.broker_epoch, unheard_ms=round(unheard_s * 1000))
                 break
             try:

@@ -87,7 +87,7 @@ class MetadataLoader:
         return None if leader_id is None else (self._voters[leader_id], self._observer.epoch)
 
     @property
-    def nobody_listens(self) -> bool:
+    def no_controller_listens(self) -> bool:
         """Whether every voter refuses connections or has no name any more. A voter that is only silent counts as listening."""
         return len(self._unreachable) == len(self._voters)
 

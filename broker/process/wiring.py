@@ -46,7 +46,7 @@ class ControllerLink:
             session_timeout_ms=config.broker_session_timeout_ms,
             registration_timeout_ms=config.initial_broker_registration_timeout_ms,
             on_fatal=on_fatal,
-            nobody_listens=lambda: self.metadata.nobody_listens,
+            no_controller_listens=lambda: self.metadata.no_controller_listens,
         )
         self.standstill = Standstill(
             limit_ms=sleep_ms_max(config.broker_session_timeout_ms, config.broker_heartbeat_interval_ms),

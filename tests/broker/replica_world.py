@@ -86,7 +86,7 @@ class VirtualLoop:
         return timer
 
     def end_turn(self) -> None:
-        """Run what was asked for the end of this turn, and what that asks for in turn."""
+        """Run the callbacks of the end of this event-loop iteration, and those that they schedule."""
         while self._ready:
             ready, self._ready = self._ready, []
             for callback in ready:
@@ -147,7 +147,7 @@ def refuse(item: AlterPartitionItem, code: ErrorCode, *, is_doubtful: bool = Fal
 
 
 class RecordedFetchers:
-    """The fetcher port: who is followed."""
+    """The fetcher port: records which leader each partition is fetched from."""
 
     def __init__(self) -> None:
         self.following: dict[TopicIdPartition, int] = {}
@@ -317,7 +317,7 @@ class Node:
     def fetch_from(
         self, follower: Node, *, key: TopicIdPartition = P, end_turn: bool = True, epoch: int | None = None, **fields: Any
     ) -> Request:
-        """What that broker's fetcher would ask us for one partition, in a full fetch without session."""
+        """The fetch of one partition that the follower's fetcher would send to this node, as a full fetch without a session."""
         position = follower[key].fetch_position()
         item = want(
             position.fetch_offset,
@@ -380,7 +380,7 @@ class World:
         return self.nodes[broker_id]
 
     def change(self, *records: AnyRecord, at: Sequence[int] | None = None) -> None:
-        """Commit metadata. `at`: who hears of it now (default everyone); the others do with `catch_up`."""
+        """Commit metadata. `at`: the brokers that apply it now (default: all); the others apply it with `catch_up`."""
         self.image = self.image.apply(records, self.image.offset + len(records), 1).image
         self.catch_up(*(self.nodes if at is None else at))
 

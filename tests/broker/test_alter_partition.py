@@ -105,7 +105,7 @@ def test_only_one_request_is_on_the_wire_and_the_next_carries_all_that_waited() 
 
 
 def test_the_answer_to_a_cancelled_proposal_is_dropped() -> None:
-    """The answer belongs to an earlier leadership: taking it would install an ISR that nobody committed (S17, S18)."""
+    """The answer belongs to an earlier leadership: taking it would install an ISR that was never committed (S17, S18)."""
     queue, results = AlterPartitionQueue(), []
     queue.submit(item(0, results, partition_epoch=3))
     request = queue.next_request(1, 10)
@@ -119,7 +119,8 @@ def test_the_answer_to_a_cancelled_proposal_is_dropped() -> None:
 
 
 async def test_a_lost_answer_is_repeated_until_the_old_epoch_is_refused() -> None:
-    """S18: the controller committed, the answer was lost. The retry is told INVALID_UPDATE_VERSION; nothing stays pending."""
+    """S18: the controller committed, the answer was lost. The retry is refused with INVALID_UPDATE_VERSION; nothing stays
+    pending."""
     results: list[AlterPartitionPartitionResponse] = []
     controller = Controller(
         lambda r: BrokerError(ErrorCode.REQUEST_TIMED_OUT),
@@ -158,7 +159,7 @@ async def test_retriable_errors_are_retried_until_the_controller_works() -> None
 
 
 async def test_a_partition_may_propose_again_from_its_own_callback() -> None:
-    """S19: the entry is cleared before the result is told, so the retry is not taken for a double."""
+    """S19: the entry leaves the queue before the callback is called, so the retry is not refused as a second proposal."""
     results: list[AlterPartitionPartitionResponse] = []
     controller = Controller(lambda r: answer(r, ErrorCode.INELIGIBLE_REPLICA), lambda r: answer(r))
     manager = AlterPartitionManager(1, controller, Registration())
@@ -217,7 +218,7 @@ async def test_an_unknown_error_does_not_end_isr_changes() -> None:
 
 async def test_a_copy_that_got_no_answer_makes_the_answer_to_the_next_one_doubtful() -> None:
     """It may arrive behind it: a refusal of the one says nothing about the other."""
-    told: list[bool] = []
+    doubtful: list[bool] = []
 
     class Lossy(Controller):
         async def request(
@@ -230,10 +231,10 @@ async def test_a_copy_that_got_no_answer_makes_the_answer_to_the_next_one_doubtf
 
     controller = Lossy(*[lambda r: answer(r, ErrorCode.INELIGIBLE_REPLICA)] * 3)
     manager = AlterPartitionManager(1, controller, Registration())
-    proposal = item(0, [])._replace(on_result=lambda answer, is_doubtful: told.append(is_doubtful))
+    proposal = item(0, [])._replace(on_result=lambda answer, is_doubtful: doubtful.append(is_doubtful))
     manager.start()
     for count in (1, 2, 3):
         manager.submit(proposal)
         await wait_until(lambda count=count: len(told) == count)
-    assert told == [False, True, False]
+    assert doubtful == [False, True, False]
     await manager.stop()

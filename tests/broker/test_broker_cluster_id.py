@@ -1,4 +1,5 @@
-"""A broker finds its cluster: it asks the controllers, waits for names and ports to come up, and says whom it missed."""
+"""A broker finds its cluster: it asks the controllers, waits for names and ports to appear, and names those it could not
+reach."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ async def test_the_id_of_any_controller_that_has_one_is_taken(quorum: Quorum) ->
 
 
 async def test_controllers_that_come_later_are_waited_for(quorum: Quorum) -> None:
-    """Nobody says in which order containers start."""
+    """Containers may start in any order."""
     finding = asyncio.ensure_future(quorum.find(timeout_ms=20_000))
     await asyncio.sleep(0)
     await quorum.start(101, None)

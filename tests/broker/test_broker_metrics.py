@@ -1,4 +1,4 @@
-"""What a broker counts of its partitions and topics; who reads it is in `tests/observe`."""
+"""The counters of a broker for its partitions and topics. How they are exported is tested in `tests/observe`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.storage.files import DiskError
 
 
 def test_a_committed_isr_change_counts_once_however_it_came_about() -> None:
-    """The controller fenced a follower: nobody proposed anything, the partition shrank all the same."""
+    """The controller fenced a follower: the ISR shrank without a proposal of the leader."""
     world = World()
     world.topic()
     metrics = world[1].manager.metrics
@@ -118,7 +118,7 @@ def test_a_topic_is_counted_as_long_as_one_of_its_partitions_is_here() -> None:
 
 
 def test_the_lag_of_a_replica_is_that_behind_its_leaders_high_watermark() -> None:
-    """As Kafka counts it: what the leader has and nobody has committed is no lag yet."""
+    """As Kafka counts it: records that the leader has and that are not committed are no lag yet."""
     world = World(2)
     world.topic(replicas=(1, 2))
     core = FetcherCore(broker_id=2, broker_epoch=lambda: 1, settings=FetcherSettings(), on_disk_error=lambda error: None)

@@ -1,4 +1,4 @@
-"""The way to the active controller: one connection, and a request that finds its way to whoever leads now."""
+"""The channel to the active controller: one connection, and requests that reach the present controller."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Finder:
 
 
 class Controller:
-    """A real server that answers heartbeats as it is told; None: not at all."""
+    """A real server that answers heartbeats with the given function; None: it does not answer."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
@@ -72,9 +72,9 @@ async def test_requests_share_one_connection(
     channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]
 ) -> None:
     """The controller watches it: a second one would make a broker look dead when the first breaks."""
-    asker, finder = channel
+    sender, finder = channel
     finder.found(controllers[0].voter)
-    answers = await asyncio.gather(*(asker.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 5000) for _ in range(5)))
+    answers = await asyncio.gather(*(sender.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 5000) for _ in range(5)))
     assert [a.error_code for a in answers] == [0] * 5  # type: ignore[attr-defined]
     assert len(controllers[0].server.connections) == 1
 
@@ -82,8 +82,8 @@ async def test_requests_share_one_connection(
 async def test_a_request_waits_until_a_controller_is_known(
     channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]
 ) -> None:
-    asker, finder = channel
-    waiting = asyncio.ensure_future(asker.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 5000))
+    sender, finder = channel
+    waiting = asyncio.ensure_future(sender.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 5000))
     await asyncio.sleep(0)
     assert not waiting.done()
     finder.found(controllers[1].voter)
@@ -95,11 +95,11 @@ async def test_a_request_waits_until_a_controller_is_known(
 async def test_a_request_to_the_wrong_controller_goes_to_the_next(
     channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller], refuses: bool
 ) -> None:
-    asker, finder = channel
+    sender, finder = channel
     old, new = controllers
     old.answer, old.refuses = ErrorCode.NOT_CONTROLLER, refuses
     finder.found(old.voter)
-    waiting = asyncio.ensure_future(asker.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 5000))
+    waiting = asyncio.ensure_future(sender.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 5000))
     async with asyncio.timeout(5):
         while old.asked < 2:
             await asyncio.sleep(0.001)
@@ -111,11 +111,11 @@ async def test_a_request_to_the_wrong_controller_goes_to_the_next(
 async def test_requests_to_a_silent_controller_go_to_its_successor_at_once(
     channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]
 ) -> None:
-    asker, finder = channel
+    sender, finder = channel
     old, new = controllers
     old.answer = None
     finder.found(old.voter)
-    waiting = asyncio.ensure_future(asker.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 60_000))
+    waiting = asyncio.ensure_future(sender.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 60_000))
     async with asyncio.timeout(5):
         while not old.asked:
             await asyncio.sleep(0.001)
@@ -124,23 +124,23 @@ async def test_requests_to_a_silent_controller_go_to_its_successor_at_once(
 
 
 async def test_every_wait_ends(channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]) -> None:
-    asker, finder = channel
+    sender, finder = channel
     for found in (None, Voter(103, "127.0.0.1", 1), controllers[0].voter):
         controllers[0].answer = None
         finder.found(found)
         with pytest.raises(BrokerError) as e:
-            await asker.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 60)
+            await sender.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 60)
         assert e.value.code == ErrorCode.REQUEST_TIMED_OUT
 
 
 async def test_a_refusal_that_another_controller_would_repeat_is_not_retried(
     channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]
 ) -> None:
-    asker, finder = channel
+    sender, finder = channel
     controllers[0].answer, controllers[0].refuses = ErrorCode.STALE_BROKER_EPOCH, True
     finder.found(controllers[0].voter)
     with pytest.raises(BrokerError) as e:
-        await asker.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 5000)
+        await sender.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 5000)
     assert e.value.code == ErrorCode.STALE_BROKER_EPOCH
     assert controllers[0].asked == 1
 
@@ -149,11 +149,11 @@ async def test_a_controller_that_changes_while_the_connection_is_made_is_not_mis
     channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]
 ) -> None:
     """The deposed one answers, so its connection would be kept: every heartbeat would go there until the next change."""
-    asker, finder = channel
+    sender, finder = channel
     old, new = controllers
     old.answer = ErrorCode.NOT_CONTROLLER
     finder.found(old.voter)
-    waiting = asyncio.ensure_future(asker.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 2000))
+    waiting = asyncio.ensure_future(sender.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 2000))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     finder.found(new.voter, 2)
@@ -164,10 +164,10 @@ async def test_a_controller_that_changes_while_the_connection_is_made_is_not_mis
 async def test_a_cancelled_request_stays_cancelled_when_the_controller_changes(
     channel: tuple[NodeToControllerChannel, Finder], controllers: list[Controller]
 ) -> None:
-    """Else a task that was asked to stop would go on, and whoever stops the broker would wait for it for ever."""
-    asker, finder = channel
+    """Otherwise a task that was cancelled would go on, and the broker's stop would wait for it for ever."""
+    sender, finder = channel
     finder.found(controllers[0].voter)
-    waiting = asyncio.ensure_future(asker.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 2000))
+    waiting = asyncio.ensure_future(sender.request(apis.BROKER_HEARTBEAT, HEARTBEAT, 2000))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     finder.found(controllers[1].voter, 2)

@@ -1,4 +1,4 @@
-"""S42: a bit flips on a replica's disk. Damaged bytes are never served; the replica fetches them anew from its leader."""
+"""S42: a bit flips on a replica's disk. Damaged bytes are never served; the replica fetches them again from its leader."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def logged() -> Iterator[list[Any]]:
 
 
 def restart(world: World, broker_id: int) -> None:
-    """Killed; what was checkpointed before says how far its log was committed."""
+    """Kill the broker. Its checkpoint says how far its log was committed."""
     node = world[broker_id]
     node.manager.checkpoint_high_watermarks()
     files = node.files
@@ -66,15 +66,15 @@ def events(logs: list[Any], event: str) -> list[Any]:
 
 
 def test_a_restarted_replica_repairs_itself_from_its_leader(world: World, logged: list[Any]) -> None:
-    """The cluster has taken it out of the ISR while it was away; it comes back with what it had, byte for byte."""
+    """The controller has removed it from the ISR while it was away; it comes back with the same bytes as before."""
     world.set_isr(1, 3, at=(1, 3))
     flip(world[2].files, 7)
     restart(world, 2)
     replica = world[2].p
     assert (replica.log.corrupt_at, replica.log.log_end_offset) == (7, COUNT)
     assert replica.fetch_position().fetch_offset == 7
-    [told] = events(logged, "partition.damaged")
-    assert (told["topic"], told["partition"], told["offset"], told["high_watermark"]) == ("orders", 0, 7, COUNT)
+    [line] = events(logged, "partition.damaged")
+    assert (line["topic"], line["partition"], line["offset"], line["high_watermark"]) == ("orders", 0, 7, COUNT)
     world.replicate(2, 1)
     assert (replica.log.corrupt_at, replica.log.log_end_offset, replica.log.high_watermark) == (None, COUNT, COUNT)
     [dropped] = events(logged, "partition.damaged_tail_dropped")
@@ -106,7 +106,8 @@ def test_a_damaged_isr_member_leaves_the_isr_before_it_truncates(world: World) -
 
 
 def test_a_damaged_leader_serves_the_records_before_the_damage(world: World, logged: list[Any]) -> None:
-    """Not the bytes, and not CORRUPT_MESSAGE, which blames the asker. A warning line a minute, however often it is asked."""
+    """Neither the bytes nor CORRUPT_MESSAGE, which would blame the client. One warning per minute, however often the damage is
+    read."""
     leader = world[1]
     cool_down(world, 1)
     flip(leader.files, 7)
@@ -190,7 +191,7 @@ def test_fetched_bytes_that_fail_their_checksum_are_not_appended(world: World) -
 
 
 def test_an_epoch_that_diverges_below_the_damage_is_cut_there(world: World) -> None:
-    """The leader's history decides first: what it does not have goes, and the damage with it."""
+    """The leader's history decides first: records that the leader does not have are cut, and the damage with them."""
     follower = world[2]
     world.elect(2, isr=(2, 3), at=(2, 3))
     for index in range(3):
@@ -203,7 +204,7 @@ def test_an_epoch_that_diverges_below_the_damage_is_cut_there(world: World) -> N
 
 
 def with_a_fork(world: World, broker_id: int) -> None:
-    """The broker leads for a moment and appends what nobody copies; then broker 1 leads again."""
+    """The broker leads for a moment and appends records that no follower copies; then broker 1 leads again."""
     world.elect(broker_id, at=(broker_id,))
     for index in range(3):
         world[broker_id].produce(batch(f"never-{index}"), acks=1)
@@ -244,7 +245,7 @@ def test_an_isr_member_that_truncates_keeps_records_behind_damage(world: World, 
 
 
 def test_a_damaged_isr_member_does_not_start_over(world: World) -> None:
-    """The leader has deleted what is damaged here, so the position is out of its range. What lies behind its start is whole on
+    """The leader has deleted the damaged records, so the position is out of its range. The records after its start are whole on
     this replica and may be committed: it stays until the replica has left the ISR."""
     follower = world[2]
     follower.p.log.mark_corrupt(7)

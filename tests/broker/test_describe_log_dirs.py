@@ -1,4 +1,4 @@
-"""DescribeLogDirs: what each replica takes on its broker's disk, and how far it is behind."""
+"""DescribeLogDirs: the size of each replica on its broker's disk, and how far it is behind."""
 
 from __future__ import annotations
 

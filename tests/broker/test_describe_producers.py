@@ -1,4 +1,4 @@
-"""DescribeProducers: what a leader's log knows of its producers, and how much of that is committed."""
+"""DescribeProducers: the state of producers in a leader's log, and how much of it is committed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_all_producers_or_those_that_are_named() -> None:
 
 
 def test_a_question_about_one_work_epoch_is_answered_with_the_newest() -> None:
-    """So an attempt that is over learns that it is, and one that is new that the name has written before."""
+    """So an old attempt learns that it is fenced, and a new one that the name has written before."""
     world = World()
     world.topic(replicas=(1,))
     leader = world[1]
@@ -154,7 +154,7 @@ def test_exclusive_use_is_confirmed_when_older_epochs_are_fenced() -> None:
 
 
 def test_a_fenced_epoch_is_found_in_every_valid_batch() -> None:
-    """A flipped bit must not tell a producer that it is over; and a second batch must not slip past behind a first one."""
+    """A flipped bit must not fence a producer, and a fenced batch must be found behind a valid one."""
     world = World()
     world.topic(replicas=(1,))
     leader = world[1]

@@ -1,4 +1,4 @@
-"""Fetch: who may read what, how much, and how long it waits."""
+"""Fetch: what followers and consumers may read, how much, and how long a request waits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def leader_with(*items: str, **options: Any) -> tuple[World, Node]:
     return world, world[1]
 
 
-# -- what one may see -------------------------------------------------------------------------------------------------
+# -- visibility -------------------------------------------------------------------------------------------------------
 
 
 def test_a_follower_reads_to_the_log_end_and_a_consumer_to_the_high_watermark() -> None:
@@ -81,7 +81,7 @@ def test_an_offset_outside_of_the_log_is_out_of_range(offset: int) -> None:
 
 @pytest.mark.parametrize(("epoch", "expected"), [(1, ErrorCode.FENCED_LEADER_EPOCH), (3, ErrorCode.UNKNOWN_LEADER_EPOCH)])
 def test_a_fetch_in_another_epoch_is_fenced_and_records_no_progress(epoch: int, expected: ErrorCode) -> None:
-    """An old leader must not move its high watermark by what followers say in a new epoch, nor the other way round."""
+    """An old leader must not move its high watermark because of fetches of a new epoch, nor a new leader because of old ones."""
     _world, leader = leader_with("a", epoch=2)
     answer = leader.said_by(2, 1, epoch=epoch)
     assert code(answer) == expected
@@ -329,7 +329,7 @@ def test_a_parked_fetch_of_a_lost_connection_reads_nothing() -> None:
 
 
 def test_a_fetch_does_not_wait_for_weeks_for_a_client_that_is_gone() -> None:
-    """Nobody looks at the connection of a parked fetch while nothing moves: the wait itself has to end."""
+    """The connection of a parked fetch is not checked while no partition moves, so the wait itself must end."""
     world, leader = leader_with()
     for _ in range(10):
         leader.fetch(want(0, epoch=1), max_wait_ms=2**31 - 1).connection.close()
@@ -380,7 +380,7 @@ class ColdFiles:
 
 
 def cold_leader(partitions: int = 1) -> tuple[World, Node, Threads]:
-    """What partitions hold below offset 1 is neither in the tail nor in the page cache."""
+    """The records below offset 1 are neither in the tail nor in the page cache."""
     threads = Threads()
     files = ColdFiles()
     world = World(1, run_blocking=threads)

@@ -98,7 +98,7 @@ def test_an_unknown_or_forged_session_id_is_not_found() -> None:
         with pytest.raises(BrokerError) as e:
             cache.session_for(forged, 0.0)
         assert e.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert session.epoch == 1, "nobody else's request moves it"
+    assert session.epoch == 1, "requests of other fetchers do not move it"
 
 
 def test_the_same_partition_twice_is_refused() -> None:
@@ -217,7 +217,7 @@ def test_a_session_that_is_used_does_not_expire() -> None:
 
 
 class Fetcher:
-    """The asker's side of a session."""
+    """The fetcher's side of a session."""
 
     def __init__(self, leader: Node, broker_id: int = -1) -> None:
         self.leader = leader
@@ -283,13 +283,13 @@ def test_data_that_was_not_taken_is_sent_again() -> None:
     assert values(fetcher.fetch()) == [b"a"]
     answer = fetcher.fetch(want(1, epoch=1))
     assert values(answer) == []
-    assert fetched(answer)[P].high_watermark == 1, "of the two answers he took one, and nobody knows which"
+    assert fetched(answer)[P].high_watermark == 1, "the fetcher took one of the two answers, and the leader does not know which"
     assert fetched(fetcher.fetch()) == {}
 
 
 def test_a_high_watermark_sent_behind_records_is_sent_again() -> None:
-    """With two requests under way the second is answered from where the first began. He has moved on by then and drops it,
-    and with it a high watermark that he would not hear of again before the next record (seed 820360694)."""
+    """With two requests in flight, the second is answered from the offset of the first. The fetcher has moved on by then and
+    drops that answer, and with it a high watermark that it would not get again before the next record (seed 820360694)."""
     _, leader = world_of(1, replicas=(1, 2, 3))
     fetcher = Fetcher(leader, 2)
     fetcher.fetch(want(0, epoch=1))
@@ -303,7 +303,7 @@ def test_a_high_watermark_sent_behind_records_is_sent_again() -> None:
 
 
 def test_the_high_watermark_is_sent_again_to_a_fetcher_that_repeats_its_position() -> None:
-    """He may have dropped what he was told before, for example because a later request of his had overtaken it."""
+    """The fetcher may have dropped the previous answer, for example because a later request had overtaken it."""
     _, leader = world_of(1, replicas=(1,))
     leader.produce("a")
     fetcher = Fetcher(leader)
@@ -359,7 +359,7 @@ def test_diverging_epoch_is_answered_in_a_session() -> None:
     assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (1, 2)
     healed = fetched(fetcher.fetch(want(2, epoch=2, last_epoch=1)))[P]
     assert healed.diverging_epoch.epoch == -1
-    assert healed.high_watermark == 0, "told again: with a divergence it does not count"
+    assert healed.high_watermark == 0, "sent again: with a divergence it does not count"
 
 
 def test_a_session_remembers_the_epoch_of_unnamed_partitions() -> None:
@@ -372,7 +372,7 @@ def test_a_session_remembers_the_epoch_of_unnamed_partitions() -> None:
     assert answer[P].error_code == ErrorCode.FENCED_LEADER_EPOCH
     leader_state = leader.p.leader_state
     assert leader_state is not None
-    assert leader_state.replicas[2].log_end_offset == -1, "what was said in the old epoch counts for nothing"
+    assert leader_state.replicas[2].log_end_offset == -1, "fetches of the old epoch do not count"
 
 
 def test_a_parked_session_is_answered_when_the_epoch_of_a_partition_changes() -> None:
@@ -383,26 +383,26 @@ def test_a_parked_session_is_answered_when_the_epoch_of_a_partition_changes() ->
 
 
 def test_evicted_sessions_are_told_and_no_partition_falls_silently_out() -> None:
-    """S30: two slots, five askers, interleaved: each is served, or told to begin anew (KAFKA-8052)."""
+    """S30: two slots, five fetchers, interleaved: each is served, or has to begin a new session (KAFKA-8052)."""
     world = World(config=ReplicaConfig(max_incremental_fetch_session_cache_slots=2))
     world.topic(partitions=1, replicas=(1,))
     leader = world[1]
-    askers = [Fetcher(leader) for _ in range(5)]
+    fetchers = [Fetcher(leader) for _ in range(5)]
     offsets = [0] * 5
     random = Random(7)
     for step in range(300):
         leader.produce(f"v{step}")
         world.loop.advance(random.choice([0.1, 60.0]))
         i = random.randrange(5)
-        asker = askers[i]
-        answer = asker.fetch(want(offsets[i], epoch=1))
+        fetcher = fetchers[i]
+        answer = fetcher.fetch(want(offsets[i], epoch=1))
         error = answer.answer.error_code
         if error:
             assert error in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-            askers[i] = Fetcher(leader)
+            fetchers[i] = Fetcher(leader)
             continue
-        if asker.session_id == 0:
-            asker.epoch = INITIAL_EPOCH
+        if fetcher.session_id == 0:
+            fetcher.epoch = INITIAL_EPOCH
         got = values(answer)
         assert got[0] == f"v{offsets[i]}".encode(), "nothing is skipped"
         assert len(got) == step + 1 - offsets[i], "nothing is held back"

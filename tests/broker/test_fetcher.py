@@ -277,7 +277,7 @@ def test_without_room_for_a_session_every_fetch_is_full() -> None:
 
 
 def test_a_follower_below_the_leaders_start_starts_over_there_without_a_session() -> None:
-    """Each answer begins the fetching anew; the question for the leader's start has to outlive that."""
+    """Each answer starts the fetching over; the question for the leader's start must outlive that."""
     world = followers_only()
     world[1].manager.sessions._slots = 0
     fill(world[1], *[1] * 60)
@@ -674,7 +674,7 @@ def test_s12_invalid_bytes_append_nothing_and_are_fetched_again(damage: str) -> 
 
 @pytest.mark.parametrize("has_a_fork", [False, True])
 def test_a_follower_learns_the_producers_of_deleted_rows(has_a_fork: bool) -> None:
-    """It may lead before the work epoch is through; who had the name before must not write its rows again."""
+    """It may lead before the work epoch ends; the earlier producer of the name must not write its rows again."""
     world = World(2)
     world.topic(replicas=(1, 2), epoch=5)
     log, follower = world[1].p.log, world[2].p.log

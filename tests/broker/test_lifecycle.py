@@ -128,7 +128,7 @@ def test_a_stopping_broker_asks_until_its_shutdown_is_granted() -> None:
 
 
 class Controller:
-    """Answers by script; counts what it was asked."""
+    """Answers by script, and counts the requests."""
 
     def __init__(self) -> None:
         self.registrations: list[BrokerRegistrationRequest] = []
@@ -163,7 +163,7 @@ class Broker:
         self.controller = Controller()
         self.image = MetadataImage.EMPTY
         self.fatal: list[StrandlineError] = []
-        self.nobody_listens = False
+        self.no_controller_listens = False
         self.lifecycle = BrokerLifecycle(
             IDENTITY,
             channel=self.controller,
@@ -172,7 +172,7 @@ class Broker:
             session_timeout_ms=7_200_000,
             registration_timeout_ms=60_000,
             on_fatal=self.fatal.append,
-            nobody_listens=lambda: self.nobody_listens,
+            no_controller_listens=lambda: self.no_controller_listens,
         )
 
     def apply(self, offset: int, *records: RegisterBrokerRecord | BrokerRegistrationChangeRecord) -> None:
@@ -239,7 +239,7 @@ async def test_a_stopping_broker_does_not_wait_for_unreachable_controllers() -> 
     broker.lifecycle.start()
     async with asyncio.timeout(5):
         await broker.lifecycle.registered.wait()
-        broker.nobody_listens = True
+        broker.no_controller_listens = True
         assert not await broker.lifecycle.controlled_shutdown(timeout_ms=60_000)
     await broker.lifecycle.stop()
 
@@ -337,7 +337,7 @@ async def test_a_controller_that_can_not_be_reached_is_asked_again() -> None:
 async def test_time_without_a_controller_does_not_count_against_a_duplicate_registration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first answer came late, and the second soon after it: the time between the two is what counts."""
+    """The first answer came late, and the second soon after it: the time between the two counts."""
     monkeypatch.setattr(lifecycle_module, "RETRY_MS", 1)
     controller, fatal = Controller(), []
     lifecycle = BrokerLifecycle(

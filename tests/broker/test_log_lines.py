@@ -1,4 +1,4 @@
-"""What a broker writes to its log: whole positions, and never a line per attempt of what fails again and again."""
+"""A broker's log lines: they have the whole position, and an action that fails again and again has no line per attempt."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ def test_a_partition_that_the_leader_refuses_for_minutes_has_one_line_a_minute()
                 core.on_response(plan, FetchResponse(0, 0, 7, [refused], [memoryview(b"")]), now)
             now += 0.01
     assert asked > 140
-    told = named(lines, "fetcher.partition_delayed")
-    assert len(told) == 3
-    assert told[1]["suppressed"] > 50
-    assert set(told[0]) >= POSITION | {"error", "attempts"}
+    delayed = named(lines, "fetcher.partition_delayed")
+    assert len(delayed) == 3
+    assert delayed[1]["suppressed"] > 50
+    assert set(delayed[0]) >= POSITION | {"error", "attempts"}
 
 
 def test_a_fetch_that_is_always_refused_is_logged_once_a_minute() -> None:

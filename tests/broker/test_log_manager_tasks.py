@@ -125,7 +125,7 @@ GONE_STRAY, MOVED_STRAY = f"gone-0.{GONE.hex()}-stray", f"moved-0.{MOVED.hex()}-
 
 
 async def test_a_stray_keeps_its_topic_id_and_is_removed_after_its_retention(disk: Disk) -> None:
-    """After an unclean stop: the topic id was known all along, and nothing ever removed what nobody needs."""
+    """After an unclean stop: the topic id was always known, but unneeded logs were never removed."""
     assert await strays_after(disk, image(), days=6.9) == [GONE_STRAY, MOVED_STRAY]
     with capture_logs() as logs:
         assert await strays_after(disk, image(), days=0.2) == []

@@ -1,4 +1,4 @@
-"""The observer of the metadata quorum: only committed records, divergence above them, snapshots, whom to ask next."""
+"""The observer of the metadata quorum: committed records only, divergence above them, snapshots, which voter to ask next."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_records_are_applied_only_below_the_high_watermark() -> None:
     delta = o.on_fetch(LEADER, answer(data, hw=2))
     assert delta is not None
     assert names(delta.image) == ["t1"]
-    assert position(o) == (4, 1, 1), "what waits is not fetched again"
+    assert position(o) == (4, 1, 1), "waiting batches are not fetched again"
     assert o.on_fetch(LEADER, answer(hw=3)) is None, "a batch is atomic: it is not applied by halves"
     delta = o.on_fetch(LEADER, answer(hw=4))
     assert delta is not None

@@ -168,7 +168,7 @@ def test_high_watermark_rule(isr: tuple[int, ...], min_isr: int, fetches: dict[i
 
 
 def test_a_caught_up_replica_outside_the_isr_holds_back_the_high_watermark() -> None:
-    """It may be in the ISR a moment later; then it must not lack what is committed."""
+    """It may be in the ISR a moment later; then it must not lack committed records."""
     world = World()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
@@ -230,7 +230,7 @@ def test_the_taking_back_is_repeated_until_it_is_decided() -> None:
 
 
 def repeated(*, lost: bool, broker_epoch: int | None) -> list[tuple[int, int]]:
-    """What the leader proposes again, after the controller could not decide and broker 3 has fetched once more."""
+    """The proposal that the leader repeats after the controller could not decide and broker 3 has fetched once more."""
     world = World()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
@@ -256,7 +256,7 @@ def test_an_expansion_is_proposed_again_as_long_as_it_is_right() -> None:
 
 
 def test_an_expansion_is_not_repeated_for_another_process_of_the_replica() -> None:
-    """It would be elected as if it had what the earlier process had. The leader withdraws, and looks at the new one afresh."""
+    """It would be elected as if it had the records of the earlier process. The leader withdraws, and checks the new process."""
     assert repeated(lost=True, broker_epoch=99) == []
     assert repeated(lost=False, broker_epoch=99) == []
 
@@ -281,7 +281,7 @@ def test_a_proposal_names_the_process_that_was_in_sync() -> None:
 
 
 def test_such_a_replica_that_falls_behind_sets_the_high_watermark_free_in_time() -> None:
-    """Nobody fetches any more, so the timer has to look."""
+    """No follower fetches any more, so the timer has to check."""
     world = World()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
@@ -467,7 +467,7 @@ def test_a_success_of_other_epochs_installs_nothing(leader_epoch: int, partition
     item.on_result(AlterPartitionPartitionResponse(*P, 0, 1, leader_epoch, [1, 2, 3], 0, partition_epoch), False)
     assert (leader.isr, leader.p.partition_epoch) == ([1, 2], 1)
     assert leader.p.leader_state is not None
-    assert leader.p.leader_state.isr.maximal == {1, 2, 3}, "what is true comes with the metadata"
+    assert leader.p.leader_state.isr.maximal == {1, 2, 3}, "the metadata log will bring the present ISR"
 
 
 def test_a_submitter_that_is_busy_leaves_the_state_as_it_was() -> None:
@@ -585,7 +585,7 @@ def test_divergence_of_a_follower(offset: int, last_epoch: int, expected: tuple[
 
 
 def test_below_the_log_start_is_out_of_range_even_when_the_epochs_diverge() -> None:
-    """S08: only a restart at our log start helps, so that is what the follower has to hear (KAFKA-12996)."""
+    """S08: only a restart at the leader's log start helps, so the error must be OFFSET_OUT_OF_RANGE (KAFKA-12996)."""
     leader = forked_leader()
     leader.p.log.update_high_watermark(15)
     leader.p.log.increment_log_start_offset(12)
@@ -702,8 +702,8 @@ def test_truncation_within_a_batch_logs_all_records_that_go() -> None:
         follower.log.append_as_leader(memoryview(batch(*values)), 1, NOW_MS)
     with capture_logs() as lines:
         follower.truncate_to_divergence(follower.fetch_position(), EpochEndOffset(1, 6))
-    [told] = [line for line in lines if line["event"] == "partition.truncated"]
-    assert (told["offset"], told["records"], told["log_end_offset"]) == (4, 3, 4)
+    [cut] = [line for line in lines if line["event"] == "partition.truncated"]
+    assert (cut["offset"], cut["records"], cut["log_end_offset"]) == (4, 3, 4)
 
 
 @pytest.mark.parametrize(
@@ -712,8 +712,8 @@ def test_truncation_within_a_batch_logs_all_records_that_go() -> None:
     ids=["below", "at", "behind", "at its beginning"],
 )
 def test_a_log_that_ends_where_the_leaders_log_starts_is_emptied(leader_start: int, left: tuple[int, int]) -> None:
-    """The leader has deleted the place at which the histories part: what we have below it may be a fork. The empty log begins
-    one before it, so that the leader is asked for more than a number (`leader_range.py`)."""
+    """The leader has deleted the point where the histories part: our records below it may be of another history. The empty log
+    begins one before it, so that the leader is asked for more than a number (`leader_range.py`)."""
     world = World(2)
     world.topic(replicas=(1, 2), epoch=5)
     follower = world[2].p

@@ -1,4 +1,4 @@
-"""The ISR states: what each counts on."""
+"""The ISR states, and the maximal ISR of each."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_acks_0_is_not_answered() -> None:
 
 
 def test_acks_0_that_fails_closes_the_connection() -> None:
-    """The only way to tell a producer that asked not to be told."""
+    """A producer with acks=0 gets no response, so a closed connection is the only sign."""
     world, _ = three()
     request = world[2].produce("a", acks=0)
     assert request.answers == [None]
@@ -101,7 +101,7 @@ def test_below_the_minimum_acks_all_is_refused_before_anything_is_written() -> N
 
 
 def test_below_the_minimum_acks_1_is_accepted_and_stays_invisible() -> None:
-    """S22: the high watermark stands, so no consumer sees what might be lost (KAFKA-15583)."""
+    """S22: the high watermark does not move, so no consumer sees records that may be lost (KAFKA-15583)."""
     _, leader = three(isr=(1,), min_isr=2)
     assert code(leader.produce("a", acks=1)) == ErrorCode.NONE
     assert (leader.leo, leader.hw) == (1, 0)
@@ -226,7 +226,7 @@ def test_a_damaged_batch_is_refused_and_the_next_one_taken() -> None:
     damaged[-1] ^= 1
     refused = leader.produce(damaged, acks=1)
     assert code(refused) == ErrorCode.CORRUPT_MESSAGE
-    assert refused.connection.complaints == ["produce: a produced batch failed its checksum"], "its peer is told of in the log"
+    assert refused.connection.complaints == ["produce: a produced batch failed its checksum"], "the peer is logged"
     taken = leader.produce("a", acks=1)
     assert produced(taken).base_offset == 0
     assert not taken.connection.complaints
@@ -304,7 +304,7 @@ def test_a_timeout_concerns_only_the_partitions_that_were_not_reached() -> None:
     ],
 )
 def test_waiting_produces_fail_promptly_when_the_leadership_ends(end: str, expected: ErrorCode) -> None:
-    """S33: nobody waits for a timeout, and nothing is left of them (KAFKA-9198, KAFKA-10677)."""
+    """S33: no produce waits for its timeout, and none stays behind (KAFKA-9198, KAFKA-10677)."""
     world, leader = three()
     partition = leader.p
     requests = [leader.produce("a", timeout_ms=30_000) for _ in range(3)]

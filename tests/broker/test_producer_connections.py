@@ -1,4 +1,4 @@
-"""A producer writes on one connection to a broker, its newest: what an older one still brings is a late copy."""
+"""A producer writes on its newest connection to a broker: a batch that arrives on an older one is a late copy."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def test_no_more_is_remembered_than_there_is_room_for() -> None:
 
 
 def test_a_late_copy_is_not_appended_and_its_connection_ends() -> None:
-    """The producer has heard that the batch is not in the log, and numbers it anew: it would be there twice (seed 396950264)."""
+    """The producer has learned that the batch is not in the log, and numbers it again: the log would hold it twice (seed
+    396950264)."""
     world = World()
     world.topic(replicas=(1,))
     leader = world[1]

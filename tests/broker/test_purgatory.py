@@ -26,15 +26,15 @@ class Operation(DelayedOperation):
 class Waiter:
     is_completed = False
 
-    def __init__(self, told: list[str], name: str) -> None:
-        self._told = told
+    def __init__(self, completed: list[str], name: str) -> None:
+        self._completed = completed
         self.name = name
 
     def on_reached(self, index: int) -> None:
-        self._told.append(f"{self.name}.{index}")
+        self._completed.append(f"{self.name}.{index}")
 
     def on_failed(self, index: int, error_code: int) -> None:
-        self._told.append(f"{self.name}.{index} failed {error_code}")
+        self._completed.append(f"{self.name}.{index} failed {error_code}")
 
 
 def parked(loop: VirtualLoop, purgatory: Purgatory, *timeouts_ms: int) -> list[Operation]:
@@ -134,53 +134,53 @@ def test_an_operation_that_is_parked_while_others_expire_gets_its_own_deadline()
 
 
 def test_covered_waiters_complete_in_the_order_of_their_offsets() -> None:
-    told: list[str] = []
+    completed: list[str] = []
     waiters = HighWatermarkWatchers()
     for name, required in [("a", 5), ("b", 7), ("c", 7), ("d", 9)]:
-        waiters.add(required, 0, Waiter(told, name), 1)
+        waiters.add(required, 0, Waiter(completed, name), 1)
     assert waiters.reach(7, 1) == 3
-    assert told == ["a.0", "b.0", "c.0"]
+    assert completed == ["a.0", "b.0", "c.0"]
     assert len(waiters) == 1
 
 
 def test_a_retry_that_needs_an_earlier_offset_is_told_earlier() -> None:
-    told: list[str] = []
+    completed: list[str] = []
     waiters = HighWatermarkWatchers()
     for name, required in [("new", 9), ("newer", 12), ("retry", 5)]:
-        waiters.add(required, 0, Waiter(told, name), 1)
+        waiters.add(required, 0, Waiter(completed, name), 1)
     waiters.reach(5, 1)
-    assert told == ["retry.0"]
+    assert completed == ["retry.0"]
 
 
 def test_a_high_watermark_completes_no_waiter_of_an_earlier_epoch() -> None:
-    told: list[str] = []
+    completed: list[str] = []
     waiters = HighWatermarkWatchers()
-    first, given_up = Waiter(told, "first"), Waiter(told, "given up")
+    first, given_up = Waiter(completed, "first"), Waiter(completed, "given up")
     waiters.add(5, 0, first, 1)
     waiters.add(6, 0, given_up, 1)
-    waiters.add(3, 1, Waiter(told, "second"), 2)
+    waiters.add(3, 1, Waiter(completed, "second"), 2)
     waiters.discard(given_up)
     assert len(waiters) == 2
     assert waiters.reach(9, 2) == 1
-    assert told == ["first.0 failed 6", "second.1"]
-    waiters.add(10, 2, Waiter(told, "third"), 2)
+    assert completed == ["first.0 failed 6", "second.1"]
+    waiters.add(10, 2, Waiter(completed, "third"), 2)
     assert waiters.reach(20, 3) == 0
-    assert told[2:] == ["third.2 failed 6"]
+    assert completed[2:] == ["third.2 failed 6"]
     assert len(waiters) == 0
 
 
 def test_a_failure_completes_every_waiter() -> None:
-    told: list[str] = []
+    completed: list[str] = []
     waiters = HighWatermarkWatchers()
-    waiters.add(5, 0, Waiter(told, "a"), 1)
-    waiters.add(7, 1, Waiter(told, "b"), 1)
+    waiters.add(5, 0, Waiter(completed, "a"), 1)
+    waiters.add(7, 1, Waiter(completed, "b"), 1)
     waiters.fail(6)
-    assert told == ["a.0 failed 6", "b.1 failed 6"]
+    assert completed == ["a.0 failed 6", "b.1 failed 6"]
     assert len(waiters) == 0
 
 
 def test_a_move_looks_only_at_those_it_completes() -> None:
-    """The cost of a move must not grow with who waits for later."""
+    """The cost of a move must not grow with the waiters of later offsets."""
 
     class Counting(HighWatermarkWatchers):
         looks = 0
@@ -214,7 +214,7 @@ class PurgatoryModel(RuleBasedStateMachine):
             self.ends: list[str] = []
 
         def on_reached(self, partition: int) -> None:
-            assert not self.is_completed, "told after its completion"
+            assert not self.is_completed, "completed twice"
             assert self.failed or self.model.high_watermarks[partition] >= self.needs[partition]
             del self.open[partition]
             if not self.open:

@@ -1,4 +1,4 @@
-"""The replica manager: acting on metadata, and what ends when a partition goes."""
+"""The replica manager: applying metadata, and what ends when a partition is removed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_topic_recreated_in_one_delta_is_the_new_one() -> None:
 
 
 def test_a_log_of_an_earlier_topic_of_the_name_is_set_aside_and_not_destroyed() -> None:
-    """The broker was away while the topic was deleted and created anew (S35)."""
+    """The broker was away while the topic was deleted and recreated (S35)."""
     world = World()
     world.topic(replicas=(1,))
     world[1].produce("old")
@@ -145,7 +145,7 @@ def test_a_shutdown_answers_everyone_and_leaves_no_timer() -> None:
 
 
 def test_a_shutdown_acknowledges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first answer fails, so that who waits behind it is not told in the usual way: still it is no success."""
+    """The first answer fails, so that the waiters behind it do not complete in the usual way: still it is no success."""
     world = World()
     world.topic()
     first, second = (world[1].produce("a", timeout_ms=10_000) for _ in range(2))

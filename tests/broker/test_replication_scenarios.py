@@ -1,6 +1,6 @@
 """Scenarios from the history of real failures, on production partitions and logs, with messages held by the test.
 
-The numbers are those of the simulator's scenarios. S15, S16 and S18 to S20 are told there alone
+The numbers are those of the simulator's scenarios. S15, S16 and S18 to S20 are in the simulator alone
 (`testing/simulation/scenarios/isr.py`). Here are the cases that no story reaches, or that a unit test finds much sooner. B1..
 are brokers, e a leader epoch, HW and LEO exclusive.
 """

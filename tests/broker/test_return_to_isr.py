@@ -1,8 +1,8 @@
-"""A follower that was taken out of the ISR must catch up anew before the high watermark waits for it again.
+"""A follower that was removed from the ISR must catch up again before the high watermark waits for it.
 
-Outside the ISR nobody needs it for safety: it can be elected only after the leader has proposed it, and from the proposal
-on it is in the maximal ISR. What it was *before* it was fenced says nothing about now: its connection may be dead, and it
-may be back as a process that has to copy a million records first.
+Outside the ISR a follower is not needed for safety: it can be elected only after the leader has proposed it, and from the
+proposal on it is in the maximal ISR. Its progress *before* it was fenced says nothing about the present: its connection may be
+dead, or it may have come back as a process that has to copy a million records first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CUT_OFF_S = 3.0
 
 
 def led_by_1(world: World, *, count: int = 5, isr: tuple[int, ...] = (1, 2, 3)) -> Node:
-    """A leader with some records that everybody has."""
+    """A leader with some records that every replica has."""
     world.topic(isr=isr)
     leader = world[1]
     for i in range(count):
@@ -52,7 +52,7 @@ def test_an_unfenced_broker_holds_up_nothing_before_it_fetches() -> None:
 
 
 def test_an_idle_partitions_follower_is_not_proposed_before_it_was_heard_again() -> None:
-    """Its log is as long as the leader's, so it would be in the ISR at once, and everybody would wait for a dead connection."""
+    """Its log is as long as the leader's, so it would join the ISR at once, and all produces would wait for a dead connection."""
     world = World()
     leader = led_by_1(world)
     cut_off_3(world)
@@ -92,7 +92,7 @@ def test_a_fetch_from_before_the_fencing_does_not_count() -> None:
 
 
 def test_a_returning_follower_is_not_dropped_at_the_next_check() -> None:
-    """It joined by what its session fetched; the next append must find it in step."""
+    """It joined because of fetches that did not name the partition; the next append must find it caught up."""
     world = World()
     leader = led_by_1(world)
     session_id = _open_session(leader, 5)
@@ -152,7 +152,7 @@ def test_a_new_process_outside_the_isr_starts_without_progress() -> None:
 
 
 def test_a_member_that_lost_its_records_is_not_waited_for_once_it_is_out() -> None:
-    """Damaged logs: it asks for what it had, and was dropped for that. It was in step a moment ago all the same."""
+    """A damaged log: it asks for records that it had, and was removed for that, although it was caught up a moment ago."""
     world = World()
     leader = led_by_1(world)
     leader.said_by(3, 2, epoch=1)
@@ -175,7 +175,7 @@ def test_a_follower_that_shuts_down_is_not_waited_for_when_it_is_back() -> None:
 
 
 def test_a_follower_that_is_back_and_in_step_is_waited_for_again() -> None:
-    """What the rule is for: it may be in the ISR a moment later, and must not lack what is committed then."""
+    """The reason for the rule: it may be in the ISR a moment later, and must not lack the records that are committed then."""
     world = World()
     leader = led_by_1(world)
     cut_off_3(world)

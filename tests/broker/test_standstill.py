@@ -1,4 +1,4 @@
-"""A broker that stood still for so long that its session may be over takes no records before it has heard what it missed."""
+"""A broker that stood still for so long that its session may have ended refuses records until a controller has answered."""
 
 from __future__ import annotations
 

@@ -306,7 +306,7 @@ def test_a_protocol_may_read_before_its_connection_is_handed_over() -> None:
 
 
 @program
-async def where_nobody_listens_one_is_refused(log: Log, host: str) -> None:
+async def where_no_controller_listens_one_is_refused(log: Log, host: str) -> None:
     loop = asyncio.get_running_loop()
     bound = await loop.create_server(lambda: Side(log, "server"), host, 0, start_serving=False)
     port = bound.sockets[0].getsockname()[1]
