@@ -235,6 +235,6 @@ async def test_a_copy_that_got_no_answer_makes_the_answer_to_the_next_one_doubtf
     manager.start()
     for count in (1, 2, 3):
         manager.submit(proposal)
-        await wait_until(lambda count=count: len(told) == count)
+        await wait_until(lambda count=count: len(doubtful) == count)
     assert doubtful == [False, True, False]
     await manager.stop()
