@@ -46,7 +46,7 @@ class DescribeProducersHandler:
         try:
             partition = self._directory.partition((item.topic_id, item.partition))
             answer.leader_epoch = partition.leading(item.current_leader_epoch).epoch
-            self._check_is_alone(asked)
+            self._check_exclusive(asked)
         except BrokerError as e:
             answer.error_code, answer.error_message = e.code, e.message
             return answer
@@ -54,7 +54,7 @@ class DescribeProducersHandler:
         answer.active_producers = [self._state(known) for known in partition.log.producers.describe(asked.producer_ids)]
         return answer
 
-    def _check_is_alone(self, asked: DescribeProducersRequest) -> None:
+    def _check_exclusive(self, asked: DescribeProducersRequest) -> None:
         for producer_id in asked.producer_ids or () if asked.producer_epoch >= 0 else ():
             wanted = work_epoch_of(producer_id), asked.producer_epoch
             if is_named(producer_id) and self._directory.image.oldest_of(producer_id) < wanted:
