@@ -1,1 +1,1 @@
-"""What travels: frames, message schemas, the error table, record batches; and `rpc`, the thin asyncio shell."""
+"""The messages between processes: frames, schemas, the error table, record batches; and `rpc`, the thin asyncio shell."""

@@ -16,6 +16,8 @@ CONTROLLER = "controller"
 
 
 class Api(NamedTuple):
+    """One API: its key, name, message classes, the roles that serve it, and the supported versions."""
+
     key: int
     name: str
     request: type[Message]

@@ -102,6 +102,8 @@ class ErrorCode(IntEnum):
 
 
 class Flags(NamedTuple):
+    """How a client should react to an error code, and what the code means."""
+
     retriable: bool
     refresh_metadata: bool
     meaning: str

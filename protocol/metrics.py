@@ -20,6 +20,8 @@ DURATION_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0,
 
 
 class Histogram:
+    """Counts observed values by bucket, and their sum."""
+
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: Sequence[float] = LATENCY_S) -> None:
@@ -30,6 +32,7 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
+        """Count one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 

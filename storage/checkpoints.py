@@ -140,6 +140,7 @@ class LeaderEpochCheckpoint:
 
 
 def uuid_to_text(uuid: bytes) -> str:
+    """The unpadded base64url text of a 16-byte id, as Kafka prints ids."""
     return base64.urlsafe_b64encode(uuid).rstrip(b"=").decode()
 
 

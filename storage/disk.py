@@ -54,6 +54,7 @@ class ColdRead(StrandlineError):
         super().__init__(f"{size} bytes at {position} of {path} are not in the page cache")
 
     def warm(self) -> None:
+        """Read the bytes into the page cache. DiskError."""
         self._files.warm(self.path, self.size, self.position)
 
 
@@ -176,6 +177,7 @@ class Files(ABC):
 
 
 def join(directory: str, name: str) -> str:
+    """The path of `name` in `directory`."""
     return f"{directory}/{name}" if not directory.endswith("/") else directory + name
 
 
@@ -191,4 +193,5 @@ def make_dirs_durably(files: Files, path: str) -> None:
 
 
 def parent(path: str) -> str:
+    """The directory of a path."""
     return path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else ".")

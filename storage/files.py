@@ -47,6 +47,8 @@ _PARKED = -1
 
 
 class RealFile(File):
+    """A file of the operating system, whose descriptor may be parked."""
+
     __slots__ = ("_fd", "_files", "_used")
 
     def __init__(self, files: RealFiles, path: str, fd: int, size: int) -> None:
@@ -182,6 +184,8 @@ def _fsync(fd: int, path: str) -> None:
 
 
 class RealLock(Lock):
+    """An flock on an open file."""
+
     def __init__(self, fd: int) -> None:
         self._fd = fd
 

@@ -22,6 +22,7 @@ def log_name(topic: str, partition: int) -> str:
 
 
 def parse_log_name(name: str) -> TopicPartition | None:
+    """Topic and partition of a log's directory name; None if it is not one."""
     match = _LOG_NAME.match(name)
     if match is None or int(match[2]) > _MAX_PARTITION or match[1] in (".", ".."):
         return None

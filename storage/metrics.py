@@ -26,6 +26,7 @@ class LogMetrics:
         """How many damaged ranges were found."""
 
     def on_flushed(self, took_s: list[float]) -> None:
+        """Add the durations, in seconds, of flushes that a thread has made."""
         for seconds in took_s:
             self.flush.observe(seconds)
 

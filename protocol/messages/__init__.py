@@ -1,1 +1,1 @@
-"""Message classes: `data` (produce and fetch), `admin` (what clients ask and change), `cluster` (between nodes)."""
+"""Message classes: `data` (produce and fetch), `admin` (requests of clients about the cluster), `cluster` (between nodes)."""

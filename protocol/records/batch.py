@@ -124,6 +124,7 @@ def next_sequence(sequence: int, increment: int) -> int:
 
 
 def corrupt(message: str) -> NoReturn:
+    """Raise CORRUPT_MESSAGE with this text."""
     raise BrokerError(ErrorCode.CORRUPT_MESSAGE, message)
 
 
@@ -159,6 +160,7 @@ def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def compute_crc(buf: Buffer, pos: int, size: int) -> int:
+    """The CRC-32C of the batch of `size` bytes at `pos`."""
     return crc32c.crc32c(memoryview(buf)[pos + ATTRIBUTES_POS : pos + size])
 
 

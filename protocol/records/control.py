@@ -20,6 +20,8 @@ from strandline.protocol.records.builder import encode_batch
 
 
 class ControlType(IntEnum):
+    """The types of control records, with Kafka's numbers."""
+
     ABORT = 0
     COMMIT = 1
     LEADER_CHANGE = 2
@@ -36,6 +38,8 @@ class LeaderChange(NamedTuple):
 
 
 class SnapshotHeader(NamedTuple):
+    """The first record of a snapshot."""
+
     last_contained_log_timestamp: int
 
 

@@ -81,12 +81,14 @@ class Columns(NamedTuple):
         )
 
     def offsets(self) -> Sequence[int]:
+        """The absolute offset of each row."""
         base = self.base_offset
         if self.offset_deltas is None:
             return range(base, base + len(self.values))
         return [base + delta for delta in self.offset_deltas]
 
     def records(self) -> list[Record]:
+        """The rows as `Record`s."""
         timestamps: Iterable[int] = repeat(self.base_timestamp) if self.timestamps is None else self.timestamps
         keys: Iterable[bytes | None] = repeat(None) if self.keys is None else self.keys
         if self.headers is None:

@@ -1,1 +1,1 @@
-"""The thin asyncio shell around frames: `frame_reader` (pure: bytes to frames), `server`, `connection` (the asking side)."""
+"""The thin asyncio shell around frames: `frame_reader` (bytes to frames), `server`, and `connection` (the client side)."""

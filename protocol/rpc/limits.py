@@ -40,4 +40,5 @@ class Limits:
             raise UsageError("write_buffer_bytes_high must not be larger than write_buffer_bytes_max")
 
     def connections_max(self, open_files_max: int) -> int:
+        """The limit of connections for a process that may open `open_files_max` files."""
         return min(self.max_connections, max(open_files_max - self.reserved_files, open_files_max // 2))

@@ -57,6 +57,7 @@ class ApiMetrics:
         self._lists = _lists_with_codes(response)
 
     def on_request(self, size: int, queued_s: float) -> None:
+        """Count a request of `size` bytes that waited `queued_s` for its handler."""
         self.requests += 1
         self.request_bytes += size
         if queued_s:
@@ -65,6 +66,7 @@ class ApiMetrics:
             self.queue.counts[0] += 1
 
     def on_answer(self, elapsed_s: float, body: Message) -> None:
+        """Count a response, `elapsed_s` after the request arrived, and its error codes."""
         total = self.total  # `observe`, without the call
         total.counts[bisect_left(total.bounds, elapsed_s)] += 1
         total.sum += elapsed_s
@@ -79,6 +81,7 @@ class ApiMetrics:
         self.failed += failed
 
     def on_refusal(self, elapsed_s: float, code: int) -> None:
+        """Count a request that was refused as a whole."""
         self.total.observe(elapsed_s)
         self._count(code)
         self.failed += 1

@@ -98,6 +98,7 @@ class Server:
         return int(self._listener.sockets[0].getsockname()[1])
 
     async def serve(self) -> None:
+        """Accept connections on the address of `bind`."""
         assert self._listener is not None
         await self._listener.start_serving()
         self._schedule_sweep()
@@ -151,6 +152,7 @@ class Server:
         return True
 
     def on_lost(self, connection: ServerConnection) -> None:
+        """A connection is closed: forget it, and call `on_connection_lost` if it had been admitted."""
         was_admitted = self.connections.pop(connection.id, None) is not None
         self.connections_closed += was_admitted
         self.on_progress()

@@ -60,6 +60,7 @@ class ServerRequest(msgspec.Struct, eq=False):
         return not self._is_answered and not self.connection.closed
 
     def reply(self, body: Message, records: Records | None = None) -> None:
+        """Answer with `body` and the record batches that become its last field. Does nothing on a closed connection."""
         connection = self.connection
         if not connection.closed:
             self._answer(frames.encode_response(self.correlation_id, body, records))
@@ -120,7 +121,8 @@ class ConnectionServer(Protocol):
     def run_coroutine(self, request: ServerRequest, result: Awaitable[None]) -> None:
         """Run the rest of a handler that is a coroutine."""
 
-    def api_versions(self, error_code: ErrorCode = ErrorCode.NONE) -> ApiVersionsResponse: ...
+    def api_versions(self, error_code: ErrorCode = ErrorCode.NONE) -> ApiVersionsResponse:
+        """The response to an ApiVersions request."""
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -347,6 +349,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # -- back pressure ------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
+        """Stop reading from the peer."""
         if self._is_reading:
             self._is_reading = False
             self._reader.hold()
@@ -378,6 +381,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def on_answer(self, size: int, buffers: list[Buffer]) -> None:
+        """A request whose frame had `size` bytes was answered: send `buffers`, and resume reading if that is possible."""
         self._in_flight -= 1
         self._in_flight_bytes -= size
         self._write(buffers)

@@ -63,6 +63,7 @@ def pauses_late(transport: asyncio.BaseTransport) -> bool:
 
 
 def describe_peer(transport: asyncio.BaseTransport) -> str:
+    """The peer's address as `host:port`, or `?` if it is not known."""
     name = transport.get_extra_info("peername")
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) >= 2 else str(name or "?")
 

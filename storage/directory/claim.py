@@ -83,6 +83,7 @@ class Claim:
         return meta
 
     def release(self) -> None:
+        """Release the lock."""
         self.lock.release()
 
 

@@ -64,6 +64,8 @@ _NAME_BYTES_MAX = 255
 
 
 class ExistingLog(NamedTuple):
+    """A log that has a directory in the data directory."""
+
     topic: str
     partition: int
     topic_id: bytes
@@ -93,6 +95,7 @@ class CheckpointFiles(NamedTuple):
     order: CheckpointOrder
 
     def write(self) -> None:
+        """Write the files that have changed, unless a newer checkpoint was written. DiskError."""
         with self.files.exclusive():
             for path, data in self.contents:
                 moment, last = self.order.written.get(path, (-1, None))
@@ -104,6 +107,8 @@ class CheckpointFiles(NamedTuple):
 
 
 class LogDir:
+    """An open data directory and its logs. Open it with `LogDir.open` or `LogDir.open_claimed`."""
+
     def __init__(self, files: Files, path: str, lock: Lock, meta: MetaProperties, tail_bytes_max: int) -> None:
         """Use `LogDir.open`."""
         self.files = files
@@ -384,9 +389,11 @@ class LogDir:
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
     def checkpoint_high_watermarks(self) -> None:
+        """Write the high watermark checkpoint now. DiskError takes the directory offline."""
         self._write(self.high_watermark_checkpoint())
 
     def checkpoint_all(self) -> None:
+        """Write all checkpoints now. DiskError takes the directory offline."""
         self._write(self.checkpoints())
 
     def checkpoints(self) -> CheckpointFiles:
@@ -403,6 +410,7 @@ class LogDir:
         return self._new_checkpoint(contents)
 
     def high_watermark_checkpoint(self) -> CheckpointFiles:
+        """The high watermark checkpoint, to be written now or on a thread."""
         return self._checkpoint(HIGH_WATERMARKS, self._high_watermarks, lambda log: log.high_watermark)
 
     def _checkpoint(

@@ -29,6 +29,7 @@ class AppendInfo(NamedTuple):
 
 
 def duplicate_info(duplicates: list[AppendedBatch]) -> AppendInfo:
+    """The result for batches that were all appended before."""
     return AppendInfo(duplicates[0].first_offset, duplicates[-1].last_offset, 0, -1, True, duplicates[-1].timestamp)
 
 

@@ -13,6 +13,8 @@ LOG_APPEND_TIME = "LogAppendTime"
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
+    """The settings of one log."""
+
     segment_bytes: int = 1 << 30
     """A new segment begins when an append would make the last one larger than this."""
     oversized_segments: bool = False

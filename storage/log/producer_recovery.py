@@ -17,6 +17,7 @@ _SNAPSHOT = re.compile(r"(\d{20})\.snapshot\Z", re.ASCII)
 
 
 def snapshot_offsets(log: LogState) -> list[int]:
+    """The offsets of the producer snapshots in the log's directory."""
     return [int(match[1]) for name in log.files.list(log.dir) if (match := _SNAPSHOT.match(name))]
 
 

@@ -70,6 +70,8 @@ class AppendedBatch(NamedTuple):
 
 
 class ProducerEntry:
+    """The state of one producer: its epoch and its last batches."""
+
     __slots__ = ("batches", "epoch", "work_epoch")
 
     work_epoch: int
@@ -82,6 +84,7 @@ class ProducerEntry:
         """The last batches of this epoch, oldest first, with sequences without a gap."""
 
     def find(self, first_sequence: int, last_sequence: int) -> AppendedBatch | None:
+        """The kept batch with exactly these sequences; None if there is none."""
         for batch in self.batches:
             if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
                 return batch
@@ -279,6 +282,7 @@ class ProducerStates:
     # -- snapshots ------------------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
+        """The states as the bytes of a snapshot."""
         rows = list(self._rows())
         body = b"".join(_SNAPSHOT_ENTRY.pack(*row) for row in rows)
         count = len(rows).to_bytes(4, "big")

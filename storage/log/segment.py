@@ -29,6 +29,7 @@ NO_TIMESTAMP = -1
 
 
 def file_name(base_offset: int, suffix: str) -> str:
+    """The name of a log's file with this base offset."""
     return f"{base_offset:020d}{suffix}"
 
 
@@ -87,6 +88,8 @@ def parse_header(buf: Buffer, pos: int, room: int) -> BatchHeader:
 
 
 class Segment:
+    """One segment of a log: its file, its two indexes, and its timestamps."""
+
     __slots__ = (
         "_indexed_timestamp",
         "_offset_index",
@@ -137,6 +140,7 @@ class Segment:
 
     @classmethod
     def open(cls, files: Files, directory: str, base_offset: int, now_ms: int) -> Segment:
+        """Open the segment whose file exists. The indexes are loaded at their first use."""
         file = files.open(join(directory, file_name(base_offset, LOG_SUFFIX)), create=False)
         return cls(files, directory, base_offset, file, now_ms)
 
@@ -174,6 +178,7 @@ class Segment:
         self._unindexed += size
 
     def has_room(self, size: int, last_offset: int, segment_bytes: int, segment_index_bytes: int) -> bool:
+        """Whether an append of `size` bytes that ends at `last_offset` keeps the segment within its limits."""
         if self.file.size + size > segment_bytes:
             return False
         if last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
@@ -267,6 +272,7 @@ class Segment:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def header_at(self, position: int) -> BatchHeader:
+        """The batch header at `position`. CORRUPT_MESSAGE if it is not plausible."""
         room = self.size - position
         return parse_header(self.file.pread(HEADER_SIZE, position), 0, room)
 

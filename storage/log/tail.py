@@ -32,6 +32,7 @@ class TailBudget:
         another batch of the same tail, or nothing. `batches_max` bounds the queue."""
 
     def make_room(self) -> None:
+        """Drop the oldest batches of all tails until the budget holds."""
         while self.bytes > self.bytes_max or len(self.queue) > self.batches_max:
             self.bytes -= self.queue.popleft().drop_oldest()
 
@@ -50,6 +51,7 @@ class RecentTail:
         self._first = 0
 
     def add(self, base_offset: int, next_offset: int, buffer: Buffer) -> None:
+        """Add the batch in `buffer`, which continues the tail."""
         self._starts.append(base_offset)
         self._next_offsets.append(next_offset)
         self._buffers.append(buffer)

@@ -51,6 +51,8 @@ class _Fault:
 
 
 class MemoryFile(File):
+    """An open file of a `MemoryFiles`."""
+
     __slots__ = ("_files", "_generation", "_inode")
 
     def __init__(self, files: MemoryFiles, path: str, inode: Inode) -> None:
@@ -118,6 +120,8 @@ class MemoryFile(File):
 
 
 class MemoryLock(Lock):
+    """A lock of a `MemoryFiles`, which a crash releases."""
+
     def __init__(self, files: MemoryFiles, path: str) -> None:
         self._files, self._path = files, path
 
@@ -165,6 +169,7 @@ class MemoryFiles(Files):
         self.armed = True
 
     def take_fault(self, operation: str, path: str) -> _Fault | None:
+        """The planned fault of this operation on this path, which counts as used; None if there is none."""
         for fault in self._faults:
             if fault.operation == operation and matches(path, fault.pattern):
                 fault.times -= 1

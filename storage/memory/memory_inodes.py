@@ -34,6 +34,8 @@ def sectors(start: int, end: int) -> range:
 
 
 class Inode:
+    """A file's content in the cache and on the platter."""
+
     __slots__ = ("cache", "dirty", "durable_size", "guarded", "lies", "previous", "shortest", "undo")
 
     def __init__(self, data: bytes | bytearray | memoryview = b"") -> None:
@@ -210,6 +212,8 @@ def _flipped(data: bytes, position: int, mask: int) -> bytes:
 
 
 class Directory:
+    """A directory's names in the cache and on the platter."""
+
     __slots__ = ("durable", "entries", "journal")
 
     def __init__(self) -> None:
@@ -227,6 +231,7 @@ class Directory:
         self.journal.clear()
 
     def lose(self, random: Random) -> None:
+        """Replace the names, and everything below, by a state that may be left after a power cut."""
         survived = random.choice((0, len(self.journal), random.randint(0, len(self.journal))))
         for names in self.journal[:survived]:
             _apply(self.durable, names)
