@@ -1,18 +1,18 @@
-"""What to do when nobody has promised the order of rows, and earlier attempts of the task have written some of them.
+"""Compares the rows of a task with those that earlier attempts wrote, if the order of the rows is unknown.
 
-The log numbers the rows of a task, but behind a shuffle a number says nothing about which row it was. So this attempt reads
-back what the earlier ones wrote, and compares the rows themselves before it writes anything:
+The log counts the rows of a task, but after a shuffle a row's number does not identify the row. So a later attempt reads back the
+rows of the earlier ones and compares the rows themselves before it writes anything:
 
-    1. The first attempt stores a note with the cluster (write_identity.py): where each partition of the topic ended before it
-       wrote, or, if the topic is a column, when it began.
-    2. A later attempt ensures that no earlier one can write any more, and reads the batches of its name and work epoch from
-       there on: as many rows as the log has counted, or it gives up.
-    3. Its own rows are taken off what was read; what is left of *them* is kept aside, in memory or in a file.
-    4. When every row that was read was met, the rest is written. Else its rows are not those of the attempts before: nothing
-       is written, and the task fails. Whichever of them were right, one of them would be in the log too often or be missing.
+    1. The first attempt stores a note with the cluster (write_identity.py): the end offset of each partition of the topic, or,
+       if the topic is a column, the time at which the attempt began.
+    2. A later attempt fences the earlier ones, and reads the batches of its producer name and work epoch from these offsets on.
+       It must find as many rows as the log has counted, else it raises RowsDiffer.
+    3. Each of its own rows is matched with one of the rows that were read. Rows without a match are kept in memory or in a file.
+    4. If every row that was read has a match, the kept rows are written. Else this attempt has other rows than the earlier ones:
+       it writes nothing and raises RowsDiffer, because a row would be lost or duplicated.
 
-Rows are the same when key, value and headers are, and the partition where there is a column for it. Of the rows that were
-read, 16 bytes of hash are kept; two different rows are taken for the same once in 10^20 tasks of a thousand million rows.
+Two rows match if their keys, values and headers are equal, and their partitions if there is a column `partition`. Of each row
+that was read, 16 bytes of hash are kept; two different rows have equal hashes about once in 10^20 tasks of 10^9 rows.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ from strandline.pipeline.session import session
 from strandline.pipeline.write_identity import WriteIdentity, WriteNote
 
 MEMORY_BYTES_MAX = 64 * 1024 * 1024
-"""Rows that are kept aside go to a file when they are more than this."""
+"""Rows without a match go to a file when they exceed this size."""
 FETCH_WAIT_MS = 500
 
 Hash = bytes
 
 
-# -- where to begin ---------------------------------------------------------------------------------------------------
+# -- where to start ---------------------------------------------------------------------------------------------------
 
 CLOCK_SKEW_MS = 15 * 60 * 1000
-"""Clocks of two machines may differ by so much. With more, the log is read back from its beginning."""
+"""The largest expected difference between the clocks of two machines. If it is larger, the log is read from its start."""
 
 
 def first_note(options: WriteOptions, identity: WriteIdentity) -> WriteNote:
-    """The note of a first attempt. The end offsets are asked for only where a later attempt would compare rows."""
+    """The note of a first attempt. It has end offsets only with `rowOrder=unknown` and the option `topic`."""
     starts = None
     if options.topic is not None and options.row_order == "unknown":
         starts = _end_offsets(options, options.topic)
@@ -72,7 +72,7 @@ def first_note(options: WriteOptions, identity: WriteIdentity) -> WriteNote:
 
 
 def hash_of_first(rows: pa.RecordBatch, *, include_headers: bool) -> bytes:
-    """Of the first of these rows, without its partition; empty without rows."""
+    """The hash of the first of these rows, without its partition; empty if there are none."""
     if not rows.num_rows:
         return b""
     values, keys, headers = columns_of(rows.slice(0, 1), include_headers)
@@ -81,7 +81,8 @@ def hash_of_first(rows: pa.RecordBatch, *, include_headers: bool) -> bytes:
 
 
 def _end_offsets(options: WriteOptions, topic: str) -> list[int]:
-    """By partition. UnknownTopic; RequestTimeout if the leader of a partition has not answered within `writeTimeoutMs`."""
+    """The end offset of each partition. Raises UnknownTopic, or RequestTimeout if a leader does not answer in
+    `writeTimeoutMs`."""
     here, timeout_ms = session(), options.write_timeout_ms
     client = {name: value for name, value in options.client.items() if name in AdminOptions.__dataclass_fields__}
     with here.client(Admin, client) as admin:
@@ -90,7 +91,7 @@ def _end_offsets(options: WriteOptions, topic: str) -> list[int]:
         found = here.run(admin.list_offsets(dict.fromkeys(places, LATEST), timeout_ms=timeout_ms))
     for place in places:
         if found.get(place) is None:
-            text = "the leader has not said where the partition ends: is there a leader? (option writeTimeoutMs)"
+            text = "the leader has not returned the end offset of the partition: is it up? (option writeTimeoutMs)"
             raise RequestTimeout(text, topic=topic, partition=place.partition, elapsed_ms=timeout_ms)
     return [end.offset for _, end in sorted(found.items()) if end is not None]
 
@@ -103,9 +104,9 @@ def consumer_options(client: Mapping[str, Any]) -> dict[str, Any]:
 async def _offsets_to_read_from(
     consumer: Consumer, places: Iterable[TopicPartition], note: WriteNote | None
 ) -> list[dict[TopicPartition, int]]:
-    """Where each partition is read from, the cheapest way first; a further way is tried if rows were not found.
+    """The start offsets to try, the cheapest first; the next are tried if rows are missing.
 
-    The note's offsets are exact, so that there is no further way. Its time is not: clocks differ.
+    The end offsets of the note are exact, so nothing else is tried. Its time is not exact, because clocks differ.
     """
     places = list(places)
     if note is not None and note.starts is not None and {place.topic for place in places} == {note.topic}:
@@ -125,7 +126,8 @@ async def _offsets_to_read_from(
 async def read_back(
     options: WriteOptions, producer_id: int, there: Mapping[TopicPartition, int], note: WriteNote | None, by_partition: bool
 ) -> Counter[Hash]:
-    """The rows that this producer has in these partitions; `there` says how many. RowsDiffer if they were deleted."""
+    """The hashes of the rows that this producer wrote to these partitions; `there` is their number. Raises RowsDiffer if some of
+    them were deleted, and RequestTimeout."""
     counts = {place: count for place, count in there.items() if count}
     async with Consumer(**{**consumer_options(options.client), "auto_offset_reset": "error"}) as consumer:
         await consumer.assign(list(counts))
@@ -143,8 +145,8 @@ async def read_back(
 
 
 async def last_rows(options: WriteOptions, producer_id: int, there: Mapping[TopicPartition, int]) -> dict[TopicPartition, Hash]:
-    """Of each of these partitions the last row that this producer has written, as a hash without the partition. Rows that were
-    deleted since are left out."""
+    """The hash, without the partition, of the last row that this producer wrote to each partition. Rows that were deleted since
+    are left out. Raises RequestTimeout."""
     admin_options = {name: value for name, value in options.client.items() if name in AdminOptions.__dataclass_fields__}
     async with Admin(**admin_options) as admin:
         described = await admin.describe_producers(list(there), [producer_id], timeout_ms=options.write_timeout_ms)
@@ -172,7 +174,7 @@ async def last_rows(options: WriteOptions, producer_id: int, there: Mapping[Topi
                         del offsets[place]
                         consumer.pause(place)
         except TimeoutError:
-            text = "what an earlier attempt has written could not be read: is the leader up? (option writeTimeoutMs)"
+            text = "the rows of an earlier attempt could not be read in time: is the leader up? (option writeTimeoutMs)"
             raise RequestTimeout(text, elapsed_ms=options.write_timeout_ms) from None
     return found
 
@@ -197,9 +199,9 @@ async def _read_from(consumer: Consumer, starts: Mapping[TopicPartition, int], e
                 while not (fetched := await consumer.fetch_batches(timeout_ms=FETCH_WAIT_MS)):
                     await earlier.check_not_behind(consumer, ends)
         except (OffsetOutOfRange, LogTruncated, TopicRecreated, UnknownTopic) as e:
-            raise RowsDiffer(f"what an earlier attempt has written cannot be read any more: {e}") from e
+            raise RowsDiffer(f"the rows of an earlier attempt can no longer be read: {e}") from e
         except TimeoutError:
-            text = "what an earlier attempt has written could not be read: is the leader up? (option writeTimeoutMs)"
+            text = "the rows of an earlier attempt could not be read in time: is the leader up? (option writeTimeoutMs)"
             raise RequestTimeout(text, elapsed_ms=timeout_ms) from None
         for place in earlier.take(fetched):
             consumer.pause(place)
@@ -211,11 +213,11 @@ class _EarlierRows:
     producer_id: int
     by_partition: bool
     left: dict[TopicPartition, int]
-    """How many of its rows are still to be found."""
+    """Number of rows in each partition that are not found yet."""
     found: Counter[Hash] = field(default_factory=Counter)
 
     def take(self, fetched: Mapping[TopicPartition, list[FetchedBatch]]) -> Iterator[TopicPartition]:
-        """Yields the partitions of which all are found."""
+        """Adds the producer's rows among those fetched. Yields the partitions of which all rows are found."""
         for place, batches in fetched.items():
             for batch in batches:
                 if batch.producer_id == self.producer_id and place in self.left:
@@ -228,7 +230,7 @@ class _EarlierRows:
     async def check_not_behind(self, consumer: Consumer, ends: Mapping[TopicPartition, int]) -> None:
         for place, count in self.left.items():
             if await consumer.position(place) >= ends[place]:
-                text = f"{count} rows that an earlier attempt has written to {place} are not there any more"
+                text = f"{count} rows that an earlier attempt wrote to {place} have been deleted since"
                 raise RowsDiffer(text, topic=place.topic, partition=place.partition)
 
 
@@ -249,15 +251,15 @@ def _hash(place: int | None, key: bytes | None, value: bytes | None, headers: It
 
 @dataclass(slots=True)
 class Comparison:
-    """What the log holds of the task, and which of its rows are not among that."""
+    """Matches the rows of this attempt with those that the log holds of earlier ones."""
 
     earlier: Counter[Hash]
-    """Rows that were read back and not met yet."""
+    """Rows in the log that have no match yet."""
     by_partition: bool
     missing: Spool = field(default_factory=lambda: Spool())
 
     def take(self, rows: pa.RecordBatch, columns: Columns, places: pa.Array) -> None:
-        """Some rows of the task, and where they would go."""
+        """Matches some rows of the task; `places` holds their partitions."""
         values, keys, headers = columns
         at = places.to_pylist() if self.by_partition else repeat(None)
         is_missing = []
@@ -274,18 +276,17 @@ class Comparison:
             self.missing.add(kept)
 
     def check(self, task: int, topic: str) -> None:
-        """When all rows of the task were taken: RowsDiffer if the log has others."""
+        """After all rows of the task: raises RowsDiffer if the log holds rows without a match."""
         if self.earlier:
             raise RowsDiffer(
-                f"{self.earlier.total()} rows that an earlier attempt of task {task} has written are not among its rows this "
-                "time, and nothing was written: its input is not the same; an input that is computed alike again (a checkpoint "
-                "or a table before the sink) would let it go on",
+                f"{self.earlier.total()} rows that an earlier attempt wrote are not among the rows of task {task} now: "
+                "its input has changed; nothing was written; make the input repeatable (a checkpoint or a table before the sink)",
                 topic=topic,
             )
 
 
 class Spool:
-    """Rows that wait: in memory, and from a bound on in a file that has no name."""
+    """Rows kept in memory, or in an unnamed temporary file when they exceed a bound."""
 
     def __init__(self, bytes_max: int = MEMORY_BYTES_MAX) -> None:
         self._bytes_max = bytes_max

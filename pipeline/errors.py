@@ -1,4 +1,4 @@
-"""Errors that the pipeline itself raises. docs/spark-recipes.md says what to do after each of them."""
+"""Errors that the pipeline itself raises. docs/spark.md and docs/spark-recipes.md say what to do after each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Names of options that are not taken, and what the error says: what the option was meant to be, or what to do instead.
+"""Errors for option names that the data source does not accept: the name that was meant, or what to do instead.
 
-A job that is moved from Spark's Kafka connector brings options of that connector and, behind `kafka.`, of Kafka's Java client.
-Those that mean the same here are taken (options.py). `KAFKA` has the others; it is also the table in docs/spark.md:
+A job that is moved from Spark's Kafka connector has options of that connector and, with the prefix `kafka.`, of Kafka's Java
+client. Those with the same meaning here are accepted (options.py). `KAFKA` lists the others; it is also the table in
+docs/spark.md:
 
     python -m strandline.pipeline.option_names
 """
@@ -13,16 +14,16 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 CLIENT_PREFIXES = ("strandline.", "kafka.")
-"""What stands before an option of the client; `kafka.` for jobs that are moved."""
+"""Prefixes of client options; `kafka.` is for jobs that are moved from Spark's Kafka connector."""
 
 
 class Foreign(NamedTuple):
-    """Options of Kafka's connector or client that have another name here, or none."""
+    """Options of Kafka's connector or client that have another name here, or no counterpart."""
 
     names: tuple[str, ...]
-    """As users write them. One that ends in `*` stands for all that begin so."""
+    """Names as users write them. A name that ends in `*` stands for all with that prefix."""
     instead: str
-    """What to do, as the end of a sentence."""
+    """What to do instead, as the end of a sentence."""
 
 
 _NO_GROUPS = "leave it out, because there are no consumer groups, and progress is kept in Spark's checkpoint"
@@ -76,13 +77,13 @@ OURS: tuple[Foreign, ...] = (
     Foreign(("strandline.key_deserializer", "strandline.value_deserializer"), "leave it out, because Spark casts columns"),
     Foreign(("strandline.key_serializer", "strandline.value_serializer"), "leave it out, because Spark casts columns"),
 )
-"""Options of our client that would not do here what they do there."""
+"""Options of our client that cannot work inside the data source."""
 OFTEN_MEANT = {"topics": "subscribe", "servers": "bootstrap.servers", "brokers": "bootstrap.servers"}
-"""Names that resemble none of ours, by what they mean."""
+"""Frequent wrong names that are too different for the search of the nearest name, and the options that they mean."""
 
 
 def refusal(name: str) -> str | None:
-    """The error for an option that has no meaning here although Kafka or our client has it; None for all others."""
+    """The error for an option that Kafka or our client has but that is not supported here; None for all other options."""
     folded = _folded(name)
     for foreign in (*KAFKA, *OURS):
         if any(_matches(folded, _folded(each)) for each in foreign.names):
@@ -91,7 +92,7 @@ def refusal(name: str) -> str | None:
 
 
 def _folded(name: str) -> str:
-    """Client options are written with points or underscores."""
+    """The name in lower case, with dots in client options: users write them with dots or underscores."""
     low = name.lower()
     for prefix in CLIENT_PREFIXES:
         if low.startswith(prefix):
@@ -104,15 +105,15 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def unknown(name: str, own: Iterable[str], others: Iterable[str], side: str) -> str:
-    """The error for an unknown option of a `side` (source or sink): the nearest of its `own` options, or that it is one of the
-    `others`, those of the other side."""
+    """The error for an unknown option of the `side` (source or sink). It suggests the nearest of the side's `own` options, or
+    says that the option belongs to the other side (`others`)."""
     if (exact := {each.lower(): each for each in others}.get(name.lower())) is not None:
         return f"option {exact} is for {'sinks, not for sources' if side == 'source' else 'sources, not for sinks'}"
     return f"unknown option {name!r}" + _hint(name, own)
 
 
 def unknown_of_client(written: str, name: str, own: Iterable[str], others: Iterable[str], side: str) -> str:
-    """The same for `name`, what was written behind `strandline.` or `kafka.`."""
+    """The error for an unknown client option, like `unknown`; `name` is the part of `written` after the prefix."""
     if name in set(others):
         return f"option {written} is for {'sinks, not for sources' if side == 'source' else 'sources, not for sinks'}"
     near = difflib.get_close_matches(name, sorted(own), n=1, cutoff=0.6)
@@ -129,7 +130,7 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def table() -> str:
-    """The rows of docs/spark.md."""
+    """The table in docs/spark.md, as Markdown."""
     rows = ["| option of Kafka's connector | here |", "|---|---|"]
     rows += [f"| {', '.join(f'`{name}`' for name in foreign.names)} | {foreign.instead} |" for foreign in KAFKA]
     return "\n".join(rows) + "\n"

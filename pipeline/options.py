@@ -1,9 +1,9 @@
-"""What a user writes in `.option(...)`: names, meanings, and the check of them all.
+"""The options of `format("strandline")`: parses and checks what a user passes to `.option(...)`.
 
-Names are those of Spark's Kafka connector, so that a job is moved by changing the format and the servers. Spark hands
-over strings, in any case. What begins with `strandline.` (or, for jobs that are moved, `kafka.`) is an option of our
-client. An unknown name is refused with the nearest known one (option_names.py): a misspelt `failOnDataloss` must not mean its
-default.
+The names are those of Spark's Kafka connector, so that moving a job means changing the format and the servers. Spark passes
+strings, and names in any case. A name that begins with `strandline.` (or `kafka.`, for jobs that are moved) is an option of the
+client. An unknown name is an error that suggests the nearest known one (option_names.py): a misspelt `failOnDataLos` must not
+silently mean the default.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from strandline.pipeline.packing import Packing
 from strandline.protocol.errors import UsageError
 
 EARLIEST, LATEST = -2, -1
-"""In the JSON of offsets, as in Kafka's connector."""
+"""Special offsets in the JSON of the offset options, as in Spark's Kafka connector."""
 
 Position = Literal["earliest", "latest"] | Mapping[str, Mapping[int, int]]
 """One word for all partitions, or topic -> partition -> offset (`EARLIEST` and `LATEST` allowed)."""
@@ -30,14 +30,14 @@ Times = int | Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which topics: exactly one of the three."""
+    """The topics and partitions to read: exactly one of the three fields is set."""
 
     topics: tuple[str, ...] = ()
-    """`subscribe`"""
+    """Option `subscribe`: topic names."""
     pattern: str = ""
-    """`subscribePattern`: a regular expression that the whole name has to match."""
+    """Option `subscribePattern`: a regular expression that must match the whole topic name."""
     partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """`assign`: topic -> partitions."""
+    """Option `assign`: topic -> partitions."""
 
     def __str__(self) -> str:
         if self.pattern:
@@ -47,35 +47,35 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Of the source, batch and stream."""
+    """Checked options of the source, for batches and streams. docs/spark.md describes them."""
 
     client: Mapping[str, Any]
-    """For `Consumer` and `Admin`: `bootstrap_servers`, and what was written behind `strandline.`"""
+    """Options of `Consumer` and `Admin`: `bootstrap_servers`, and all that have the prefix `strandline.` or `kafka.`"""
     subscription: Subscription
     starting: Position
     ending: Position
     starting_times: Times | None = None
     ending_times: Times | None = None
     times_strategy: Literal["error", "latest"] = "error"
-    """What to do where no record is as young as the starting timestamp."""
+    """What to do if a partition has no record at or after the starting timestamp: fail, or start at its end."""
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60 * 1000
-    """How long fewer than `min_offsets_per_trigger` may wait."""
+    """After this time a batch begins even if fewer than `min_offsets_per_trigger` offsets are available."""
     min_partitions: int = 0
-    """Ranges are split until there are so many tasks. 0: none is split."""
+    """Ranges are split until there are at least this many tasks. 0: no range is split."""
     max_partitions: int | None = None
-    """A task reads several ranges, so that there are at most so many tasks. None: by the rule of packing.py."""
+    """Ranges are combined until there are at most this many tasks. None: the rule of packing.py decides."""
     max_records_per_partition: int | None = None
-    """A task reads at most so many offsets."""
+    """A task reads at most this many offsets."""
     fail_on_data_loss: bool = True
     include_headers: bool = False
     push_filters: bool = False
-    """Take filters on partition, offset, timestamp and topic. Spark must have them switched on, or it refuses the reader."""
+    """Accept filters on topic, partition, offset and timestamp. Spark rejects the reader if its filter pushdown is off."""
     read_timeout_ms: int = 120_000
     """How long a task waits for the next records of its range."""
     rows_per_batch: int = 10_000
-    """Rows of an Arrow batch, about."""
+    """Approximate number of rows in an Arrow batch."""
 
     @property
     def packing(self) -> Packing:
@@ -84,28 +84,30 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Of the sink, batch and stream."""
+    """Checked options of the sink, for batches and streams. docs/spark.md describes them."""
 
     client: Mapping[str, Any]
     topic: str | None = None
-    """For every row; without it the column `topic` tells."""
+    """Topic of every row. None: each row names its topic in the column `topic`."""
     include_headers: bool = True
-    """Whether a column `headers` is written as such."""
+    """Whether a column `headers` is written as the headers of the records."""
     delivery: Literal["exactly-once", "at-least-once"] = "exactly-once"
     row_order: Literal["unknown", "stable"] = "unknown"
-    """Whether a task that is run again brings the same rows in the same order. "stable": an attempt goes on behind the rows
-    that are written already. "unknown": it writes nothing where it finds some, and fails."""
+    """Whether a retried task has the same rows in the same order. "stable": an attempt skips as many rows as the log holds.
+    "unknown": an attempt that finds rows of an earlier one compares rows, and writes only those that are missing."""
     producer_name: str | None = None
-    """The identity of the query (or job) instead of Spark's query id: for a stream whose checkpoint is recreated and must not
-    write its rows again. No two queries may share it."""
+    """Identity of the query or job, in place of Spark's query id: for a stream whose checkpoint is recreated and that must not
+    write its rows again. It must be unique among queries."""
     write_name: str | None = None
-    """Tells two writes into one topic apart within one batch of `foreachBatch`."""
+    """Distinguishes two writes to one topic within one batch of `foreachBatch`."""
     batch_id: int | None = None
-    """The batch of `foreachBatch`, where Spark does not tell the tasks: on a thread of the function's own, with Spark Connect."""
+    """The batch number of `foreachBatch`, if Spark does not pass it to tasks: on threads of the function's own, with Spark
+    Connect."""
     write_timeout_ms: int = 120_000
+    """How long a task waits for leaders: for acknowledgements, end offsets, and the rows of earlier attempts."""
 
 
-# -- reading what was written -----------------------------------------------------------------------------------------
+# -- parsing ----------------------------------------------------------------------------------------------------------
 
 _READ = {
     "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
@@ -123,12 +125,12 @@ _KNOWN = {"source": _READ, "sink": _WRITE}
 _CLIENTS: dict[str, type[ClientOptions]] = {"source": ConsumerOptions, "sink": ProducerOptions}
 _OTHER = {"source": "sink", "sink": "source"}
 _SPARKS = {"path", "checkpointlocation", "queryname"}
-"""What Spark itself adds to the options of a source or sink, in lower case. `queryName` comes from `.queryName()`; Spark does
-not require that it is unique, so it is no identity of a write."""
+"""Options that Spark itself adds, in lower case. `queryName` comes from `.queryName()`; Spark does not require that it is unique,
+so it does not identify a write."""
 
 
 def read_options(written: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
-    """Checked. Raises UsageError with the name of the option and what it may be."""
+    """Parses the options of the source. Raises UsageError, with the option's name and its legal values."""
     options = _Written(written, "source")
     for name in sorted(_READ_BATCH_ONLY if is_stream else _READ_STREAM_ONLY):
         if name in options:
@@ -167,7 +169,7 @@ def read_options(written: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
 
 
 def write_options(written: Mapping[str, str]) -> WriteOptions:
-    """Checked. Raises UsageError with the name of the option and what it may be."""
+    """Parses the options of the sink. Raises UsageError, with the option's name and its legal values."""
     options = _Written(written, "sink")
     delivery = options.choice("delivery", "exactly-once", "at-least-once")
     client = options.client()
@@ -190,7 +192,7 @@ def write_options(written: Mapping[str, str]) -> WriteOptions:
 
 
 class _Written:
-    """The strings, by lower-case name, and how each kind is read."""
+    """The strings that the user wrote, and a method to parse each kind of value. Raises UsageError for unknown names."""
 
     def __init__(self, written: Mapping[str, str], side: Literal["source", "sink"]) -> None:
         self._values: dict[str, str] = {}
@@ -266,7 +268,7 @@ class _Written:
         return number
 
     def choice(self, name: str, *choices: str) -> str:
-        """One of these; the first by default."""
+        """The value, which must be one of `choices`; by default the first."""
         value = self._values.get(name, choices[0]).strip().lower()
         if value not in choices:
             raise UsageError(f"option {name} must be one of {', '.join(choices)}, not {value!r}")

@@ -1,16 +1,15 @@
-"""Writing, in batches and as streams: each row once, whatever happens to the task that writes it.
+"""Writes batches and streams so that the log holds each row once, whatever happens to the task that writes it.
 
-Spark runs a task again after a failure, runs a batch again after a crash or a failed commit, and may run two attempts at a
-time. So every task writes as a *named* producer; write_identity.py says which name and work epoch. The rows of a task are
-numbered per partition of the log, by the producer's own sequence numbers. An attempt asks how many of them the log holds
-already, fences the attempts before it, and continues after these rows. `commit` only checks that an earlier run of the
-batch had no more tasks.
+Spark runs a task again after a failure, runs a batch again after a crash or a failed commit, and may run two attempts at the same
+time. So every task writes as a *named* producer; write_identity.py defines its name and work epoch. The producer's sequence
+numbers count the rows of a task in each partition. An attempt fences the attempts before it, asks how many of the rows the log
+already holds, and continues after them. `commit` only checks that an earlier run of the batch did not have more tasks.
 
-This rests on an attempt bringing the same rows in the same order as the one before. Straight from a log or from files it
-does; behind a shuffle the order is another one each time. The option `rowOrder` says which of the two holds. Without it, an
-attempt that finds rows of an earlier one compares before it writes (earlier_rows.py), so that no row is lost or doubled.
-With `rowOrder=stable` it compares only if the promise cannot be true: its first row is another one. Else it skips the rows that
-are there, and fails if the last of them is not the one that the log holds.
+Skipping rows by number requires that every attempt has the same rows in the same order. Rows read from a log or from files do;
+after a shuffle the order changes. By default (`rowOrder=unknown`) an attempt that finds rows of an earlier one compares the rows
+before it writes (earlier_rows.py), so that no row is lost or duplicated. With `rowOrder=stable` it compares only if its first row
+differs from that of the first attempt, which breaks the promise. Else it skips the rows that the log holds, and fails if the last
+skipped row differs from the one in the log.
 """
 
 from __future__ import annotations
@@ -43,52 +42,53 @@ if TYPE_CHECKING:
     import pyarrow
 
 SENDING = {"batch_size": 262_144, "buffer_memory": 67_108_864, "linger_ms": 20, "max_request_size": 8_388_608}
-"""Where the user says nothing: large batches, since a task writes as fast as it can."""
+"""Default client options of the sink: large batches, because a task writes as fast as it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What one task did."""
+    """The result of one task, sent to the driver."""
 
     rows: int
-    """Of the task, those included that an earlier attempt had written."""
+    """All rows of the task, including those that an earlier attempt wrote."""
     found: int
-    """Rows that an earlier attempt had written."""
+    """Rows that an earlier attempt wrote."""
     is_retry: bool = field(default=False, compare=False)
-    """There was an earlier attempt, with or without rows."""
+    """Whether an earlier attempt began, even if it wrote no rows."""
     name: str = field(default="", compare=False)
-    """Of the producers of all tasks of the write, without the task."""
+    """The producer name of the write, without the task's number."""
     work_epoch: int = field(default=0, compare=False)
 
 
 @dataclass(slots=True)
 class TaskWriter:
-    """One attempt of one task."""
+    """One attempt of one task: places rows, skips or compares those that the log holds, and sends the others."""
 
     options: WriteOptions
     producer: Producer
     task: int
     _counts: dict[str, int] = field(default_factory=dict)
-    """Partitions of each topic that was met."""
+    """Number of partitions of each topic that this attempt has begun to write to."""
     _numbers: dict[str, int] = field(default_factory=dict)
-    """Rows of each topic so far."""
+    """Number of rows of each topic so far."""
     _skip: dict[TopicPartition, int] = field(default_factory=dict)
-    """Rows that are in the log and come again."""
+    """Number of next rows for each partition that the log already holds."""
     _last_rows: dict[TopicPartition, bytes] = field(default_factory=dict)
-    """Hash of the last one of these, where it could be read."""
+    """Hash of the last row to skip in each partition, if it could be read."""
     _comparisons: dict[str, Comparison] = field(default_factory=dict)
-    """By topic: with the rows that the log holds, if the order of rows is unknown. Nothing is written there before all rows
-    are taken."""
+    """Comparison with the rows in the log, for each topic with rows of an earlier attempt in unknown order. Nothing is written to
+    such a topic until all rows of the task are compared."""
     _by_partition: bool = False
-    """Whether rows themselves say where they go."""
+    """Whether the rows have a column `partition`."""
     _first_row: bytes = b""
     """Hash of the first row of this attempt; empty before there is one."""
     _receipts: dict[Any, Receipt] = field(default_factory=dict)
-    """One of each batch that is on its way."""
+    """One receipt for each batch in flight."""
     rows: int = 0
     found: int = 0
 
     async def write(self, batch: pyarrow.RecordBatch) -> None:
+        """Sends, skips or compares the rows of this batch. Raises RowsDiffer, and the error of any batch that was not written."""
         self._by_partition = "partition" in batch.schema.names
         if not self.rows and not self._is_the_first():
             self._first_row = hash_of_first(batch, include_headers=self.options.include_headers)
@@ -114,11 +114,11 @@ class TaskWriter:
         return rows.slice(there)
 
     def _check_last(self, place: TopicPartition, row: pyarrow.RecordBatch) -> None:
-        """Raises RowsDiffer if this is not the last row that an earlier attempt has written there."""
+        """Raises RowsDiffer if this row, the last to skip, differs from the last row that the earlier attempt wrote."""
         last = self._last_rows.get(place)
         if last is not None and last != hash_of_first(row, include_headers=self.options.include_headers):
             raise RowsDiffer(
-                f"the rows of task {self.task} for this partition are not those that an earlier attempt has written, although "
+                f"the rows of task {self.task} for this partition differ from those that an earlier attempt wrote, although "
                 "rowOrder=stable promises the same rows in the same order; without this option the next attempt compares rows",
                 topic=place.topic,
                 partition=place.partition,
@@ -130,14 +130,14 @@ class TaskWriter:
             self._receipts[receipt.batch] = receipt
 
     def _look_at_receipts(self) -> None:
-        """Raises what became of the first that failed."""
+        """Raises the error of the first batch that failed, and drops the receipts of finished batches."""
         for batch, receipt in list(self._receipts.items()):
             if receipt.done:
                 receipt.result()
                 del self._receipts[batch]
 
     async def _meet(self, topic: str) -> None:
-        """The first row of a topic: what is there of this task already?"""
+        """Before the first row of a topic: finds the rows of this task that the log holds, to be skipped or compared."""
         partitions = await self.producer.partitions_for(topic)
         self._counts[topic] = min(self._noted_partitions() or len(partitions), len(partitions))
         if self._is_the_first():
@@ -154,18 +154,18 @@ class TaskWriter:
             self._last_rows.update(await last_rows(self.options, self.producer.producer_id, there) if found else {})
 
     def _noted_partitions(self) -> int | None:
-        """How many partitions the first attempt placed its rows among; None if it has not noted that. A topic that was recreated
-        may have fewer, and none of the rows."""
+        """The number of partitions over which the first attempt distributed its rows; None if its note does not say. A recreated
+        topic may have fewer partitions, and holds none of the rows."""
         note = decode_note(self.producer.note) if self.options.delivery == "exactly-once" else None
         return None if note is None or note.partitions < 0 else note.partitions
 
     def _is_order_stable(self) -> bool:
-        """Whether the user has promised it, and nothing speaks against the promise."""
+        """Whether the user promises a stable order, and the first row agrees with that of the first attempt."""
         note = decode_note(self.producer.note)
         return self.options.row_order == "stable" and note is not None and note.is_followed_by(self._first_row)
 
     async def _what_is_there(self, topic: str, partitions: list[int], *, alone: bool) -> dict[TopicPartition, int]:
-        # Rows in another order may go elsewhere than an earlier attempt, if it still runs, would put them.
+        # In another order, rows may go to other partitions than in an earlier attempt that still runs.
         places = [TopicPartition(topic, partition) for partition in partitions]
         return await self.producer.written(places, alone=alone, timeout_ms=self.options.write_timeout_ms)
 
@@ -174,6 +174,8 @@ class TaskWriter:
         return Comparison(await read_back(self.options, producer_id, there, note, by_partition), by_partition)
 
     async def finish(self) -> Written:
+        """Writes the rows that a comparison found missing, and waits until all rows are acknowledged. Raises RowsDiffer if the
+        log holds rows that this attempt does not have."""
         if not self._is_the_first():
             await self._meet_topics_without_rows()
         for topic, comparison in self._comparisons.items():
@@ -184,12 +186,12 @@ class TaskWriter:
         self._look_at_receipts()
         if any(self._skip.values()):
             places = ", ".join(f"{count} of {place}" for place, count in self._skip.items() if count)
-            text = f"task {self.task} has fewer rows than an earlier attempt has written ({places}): its input is not the same"
+            text = f"task {self.task} has fewer rows than an earlier attempt wrote (missing {places}): its input has changed"
             raise RowsDiffer(text)
         return Written(self.rows, self.found)
 
     async def _meet_topics_without_rows(self) -> None:
-        """An earlier attempt may have written rows to a topic for which this attempt has none."""
+        """Checks the topics for which this attempt has no rows: an earlier attempt may have written some."""
         topics = [self.options.topic] if self.options.topic is not None else await self._all_topics()
         for topic in topics:
             if topic not in self._counts:
@@ -211,10 +213,12 @@ class TaskWriter:
 
 
 def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.RecordBatch], *, is_stream: bool) -> Written:
-    """What both kinds of writers do, in a task."""
+    """Writes the rows of one task; called in the task by the batch sink and by the stream sink.
+
+    `job` identifies a batch write. Raises UsageError, WriteNotDistinct, RowsDiffer, or the client's error."""
     context = TaskContext.get()
     if context is None:
-        raise UsageError("a sink writes in tasks of Spark")
+        raise UsageError("the sink writes only inside a task of Spark")
     here = session()
     identity = note = None
     if options.delivery == "exactly-once":
@@ -244,7 +248,7 @@ def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.Record
             writer = TaskWriter(options, producer, context.partitionId())
             if first is not None:
                 await writer.write(first)
-            # Spark's rows are waited for on a thread: what is there already goes on its way meanwhile.
+            # A thread waits for Spark's rows, so that the producer can send earlier rows meanwhile.
             while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                 await writer.write(batch)
             written = await writer.finish()
@@ -274,10 +278,10 @@ async def check_distinct(
 
 
 def check_same_tasks(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Before the commit. Raises RowsDiffer if the write was tried before with more tasks, and any of those wrote rows: its rows
-    are among those of other tasks now, and may have been written again.
+    """Before the commit: raises RowsDiffer if an earlier run of the write had more tasks, and one of the surplus tasks wrote
+    rows. Its rows now belong to other tasks, and may have been written twice.
 
-    Only if a task had an earlier attempt, and not if the topic is a column."""
+    The check runs only if a task had an earlier attempt and the topic is not a column."""
     retried = [message for message in messages if isinstance(message, Written) and message.is_retry and message.name]
     if retried and options.topic is not None:
         here, write = session(), retried[0]
@@ -293,7 +297,7 @@ async def _check_no_more_tasks(here: Session, options: WriteOptions, topic: str,
         Admin(**admin_options) as admin,
     ):
         places = [TopicPartition(topic, partition) for partition in await producer.partitions_for(topic)]
-        if not producer.is_first_attempt:  # The first task too many: it may still run, and must write nothing more.
+        if not producer.is_first_attempt:  # Fences the first surplus task, which may still run.
             await producer.written(places, alone=True, timeout_ms=options.write_timeout_ms)
         described = await admin.describe_producers(places, timeout_ms=options.write_timeout_ms)
     counts: Counter[str] = Counter()
@@ -311,13 +315,14 @@ async def _check_no_more_tasks(here: Session, options: WriteOptions, topic: str,
 
 
 def _task_of(producer_name: str | None, write: str) -> int:
-    """Which task of the write has this name; -1: it is another write's."""
+    """The number of the task with this producer name; -1 if the name belongs to another write."""
     head, _, task = (producer_name or "").rpartition("/")
     return int(task) if head == write and task.isdecimal() else -1
 
 
 class BatchSink(DataSourceArrowWriter):
-    """`df.write.format("strandline")`. A task that is run again is the same job; the same job run again by hand is another."""
+    """`df.write.format("strandline")`. A retried task belongs to the same write. The same job, started again, is another write
+    and appends its rows again, unless the option `producerName` gives it an identity."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -330,15 +335,15 @@ class BatchSink(DataSourceArrowWriter):
         return write_task(self._options, self._job, iterator, is_stream=False)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Only a check: what was acknowledged is there."""
+        """Only checks the tasks: the rows were written and acknowledged by then."""
         check_same_tasks(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing can be taken back: rows of tasks that were done, and of those that failed, stay."""
+        """Does nothing: rows that the tasks have written stay in the log."""
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("strandline")`. Exactly once by (query id, batch id, task, row)."""
+    """`df.writeStream.format("strandline")`. A row is identified by query id, batch id, task, and its number in the task."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_columns(schema, options.topic)
@@ -350,8 +355,8 @@ class StreamSink(DataSourceStreamArrowWriter):
         return write_task(self._options, "", iterator, is_stream=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Only a check: what was acknowledged is there."""
+        """Only checks the tasks: the rows were written and acknowledged by then."""
         check_same_tasks(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing: the batch is run again, under the same names, and finds what is there."""
+        """Does nothing: Spark runs the batch again under the same names, and its tasks find the rows that were written."""

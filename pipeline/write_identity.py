@@ -1,7 +1,7 @@
-"""The identity of a write: the producer name and work epoch under which a task writes, and how two writes are told apart.
+"""The identity of a write: the producer name and work epoch of its tasks, and how two writes are distinguished.
 
-A named producer skips the rows that the log holds already, so two different writes must never share a name: the second
-one would look like a retry of the first, and its rows would be lost without an error. What Spark says about a write:
+A named producer skips the rows that the log already holds. If two different writes shared a name, the second would look like a
+retry of the first and its rows would be lost without an error. The name comes from what Spark tells the tasks:
 
     kind of write                              producer name                                work epoch
     stream (`writeStream`)                     spark/<query id>/<task>                      batch id
@@ -11,22 +11,22 @@ one would look like a retry of the first, and its rows would be lost without an 
 The option `producerName` takes the place of the query id or the job. Spark's `queryName` is not an identity: Spark itself
 does not require that it is unique.
 
-Tasks do not know query and batch if the function of `foreachBatch` writes on a thread of its own or runs with Spark Connect:
-such a write looks like a batch job. With the options `producerName`, `writeName` and `batchId` it has the name and the
-work epoch that it would have had inside of `foreachBatch`.
+If the function of `foreachBatch` writes on a thread of its own or runs with Spark Connect, Spark does not tell its tasks query
+and batch, and the write looks like a batch job. With the options `producerName`, `writeName` and `batchId` it gets the name and
+work epoch that it would have inside `foreachBatch`.
 
-Inside of `foreachBatch` Spark gives each write the same query id and batch id, in the first run of the batch and when the
-batch is run again after a restart. The user tells two writes into one topic apart with the option `writeName`. A write
-that may be either a retry or another write fails with `WriteNotDistinct`, as follows. Each write has a random job id, and
-each run of a query has a run id. The first attempt of a task stores both in its note (`WriteNote`):
+Inside `foreachBatch` all writes of a batch have the same query id and batch id, also when the batch is run again after a restart.
+The option `writeName` distinguishes two writes to one topic. A write that may be either a retry or another write fails with
+`WriteNotDistinct`. To detect that, each write has a random job id and each run of a batch has a run id, and the first attempt of
+a task stores both in its note (`WriteNote`):
 
-    the note has our job id                          a retry of our own task: its rows are skipped
+    the note has our job id                          a retry of our own task: skip its rows
     our run id, another job id                       another write of the same batch: WriteNotDistinct
     another run id                                   the batch is run again; see below
 
-When a batch is run again, its first write takes over the rows of the earlier run. It stores its job id under a *claim*,
-the name of a producer that writes nothing (`spark/<query id>/<topic>/<writeName>/run/<run id>`, work epoch: the batch id). A
-second write of the same run finds the claim of the first, with another job id: WriteNotDistinct.
+When a batch is run again, its first write takes over the rows of the earlier run. It stores its job id under a *claim*, the name
+of a producer that writes nothing (`spark/<query id>/<topic>/<writeName>/run/<run id>`, work epoch: the batch id). A second write
+of the same run finds the claim with another job id: WriteNotDistinct.
 """
 
 from __future__ import annotations
@@ -48,39 +48,39 @@ QUERY_ID, BATCH_ID, APP_ID, EXECUTION_ID = (
     "spark.app.id",
     "spark.sql.execution.root.id",
 )
-"""Local properties of Spark's tasks. They are internals of Spark; tests hold them down."""
+"""Names of local properties of Spark's tasks. They are internals of Spark, so tests check that they still exist."""
 
 
 class WriteNote(msgspec.Struct, frozen=True, array_like=True):
-    """What the first attempt of a task stores for later attempts; at most `NOTE_BYTES_MAX` bytes as msgpack.
+    """The note that the first attempt of a task stores for later attempts; at most `NOTE_BYTES_MAX` bytes as msgpack.
 
     Notes of earlier releases have the first two fields only.
     """
 
     topic: str | None
-    """The option `topic`; None where the topic is a column."""
+    """The option `topic`; None if the topic is a column."""
     starts: list[int] | None
-    """The end offset of each partition of the topic before the first attempt wrote; None if that does not fit or the topic
-    is a column."""
+    """The end offset of each partition before the first attempt wrote; None if the topic is a column, if the order of rows is
+    stable, or if the offsets exceed the size of a note."""
     started_at_ms: int = -1
-    """Wall clock of the driver or executor when the first attempt began."""
+    """Wall clock of the executor when the first attempt began, in ms since the epoch; -1 in notes of earlier releases."""
     run_id: str = ""
-    """The run of the batch; empty outside of `foreachBatch`."""
+    """Id of the run of the batch; empty outside `foreachBatch`."""
     job: str = ""
-    """The write; empty outside of `foreachBatch`."""
+    """Job id of the write; empty outside `foreachBatch`."""
     partitions: int = -1
-    """How many partitions the topic had. Later attempts place rows among as many, although more may have been added since:
-    a key must go where the first attempt sent it. -1 where the topic is a column, and in notes of earlier releases."""
+    """Number of partitions that the topic had. Later attempts use the same number even if partitions were added, so that a key
+    goes to the same partition. -1 if the topic is a column, and in notes of earlier releases."""
     first_row: bytes = b""
-    """Hash of the first row of the task, if its order is stable. Empty: not known, or no rows."""
+    """Hash of the first row of the task, with `rowOrder=stable`. Empty: not known, or no rows."""
 
     def is_followed_by(self, first_row: bytes) -> bool:
-        """Whether a later attempt with this first row may take the promise of a stable order for true, and skip as many rows as
-        the log holds. Else it has to compare rows."""
+        """Whether a later attempt with this first row may rely on the promised stable order and skip as many rows as the log
+        holds. Else it must compare rows."""
         return self.partitions >= 0 and self.first_row != b"" and self.first_row == first_row
 
     def encode(self) -> bytes:
-        """Without `starts` where these do not fit."""
+        """The note as msgpack, without `starts` if they exceed the size of a note."""
         note = msgspec.msgpack.encode(self)
         if len(note) <= NOTE_BYTES_MAX:
             return note
@@ -93,27 +93,27 @@ def decode_note(note: bytes | None) -> WriteNote | None:
 
 @dataclass(frozen=True, slots=True)
 class WriteIdentity:
-    """Which write a task belongs to."""
+    """The write to which a task belongs."""
 
     name: str
-    """Of the producers of all its tasks, without the task."""
+    """The producer name of the write, without the task's number."""
     work_epoch: int
     run_id: str = ""
-    """Only inside of `foreachBatch`: the run of the batch."""
+    """Id of the run of the batch; empty outside `foreachBatch`."""
     job: str = ""
-    """Only inside of `foreachBatch`: this write, drawn at random when Spark planned it."""
+    """Job id of the write, drawn at random when Spark planned it; empty outside `foreachBatch`."""
 
     def producer_name(self, task: int) -> str:
         return f"{self.name}/{task}"
 
     @property
     def claim_name(self) -> str:
-        """The name under which the first write of a run that takes over an earlier run's rows stores its job id."""
+        """The name of the claim: the first write of a run that takes over an earlier run's rows stores its job id there."""
         return f"{self.name}/run/{self.run_id}"
 
     def must_claim(self, note: WriteNote | None) -> bool:
-        """Whether rows of an earlier attempt are those of an earlier run of the batch. Raises WriteNotDistinct if the note
-        is that of another write of this run."""
+        """Whether the earlier attempt with this note belongs to an earlier run of the batch. Raises WriteNotDistinct if it
+        belongs to another write of this run."""
         if not self.job or (note is not None and note.job == self.job):
             return False
         if note is not None and note.run_id == self.run_id:
@@ -127,8 +127,8 @@ class WriteIdentity:
 
     def _not_distinct(self) -> WriteNotDistinct:
         return WriteNotDistinct(
-            f"batch {self.work_epoch} has already written as {self.name}, and this write may be a retry of that one or another "
-            "one: inside of foreachBatch give each write a name of its own with the option writeName; if this is a second try "
+            f"batch {self.work_epoch} has already been written as {self.name}, and this may be a retry of that write or another "
+            "write: inside foreachBatch give each write a name of its own with the option writeName; if this is a second try "
             "of the same write, let the query fail and restart it instead"
         )
 
@@ -143,8 +143,10 @@ def write_identity(
     write_name: str | None,
     batch_id: int | None = None,
 ) -> WriteIdentity:
-    """`properties`: Spark's local property of a name. `job`: drawn at random for each batch write. `batch_id`: the option, given
-    only with the other two names; UsageError if Spark runs another batch."""
+    """The identity of the write to which the calling task belongs.
+
+    `properties` returns the task's local property of a name. `job` is drawn at random for each batch write. `batch_id` is the
+    option `batchId`, which requires the other two names. Raises UsageError if Spark runs another batch than `batch_id`."""
     query, batch = properties(QUERY_ID), int(properties(BATCH_ID) or 0)
     if is_stream:
         return WriteIdentity(_name(producer_name or query or job), batch)
@@ -160,19 +162,19 @@ def write_identity(
 
 
 def _run_id(application: str | None, execution: str | None) -> str:
-    """The same for all writes of a batch in one run, and another one when the batch is run again. Empty if Spark does not say:
-    all runs are the same one then, and a write that finds rows of another one is refused."""
+    """An id that all writes of a batch share in one run, and that changes when the batch is run again. It is empty if Spark does
+    not tell: then runs cannot be distinguished, and a write that finds rows of another write fails."""
     if not application or not execution:
         return ""
     return blake2b(f"{application}/{execution}".encode(), digest_size=16).hexdigest()
 
 
 _TAIL_LENGTH_MAX = 64
-"""Of what follows a write's name: `/run/<run id>`, or `/<task>`."""
+"""Length of the part after a write's name: `/run/<run id>`, or `/<task>`."""
 
 
 def _name(*parts: str) -> str:
-    """A long one is replaced by its hash: a topic alone may have 249 characters."""
+    """The name with these parts. A long name is replaced by its hash: a topic name alone may have 249 characters."""
     name = "/".join(("spark", *parts))
     if len(name) <= NAME_LENGTH_MAX - _TAIL_LENGTH_MAX:
         return name

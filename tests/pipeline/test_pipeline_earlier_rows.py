@@ -139,7 +139,7 @@ async def test_when_a_row_that_is_there_does_not_come_again_nothing_is_written(c
     task, rows = Task(cluster, topic), some_rows(300, keyed=True)
     await task.die_in_the_middle(rows[:200])
     again = {"another value": [(b"k", b"new"), *rows[1:]], "one missing": rows[1:], "none": []}[change]
-    with pytest.raises(RowsDiffer, match=r"rows that an earlier attempt of task 0 has written are not among its rows this time"):
+    with pytest.raises(RowsDiffer, match=r"rows that an earlier attempt wrote are not among the rows of task 0 now"):
         await task.attempt(again)
     assert await records(cluster, topic) == Counter(rows[:200])
     assert (await task.attempt(rows)).found == 200
@@ -158,8 +158,8 @@ async def test_a_row_that_went_to_another_partition_is_another_where_rows_say_wh
 @pytest.mark.parametrize(
     ("note", "told"),
     [
-        ("behind", "rows that an earlier attempt has written to .* are not there any more"),
-        ("beyond", "cannot be read any more"),
+        ("behind", "rows that an earlier attempt wrote to .* have been deleted since"),
+        ("beyond", "can no longer be read"),
     ],
 )
 async def test_rows_that_cannot_be_found_again_are_not_guessed(cluster: Cluster, note: Any, told: str) -> None:
