@@ -77,7 +77,7 @@ def _enter(ghosts: Ghosts, replica: ReplicaGhost, path: Path, epoch: int, batch:
         raise partition.violation("I11", text, node)
     problem = partition.tree.enter(epoch, batch, path.last_epoch)
     if problem:
-        raise partition.violation("I4", f"broker {node} has a batch that nobody else has: {problem}", node)
+        raise partition.violation("I4", f"broker {node} has a batch that no other replica has: {problem}", node)
 
 
 def _owner(ghosts: Ghosts, partition: PartitionGhost, epoch: int, batch: Batch) -> PartitionGhost | None:
@@ -170,7 +170,7 @@ def _recognise(
     if known is None:
         if partition.tree.find_bytes(batch.base, batch.crc) != NOTHING:
             return False  # the checksum does not cover base offset and epoch
-        text = f"the recovery of broker {replica.node} found a batch at {batch.base} of epoch {epoch} that nobody ever wrote"
+        text = f"the recovery of broker {replica.node} found a batch at {batch.base} of epoch {epoch} that was never written"
         raise partition.violation("I4", text, replica.node)
     _compare(ghosts, replica, path, epoch, known, batch)
     return True

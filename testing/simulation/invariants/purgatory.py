@@ -35,7 +35,7 @@ def check_timer(node: int, purgatory: Any) -> None:
         if operation.is_completed:
             raise Violation("I17", f"broker {node} keeps an operation (timeout {timeout_ms} ms) that is completed", node=node)
         if purgatory._timer is None or purgatory._timer_due > operation.deadline:
-            text = f"nobody looks at an operation of broker {node} ({timeout_ms} ms) at its deadline, {operation.deadline:.3f}"
+            text = f"no timer fires for an operation of broker {node} ({timeout_ms} ms) at its deadline, {operation.deadline:.3f}"
             raise Violation("I17", text, node=node)
 
 

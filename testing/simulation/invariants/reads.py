@@ -56,7 +56,7 @@ def _check_committed(replica: ReplicaGhost, base: int, end: int, epoch: int, crc
         raise partition.violation("I8", text, replica.node)
     batch = partition.tree.find(epoch, base)
     if batch is None or batch.crc != crc or batch.next != end:
-        text = f"broker {replica.node} serves at offset {base} of epoch {epoch} what nobody wrote there"
+        text = f"broker {replica.node} serves at offset {base} of epoch {epoch} what was never written there"
         raise partition.violation("I8", text, replica.node)
 
 

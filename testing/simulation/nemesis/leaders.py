@@ -56,7 +56,7 @@ def _lead_returns(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | 
     if kept is not None:
         what += f", while {apis.api_name(kept[0])} {'request' if kept[1] else 'response'} of before is kept back"
     if aside != "none":
-        what += f", and broker {third} {'stands still' if aside == 'pause' else 'hears no controller'} meanwhile"
+        what += f", and broker {third} {'is paused' if aside == 'pause' else 'reaches no controller'} meanwhile"
     return Effect({"text": what})
 
 

@@ -195,7 +195,7 @@ async def s51(stage: Stage) -> None:
     stage.must(stage.leads(1), "broker 1 leads, as before")
     await stage.append(1)
 
-    stage.says("Broker 1 stands still until its session is over, and another machine takes its place, with an empty disk.")
+    stage.says("Broker 1 is paused until its session is over, and another machine takes its place, with an empty disk.")
     stage.pause(1)
     await stage.until(lambda: stage.cluster.image().brokers[1].fenced, what="broker 1 is fenced")
     machine, _, starting = imposter(1)

@@ -72,7 +72,7 @@ def _role(picture: Picture, partition: str, replica: Replica) -> str:
     node = picture.nodes.get(replica.node)
     parts = []
     if node is not None and node.state != "up":
-        parts.append({"paused": "stands still"}.get(node.state, node.state))
+        parts.append(node.state)
     others = [fault for fault in picture.faults_of(replica.node) if fault.name not in BY_NODE_EVENTS]
     parts += [fault_name(fault.event) for fault in others[:1]]
     if replica.leads is not None:

@@ -94,7 +94,7 @@ def _cut(node: int, nodes: Sequence[int], said: Said) -> str:
     if said.get("inbound") is False:
         how = ", one way: it hears the others, and is not heard"
     elif said.get("outbound") is False:
-        how = ", one way: it is heard, and hears nobody"
+        how = ", one way: its messages arrive, and none reach it"
     return f"{name_of(node)} is cut off from {names_of(others) if others else 'everybody'}{how}"
 
 
@@ -110,7 +110,7 @@ def _cut_one_way(node: int, nodes: Sequence[int], said: Said) -> str:
 
 def _half_open(node: int, nodes: Sequence[int], said: Said) -> str:
     what = f"what {name_of(node)} sends" if said.get("direction") == "out" else f"what is sent to {name_of(node)}"
-    return f"{what} is lost, and nobody is told"
+    return f"{what} is lost without a notice"
 
 
 def _partition(node: int, nodes: Sequence[int], said: Said) -> str:
@@ -154,7 +154,7 @@ def _slow_reader(node: int, nodes: Sequence[int], said: Said) -> str:
 
 def _mute(node: int, nodes: Sequence[int], said: Said) -> str:
     count = said["connections"]
-    return f"{_connections(count)} of {name_of(node)} {'are' if count > 1 else 'is'} dead, and nobody is told"
+    return f"{_connections(count)} of {name_of(node)} {'are' if count > 1 else 'is'} dead without a notice"
 
 
 def _connections(count: int) -> str:
@@ -268,7 +268,7 @@ def _clock_jump(node: int, nodes: Sequence[int], said: Said) -> str:
 
 
 def _client_pause(node: int, nodes: Sequence[int], said: Said) -> str:
-    return f"the client {said['client']} stands still"
+    return f"the client {said['client']} is paused"
 
 
 def _client_cut(node: int, nodes: Sequence[int], said: Said) -> str:
@@ -281,7 +281,7 @@ def _own_words(node: int, nodes: Sequence[int], said: Said) -> str:
 
 
 def _elect(node: int, nodes: Sequence[int], said: Said) -> str:
-    return "somebody asks for the preferred leaders"
+    return "a user requests the preferred leaders"
 
 
 def is_clause(event: Event) -> bool:
@@ -333,5 +333,5 @@ TELLERS: dict[str, Callable[[int, Sequence[int], Said], str]] = {
     "elect": _elect,
     "left out: crash": _left_out("dies"),
     "left out: cut": _left_out("is cut off from everybody"),
-    "left out: pause": _left_out("stands still"),
+    "left out: pause": _left_out("is paused"),
 }

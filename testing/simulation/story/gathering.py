@@ -121,7 +121,7 @@ class Gathering:
         event, said = group.first, group.first.fields
         of, to, where = (f" {word} {event.partition}" if self._several else "" for word in ("of", "to", "in"))
         if event.kind == "follower.became":
-            whom = name_of(said["leader"]) if said["leader"] > 0 else "nobody: there is no leader"
+            whom = name_of(said["leader"]) if said["leader"] > 0 else "no one: there is no leader"
             return f"{who} follow{'' if many else 's'} {whom}{where} (epoch {said['epoch']})"
         if event.kind == "hw.advanced":
             return f"HW{of} is {group.newest.fields['hw']} on {who}"

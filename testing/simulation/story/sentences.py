@@ -50,7 +50,7 @@ PHASES = {
     "heal": "All faults end, and all nodes run: from here on the cluster must come to rest by itself.",
     "full heal": "What was left broken is mended, too.",
     "final check": "Everything is read once more.",
-    "stop": "All nodes stop in good order.",
+    "stop": "All nodes stop in order.",
 }
 
 
@@ -83,10 +83,10 @@ class Sentences:
         return f"{name_of(event.node)} crashes {how}"
 
     def _stopped(self, event: Event) -> str:
-        return f"{name_of(event.node)} stops in good order"
+        return f"{name_of(event.node)} stops in order"
 
     def _paused(self, event: Event) -> str:
-        return f"{name_of(event.node)} stands still"
+        return f"{name_of(event.node)} is paused"
 
     def _resumed(self, event: Event) -> str:
         node = self.picture.nodes.get(event.node)
@@ -158,7 +158,7 @@ class Sentences:
 
     def _follower(self, event: Event) -> str:
         leader = event.fields.get("leader", UNKNOWN)
-        whom = name_of(leader) if leader > 0 else "nobody: there is no leader"
+        whom = name_of(leader) if leader > 0 else "no one: there is no leader"
         return f"{name_of(event.node)} follows {whom}{self._in(event)} (epoch {event.fields['epoch']})"
 
     def _appended(self, event: Event) -> str:
@@ -172,7 +172,7 @@ class Sentences:
         said = event.fields
         what = event.partition if self.several else "its log"
         if is_restart(event):
-            return f"{name_of(event.node)} begins {what} anew at {said['to']}, where its leader's begins"
+            return f"{name_of(event.node)} restarts {what} at {said['to']}, where its leader's begins"
         if said["to"] == said.get("was"):
             return f"{name_of(event.node)} has nothing to truncate{self._in(event)}: it ends at {said['to']}{self._why(event)}"
         was = f" from {said['was']}" if "was" in said else ""
@@ -211,7 +211,7 @@ class Sentences:
 
     def _isr_committed(self, event: Event) -> str:
         exactly = self._exactly(event, "partition_epoch", "partition epoch")
-        return f"{name_of(event.node)} hears that the ISR{self._of(event)} is {ids(event.fields['isr'])}{exactly}"
+        return f"{name_of(event.node)} learns that the ISR{self._of(event)} is {ids(event.fields['isr'])}{exactly}"
 
     def _isr_refused(self, event: Event) -> str:
         return f"the controller refuses the ISR that {name_of(event.node)} proposed{self._for(event)}: {event.fields['error']}"
@@ -223,7 +223,7 @@ class Sentences:
         replica = self.picture.replicas.get(event.partition, {}).get(event.node)
         end = f"epoch {said['epoch']} ends at {said['end_offset']}"
         if replica is not None and replica.leads is None:
-            return f"{name_of(event.node)} hears from the leader{self._of(event)} that {end} there: their histories part"
+            return f"{name_of(event.node)} learns from the leader{self._of(event)} that {end} there: their histories part"
         whose = f"{name_of(said['follower'])}'s fetch" if "follower" in said else "a fetch"
         return f"{name_of(event.node)} answers {whose}{self._of(event)}: their histories part, {end} here"
 
@@ -271,7 +271,7 @@ class Sentences:
         return PHASES.get(name, f"phase: {name}")
 
     def _failed(self, event: Event) -> str:
-        return f"{name_of(event.node)} cannot go on: {event.fields['reason']}"
+        return f"{name_of(event.node)} cannot continue: {event.fields['reason']}"
 
     def _anything(self, event: Event) -> str:
         said = dict(event.fields)
@@ -306,7 +306,7 @@ def state_text(picture: Picture, node: int) -> str:
     known = picture.nodes.get(node)
     parts = []
     if known is not None and known.state != "up":
-        word = {DEAD: "dead", PAUSED: "standing still"}.get(known.state, known.state)
+        word = {DEAD: "dead", PAUSED: "paused"}.get(known.state, known.state)
         lossy = ", without what it had not flushed" if known.lossy else ""
         parts.append(f"{word} since {known.since:.3f} s{lossy}")
     for fault in [fault for fault in picture.faults_of(node) if fault.name not in BY_NODE_EVENTS]:

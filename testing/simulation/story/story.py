@@ -94,7 +94,7 @@ def tell(
     parts = [
         head,
         _section(f"What happened to {partition}" if partition else "What happened", last),
-        _section("Who was in trouble", _in_trouble(picture)),
+        _section("Nodes in trouble", _in_trouble(picture)),
         *(_section(f"The logs of {each}", _logs(picture, each)) for each in _concerned(picture, partition)),
         _section("Again", [f"  {command}"]),
     ]
@@ -109,7 +109,7 @@ def recount(trace: Trace, partition: str = "", *, events_max: int = EVENTS) -> s
     picture = Picture.after(kept)
     parts = [
         _section(f"What happened to {partition}" if partition else "What happened", _last(kept, partition, events_max)),
-        _section("Who was in trouble", _in_trouble(picture)),
+        _section("Nodes in trouble", _in_trouble(picture)),
         *(_section(f"The logs of {each}", _logs(picture, each)) for each in _concerned(picture, partition)),
     ]
     return "\n\n".join("\n".join(part).rstrip() for part in parts if part) + "\n"
@@ -190,7 +190,7 @@ def _in_trouble(picture: Picture) -> list[str]:
         if (text := state_text(picture, node))
         for line in _wrapped(f"{name_of(node)}: {text}", indent=2)
     ]
-    return lines or ["  nobody: no fault at that time"]
+    return lines or ["  none: no fault at that time"]
 
 
 def _concerned(picture: Picture, partition: str) -> list[str]:

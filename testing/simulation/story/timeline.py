@@ -253,7 +253,7 @@ class _Film:
             self._end_controller(event.node, event.time)
         if state in (DEAD, STOPPED, PAUSED):
             lossy = " (unflushed bytes lost)" if event.fields.get("lossy") else ""
-            text = {PAUSED: "stands still", STOPPED: "stopped"}.get(state, f"dead{lossy}")
+            text = {PAUSED: "paused", STOPPED: "stopped"}.get(state, f"dead{lossy}")
             self._begin_span(("node", event.node), state, (event.node,), event.time, text)
 
     def _fault(self, event: Event, before: Sequence[Fault]) -> None:

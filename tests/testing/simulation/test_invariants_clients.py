@@ -219,14 +219,14 @@ def test_a_parked_operation_has_a_timer(at: Bench):
 def test_i17_a_deadline_without_a_timer(at: Bench):
     found, _ = waiting()
     found.close()
-    with breaks("I17", r"nobody looks at an operation of broker 1 \(500 ms\) at its deadline, 10.500"):
+    with breaks("I17", r"no timer fires for an operation of broker 1 \(500 ms\) at its deadline, 10.500"):
         purgatory.check_timer(1, found)
 
 
 def test_i17_a_timer_that_is_too_late(at: Bench):
     found, _ = waiting()
     found._timer_due = 11.0
-    with breaks("I17", "nobody looks"):
+    with breaks("I17", "no timer fires"):
         purgatory.check_timer(1, found)
 
 

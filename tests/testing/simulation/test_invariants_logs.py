@@ -98,7 +98,7 @@ def test_i4_recovery_finds_a_batch_that_was_never_written(at: Bench):
     forged = batch_of("invented")
     forged[0:8], forged[12:16] = (1).to_bytes(8, "big"), (0).to_bytes(4, "big")
     at.files[2].open(path, create=False).append([bytes(forged)])
-    with at.flags("I4", "nobody ever wrote"):
+    with at.flags("I4", "that was never written"):
         at.start(2, number=2)
 
 

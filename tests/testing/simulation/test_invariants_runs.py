@@ -102,7 +102,7 @@ class Watched:
 
 
 async def crashes_and_power_cuts(at: Watched) -> None:
-    """Each broker loses its power once, another is killed, the leader stands still, a controller dies."""
+    """Each broker loses its power once, another is killed, the leader is paused, a controller dies."""
     cluster = at.cluster
     load = asyncio.ensure_future(at.produce(200))
     reading = asyncio.ensure_future(at.consume(20.0))

@@ -615,7 +615,7 @@ def test_a_set_of_tasks_has_the_same_order_in_every_run() -> None:
     assert simulated(sets) == first
 
 
-# -- a process that dies, stands still, has a wrong clock -------------------------------------------------------------
+# -- a process that dies, is paused, has a wrong clock -------------------------------------------------------------
 
 
 class Process:

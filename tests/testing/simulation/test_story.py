@@ -122,9 +122,9 @@ def test_a_truncation_below_what_the_leader_said_shows_both_ends() -> None:
     ("kind", "node", "fields", "expected"),
     [
         ("node.crashed", 1, {"lossy": True}, "broker 1 crashes and loses what it had not flushed"),
-        ("node.paused", 102, {}, "controller 102 stands still"),
+        ("node.paused", 102, {}, "controller 102 is paused"),
         ("leader.became", 2, {"epoch": 4, "start_offset": 7}, "broker 2 takes over for orders-0: epoch 4, which begins at 7"),
-        ("follower.became", 2, {"epoch": 4, "leader": -1}, "broker 2 follows nobody: there is no leader in orders-0 (epoch 4)"),
+        ("follower.became", 2, {"epoch": 4, "leader": -1}, "broker 2 follows no one: there is no leader in orders-0 (epoch 4)"),
         ("log.appended", 1, {"base": 5, "last": 5, "epoch": 0, "role": "leader"}, "broker 1 appends 5 to orders-0 in epoch 0"),
         ("log.appended", 2, {"base": 5, "last": 7, "epoch": 0, "role": "follower"}, "broker 2 copies 5..7 of orders-0 (epoch 0)"),
         ("produce.acked", 1, {"base": 5, "last": 7, "acks": -1}, "broker 1 acknowledges 5..7 of orders-0 (acks=all)"),
@@ -206,7 +206,7 @@ def test_a_disk_that_lies_is_told_by_what_it_does(fields: dict[str, object], exp
     [
         ({"fault": "reset", "connections": 1}, "1 connection of broker 2 breaks"),
         ({"fault": "reset", "connections": 3}, "3 connections of broker 2 break"),
-        ({"fault": "mute", "connections": 1}, "1 connection of broker 2 is dead, and nobody is told"),
+        ({"fault": "mute", "connections": 1}, "1 connection of broker 2 is dead without a notice"),
         (
             {"fault": "reset_response", "api": "Produce", "is_request": False, "times": 1},
             "a connection breaks under the next Produce response",
@@ -251,7 +251,7 @@ def test_the_drawing_shows_where_the_histories_part() -> None:
     picture = Picture.after([event for event in kip_279().events() if event.time < 8.0])
     assert draw(picture, ORDERS) == [
         "  offset       0..9   10..11   12",
-        "  broker 1   |  e1  |   e1   |    |   LEO 12   HW 10   stands still, hold, leads epoch 1",
+        "  broker 1   |  e1  |   e1   |    |   LEO 12   HW 10   paused, hold, leads epoch 1",
         "  broker 2   |  e1  |   e2   |    |   LEO 12   HW 10   dead, hold",
         "  broker 3   |  e1  |   e1   | e3 |   LEO 13   HW 10   leads epoch 3, in the ISR",
         "                    ^",
@@ -436,7 +436,7 @@ def test_a_follower_that_is_behind_its_leaders_start_begins_anew() -> None:
     told = Told()
     told.copies(2, 0, 19, 1)
     assert sentence(told, "log.truncated", 2, ORDERS, to=100, was=20) == (
-        "broker 2 begins orders-0 anew at 100, where its leader's begins"
+        "broker 2 restarts orders-0 at 100, where its leader's begins"
     )
     told.emit("log.truncated", 2, ORDERS, to=100, was=20)
     told.copies(2, 100, 104, 3)

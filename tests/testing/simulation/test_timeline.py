@@ -208,7 +208,7 @@ async def test_the_band_of_a_lane_says_whether_it_is_in_the_isr(page: Page, tmp_
 
 async def test_faults_are_shaded_spans_with_their_names(page: Page, tmp_path: Path) -> None:
     await opened(page, tmp_path, busy())
-    assert await texts(page, '.lane[data-node="3"] .trouble-label') == ["stands still", "brokers 2 and 3 are cut …"]
+    assert await texts(page, '.lane[data-node="3"] .trouble-label') == ["paused", "brokers 2 and 3 are cut …"]
     paused = await box(page, '.lane[data-node="3"] rect.paused:not(.trouble)')
     assert paused["width"] > 50
 
