@@ -86,10 +86,10 @@ def _requested_value(keys: Mapping[str, ConfigKey], config: AlterableConfig) -> 
         return None
     if config.config_operation != CONFIG_SET:
         raise BrokerError(
-            ErrorCode.INVALID_REQUEST, f"config operation {config.config_operation} is not offered, only set and delete"
+            ErrorCode.INVALID_REQUEST, f"config operation {config.config_operation} is not supported, only set and delete"
         )
     if config.value is None:
-        raise BrokerError(ErrorCode.INVALID_CONFIG, f"config {config.name}: setting it needs a value")
+        raise BrokerError(ErrorCode.INVALID_CONFIG, f"config {config.name}: the set operation needs a value")
     return check_config(keys, config.name, config.value)
 
 

@@ -178,7 +178,7 @@ class Controller:
             if reply is None:
                 self.metrics.failover.observe(self.now() - silent_since)
             else:
-                logger.error("broker.not_fenced", broker_id=broker_id, broker_epoch=broker_epoch, reason=str(reply))
+                logger.error("broker.fencing_failed", broker_id=broker_id, broker_epoch=broker_epoch, reason=str(reply))
 
         def fencing(_: ActiveState) -> Decision[None]:
             return Decision(None, fence_broker(self.image, active.index, broker), may_split=True, cause="broker_fenced")
@@ -231,7 +231,7 @@ class Controller:
         # It is unknown since when a broker has been silent: each gets a whole session. A fenced one stays so until a heartbeat.
         unfenced = [(b.broker_id, b.broker_epoch) for b in self.image.brokers.values() if not b.fenced]
         self.active.sessions.restart(unfenced, self.now())
-        logger.info("controller.active", node_id=self.node_id, controller_epoch=epoch, metadata_offset=self.image.offset)
+        logger.info("controller.activated", node_id=self.node_id, controller_epoch=epoch, metadata_offset=self.image.offset)
         self._complete_elections(self.active)
         if self.on_active is not None:
             self.on_active()
@@ -241,7 +241,7 @@ class Controller:
 
         def on_reply(reply: BrokerError | None) -> None:
             if reply is not None:
-                logger.warning("controller.elections_not_completed", reason=str(reply))
+                logger.warning("controller.elections_failed", reason=str(reply))
 
         def completion(_: ActiveState) -> Decision[None]:
             return Decision(None, elect_leaderless(self.image, active.index), may_split=True, cause="election_completed")

@@ -105,7 +105,8 @@ class ReplicaPlacer:
         if replication_factor > self.broker_count:
             raise BrokerError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"replication factor {replication_factor} cannot be reached: {self.broker_count} brokers are registered",
+                f"replication factor {replication_factor} needs more brokers: {self.broker_count} brokers are registered "
+                "and not shutting down",
             )
         if not self.unfenced_count:
             raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, "all brokers are fenced")

@@ -375,7 +375,7 @@ class _Builder:
             topic = self.before.topics_by_id.get(topic_id)
             name = self.created.get(topic_id) or (topic.name if topic is not None else topic_id.hex())
             raise InternalError(
-                f"a metadata record behind offset {self.before.offset} would change partition {name}-{index} to a state that no "
+                f"a metadata record after offset {self.before.offset} would change partition {name}-{index} to a state that no "
                 f"partition may have: {contradiction}; nothing of its batch is applied"
             )
 

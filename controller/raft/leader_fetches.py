@@ -65,7 +65,7 @@ class LeaderFetches:
         if self._reply_divergent(fetch):
             return
         self._record_position(role, progress, request.replica_id, partition, now)
-        self._answer_or_park(role, fetch, now)
+        self._answer_or_park(role, progress, fetch, now)
 
     def _fetch_request_error(self, request: FetchRequest) -> ErrorCode:
         state = self.state
@@ -127,30 +127,30 @@ class LeaderFetches:
         if replica_id in role.voters:
             self._leader.maybe_advance_high_watermark(now)
 
-    def _answer_or_park(self, role: Leader, fetch: ParkedFetch, now: float) -> None:
-        state, progress = self.state, self._progress(role, fetch.replica_id)
+    def _answer_or_park(self, role: Leader, progress: ReplicaProgress, fetch: ParkedFetch, now: float) -> None:
+        state = self.state
         has_news = fetch.fetch_offset < state.log.end_offset or progress.sent_high_watermark < state.high_watermark
         if has_news or fetch.deadline <= now or fetch.replica_id < 0:
-            self._answer(role, fetch)
+            self._answer(progress, fetch)
             return
         key = fetch.replica_id, fetch.session
         before = role.parked.get(key)
         if before is not None:
-            self._answer(role, before)
+            self._answer(progress, before)
         role.parked[key] = fetch
 
-    def _answer(self, role: Leader, fetch: ParkedFetch) -> None:
+    def _answer(self, progress: ReplicaProgress, fetch: ParkedFetch) -> None:
         state = self.state
         buffers: list[Buffer] = []
         if fetch.fetch_offset < state.log.end_offset:
             buffers, _ = state.log.read(fetch.fetch_offset, fetch.max_bytes)
-        self._progress(role, fetch.replica_id).sent_high_watermark = state.high_watermark
+        progress.sent_high_watermark = state.high_watermark
         reply_fetch(state, fetch.ticket, fetch_part(state), records=buffers)
 
     def answer_expired(self, role: Leader, now: float) -> None:
         """Answer the parked fetches whose wait is over."""
         for key in [key for key, fetch in role.parked.items() if fetch.deadline <= now]:
-            self._answer(role, role.parked.pop(key))
+            self._answer(self._progress(role, key[0]), role.parked.pop(key))
 
     def complete_fetches(self, now: float) -> None:
         """Answer the parked fetches that an append or a higher high watermark completes; once per event-loop iteration."""
@@ -158,7 +158,7 @@ class LeaderFetches:
         if not isinstance(role, Leader) or not role.parked:
             return
         for key in list(role.parked):
-            self._answer_or_park(role, role.parked.pop(key), now)
+            self._answer_or_park(role, self._progress(role, key[0]), role.parked.pop(key), now)
 
     # -- FetchSnapshot, DescribeQuorum ---------------------------------------------------------------------------------
 

@@ -252,7 +252,7 @@ class Quorum:
                     self._settled.clear()
                     await self._settled.wait()
         except TimeoutError:
-            logger.warning("quorum.left_without_successor", node_id=self.node_id, controller_epoch=self.epoch)
+            logger.warning("quorum.stopped_without_successor", node_id=self.node_id, controller_epoch=self.epoch)
 
     async def _close_connections(self) -> None:
         if self._timer is not None:
@@ -388,7 +388,10 @@ class Quorum:
             self.metrics.on_leader_known(node.state.leader_id != NO_NODE, self._doors.stopwatch())
             if node.state.leader_id not in (NO_NODE, self.node_id):
                 logger.info(
-                    "quorum.following", node_id=self.node_id, leader_id=node.state.leader_id, controller_epoch=node.state.epoch
+                    "quorum.leader_discovered",
+                    node_id=self.node_id,
+                    leader_id=node.state.leader_id,
+                    controller_epoch=node.state.epoch,
                 )
             self._listener.on_leader_changed(*leader)
         if isinstance(role, Leader) and self._led_epoch is None and self._applied_offset > role.epoch_start_offset:

@@ -119,7 +119,7 @@ class VoterWithoutState:
     """What a recovering voter still waits for (`voter_recovery.py`). It is kept beside the role, because it outlives roles."""
 
     unanswered: set[int]
-    """Other voters that have not told this process their epoch yet."""
+    """Other voters that have not answered this process with their epoch yet."""
     ask_at: dict[int, float] = field(default_factory=dict)
     """When to send the next request to a voter. A voter with a request in flight has no entry."""
 

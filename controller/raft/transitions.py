@@ -187,7 +187,7 @@ class RoleTransitions:
             return True
         if state.election.leader_id not in (NO_NODE, leader_id):
             leaders = [state.election.leader_id, leader_id]
-            logger.error("quorum.two_leaders", node_id=state.node_id, controller_epoch=epoch, leader_ids=leaders)
+            logger.error("quorum.second_leader_rejected", node_id=state.node_id, controller_epoch=epoch, leader_ids=leaders)
             return False
         if state.leader_has_resigned or isinstance(state.role, (Follower, Leader, Resigned)):
             return False

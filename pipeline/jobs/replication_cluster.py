@@ -162,7 +162,7 @@ def cluster_story(facts: Iterable[Fact], begin_us: int, end_us: int) -> ClusterS
     """`facts` that concern no single partition, in any order; the range is that of all lines."""
     story = ClusterStory(begin_us, end_us)
     ordered = sorted(set_of(facts), key=lambda fact: fact.at_us)
-    story.index_terms(_active(fact) for fact in ordered if fact.event == "controller.active")
+    story.index_terms(_active(fact) for fact in ordered if fact.event == "controller.activated")
     ordered = [fact for fact in ordered if story.is_committed(fact)]
     for fact in ordered:
         story.own_lines.setdefault(fact.node, []).append(fact.at_us)
@@ -223,7 +223,7 @@ def _draw_lanes(story: ClusterStory, facts: Iterable[Fact]) -> None:
             if fencing is not None and fencing.broker_epoch != fields.get("broker_epoch"):
                 fencing = None  # It registered anew, and is fenced until it has caught up with the metadata.
             enter(node, state, fact.at_us, "" if fencing is None else fencing.reason)
-        elif fact.event == "controller.active":
+        elif fact.event == "controller.activated":
             enter(fact.node, ACTIVE, fact.at_us)
             for other, (state, _, _) in list(now.items()):
                 if state == ACTIVE and other != fact.node:  # A killed one does not log that it is no longer active.

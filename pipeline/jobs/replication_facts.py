@@ -26,7 +26,7 @@ OF_A_PARTITION = (
 )  # fmt: skip
 OF_MANY_PARTITIONS = "partitions.changed"
 OF_THE_CLUSTER = (
-    "topic.created", "topic.removed", "broker.changed", "broker.fencing", "broker.standstill_detected", "controller.active",
+    "topic.created", "topic.removed", "broker.changed", "broker.fencing", "broker.standstill_detected", "controller.activated",
     "controller.resigned", "fetcher.connection_lost", "fetcher.connect_failed", "metadata.applied", "node.started",
     "node.stopping", "node.stopped", "node.failed",
 )  # fmt: skip

@@ -235,7 +235,7 @@ def test_a_recreated_topic_has_a_story_of_its_own() -> None:
 def test_who_lost_the_leader_is_known_though_the_controller_died_with_it() -> None:
     """The next controller has heard nothing of it from the start; a follower's lost connection is the witness."""
     lines = [text.replace('"silent_ms": 100', '"silent_ms": 20') for text in failover()]
-    lines.append(line(10.05, "controller-102", "controller.active", node_id=102, controller_epoch=2, metadata_offset=19))
+    lines.append(line(10.05, "controller-102", "controller.activated", node_id=102, controller_epoch=2, metadata_offset=19))
     assert report(lines).failovers[0].ms == pytest.approx(104)
 
 
@@ -358,10 +358,10 @@ def test_partition_without_leader_at_the_begin_of_the_logs_has_a_failover_of_at_
 def test_decision_that_no_broker_saw_and_the_next_controller_did_not_repeat_counts_for_nothing() -> None:
     """Controller 101 logs a fencing that the quorum never commits. Controller 102 hears broker 1, and changes nothing."""
     found = report([
-        line(0, "controller-101", "controller.active", node_id=101, controller_epoch=1, metadata_offset=0),
+        line(0, "controller-101", "controller.activated", node_id=101, controller_epoch=1, metadata_offset=0),
         *created(),
         changed(5, (1, 1), (1, 2), ([1, 2, 3], [2, 3]), "broker_fenced", metadata_offset=20),
-        line(5.5, "controller-102", "controller.active", node_id=102, controller_epoch=2, metadata_offset=20),
+        line(5.5, "controller-102", "controller.activated", node_id=102, controller_epoch=2, metadata_offset=20),
         line(60, "controller-102", "node.stopping"),
     ])  # fmt: skip
     assert (found.elections, found.changes) == ([], [])
@@ -370,10 +370,10 @@ def test_decision_that_no_broker_saw_and_the_next_controller_did_not_repeat_coun
 
 def test_decision_that_was_committed_before_the_next_controller_became_active_counts() -> None:
     found = report([
-        line(0, "controller-101", "controller.active", node_id=101, controller_epoch=1, metadata_offset=0),
+        line(0, "controller-101", "controller.activated", node_id=101, controller_epoch=1, metadata_offset=0),
         *created(),
         changed(5, (1, 1), (1, 2), ([1, 2, 3], [2, 3]), "broker_fenced", metadata_offset=20),
-        line(5.5, "controller-102", "controller.active", node_id=102, controller_epoch=2, metadata_offset=21),
+        line(5.5, "controller-102", "controller.activated", node_id=102, controller_epoch=2, metadata_offset=21),
         line(60, "controller-102", "node.stopping"),
     ])  # fmt: skip
     assert [row.broker for row in found.elections] == [2]

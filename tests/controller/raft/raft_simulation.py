@@ -105,7 +105,8 @@ class SimNode:
 
     @property
     def state(self) -> RaftState:
-        return self.raft.state
+        assert self.node is not None
+        return self.node.state
 
     def __repr__(self) -> str:
         if self.node is None:
