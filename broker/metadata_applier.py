@@ -175,7 +175,7 @@ class MetadataApplier:
         except BrokerError as e:
             if e.code != ErrorCode.INCONSISTENT_TOPIC_ID:
                 raise
-            # The log belongs to an earlier topic of this name. The cluster has deleted that topic, but it is not proven here.
+            # The log belongs to an earlier topic of this name, which the cluster has deleted. Its records are set aside, not destroyed.
             self._log_dir.set_aside(name, key[1], "another topic has the name now")
             return open_log()
 

@@ -46,6 +46,8 @@ logger = get_logger(__name__)
 
 
 class Role(Enum):
+    """The role of a replica, as the metadata log names it."""
+
     NONE = "none"
     """The replica has no role yet, is offline, or was deleted."""
     LEADER = "leader"

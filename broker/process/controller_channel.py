@@ -124,8 +124,8 @@ class NodeToControllerChannel:
         try:
             return await asyncio.shield(attempt)
         except asyncio.CancelledError:
-            asker = asyncio.current_task()
-            if attempt.cancelled() and not (asker is not None and asker.cancelling()):
+            caller = asyncio.current_task()
+            if attempt.cancelled() and not (caller is not None and caller.cancelling()):
                 raise BrokerError(ErrorCode.NETWORK_EXCEPTION, "the active controller changed") from None
             raise
         finally:

@@ -33,6 +33,8 @@ SHUTDOWN_RETRY_MS = 10
 
 
 class State(Enum):
+    """The states of a broker's membership, as in the picture above."""
+
     UNREGISTERED = "unregistered"
     FENCED = "fenced"
     RUNNING = "running"

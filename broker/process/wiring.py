@@ -68,7 +68,7 @@ class ControllerLink:
 
 def identity_of(config: BrokerConfig, incarnation_id: bytes, listeners: tuple[Listener, ...], log_dir: LogDir | None) -> Identity:
     """What the broker registers with. `log_dir`: None before it is open."""
-    # The controllers knock at the first listener: it must be the one that works between nodes.
+    # The controllers check at the first listener whether the broker lives: it must be the one for traffic between nodes.
     listeners = tuple(sorted(listeners, key=lambda listener: listener.name != config.inter_broker_listener_name))
     return Identity(
         broker_id=config.node_id,
