@@ -1,6 +1,6 @@
-"""A stream from one topic into another that two drivers run with one checkpoint (test_spark_rival.py). As a program: one of them.
+"""A stream from one topic to another that two drivers run with one checkpoint (test_spark_rival.py). The program is one of them.
 
-python rival_stream.py SERVERS SOURCE TARGET ROW_ORDER CHECKPOINT
+python rival_stream.py SERVERS SOURCE TARGET CHECKPOINT
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 
-def begin(spark: SparkSession, servers: str, source: str, target: str, row_order: str, checkpoint: str) -> StreamingQuery:
-    """Batches of 200 rows in two tasks, in the order of the log or dealt out by a shuffle."""
+def begin(spark: SparkSession, servers: str, source: str, target: str, checkpoint: str) -> StreamingQuery:
+    """Starts the stream: batches of 200 rows in two tasks, distributed by a shuffle."""
     reader = spark.readStream.format("strandline").option("bootstrap.servers", servers).option("subscribe", source)
     reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "200").option("minPartitions", "2")
-    rows = reader.load().select("value")
-    if row_order == "unknown":
-        rows = rows.repartition(2, "value")
+    rows = reader.load().select("value").repartition(2, "value")
     writer = rows.writeStream.format("strandline").option("bootstrap.servers", servers).option("topic", target)
-    writer = writer.option("rowOrder", row_order).option("strandline.linger_ms", "0")
+    writer = writer.option("rowOrder", "unknown").option("strandline.linger_ms", "0")
     return writer.option("checkpointLocation", checkpoint).start()
 
 

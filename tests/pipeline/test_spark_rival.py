@@ -1,6 +1,9 @@
-"""Two drivers run a query with one checkpoint, as a supervisor does that starts a second one too early. Each row is stored once.
+"""Two drivers run a query with one checkpoint, as if a supervisor started a second driver too early. Each row is stored once.
+once.
 
-The replicas' segments are the judge. The shared Spark runs one of the two.
+The rows are shuffled, so their order is unknown: an attempt fences the others, reads back what they wrote, and compares rows. Two
+attempts of a task with a stable order are in test_spark_standalone_speculation.py. The replicas' segments are the judge. The
+shared Spark runs one of the two drivers.
 """
 
 from __future__ import annotations
@@ -27,15 +30,15 @@ if TYPE_CHECKING:
     from strandline.testing import ThreadedCluster
 
 REASONS = ("ProducerFenced", "CONCURRENT_STREAM_LOG_UPDATE")
-"""Why one of them ends: the other has written a newer attempt, or the next batch of the checkpoint."""
+"""Errors that end a driver: the other one has begun a newer attempt, or has written the next batch of the checkpoint."""
 CHUNK, WITHIN_S = 400, 180
 
 
 class Rivals:
-    def __init__(self, copy: Copy, row_order: str) -> None:
+    def __init__(self, copy: Copy) -> None:
         self.copy, self.sent = copy, 0
         checkpoint = str(copy.folder / "checkpoint")
-        self.words = (copy.log.bootstrap_servers, copy.source, copy.target, row_order, checkpoint)
+        self.words = (copy.log.bootstrap_servers, copy.source, copy.target, checkpoint)
         self.told = copy.folder / "rival.log"
         self.query = begin(copy.spark, *self.words)
         self.other: subprocess.Popen[bytes] | None = None
@@ -57,7 +60,7 @@ class Rivals:
             self.other = subprocess.Popen(command, env=ENVIRONMENT, stdout=told, stderr=told, start_new_session=True)
 
     def reasons(self) -> list[str]:
-        """Of those that have ended."""
+        """The errors of the drivers that have ended."""
         ended = []
         if not self.query.isActive:
             with pytest.raises(StreamingQueryException) as error:
@@ -69,10 +72,10 @@ class Rivals:
         return ended
 
     def until_one_has_ended(self) -> list[str]:
-        """Rows come all the while, so that both have something to write."""
+        """Adds rows all the while, so that both drivers have something to write."""
         deadline = time.monotonic() + WITHIN_S
         while not (ended := self.reasons()):
-            assert time.monotonic() < deadline, "both drivers go on"
+            assert time.monotonic() < deadline, "both drivers still run"
             if self.stored() == self.sent:
                 self.fill()
             time.sleep(0.05)
@@ -94,9 +97,9 @@ class Rivals:
             self.other.wait()
 
 
-@pytest.fixture(params=["stable", "unknown"])
-def rivals(spark: SparkSession, log: ThreadedCluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Rivals]:
-    rivals = Rivals(Copy(spark, log, tmp_path), request.param)
+@pytest.fixture
+def rivals(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> Iterator[Rivals]:
+    rivals = Rivals(Copy(spark, log, tmp_path))
     yield rivals
     rivals.end()
 
