@@ -1,7 +1,8 @@
-"""Jobs of the pipeline that are whole programs: what `strandline pipeline ...` runs.
+"""The jobs behind `strandline pipeline ...`: whole programs on top of the data sources.
 
-`offload` brings topics into a lake of Parquet files, each record once. What a lake is, and what a reader may trust in it, is
-in `lake.py`; `lake_folder.py` reads and writes it, and neither of them needs Spark. `compact` makes its small files larger.
-`audit` compares log, lake, ledger and copies; what its answer means is in `audit_result.py`. `materialize` makes a table of the
-last values, `replay` brings records into a topic once more, `simulate` sweeps seeds. `tasks.py` is work of ours on executors.
+`offload` copies topics into a lake of Parquet files, each record once. `lake.py` defines the lake and what readers may rely on;
+`lake_folder.py` reads and writes it; neither needs Spark. `compact` joins the lake's small files. `audit` compares log, lake,
+ledger and copies; `audit_result.py` defines its findings. `verify` checks brokers' data directories at rest. `materialize` builds
+a table with the last value of each key, `replay` writes records to a topic again, `simulate` sweeps simulator seeds, and
+`replication` analyses brokers' logs. `tasks.py` runs our own work on executors.
 """

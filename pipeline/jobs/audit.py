@@ -1,12 +1,12 @@
-"""Audit: is everything there, once? Log, lake, the producer's ledger and copies in other topics, compared record by record.
+"""Audit: compares a log, record by record, with its lake, the producer's ledger and copies in other topics.
 
     found = audit(spark, "localhost:9092", ["orders"], lake="/data/lake", ledger=["acks.jsonl"], copies={"orders": "orders2"})
     found.is_ok, found.verdict
 
-Whoever is copied from is read last: the ledger's end first, then the lake's manifests, then the copies' ends, then the ends of
-the topics. So what comes in meanwhile makes nobody look ahead. What is behind the lake's end is *pending* and no loss, unless
-the caller says that the offload is over (`is_complete`). All counting happens on executors (`audit_frames.py`); the driver
-gets a row for each partition and interval, and a few examples of what is bad.
+A source of data is read after its copies: first the ledger's end, then the lake's manifests, then the copies' ends, then the ends
+of the topics. So records that arrive meanwhile do not make a copy look ahead of its source. Records after the lake's end are
+*pending* and not lost, unless the caller says that the offload is over (`is_complete`). Executors do all counting
+(`audit_frames.py`); the driver gets a row for each partition and interval, and a few examples of each finding.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ BOUNDS = "topic string, partition int, log_start bigint, log_end bigint, lake_fi
 
 @dataclass(frozen=True, slots=True)
 class LakeView:
-    """The lake as far as it can be trusted."""
+    """The files of the lake that are whole, and what is wrong with the others."""
 
     root: Path
     files: tuple[DataFile, ...] = ()
-    """That are whole; of the topics that are audited."""
+    """The whole files of the audited topics."""
     firsts: Mapping[TopicPartition, int] = field(default_factory=dict)
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     rows: DataFrame | None = None
-    """Of a Delta table, which says itself which files count."""
+    """The rows of a Delta table, whose own log says which files count. None: a lake of Parquet files."""
 
     def files_of(self, place: TopicPartition, offset: int) -> list[str]:
         return [file.path for file in self.files if file.place == place and file.first <= offset <= file.last]
@@ -73,9 +73,11 @@ def audit(
     include_headers: bool = False,
     options: Mapping[str, str] | None = None,
 ) -> Audit:
-    """Compares what is given with the log. `is_complete`: the offload is over, so what is not in the lake is lost. `grace_ms`:
-    records that are younger may be missing in a copy. `include_headers`: they belong to what a copy has to have. `options`
-    are the source's (docs/spark.md). Raises UsageError for what cannot be compared."""
+    """Compares lake, ledger and copies, as far as given, with the log.
+
+    `is_complete`: the offload is over, so records that are not in the lake are lost. `grace_ms`: younger records may be missing
+    in a copy. `include_headers`: a copy must have the same headers. `options` are those of the source (docs/spark.md). Raises
+    UsageError if the arguments cannot be compared."""
     names = check(topics, lake, ledger, copies)
     job = Job(spark, servers, dict(options or {}), names, interval_s)
     return run(job, lake, ledger, copies or {}, is_complete, grace_ms, include_headers)
@@ -90,7 +92,7 @@ def run(
     grace_ms: int = 0,
     include_headers: bool = False,
 ) -> Audit:
-    """The comparison itself, of arguments that are checked. The job says where the log is read from."""
+    """Runs the comparison with checked arguments. The job defines where the log is read from."""
     begun_at_s = time.time()
     ledger_ends, notes = job.measure_ledger([os.fspath(path) for path in ledger])
     view = None if lake is None else job.look_at_lake(local_path(lake))
@@ -115,7 +117,7 @@ def check(
     ledger: Sequence[str | os.PathLike[str]],
     copies: Mapping[str, str] | None,
 ) -> list[str]:
-    """The topics: those that were named, and those that were copied. Raises UsageError before Spark is started."""
+    """Checks the arguments before Spark is started; returns the named topics and those that were copied. Raises UsageError."""
     names = sorted({*([topics] if isinstance(topics, str) else topics), *(copies or {})} - {""})
     if not names:
         raise UsageError("say what to audit: topics by name, or copies")
@@ -132,7 +134,7 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Compares the log that a cluster serves. A subclass with other `_bounds` and `_read` reads it from elsewhere."""
+    """Compares the log that a cluster serves. A subclass that overrides `_bounds` and `_read` reads it from elsewhere."""
 
     spark: SparkSession
     servers: str
@@ -143,7 +145,7 @@ class Job:
     # -- ledger -------------------------------------------------------------------------------------------------------
 
     def measure_ledger(self, paths: Sequence[str]) -> tuple[dict[TopicPartition, int], list[Finding]]:
-        """Where its entries end, and what of it is no use."""
+        """The end offset of the ledger's entries in each partition, and how many of its lines cannot be used."""
         if not paths:
             return {}, []
         from pyspark.sql import functions as f
@@ -151,7 +153,7 @@ class Job:
         from strandline.pipeline.jobs.audit_frames import TORN, ledger_lines
 
         lines = ledger_lines(self.spark, paths)
-        # A line that is torn has no topic that could be trusted: it gets a group of its own.
+        # A torn line may have a wrong topic, so torn lines form a group of their own.
         torn = f.col(TORN).isNotNull()
         groups = lines.select(
             f.when(torn, None).otherwise(f.col("topic")).alias("topic"),
@@ -167,7 +169,7 @@ class Job:
     # -- lake ---------------------------------------------------------------------------------------------------------
 
     def look_at_lake(self, root: Path) -> LakeView:
-        """What the manifests say, held against the files: every byte of them is read, on executors."""
+        """Compares the manifests with the files, of which executors read every byte."""
         if is_delta(root):
             return self._look_at_delta(root)
         all_files, ends, problems = listed(Folder(root))
@@ -185,7 +187,7 @@ class Job:
         )
 
     def _look_at_delta(self, root: Path) -> LakeView:
-        """One version of the table, however much is written meanwhile."""
+        """Reads one version of the table, even if another is written meanwhile."""
         from pyspark.sql import functions as f
 
         from strandline.pipeline.jobs.delta_offload import newest
@@ -197,7 +199,7 @@ class Job:
         return LakeView(root, (), firsts, ends, (), rows)
 
     def _damaged(self, root: Path, files: Sequence[DataFile]) -> dict[str, str]:
-        """Path -> what is wrong with it."""
+        """The damaged files: path -> what is wrong."""
         from strandline.pipeline.jobs.audit_files import SCHEMA, check_files
         from strandline.pipeline.jobs.tasks import rows_of
 
@@ -233,7 +235,7 @@ class Job:
         return intervals, partitions, findings
 
     def _bounds(self, topics: Sequence[str]) -> dict[TopicPartition, tuple[int, int]]:
-        """Where the logs begin and end, at this moment."""
+        """The start and end offsets of the logs now."""
         from strandline.pipeline.cluster_view import ClusterView
         from strandline.pipeline.options import Subscription, read_options
 
@@ -259,7 +261,7 @@ class Job:
         return reader.options(**{**self.options, **fixed}).load()
 
     def _parallelism(self) -> int:
-        """How many tasks run at a time; with Spark Connect nobody says."""
+        """How many tasks run at the same time; Spark Connect does not tell, so a default applies."""
         from pyspark.errors import PySparkException
 
         try:
@@ -306,7 +308,7 @@ def _bound(
     ledger_ends: Mapping[TopicPartition, int],
     is_complete: bool,
 ) -> tuple[Any, ...]:
-    """A row of `BOUNDS`. A partition that the cluster does not have has an empty log."""
+    """A row of `BOUNDS`. A partition that the cluster does not have counts as an empty log."""
     start, end = bounds.get(place, (0, 0))
     lake_first = lake_due = None
     if view is not None:
@@ -331,7 +333,7 @@ def _interval(row: Row) -> Interval:
 
 
 def gaps_of(rows: Sequence[Row], partitions: Sequence[Partition]) -> dict[TopicPartition, int]:
-    """Offsets that the log has no record of, less those that somebody else has: these are findings of their own."""
+    """The offsets without a record in the log, except those that lake or ledger have: these are other findings."""
     gaps = {TopicPartition(p.topic, p.partition): p.log_end - p.log_start for p in partitions}
     for row in rows:
         gaps[TopicPartition(row.topic, row.partition)] -= row.log - row.doubled_in_log + row.absent
@@ -368,8 +370,8 @@ def _with_copy_examples(findings: Sequence[Finding], rows: Sequence[Row], source
 
 
 def listed(folder: Folder) -> tuple[list[DataFile], dict[TopicPartition, int], list[str]]:
-    """Files and ends, and what is wrong with the manifests. Where they do not hold together, what they list is compared all the
-    same: it is the records that tell what is lost and what is doubled."""
+    """The files, their end offsets, and what is wrong with the manifests. Files in inconsistent manifests are compared, too:
+    their records show what is lost or duplicated."""
     manifests, problems = [], []
     try:
         base = folder.base()

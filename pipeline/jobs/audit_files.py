@@ -1,4 +1,4 @@
-"""The files of a lake, read to their last byte by tasks: is each what its manifest says? Yields a row for one that is not."""
+"""Tasks that read every byte of a lake's files, and yield a row for each file that differs from its manifest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = "path string, problem string"
 
 @dataclass(frozen=True, slots=True)
 class CheckFiles:
-    """A task's share."""
+    """The files that one task checks."""
 
     root: Path
     files: tuple[DataFile, ...]
@@ -36,12 +36,13 @@ class CheckFiles:
 
 
 def check_files(root: Path, files: Sequence[DataFile], pieces: int) -> list[CheckFiles]:
-    """Dealt out in turn: neighbours are of one size, so the shares are about equal."""
+    """The tasks that check these files. Neighbours have similar sizes, so each task takes every n-th file."""
     return [CheckFiles(root, tuple(files[n::pieces])) for n in range(min(pieces, len(files)))]
 
 
 def _problem(folder: Folder, file: DataFile) -> str | None:
-    """Behind an equal checksum nothing else needs a look, but the footer: a writer may have made it wrong."""
+    """What is wrong with the file, or None. With the right checksum only the footer is left to check: its writer may be at
+    fault."""
     import pyarrow
     import pyarrow.parquet
 
@@ -56,7 +57,7 @@ def _problem(folder: Folder, file: DataFile) -> str | None:
 
 
 def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
-    """As the options of the source want it."""
+    """Offsets as JSON, in the form of the options `startingOffsets` and `endingOffsets`."""
     document: dict[str, dict[str, int]] = {}
     for place, offset in sorted(offsets.items()):
         document.setdefault(place.topic, {})[str(place.partition)] = offset

@@ -1,13 +1,13 @@
-"""The frames of an audit: rows from log, lake and ledger, counted by offset on executors. The driver gets rows of intervals.
+"""The DataFrames of an audit: executors count rows from log, lake and ledger by offset; the driver gets one row per interval.
 
-All sides meet in one shuffle, by blocks of offsets: a row is a topic, a partition, an offset, a time, and a hash of the rest.
+One shuffle, by blocks of offsets, brings all sides together: a row has topic, partition, offset, time, and a hash of the rest.
 
     log  ─┐
     lake ─┼─ topic, partition, offset, time, hash ── by offset: how often in each, alike? ── by interval: how many of each kind
     ledger┘
 
-A copy has other offsets and perhaps other partitions, so its records are known by what they are: 128 bits over key and value
-(and headers where asked for), counted on both sides.
+A copy has other offsets and perhaps other partitions, so its records are identified by content: a hash of 128 bits over key and
+value (and headers if asked for), counted on both sides.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BLOCK = 65_536
-"""Offsets that are sorted together, to find gaps."""
+"""How many offsets are sorted together to find gaps."""
 PLACE = ("topic", "partition")
 TORN = "_torn"
 ABSENT = "absent"
-"""Offsets inside the log that it has no record of, and somebody else has."""
+"""The kind of an offset inside the log that has no record there, but has one in the lake or the ledger."""
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def lake_rows(records: DataFrame) -> DataFrame:
 
 
 def ledger_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """As they were written; lines that cannot be read have their text in `TORN`."""
+    """The lines of the ledger files. A line that cannot be parsed has its text in the column `TORN`."""
     reader = spark.read.schema(f"{COLUMNS}, {TORN} string").option("columnNameOfCorruptRecord", TORN)
     parquet = [path for path in paths if path.endswith(".parquet")]
     lines = [path for path in paths if path not in parquet]
@@ -57,7 +57,7 @@ def ledger_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def ledger_rows(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
-    """One for each record that was acknowledged."""
+    """A row for each acknowledged record."""
     told = lines.filter(f.col("offset") >= 0).filter(f.col("topic").isin(list(topics)))
     count = f.greatest(f.coalesce(f.col("count"), f.lit(1)), f.lit(1))
     records = told.select(
@@ -81,7 +81,7 @@ def _rows(source: str, records: DataFrame, time: Column, hashed: Column, crc: Co
 
 
 def _content_hash() -> Column:
-    """Of time, key and value. A null leaves the hash as it was, so whether there is one goes in, too."""
+    """The hash of time, key and value. A null does not change the hash, so a flag for each null is hashed as well."""
     return f.xxhash64(f.unix_micros("timestamp"), f.isnull("key"), "key", f.isnull("value"), "value")
 
 
@@ -89,7 +89,7 @@ def _content_hash() -> Column:
 
 
 def by_offset(rows: DataFrame, bounds: DataFrame) -> DataFrame:
-    """A row for each offset that somebody has, with a column for each kind: how many records of it."""
+    """A row for each offset that any side has, with the number of its records of each kind."""
     placed = rows.join(f.broadcast(bounds), list(PLACE)).filter(
         (f.col("source") != SOURCES.index("ledger")) | (f.col("offset") < f.col("ledger_end"))
     )
@@ -119,7 +119,7 @@ def _time_of(source: str) -> Column:
 
 
 def _kinds() -> dict[str, Column]:
-    """How many records of each kind an offset has. What a side does not say (null) is no finding."""
+    """The number of records of each kind at an offset. A value that a side does not have (null) is not a finding."""
     offset, log, lake, ledger = (f.col(name) for name in ("offset", "log", "lake", "ledger"))
     is_left = offset >= f.col("log_start")
     is_claimed = (log > 0) | (ledger > 0)
@@ -168,7 +168,7 @@ def _interval(interval_s: int) -> Column:
 
 
 def examples(offsets: DataFrame) -> DataFrame:
-    """The first few offsets of each bad kind in each partition."""
+    """The first offsets of each bad kind in each partition."""
     kinds = f.array_compact(f.array(*(f.when(f.col(name) > 0, f.lit(name)) for name in BAD)))
     bad = offsets.select(*PLACE, "offset", f.explode(kinds).alias("kind"))
     order = Window.partitionBy(*PLACE, "kind").orderBy("offset")
@@ -179,7 +179,7 @@ def examples(offsets: DataFrame) -> DataFrame:
 
 
 def by_content(source: DataFrame, copy: DataFrame, due_ms: int, include_headers: bool) -> DataFrame:
-    """A row for each different record, with how often it is in both, and which of its kinds it has."""
+    """A row for each distinct record: how often it is in the source and in the copy, and its kinds."""
     both = _contents(source, f.lit(1), include_headers).unionByName(_contents(copy, f.lit(0), include_headers))
     counted = both.groupBy("a", "b").agg(
         f.sum("is_source").alias("sources"),
@@ -220,7 +220,7 @@ def copy_by_interval(contents: DataFrame, interval_s: int, kinds: Mapping[str, s
 
 
 def copy_examples(contents: DataFrame, kinds: Mapping[str, str]) -> DataFrame:
-    """A few of each kind, by the lowest place that they have."""
+    """Some examples of each kind, those with the lowest partition and offset."""
     found = [
         contents.filter(f.col(kind) > 0).select(f.lit(kind).alias("kind"), "one.*").orderBy("partition", "offset").limit(EXAMPLES)
         for kind in kinds

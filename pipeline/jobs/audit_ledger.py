@@ -1,17 +1,16 @@
-"""A ledger: what a producer was told is safe, for an audit to hold against the log. Written by the client's side.
+"""A ledger: the records that were acknowledged to a producer, written by the client's side. An audit compares it with the log.
 
 JSON lines, a line for each acknowledgement; or Parquet with the same columns (long, int, string).
 
     {"topic": "orders", "partition": 0, "offset": 1200, "count": 64, "timestamp": 1763791200000}
     {"topic": "orders", "partition": 0, "offset": 1264, "timestamp": 1763791200017, "crc32": 3632233996}
 
-`count`     so many records from `offset` on were acknowledged; 1 where it is left out
-`timestamp` milliseconds, of the first of them; may be left out
-`crc32`     of the value (zlib's), where `count` is 1; may be left out. An audit compares it with the record that is there.
+`count`     number of acknowledged records from `offset` on; 1 by default
+`timestamp` of the first of these records, in ms since the epoch; optional
+`crc32`     of the value (zlib's), if `count` is 1; optional. An audit compares it with the record in the log.
 
-A line is written behind the acknowledgement, never before: what the ledger has and the log has not is lost. What a writer
-that was killed did not get to write is no loss: nobody had been told yet, as far as anyone can prove. Its last line may be
-torn; an audit counts lines that it cannot read, and says so.
+A line is written after the acknowledgement, never before: a record that is in the ledger and not in the log is lost. A writer
+that is killed may leave acknowledged records out, and its last line may be torn; an audit reports how many lines it cannot read.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from typing import Any, Self
 from strandline.client.producer.receipts import BatchMetadata, RecordMetadata
 
 COLUMNS = "topic string, partition int, offset bigint, count bigint, timestamp bigint, crc32 bigint"
-"""As Spark reads it."""
+"""The columns of a ledger, as Spark's DDL."""
 
 
 class Ledger:
-    """Appends to a file. A line is one write, so that it is whole or the last one."""
+    """Appends to a ledger file. Each line is one write, so that only the last line can be torn."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = open(Path(path), "ab", buffering=0)  # noqa: SIM115
@@ -47,7 +46,8 @@ class Ledger:
         self._file.close()
 
     def add(self, acknowledged: RecordMetadata | BatchMetadata, value: bytes | None = None) -> None:
-        """What awaiting a receipt has given. With the value of a single record an audit can compare it, too."""
+        """Writes a line for an acknowledgement, the result of awaiting a receipt. With the value of a single record, an audit can
+        compare the value, too."""
         line: dict[str, Any] = {"topic": acknowledged.topic, "partition": acknowledged.partition, "offset": acknowledged.offset}
         if isinstance(acknowledged, BatchMetadata):
             line["count"] = acknowledged.records

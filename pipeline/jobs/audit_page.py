@@ -1,7 +1,7 @@
 """An audit as one HTML file that needs no network: a verdict, pictures, findings in sentences, and every row in tables.
 
-Pictures are SVG, by matplotlib, in the page itself: of each topic how many records each side has in each interval, and a field
-of partitions and intervals, red where something is lost or doubled. What happened meanwhile (kills, in a drill) can be marked.
+The pictures are SVG, drawn by matplotlib, inside the page. For each topic they show how many records each side has in each
+interval, and a grid of partitions and intervals, red if something is lost or doubled. Events (kills, in a drill) can be marked.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ INK, FAINT, GRID = "#1f2933", "#7b8794", "#e4e7eb"
 COLOURS = {"log": "#2f6690", "lake": "#81a4cd", "ledger": "#c9d6df", "copy": "#81a4cd"}
 WELL, WAITING, WRONG = "#7fb685", "#f2d388", "#c8553d"
 MARKS_MAX = 60
-"""More labels than this nobody could read."""
+"""The largest number of labelled marks; more labels would be unreadable."""
 ROWS_MAX = 2000
-"""In one table; the JSON has them all."""
+"""The largest number of rows in one table; the JSON has all rows."""
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1f2933; background: #f7f8fa; margin: 0; }
@@ -52,7 +52,7 @@ tr.bad td { background: #fbe9e5; } summary { cursor: pointer; margin: 12px 0; }
 
 
 def page(audit: Audit, title: str = "Audit", marks: Sequence[Mark] = ()) -> str:
-    """The whole file. UsageError where matplotlib is missing."""
+    """The report as HTML. Raises UsageError if matplotlib is missing."""
     by_topic = [(topic, list(rows)) for topic, rows in groupby(audit.intervals, key=lambda row: row.topic)]
     by_copy = [(pair, list(rows)) for pair, rows in groupby(audit.copies, key=lambda row: (row.topic, row.copy))]
     parts = [
@@ -184,7 +184,7 @@ def _copied(audit: Audit, topic: str, copy: str, rows: Sequence[CopyInterval], m
 
 
 def _outside(shown: Shown) -> str:
-    """What the pictures leave out, in a sentence."""
+    """A sentence about the records that the pictures leave out; empty if there are none."""
     if not shown.outside:
         return ""
     first, *more = shown.outside
@@ -204,7 +204,7 @@ def _totals(pairs: Iterable[tuple[int | None, int]]) -> dict[int, int]:
 def _bars(
     totals: dict[str, dict[int, int]], shown: Shown, step: int, marks: Sequence[Mark], names: dict[str, str] | None = None
 ) -> str:
-    """How many records each side has, side by side."""
+    """Bars: how many records each side has in each interval."""
     begin, end = shown.begin_s, shown.end_s
     totals = {source: {at: n for at, n in counts.items() if begin <= at < end} for source, counts in totals.items()}
     figure = _figure(10.4, 3.0)
@@ -223,7 +223,7 @@ def _bars(
 
 
 def _field(rows: Sequence[Interval], begin: int, end: int, step: int) -> str:
-    """A rectangle for each partition and interval."""
+    """The grid: a rectangle for each partition and interval."""
     from matplotlib.patches import Patch
 
     partitions = sorted({row.partition for row in rows})
@@ -259,7 +259,7 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _time_axis(axes: Axes, begin: int, end: int, step: int, has_grid: bool = True) -> None:
-    """Ticks where an interval begins, at most about ten."""
+    """Sets ticks at the starts of intervals, at most about ten."""
     every = step * max(1, -(-(end - begin) // (step * 10)))
     ticks = range(begin, end + 1, every)
     axes.set_xticks([at - begin for at in ticks], [_time_label(at, end - begin, step) for at in ticks])
@@ -273,14 +273,14 @@ def _time_axis(axes: Axes, begin: int, end: int, step: int, has_grid: bool = Tru
 
 
 def _time_label(at_s: int, span_s: int, step_s: int) -> str:
-    """As much of a date and time as tells the ticks of such a span apart."""
+    """The date and time, as precise as needed to distinguish the ticks."""
     if span_s > 300 * 86_400:
         return iso(at_s)[:10]
     return iso(at_s)[5:16] if span_s > 86_400 else iso(at_s)[11 : 16 if step_s >= 60 else 19]
 
 
 def _whole_numbers(axes: Axes) -> None:
-    """1,500,000 instead of 1.5 below a "1e6"."""
+    """Labels the axis with whole numbers: 1,500,000 instead of 1.5 with a factor of 1e6."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
@@ -288,7 +288,7 @@ def _whole_numbers(axes: Axes) -> None:
 
 
 def _draw_marks(axes: Axes, begin: int, end: int, marks: Sequence[Mark]) -> None:
-    """Beside each other in two rows, so that neighbours can be read."""
+    """Draws the marks with labels in two alternating rows, so that neighbouring labels can be read."""
     inside = [(at, text) for at, text in sorted(marks) if begin <= at <= end]
     for at, _ in inside:
         axes.axvline(at - begin, color=WRONG, linewidth=0.8, alpha=0.6)
@@ -298,7 +298,7 @@ def _draw_marks(axes: Axes, begin: int, end: int, marks: Sequence[Mark]) -> None
 
 
 def _svg(figure: Figure, salt: str) -> str:
-    """With ids of its own: several pictures share the page."""
+    """The figure as SVG, with ids that are unique among the pictures of the page."""
     import matplotlib
 
     out = io.StringIO()

@@ -11,11 +11,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 READABLE = 200
-"""Intervals on an axis that can still be told apart: a shorter range leaves nothing out."""
+"""How many intervals on an axis are still distinguishable: no interval of a shorter range is left out."""
 GAP_FACTOR = 3
-"""Far is more than so many times the range of the rest."""
+"""An interval is far from the rest if its distance exceeds the range of the rest by this factor."""
 SHARE_MAX = 0.01
-"""Few are less than this share of all records."""
+"""Intervals are left out only if they hold less than this share of all records."""
 
 
 class Shown(NamedTuple):
@@ -23,13 +23,14 @@ class Shown(NamedTuple):
     end_s: int
     """After the last interval."""
     outside: tuple[int, ...] = ()
-    """Beginnings of intervals that are left out, in order."""
+    """Starts of the intervals that are left out, sorted, in seconds since the epoch."""
     records_outside: int = 0
-    """Counted on the side that has most of them."""
+    """Records in these intervals, counted on the side that has most of them."""
 
     @classmethod
     def of(cls, totals: Mapping[str, Mapping[int, int]], step_s: int) -> Shown | None:
-        """`totals`: of each side how many records each interval has, by its beginning in seconds. None if there are none."""
+        """The range to show, or None without records. `totals` has the number of records of each side by interval start, in
+        seconds since the epoch."""
         records: dict[int, int] = {}
         for counts in totals.values():
             for at_s, count in counts.items():

@@ -1,12 +1,12 @@
-"""What an audit has found, and what it means. Pure: no Spark, no pictures.
+"""The findings of an audit and their meaning. Pure: no Spark, no pictures.
 
-A **kind** is one thing that can be said of a record. Some are bad: something is lost, doubled, or other than it was. The rest
-explain why two sides differ and nothing is wrong:
+Each record is counted under **kinds**. Bad kinds mean that a record is lost, doubled or changed. The others explain a difference
+between two sides that is legal:
 
-    pending     in the log, and the lake has not come so far yet
-    expired     in the lake, and retention took it from the log
-    unheld      acknowledged; retention took it before the lake began
-    gaps        offsets without a record in the log, which nobody claims to have seen: control records, compaction
+    pending     in the log, and after the end of the lake
+    expired     in the lake, and deleted from the log by retention
+    unheld      acknowledged, and deleted by retention before the lake began
+    gaps        offsets without a record in the log that neither lake nor ledger has: control records, compaction
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ COPY_BAD = {
 }
 SOURCES = ("log", "lake", "ledger")
 EXAMPLES = 5
-"""Of each finding."""
+"""The largest number of examples per finding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one side has of a partition in an interval."""
+    """The records that one side has of a partition in an interval."""
 
     count: int
     first: int | None = None
@@ -55,26 +55,26 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """One row of an audit: an hour, or what was asked for, of one partition."""
+    """One row of an audit: an interval (by default an hour) of one partition."""
 
     topic: str
     partition: int
     at_s: int | None
-    """Where it begins, in seconds since the epoch; None: nobody knows when these records were written."""
+    """Start of the interval, in seconds since the epoch; None: the time of these records is not known."""
     seen: Mapping[str, Seen]
     kinds: Mapping[str, int]
-    """Those that are there, with how many records."""
+    """The number of records of each kind that occurs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyInterval:
-    """Records by what they are, wherever they lie: source and copy need not have the same partitions."""
+    """One row of the comparison with a copy. Records are compared by content: partitions may differ."""
 
     topic: str
     copy: str
     at_s: int | None
     count: int
-    """In the source."""
+    """Number of records in the source."""
     copied: int
     kinds: Mapping[str, int]
 
@@ -96,14 +96,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """What was compared."""
+    """The offsets of one partition that were compared."""
 
     topic: str
     partition: int
     log_start: int
     log_end: int
     lake_end: int | None
-    """None: there is no lake, or nothing of this partition in it."""
+    """The offset after the lake's last record; None: there is no lake, or it has nothing of this partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class Audit:
     made_at_s: float
     interval_s: int
     sources: tuple[str, ...]
-    """Of `SOURCES`, those that were compared."""
+    """The members of `SOURCES` that were compared."""
     partitions: tuple[Partition, ...]
     intervals: tuple[Interval, ...]
     copies: tuple[CopyInterval, ...] = ()
@@ -135,7 +135,7 @@ class Audit:
         return f"not well: {told}; {records:,} records in the log"
 
     def counts(self, kind: str) -> int:
-        """Records of this kind, in all topics and copies."""
+        """The number of records of this kind, in all topics and copies."""
         rows: list[Interval | CopyInterval] = [*self.intervals, *self.copies]
         return sum(row.kinds.get(kind, 0) for row in rows)
 
@@ -144,7 +144,7 @@ class Audit:
 
     @property
     def document(self) -> dict[str, Any]:
-        """For programs; the keys are stable."""
+        """The findings as plain values for programs; the keys are stable."""
         return {
             "ok": self.is_ok,
             "verdict": self.verdict,
@@ -158,7 +158,7 @@ class Audit:
 
 
 def total(findings: Iterable[Finding]) -> dict[str, int]:
-    """Records of each kind."""
+    """The number of records of each kind."""
     kinds: dict[str, int] = {}
     for finding in findings:
         kinds[finding.kind] = kinds.get(finding.kind, 0) + finding.count
@@ -166,5 +166,5 @@ def total(findings: Iterable[Finding]) -> dict[str, int]:
 
 
 def iso(at_s: int | None) -> str:
-    """UTC, as people write it."""
+    """A time in UTC, readable for people."""
     return "unknown" if at_s is None else datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S")

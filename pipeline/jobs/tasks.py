@@ -1,8 +1,8 @@
-"""Work of our own in tasks of Spark, whose rows are a DataFrame: `rows_of(spark, work, schema)`.
+"""Runs pieces of work in Spark tasks and returns their rows as a DataFrame: `rows_of(spark, work, schema)`.
 
-Each piece of work is a task; it is pickled, and its `run` yields Arrow batches on an executor. This is a private data source,
-`strandline-tasks`: `mapInArrow` would do as well, but imports pandas in each worker, and RDDs are not available with Spark
-Connect.
+Each piece of work is pickled and becomes one task, whose `run` yields Arrow batches on an executor. This is a private data
+source, `strandline-tasks`: `mapInArrow` would do as well, but imports pandas in each worker, and RDDs are not available with
+Spark Connect.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ NAME = "strandline-tasks"
 
 
 class Work(Protocol):
-    """Plain values: it is pickled."""
+    """A piece of work. Spark pickles it, so it holds plain values."""
 
     def run(self) -> Iterator[pyarrow.RecordBatch]:
-        """Batches of exactly the types that Spark has for the schema."""
+        """Yields batches with exactly the Arrow types that Spark uses for the schema."""
 
 
 def rows_of(spark: SparkSession, work: Sequence[Work], schema: str) -> DataFrame:
-    """What these tasks yield; none of them begins before the frame is used, and each runs again whenever it is."""
+    """The rows that these tasks yield. The tasks run when the frame is used, and again at each further use."""
     if not work:
         return spark.createDataFrame([], schema)
     from strandline.pipeline.spark import register_sources
