@@ -175,7 +175,7 @@ class MetadataApplier:
         except BrokerError as e:
             if e.code != ErrorCode.INCONSISTENT_TOPIC_ID:
                 raise
-            # The log belongs to an earlier topic of this name, which the cluster has deleted. Its records are set aside, not destroyed.
+            # The log belongs to an earlier topic of this name, which the cluster has deleted. It is set aside, not destroyed.
             self._log_dir.set_aside(name, key[1], "another topic has the name now")
             return open_log()
 
