@@ -90,6 +90,8 @@ class BrokerDescription:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
+    """The cluster and its registered brokers, by ascending id."""
+
     cluster_id: str
     controller_id: int
     """Node id of the active controller; -1 if none is known."""
@@ -166,6 +168,7 @@ class ProducerDescription:
 
     @property
     def is_named(self) -> bool:
+        """Whether the producer has a `producer_name`."""
         return is_named(self.producer_id)
 
     @property

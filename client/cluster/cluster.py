@@ -327,15 +327,11 @@ class Cluster:
         state = self.connection_state(broker_id)
         return None if state is None else state.last_error
 
-    def connection_or_refresh(self, broker_id: int) -> Connection | None:
-        """`connection`; without one, the metadata is refreshed if the broker is unknown or cannot be reached, because another
-        broker may lead its partitions."""
-        connection = self.connection(broker_id)
-        if connection is None:
-            state = self.connection_state(broker_id)
-            if state is None or state.failures:
-                self.request_refresh()
-        return connection
+    def refresh_if_unreachable(self, broker_id: int) -> None:
+        """There is no connection to the broker. If it is unknown or cannot be reached, another broker may lead its partitions."""
+        state = self.connection_state(broker_id)
+        if state is None or state.failures:
+            self.request_refresh()
 
     def connection(self, broker_id: int) -> Connection | None:
         """The open connection to a broker. None: it is being opened, or waits for its backoff. Listeners are called when that

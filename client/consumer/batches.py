@@ -69,10 +69,12 @@ class FetchedBatch(msgspec.Struct, frozen=True):
 
     @property
     def first_offset(self) -> int:
+        """The offset of the first row; `next_offset` if there are no rows."""
         return self.offsets[0] if self.offsets else self.next_offset
 
     @property
     def last_offset(self) -> int:
+        """The offset of the last row; `next_offset` - 1 if there are no rows."""
         return self.offsets[-1] if self.offsets else self.next_offset - 1
 
     @property

@@ -74,6 +74,7 @@ class BinaryColumn(msgspec.Struct, frozen=True):
 
     @classmethod
     def nulls(cls, count: int) -> BinaryColumn:
+        """A column of `count` nulls."""
         return cls(b"", _bounds_of_equals(0, count), bytes((count + 7) // 8), 0, count)
 
     def __len__(self) -> int:
@@ -89,9 +90,11 @@ class BinaryColumn(msgspec.Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
+        """The bytes of the fields, without bounds."""
         return self.offsets[self.first + self.count] - self.offsets[self.first]
 
     def slice(self, first: int, stop: int) -> BinaryColumn:
+        """The fields from `first` up to, not including, `stop`. It copies nothing."""
         return BinaryColumn(self.data, self.offsets, self.validity, self.first + first, stop - first)
 
 
@@ -111,6 +114,7 @@ class HeadersColumn(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, rows: Sequence[Headers]) -> HeadersColumn:
+        """The column of these records' headers."""
         flat = list(chain.from_iterable(rows))
         names, values = [name.encode() for name, _ in flat], [value for _, value in flat]
         bounds, validity = _bounds(map(len, rows)), _bitmap([row or None for row in rows])
@@ -127,8 +131,10 @@ class HeadersColumn(msgspec.Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
+        """The bytes of names and values, without bounds."""
         start, stop = self.offsets[self.first], self.offsets[self.first + self.count]
         return self.names.slice(start, stop).nbytes + self.values.slice(start, stop).nbytes
 
     def slice(self, first: int, stop: int) -> HeadersColumn:
+        """The records from `first` up to, not including, `stop`. It copies nothing."""
         return HeadersColumn(self.offsets, self.names, self.values, self.validity, self.first + first, stop - first)

@@ -192,8 +192,9 @@ class Fetcher:
             broker.extras[sent] = None
 
     def _send(self, broker: BrokerFetches, sent: SentFetch, plan: Callable[[], FetchPlan]) -> bool:
-        connection = self._cluster.connection_or_refresh(broker.broker_id)
+        connection = self._cluster.connection(broker.broker_id)
         if connection is None:
+            self._cluster.refresh_if_unreachable(broker.broker_id)
             self._stall(sent)
             return False
         options = self._options

@@ -46,6 +46,9 @@ class BatchState(Enum):
     """Acknowledged (`base_offset`) or failed (`error`)."""
 
 
+_OPEN, _IN_FLIGHT, _DONE = BatchState.OPEN, BatchState.IN_FLIGHT, BatchState.DONE
+
+
 class Batch:
     __slots__ = (
         "_halves",
@@ -78,7 +81,7 @@ class Batch:
     ) -> None:
         self.topic = topic
         self.partition = partition
-        self.state = BatchState.OPEN
+        self.state = _OPEN
         self.values: list[bytes] = []
         """The records of a bare batch; empty once `records` is used or the batch is encoded."""
         self.records: list[RecordTuple] | None = None
@@ -164,7 +167,7 @@ class Batch:
 
     def close(self) -> int:
         """Accept no more records. Returns the number of reserved bytes that it does not use."""
-        if self.state is BatchState.OPEN:
+        if self.state is _OPEN:
             self.state = BatchState.CLOSED
         unused, self.room = self.room, 0
         self.reserved -= unused
@@ -191,7 +194,7 @@ class Batch:
 
     def on_sent(self, broker_id: int | None) -> None:
         self.attempts += 1
-        self.state = BatchState.IN_FLIGHT
+        self.state = _IN_FLIGHT
         self.last_broker_id = broker_id
 
     def on_attempt_failed(self, code: ErrorCode, *, in_doubt: bool) -> None:
@@ -207,7 +210,7 @@ class Batch:
 
     def expects(self, attempt: int) -> bool:
         """Whether the response to this attempt is still expected."""
-        return self.state is BatchState.IN_FLIGHT and self.attempts == attempt
+        return self.state is _IN_FLIGHT and self.attempts == attempt
 
     def split(self) -> tuple[Batch, Batch]:
         """Return two batches with the same records and sequence numbers. This one is done when both are."""
@@ -251,7 +254,7 @@ class Batch:
         if self.count < 0:
             self.count = len(self)
         self.done = True
-        self.state = BatchState.DONE
+        self.state = _DONE
         self.data = None
         self.values = []
         self.records = None

@@ -193,19 +193,20 @@ class PartitionQueue:
 
     def _take_new(self, partial: bool) -> Batch | None:
         """The next batch that was never sent. None also if it needs more row numbers than there are."""
-        batch = self.ready[0] if self.ready else self.open if partial else None
-        if batch is None:
+        if self.ready:
+            batch = self.ready.popleft()
+        elif partial and self.open is not None:
+            batch, self.open = self.open, None
+        else:
             return None
-        if batch is self.open:
-            self.open = None
-            self.ready.append(batch)
-        if self._exceeds_row_numbers(batch):
+        if self.named and self._exceeds_row_numbers(batch):
+            self.ready.appendleft(batch)
             return None
-        return self.ready.popleft()
+        return batch
 
     def _exceeds_row_numbers(self, batch: Batch) -> bool:
         """Row numbers do not begin again after the last one: the rest of the queue fails."""
-        if not self.named or self.next_sequence + len(batch) <= SEQUENCE_MASK + 1:
+        if self.next_sequence + len(batch) <= SEQUENCE_MASK + 1:
             return False
         text = f"a work epoch has at most {SEQUENCE_MASK + 1} rows in a partition; begin a higher one"
         self.failed = DeliveryFailed(text, topic=self.topic, partition=self.partition)

@@ -116,11 +116,13 @@ class Receipts:
         return [first for first, _ in self._runs]
 
     def extend(self, others: Receipts) -> None:
+        """Append the receipts of another call."""
         self._runs += others._runs
         self._size += others._size
 
     @property
     def done(self) -> bool:
+        """Whether all records are acknowledged or have failed."""
         return all(first.done for first, _ in self._runs)
 
     def __len__(self) -> int:

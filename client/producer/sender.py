@@ -158,8 +158,9 @@ class Sender:
     def _drain_broker(self, broker: BrokerQueue, now: float) -> None:
         if not broker.waiting:
             return
-        connection = self._cluster.connection_or_refresh(broker.broker_id)
+        connection = self._cluster.connection(broker.broker_id)
         if connection is None:
+            self._cluster.refresh_if_unreachable(broker.broker_id)
             self._stalled.update(broker.waiting)
             broker.waiting.clear()
             return
