@@ -1,17 +1,17 @@
-"""Compaction: small files of a lake into larger ones, and its manifests into one, while writers write and readers read.
+"""Compaction: joins small files of a lake into larger ones, and its manifests into one, while writers and readers go on.
 
     1. files of one partition and date that lie side by side in the log are joined, by tasks, up to about a size
     2. a base is published: from here on readers find the larger files, and open one manifest in the place of many
-    3. what nobody names any more is deleted, when it has been so for a while
+    3. files that no manifest names any longer are deleted after a delay
 
-Only neighbours are joined, so whoever reads the files one after another gets the records in the same order as before. A
-compaction that dies before its second step leaves whole files that nobody lists: the next one writes over them or deletes them.
+Only neighbours are joined, so reading the files one after another gives the records in the same order as before. A compaction
+that dies before its second step leaves files that no manifest lists: the next compaction overwrites or deletes them.
 
-What is deleted, and what never is:
+These are deleted:
 
-    manifests, bases   that a base stands for, when that base is older than `keep_s`: who began to read before it has ended
-    data files         that no manifest and no base names any more, older than `keep_s`, and below the end of their partition.
-                       What lies behind the end may belong to a batch that is being written, and is never touched
+    manifests, bases   that a base replaces, if that base is older than `keep_s`: readers that began before it have ended
+    data files         that no manifest and no base names, older than `keep_s`, and below the end of their partition. Files after
+                       the end may belong to a batch that is being written, and are never deleted
     temporary files    older than `keep_s`
 """
 
@@ -49,16 +49,16 @@ SCHEMA = "inputs array<string>, path string, count bigint, bytes bigint, crc32c 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What was done."""
+    """The result of a compaction."""
 
     files_before: int
     files_after: int
     joined: int
-    """Small files that are in larger ones now."""
+    """Number of small files that were joined."""
     manifests: int
-    """That one base stands for now, and did not before."""
+    """Number of manifests that the new base replaces."""
     deleted: int
-    """Files of any kind."""
+    """Number of deleted files of any kind."""
 
 
 def compact(
@@ -69,8 +69,8 @@ def compact(
     target_bytes: int = TARGET_BYTES,
     keep_s: float = KEEP_S,
 ) -> Compacted:
-    """Joins files that are smaller than half of `target_bytes`, of all topics where none is named. Raises LakeDamaged for a lake
-    that is damaged: nothing is touched then."""
+    """Joins files that are smaller than half of `target_bytes`, of these topics or of all. Raises LakeDamaged, and changes
+    nothing, if the lake is damaged."""
     folder = check(root)
     with folder.compacting():
         lake, base = read_manifest(folder.root), folder.base()
@@ -86,7 +86,7 @@ def compact(
 
 
 def check(root: str | os.PathLike[str]) -> Folder:
-    """Raises UsageError where there is no lake."""
+    """Raises UsageError if there is no lake in this folder."""
     folder = Folder(local_path(root))
     check_is_no_delta(folder.root, f"Delta joins small files itself, with OPTIMIZE delta.`{folder.root}`")
     if not folder.numbers():
@@ -109,7 +109,7 @@ def neighbours(files: Sequence[DataFile], target_bytes: int) -> list[tuple[DataF
 
 
 def replaced(files: Iterable[DataFile], larger: Mapping[tuple[str, ...], DataFile]) -> list[DataFile]:
-    """The larger ones in the place of those that are in them."""
+    """The list of files, with each larger file in place of the small ones that it contains."""
     gone = {path for inputs in larger for path in inputs}
     return [*(file for file in files if file.path not in gone), *larger.values()]
 
@@ -119,7 +119,7 @@ def replaced(files: Iterable[DataFile], larger: Mapping[tuple[str, ...], DataFil
 
 @dataclass(frozen=True, slots=True)
 class JoinFiles:
-    """A task: files whose rows follow one another, into one. Files with other columns (headers, or none) are kept apart."""
+    """A task that joins files whose rows follow one another. Files with other columns (headers, or none) are not joined."""
 
     root: Path
     files: tuple[DataFile, ...]
@@ -130,7 +130,7 @@ class JoinFiles:
 
         folder = Folder(self.root)
         for file in self.files:
-            folder.check(file, checksums=True)  # Damage is not to be made part of a file that looks whole.
+            folder.check(file, checksums=True)  # Damaged data must not become part of a file that looks whole.
         for _, run in groupby(self.files, key=lambda f: pyarrow.parquet.read_schema(self.root / f.path)):
             group = list(run)
             if len(group) > 1:
@@ -163,7 +163,7 @@ class JoinFiles:
 
 
 def _groups_of(root: Path, group: Sequence[DataFile], rows: int) -> Iterator[pyarrow.Table]:
-    """So many rows at a time, however they were cut before; memory holds no more."""
+    """Yields row groups of `rows` rows, however the files were cut; memory holds one group."""
     import pyarrow
     import pyarrow.parquet
 
@@ -188,7 +188,7 @@ def _arrow_schema() -> pyarrow.Schema:
 
 
 def _joined(spark: SparkSession, root: Path, groups: Sequence[tuple[DataFile, ...]]) -> dict[tuple[str, ...], DataFile]:
-    """Small files -> the larger one that has their rows."""
+    """Runs the tasks; returns the paths of the small files -> the larger file with their rows."""
     from strandline.pipeline.jobs.tasks import rows_of
 
     known = {file.path: file for group in groups for file in group}
@@ -197,7 +197,7 @@ def _joined(spark: SparkSession, root: Path, groups: Sequence[tuple[DataFile, ..
 
 
 def entry_of(row: Mapping[str, Any], known: Mapping[str, DataFile]) -> DataFile:
-    """Of a larger file, as its task tells it."""
+    """The manifest entry of a larger file, from the row that its task returned."""
     first, last = known[row["inputs"][0]], known[row["inputs"][-1]]
     told = {name: row[name] for name in ("path", "count", "bytes", "crc32c")}
     return DataFile(
@@ -209,7 +209,7 @@ def entry_of(row: Mapping[str, Any], known: Mapping[str, DataFile]) -> DataFile:
 
 
 def sweep(folder: Folder, keep_s: float) -> int:
-    """Deletes what nobody names any more. Returns how many files."""
+    """Deletes files that no manifest names any longer. Returns their number."""
     before = time.time() - keep_s
     deleted = sum(_delete(path) for path in _manifests_to_go(folder, before))
     named = {file.path for number in folder.numbers() for file in folder.manifest(number).files}
@@ -220,7 +220,7 @@ def sweep(folder: Folder, keep_s: float) -> int:
 
 
 def _manifests_to_go(folder: Folder, before: float) -> Iterator[Path]:
-    """Those that a base of old stands for. The manifest of its own number stays: writers begin at the newest one."""
+    """The manifests that an old base replaces, except the one with the base's number: writers begin at the newest manifest."""
     paths = [folder.root / MANIFESTS / name for name in folder.names()]
     old = [n for path in paths if (n := base_number(path.name)) is not None and path.stat().st_mtime <= before]
     for path in paths:
@@ -241,7 +241,7 @@ def _is_temporary(path: Path) -> bool:
 
 
 def _is_below(path: Path, ends: Mapping[TopicPartition, int]) -> bool:
-    """Whether it is one of ours, of offsets that no batch can bring any more."""
+    """Whether it is a data file of ours with offsets below the end of its partition, which no batch writes again."""
     found = file_place(path.name)
     return found is not None and found[0].topic == path.parent.parent.name and found[1] < ends.get(found[0], 0)
 

@@ -1,11 +1,10 @@
-"""Delta Lake beside Spark: the jars that a session needs, and what is wrong, in a sentence, when it has not got them.
+"""Delta Lake for Spark: the jars that a session needs, and errors that say what to do if they are missing or do not fit.
 
-    spark = delta_session("offload", "local[2]")              # or: your own, made with what `delta_conf()` says
+    spark = delta_session("offload", "local[2]")              # or your own session, created with the settings of `delta_conf()`
 
-Delta comes in two halves. `delta-spark` from PyPI (the extra `delta`) says which PySpark goes with it. The jars that
-do the work have its number, are made for one minor version of Spark, and are fetched by Spark from Maven Central at its first
-start. What a PySpark brings anyway is left out: 14 MB instead of 87. Where the jars lie in PySpark's own folder, nothing is
-fetched.
+Delta has two parts. `delta-spark` from PyPI (the extra `delta`) defines which PySpark it needs. The jars have the same version
+number, are built for one minor version of Spark, and Spark fetches them from Maven Central at its first start. Jars that PySpark
+has already are excluded: 14 MB instead of 87. If the jars lie in PySpark's own folder, nothing is fetched.
 """
 
 from __future__ import annotations
@@ -33,18 +32,19 @@ IN_EVERY_SPARK = (
     "org.apache.hadoop:*", "org.apache.parquet:*", "org.apache.logging.log4j:*", "org.slf4j:*", "com.fasterxml.jackson.core:*",
     "com.fasterxml.jackson.datatype:*", "com.google.code.findbugs:*", "commons-logging:*",
 )  # fmt: skip
-"""What Delta names besides: these are on Spark's path already, in the version that goes first."""
+"""Dependencies of Delta that every Spark already has in its path."""
 
 NO_CLASSES = "DATA_SOURCE_NOT_FOUND"
 NOT_CONFIGURED = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
 OTHER_VERSIONS = ("NoSuchMethodError", "NoSuchFieldError", "NoClassDefFoundError", "AbstractMethodError", "IncompatibleClass")
-"""What a JVM says when classes were made for others than those that are there."""
+"""Errors of a JVM whose classes were compiled for other versions of their dependencies."""
 
 _BOUND = re.compile(r"(<=|>=|<|>|==)\s*(\d+(?:\.\d+)*)")
 
 
 def delta_session(name: str, master: str = "local[*]", conf: Mapping[str, str] | None = None) -> SparkSession:
-    """As `spark_session`, with Delta. Where this process has a Spark already, it is that one, as it is."""
+    """A session like that of `spark_session`, with Delta. If this process has a session, it is returned unchanged. Raises
+    UsageError if Delta is not installed, does not fit, or Spark does not start with it."""
     from pyspark.errors import PySparkRuntimeError
 
     from strandline.pipeline.spark import spark_session
@@ -63,7 +63,8 @@ def delta_session(name: str, master: str = "local[*]", conf: Mapping[str, str] |
 
 
 def delta_conf() -> dict[str, str]:
-    """What a session needs for Delta, before it is started. Raises UsageError when what is installed does not go together."""
+    """The settings with which a session must be created to have Delta. Raises UsageError if delta-spark is not installed or does
+    not fit PySpark."""
     delta, spark = versions()
     if has_jars():
         return dict(IN_SESSION)
@@ -72,7 +73,7 @@ def delta_conf() -> dict[str, str]:
 
 
 def versions() -> tuple[str, str]:
-    """Of delta-spark and of PySpark."""
+    """The installed versions of delta-spark and PySpark. Raises UsageError if delta-spark is not installed."""
     spark = metadata.version("pyspark")
     try:
         delta = metadata.version("delta-spark")
@@ -84,7 +85,7 @@ def versions() -> tuple[str, str]:
 
 
 def check_versions(delta: str, wanted: str, spark: str) -> None:
-    """`wanted`: as delta-spark's package says it, "pyspark<=4.2.0,>=4.0.1". Raises UsageError when this PySpark is another."""
+    """Raises UsageError if this PySpark does not satisfy `wanted`, the requirement of delta-spark ("pyspark<=4.2.0,>=4.0.1")."""
     if not all(_holds(spark, sign, bound) for sign, bound in _BOUND.findall(wanted)):
         raise UsageError(
             f"delta-spark {delta} goes with {wanted}, and PySpark {spark} is installed: {INSTALL} brings two that fit"
@@ -92,19 +93,19 @@ def check_versions(delta: str, wanted: str, spark: str) -> None:
 
 
 def _holds(version: str, sign: str, bound: str) -> bool:
-    """Versions of Spark are numbers; what stands behind them (".dev0") counts for nothing here."""
+    """Whether a version satisfies a bound such as `>=4.0.1`. Suffixes such as ".dev0" are ignored."""
     here, there = ((*map(int, re.findall(r"\d+", text)[:3]), 0, 0)[:3] for text in (version, bound))
     return {"<=": here <= there, ">=": here >= there, "<": here < there, ">": here > there, "==": here == there}[sign]
 
 
 def coordinates(delta: str, spark: str) -> str:
-    """Of the jar, as Maven knows it."""
+    """The Maven coordinates of Delta's jar."""
     minor = ".".join(spark.split(".")[:2])
     return f"io.delta:delta-spark_{minor}_{SCALA}:{delta}"
 
 
 def has_jars() -> bool:
-    """Whether they lie where Spark has its own."""
+    """Whether Delta's jars lie in PySpark's folder of jars."""
     import pyspark
 
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
@@ -113,7 +114,7 @@ def has_jars() -> bool:
 
 @contextmanager
 def delta_errors() -> Iterator[None]:
-    """What a session without Delta, or with the wrong one, says to whoever uses it: as UsageError."""
+    """Turns the errors of a session without Delta, or with another version, into UsageError."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -128,7 +129,7 @@ def delta_errors() -> Iterator[None]:
 
 
 def sentence(error: str) -> str | None:
-    """What is to be done about an error that means that Delta is not there as it should be. None: it means something else."""
+    """Advice for an error of Spark that means that Delta is missing or does not fit; None for any other error."""
     made = "make it with strandline.pipeline.jobs.delta.delta_session, or with what delta_conf says"
     if NO_CLASSES in error:
         return f"this Spark session has no Delta: {made}, before any other session of this process"

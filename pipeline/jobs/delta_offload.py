@@ -1,18 +1,17 @@
-"""Offload into a Delta table. Delta's own sink writes; what is added here is where a checkpoint that is new begins.
+"""Offload into a Delta table. Delta's own sink writes; this module finds where a new checkpoint must begin.
 
     TABLE/_delta_log/                                         Delta's: which files count
     TABLE/topic=orders/date=2025-01-31/part-....parquet
     TABLE/_checkpoint/                                        Spark's
 
-A batch is one transaction of the table, which names the query and the batch: one that is run again is found to be there, and
-left out. Spark's checkpoint has the offsets of each batch. So each record is in the table once, as long as there is the
-checkpoint.
+A batch is one transaction of the table, which names the query and the batch, so Delta skips a batch that is run again. Spark's
+checkpoint has the offsets of each batch. So each record is in the table once, as long as the checkpoint exists.
 
-When it was lost, **the table itself says where to go on**: batches are whole or not there at all, so behind the last offset of a
-partition nothing is, and before it everything. A topic that was made anew has other records at these offsets. Therefore the
-last record of each partition must be the same in log and table, by its time; otherwise nothing is written.
+If the checkpoint is lost, **the table itself tells where to continue**: a batch is in the table as a whole or not at all, so the
+table has every record up to the last offset of a partition, and none after it. A recreated topic has other records at these
+offsets. So the last record of each partition must have the same timestamp in log and table; otherwise nothing is written.
 
-What this cannot see is another offload that is at work: appends to a Delta table pass each other.
+A second offload that runs at the same time is not detected: Delta accepts concurrent appends.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 PARTITIONED_BY = ("topic", "date")
 DATE = "date_from_unix_date(int((unix_micros(timestamp) - pmod(unix_micros(timestamp), 86400000000L)) div 86400000000L))"
-"""In UTC, whatever the session's time zone."""
+"""The date of a record in UTC, independent of the session's time zone."""
 NO_TABLE = {"PATH_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE"}
 STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy")
 
@@ -48,11 +47,11 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class Reached(NamedTuple):
-    """The last record of a partition that a table has."""
+    """The last record of a partition in the table."""
 
     offset: int
     us: int
-    """Its time, microseconds since the epoch."""
+    """Timestamp in microseconds since the epoch."""
 
 
 def writer(
@@ -62,8 +61,8 @@ def writer(
     source: Mapping[str, str],
     columns: tuple[str, ...],
 ) -> DataStreamWriter:
-    """A stream into the table, not yet started; `source` are the options to read with. Raises UsageError when log, table and
-    checkpoint do not go together."""
+    """A writer of a stream into the table, not started; `source` are the options of the source. Raises UsageError if log, table
+    and checkpoint do not fit together."""
     path = table_path(table)
     folder = table_path(checkpoint) if checkpoint else f"{path}/{CHECKPOINT}"
     with delta_errors():
@@ -82,7 +81,7 @@ def writer(
 
 
 def table_path(path: str | os.PathLike[str]) -> str:
-    """As Spark is to see it: whatever file system it knows."""
+    """The path or URL of the table for Spark, in any file system that Spark supports."""
     text = os.fspath(path).rstrip("/") or "/"
     return text if _URI.match(text) else str(Path(text).absolute())
 
@@ -98,7 +97,7 @@ def check_is_no_lake(table: str | os.PathLike[str]) -> None:
 
 
 def opened(spark: SparkSession, path: str, version: int | None = None) -> DataFrame | None:
-    """Its rows; None: there is no table."""
+    """The rows of the table; None if there is no table."""
     from pyspark.errors import AnalysisException
 
     reader = spark.read.format("delta")
@@ -115,7 +114,8 @@ def opened(spark: SparkSession, path: str, version: int | None = None) -> DataFr
 
 
 def newest(spark: SparkSession, path: str) -> DataFrame:
-    """Its rows as they are now, whatever is written while they are read. Raises UsageError when there is no table of ours."""
+    """The rows of the table's current version, unaffected by later writes. Raises UsageError if there is no table of an
+    offload."""
     with delta_errors():
         rows = opened(spark, path)
         if rows is None:
@@ -126,14 +126,14 @@ def newest(spark: SparkSession, path: str) -> DataFrame:
 
 
 def check_columns(path: str, rows: DataFrame) -> None:
-    """Raises UsageError for somebody else's table."""
+    """Raises UsageError if the table lacks a column that every offload writes."""
     missing = {"topic", "partition", "offset", "timestamp", "date"}.difference(rows.columns)
     if missing:
         raise UsageError(f"{path} is no table of an offload: it has no column {' and no '.join(sorted(missing))}")
 
 
 def has_batches(spark: SparkSession, folder: str) -> bool:
-    """Whether a folder of a checkpoint has something in it, wherever it lies."""
+    """Whether a folder of a checkpoint has files, in any file system."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -145,7 +145,7 @@ def has_batches(spark: SparkSession, folder: str) -> bool:
 
 
 def reached(rows: DataFrame, topics: list[str]) -> dict[TopicPartition, Reached]:
-    """Of these topics, by a look at every row's offset and time."""
+    """The last record of each partition of these topics, from the offset and time of every row."""
     from pyspark.sql import functions as f
 
     last = f.max(f.struct("offset", f.unix_micros("timestamp").alias("us"))).alias("last")
@@ -157,7 +157,7 @@ def reached(rows: DataFrame, topics: list[str]) -> dict[TopicPartition, Reached]
 
 
 def behind(spark: SparkSession, rows: DataFrame, source: Mapping[str, str]) -> dict[str, str]:
-    """The options to read with, so that a new checkpoint begins behind what the table has."""
+    """The options of the source with which a new checkpoint begins after the records in the table."""
     options = read_options(source, is_stream=True)
     view = ClusterView(options.client, options.subscription)
     places = view.partitions()
@@ -173,7 +173,7 @@ def behind(spark: SparkSession, rows: DataFrame, source: Mapping[str, str]) -> d
 
 
 def check_ends(there: Mapping[TopicPartition, Reached], ends: Mapping[TopicPartition, int]) -> None:
-    """Raises UsageError when a log is shorter than what the table has of it."""
+    """Raises UsageError if the table has records after the end of a log."""
     for place, last in sorted(there.items()):
         if place not in ends:
             raise UsageError(f"the table has records of {place}, and the topic has no such partition{_ANEW}")
@@ -182,7 +182,7 @@ def check_ends(there: Mapping[TopicPartition, Reached], ends: Mapping[TopicParti
 
 
 def check_times(there: Mapping[TopicPartition, Reached], in_log: Mapping[TopicPartition, int]) -> None:
-    """Raises UsageError when the last record of a partition is another in the log."""
+    """Raises UsageError if the log has another record at the last offset of a partition in the table."""
     for place, us in sorted(in_log.items()):
         last = there[place]
         if us != last.us:
@@ -190,13 +190,13 @@ def check_times(there: Mapping[TopicPartition, Reached], in_log: Mapping[TopicPa
             raise UsageError(f"offset {last.offset} of {place} {times}{_ANEW}")
 
 
-_ANEW = ": was the topic made anew? Begin another table, or give the old checkpoint"
+_ANEW = ": was the topic recreated? Begin another table, or give the old checkpoint"
 
 
 def times_in_log(
     spark: SparkSession, source: Mapping[str, str], offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """When the records at these offsets are from, in microseconds; what is not there any more is left out."""
+    """The timestamps of the records at these offsets, in microseconds; records that were deleted are left out."""
     if not offsets:
         return {}
     from pyspark.sql import functions as f
@@ -213,7 +213,7 @@ def times_in_log(
 
 
 def assign_json(places: Mapping[TopicPartition, int]) -> str:
-    """As the option `assign` wants it."""
+    """The partitions as JSON, in the form of the option `assign`."""
     of_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(places):
         of_topic.setdefault(topic, []).append(partition)

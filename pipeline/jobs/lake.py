@@ -1,4 +1,4 @@
-"""A lake: Parquet files of a log, and manifests that say which of them count. Pure.
+"""A lake: Parquet files with the records of topics, and manifests that list the valid files. Pure.
 
     ROOT/<topic>/date=YYYY-MM-DD/<topic>-<partition>-<first offset, 20 digits>-<last offset>.parquet
     ROOT/_manifest/<number, 20 digits>.json
@@ -6,8 +6,8 @@
     ROOT/_checkpoint/                                                       Spark's, of the offload that fills the lake
 
 A file holds records of one partition and one date (UTC), in the order of the log. Offsets in it may have gaps, as in the
-log. The name says which offsets, so a batch that is run again replaces its own files. A writer that dies leaves files that
-nobody asked for: **a file counts when a manifest lists it**, and a manifest is written at once for all files of a batch.
+log. The name contains the offsets, so a batch that is run again replaces its own files. A writer that dies leaves stray files:
+**a file counts only if a manifest lists it**, and one manifest lists all files of a batch.
 
     {"v": 1, "number": 7,
      "query": "4f...", "batch": 3,                            the micro-batch of Spark whose files these are
@@ -16,13 +16,12 @@ nobody asked for: **a file counts when a manifest lists it**, and a manifest is 
      "files": [{"path": "orders/date=...", "topic": "orders", "partition": 0, "date": "2025-01-31",
                 "first": 1200, "last": 1310, "count": 111, "bytes": 8731, "crc32c": 305419896}]}
 
-Manifests are numbered from 0 without a gap, and each names the ends of all before it (`after`): a manifest that was taken
-away, and a range that came twice, show. The newest one alone tells a writer where all partitions end and which batches are
-done.
+Manifests are numbered from 0 without a gap, and each names the ends of all before it (`after`): readers notice a missing manifest
+and a range that is listed twice. A writer needs only the newest manifest to know where partitions end and which batches are done.
 
 A compaction (`compact.py`) joins small files that lie side by side into larger ones, and writes a **base**: a manifest with
 `after` empty, that stands for all up to its number, lists the larger files in the place of the small ones, and ends where they
-end. Readers begin at the newest base. What it replaces stays for a day, for those who have begun to read.
+end. Readers begin at the newest base. The files that it replaces stay for a day, for readers that began before.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from strandline.protocol.errors import StrandlineError, UsageError
 VERSION = 1
 MANIFESTS, CHECKPOINT = "_manifest", "_checkpoint"
 Ends = dict[TopicPartition, int]
-"""Behind the last record of each partition."""
+"""The offset after the last record of each partition."""
 
 _FILE = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)-(?P<first>\d{20})-(?P<last>\d+)\.parquet")
 _MANIFEST = re.compile(r"(\d{20})\.json")
@@ -47,31 +46,31 @@ _BASE = re.compile(r"(\d{20})\.base\.json")
 
 
 class LakeDamaged(StrandlineError):
-    """What the manifests say does not hold together, or is not what lies in the folder."""
+    """The manifests contradict each other, or a listed file is missing or was changed."""
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
 def check_topic(topic: str) -> None:
-    """Raises UsageError for a name whose folder readers would pass over, or take for ours."""
+    """Raises UsageError for a topic whose folder readers would skip, or mistake for a folder of the lake itself."""
     if topic.startswith(("_", ".")):
-        raise UsageError(f"topic {topic} cannot go into a lake: readers pass over folders whose names begin with {topic[0]!r}")
+        raise UsageError(f"topic {topic} cannot go into a lake: readers skip folders whose names begin with {topic[0]!r}")
 
 
 def file_path(topic: str, partition: int, date: str, first: int, last: int) -> str:
-    """Relative to the lake's root."""
+    """The path of a data file, relative to the lake's root."""
     return f"{topic}/date={date}/{topic}-{partition}-{first:020}-{last}.parquet"
 
 
 def is_file_name(name: str, topic: str) -> bool:
-    """Whether a writer of ours may have given it, in the folder of this topic."""
+    """Whether the name is that of a data file of this topic."""
     match = _FILE.fullmatch(name)
     return match is not None and match["topic"] == topic
 
 
 def file_place(name: str) -> tuple[TopicPartition, int] | None:
-    """Partition and last offset, of a name that a writer of ours may have given."""
+    """Partition and last offset in the name of a data file; None for any other name."""
     match = _FILE.fullmatch(name)
     return (TopicPartition(match["topic"], int(match["partition"])), int(match["last"])) if match else None
 
@@ -108,10 +107,10 @@ class DataFile:
     first: int
     last: int
     count: int
-    """Records: at most `last - first + 1`."""
+    """Number of records, at most `last - first + 1`."""
     bytes: int
     crc32c: int
-    """Of the whole file."""
+    """CRC-32C of the whole file."""
 
     @property
     def place(self) -> TopicPartition:
@@ -122,7 +121,7 @@ class DataFile:
         return self.topic, self.partition, self.first
 
     def check(self) -> None:
-        """Raises LakeDamaged when it contradicts itself."""
+        """Raises LakeDamaged if the fields contradict each other."""
         if self.path != file_path(self.topic, self.partition, self.date, self.first, self.last):
             raise LakeDamaged(f"{self.path} is listed as offsets {self.first} to {self.last} of {self.place}, {self.date}")
         if not (0 <= self.first <= self.last and 0 < self.count <= self.last - self.first + 1):
@@ -140,7 +139,7 @@ class Manifest:
 
     @property
     def ends(self) -> Ends:
-        """With this manifest."""
+        """The ends of all partitions after this manifest."""
         ends = dict(self.after)
         for file in self.files:
             ends[file.place] = max(ends.get(file.place, 0), file.last + 1)
@@ -150,7 +149,7 @@ class Manifest:
         return self.committed.get(query, -1) >= batch
 
     def check(self) -> None:
-        """Raises LakeDamaged when an offset may be in it twice, or was there before."""
+        """Raises LakeDamaged if an offset may be listed twice, here or in the manifests before."""
         reached: dict[tuple[TopicPartition, str], int] = {}
         for file in sorted(self.files, key=lambda f: f.order):
             file.check()
@@ -161,7 +160,7 @@ class Manifest:
 
 
 def following(last: Manifest | None, query: str, batch: int, files: Iterable[DataFile]) -> Manifest:
-    """The manifest of a batch, behind the newest one. Raises UsageError when the lake has some of the offsets already."""
+    """The manifest of a batch that follows `last`. Raises UsageError if the lake has some of the offsets already."""
     after = {} if last is None else last.ends
     manifest = Manifest(
         number=0 if last is None else last.number + 1,
@@ -178,20 +177,20 @@ def following(last: Manifest | None, query: str, batch: int, files: Iterable[Dat
 
 
 def check_is_new(place: TopicPartition, first: int, ends: Ends) -> None:
-    """Raises UsageError when another query has brought it."""
+    """Raises UsageError if the lake already has this offset, from another query."""
     if first < (end := ends.get(place, 0)):
         raise UsageError(
             f"offset {first} of {place} comes into a lake that has this partition up to offset {end - 1}: was the checkpoint "
-            "of its offload lost, or was the topic made anew? Begin another lake, or give the old checkpoint"
+            "of its offload lost, or was the topic recreated? Begin another lake, or give the old checkpoint"
         )
 
 
 def based_on(newest: Manifest, files: Iterable[DataFile], ends: Ends) -> Manifest:
-    """A base that stands for everything up to the newest manifest. Raises LakeDamaged when it would say something else."""
+    """A base that replaces all manifests up to the newest. Raises LakeDamaged if its files would end at other offsets."""
     base = replace(newest, after={}, files=tuple(sorted(files, key=lambda f: f.order)))
     base.check()
     if base.ends != ends:
-        raise LakeDamaged(f"the base {base_name(base.number)} would end elsewhere than the manifests that it stands for")
+        raise LakeDamaged(f"the base {base_name(base.number)} would end at other offsets than the manifests that it replaces")
     return base
 
 
@@ -242,7 +241,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(name: str, data: bytes) -> Manifest:
-    """Raises LakeDamaged when these are not the bytes of a manifest with this name."""
+    """Parses a manifest. Raises LakeDamaged if the data is not a manifest with this name."""
     try:
         document = json.loads(data)
         version = document["v"]

@@ -1,7 +1,7 @@
 """A lake on a file system: `read_manifest` for readers, `Folder` for writers. No Spark, no pyarrow.
 
-Everything appears by a rename from a name that begins with a dot, which readers pass over, and is on the disk before it
-appears. Writers of manifests take turns by a lock on a file (`flock`: the system gives it back when a process dies).
+A file is written under a name that begins with a dot, which readers skip, and renamed when it is on the disk. Writers of
+manifests take turns with a file lock (`flock`: the system releases it when a process dies).
 
     for file in read_manifest("/lake").files:
         table = pyarrow.parquet.read_table(f"/lake/{file.path}")
@@ -45,19 +45,20 @@ _OTHER_SYSTEM = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """What a reader may trust."""
+    """The contents of a lake that a reader may rely on."""
 
     root: Path
     number: int
-    """Of the newest manifest; -1: there is none."""
+    """Number of the newest manifest; -1: there is none."""
     files: tuple[DataFile, ...]
-    """By topic, partition and first offset."""
+    """The valid files, by topic, partition and first offset."""
     ends: Ends
 
 
 def read_manifest(root: str | os.PathLike[str], *, checksums: bool = False) -> Lake:
-    """The files that count. Raises LakeDamaged on a gap or an overlap in the manifests, and when a file is not there or has
-    another size; with `checksums` also when it has other bytes, for which all of them are read."""
+    """The valid files of a lake. Raises LakeDamaged on a gap or an overlap in the manifests, and if a file is missing or has
+    another size. With `checksums`, every byte is read and a file with another CRC-32C is damaged, too. Raises UsageError if there
+    is no lake."""
     folder = Folder(local_path(root))
     check_is_no_delta(folder.root, "this reads lakes of Parquet files; a Delta table is read by any Spark with Delta")
     base = folder.base()
@@ -69,7 +70,7 @@ def read_manifest(root: str | os.PathLike[str], *, checksums: bool = False) -> L
 
 
 def local_path(root: str | os.PathLike[str]) -> Path:
-    """Raises UsageError where a lake cannot be: what it rests on is a rename that is seen as a whole."""
+    """The local path of a lake. Raises UsageError for a URL: a lake needs a file system with atomic renames."""
     text = os.fspath(root)
     if text.startswith("file://"):
         text = text.removeprefix("file://")
@@ -83,13 +84,13 @@ def is_delta(root: Path) -> bool:
 
 
 def check_is_no_delta(root: Path, advice: str) -> None:
-    """Raises UsageError for a Delta table: its files look like those of a lake, and only its own log says which of them count."""
+    """Raises UsageError for a Delta table: its files look like those of a lake, but only its own log says which are valid."""
     if is_delta(root):
         raise UsageError(f"{root} is a Delta table: {advice}")
 
 
 class Folder:
-    """One lake. Holds nothing but its path."""
+    """The folder of one lake. It holds only the path; every method reads the disk."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -98,21 +99,21 @@ class Folder:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def numbers(self, base: Manifest | None = None) -> list[int]:
-        """Of the manifests that are there, behind a base."""
+        """The numbers of the manifests after a base, sorted."""
         numbers = (number for name in self.names() if (number := manifest_number(name)) is not None)
         return sorted(number for number in numbers if base is None or number > base.number)
 
     def names(self) -> list[str]:
-        """In the folder of manifests."""
+        """The file names in the folder of manifests."""
         return os.listdir(self._manifests) if self._manifests.is_dir() else []
 
     def base(self) -> Manifest | None:
-        """The newest."""
+        """The newest base; None if there is none."""
         numbers = [number for name in self.names() if (number := base_number(name)) is not None]
         return self._read(base_name(max(numbers))) if numbers else None
 
     def every_base_file(self) -> Iterator[DataFile]:
-        """Of older bases, too: somebody may still read by one."""
+        """The files of all bases, older ones included: a reader may still use one."""
         for name in self.names():
             if base_number(name) is not None:
                 yield from self._read(name).files
@@ -139,7 +140,7 @@ class Folder:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def publish(self, query: str, batch: int, files: Iterable[DataFile]) -> Manifest | None:
-        """From here on these files count. None: they did before, this batch is run again."""
+        """Writes the manifest that makes these files valid. None if the batch was published before and is run again."""
         make_folders(self._manifests)
         with self._locked():
             last = self.newest()
@@ -152,7 +153,7 @@ class Folder:
         return manifest
 
     def publish_base(self, change: Callable[[tuple[DataFile, ...]], Iterable[DataFile]]) -> Manifest:
-        """From here on readers begin here: everything that is listed, changed as the caller wants."""
+        """Writes a base, at which readers begin from now on, with the listed files as `change` returns them."""
         with self._locked():
             base, newest = self.base(), self.newest()
             if newest is None:
@@ -165,7 +166,7 @@ class Folder:
 
     @contextmanager
     def compacting(self) -> Iterator[None]:
-        """One at a time. UsageError when another one is at work."""
+        """Holds the lock of compactions. Raises UsageError if another compaction holds it."""
         with alone(self._manifests / ".compacting", f"another compaction of {self.root} is at work"):
             yield
 
@@ -178,7 +179,7 @@ class Folder:
 
 @contextmanager
 def alone(path: Path, otherwise: str) -> Iterator[None]:
-    """For one process at a time, which holds this lock. UsageError, with that sentence, while another one does."""
+    """Holds a file lock. Raises UsageError with the text `otherwise` if another process holds it."""
     with open(path, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -189,7 +190,7 @@ def alone(path: Path, otherwise: str) -> Iterator[None]:
 
 @contextmanager
 def appearing(path: Path) -> Iterator[Path]:
-    """A name to write to; after it, `path` is there as a whole and on the disk. After an error nothing is."""
+    """Yields a temporary name to write to; afterwards renames it to `path`, synced to the disk. An error leaves no file."""
     new = temporary(path.parent)
     try:
         yield new
@@ -199,19 +200,19 @@ def appearing(path: Path) -> Iterator[Path]:
 
 
 def temporary(folder: Path) -> Path:
-    """A name that no reader takes and no other attempt has."""
+    """A unique name that readers skip."""
     return folder / f".{secrets.token_hex(8)}.new"
 
 
 def move(new: Path, path: Path) -> None:
-    """The bytes before the name, the name before whatever comes next."""
+    """Renames a file and syncs it: the data before the rename, and the rename before the method returns."""
     _sync(new)
     os.replace(new, path)
     _sync(path.parent)
 
 
 def make_folders(path: Path) -> None:
-    """With those above it; they outlive a crash of the machine."""
+    """Creates a folder and its parents, and syncs them to the disk."""
     if not path.is_dir():
         make_folders(path.parent)
         path.mkdir(exist_ok=True)
@@ -227,7 +228,7 @@ def _sync(path: Path) -> None:
 
 
 def checksum(path: Path) -> int:
-    """crc32c of a file."""
+    """CRC-32C of a file."""
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
             return 0

@@ -1,13 +1,13 @@
 """The sink of an offload: tasks write files, the driver lists them. A private data source, `strandline-lake`.
 
-Each task writes the files of its rows and hands their entries over as its commit message; `commit` makes them count, all at
-once, under the number that the batch has in its query. Spark runs a batch again when it does not know whether it was
-committed. Then there are two cases:
+Each task writes the files of its rows and sends their manifest entries as its commit message. `commit` publishes them in one
+manifest, under the batch number of the query. Spark runs a batch again if it does not know whether the batch was committed. Then
+there are two cases:
 
-    its manifest is not there    the tasks write the same names again, over what is left of the first time
-    its manifest is there        the tasks write nothing, and the commit finds that all is done
+    its manifest is missing      the tasks write files with the same names again and replace what the first run left
+    its manifest exists          the tasks write nothing, and the commit finds that the batch is published
 
-The names of Spark's local properties are its internals; the tests of the topic sink hold them down.
+The names of Spark's local properties are its internals; the tests of the topic sink check that they still exist.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAME = "strandline-lake"
 
 @dataclass(frozen=True, slots=True)
 class Landed(WriterCommitMessage):
-    """What one task wrote: entries, no rows."""
+    """The manifest entries of the files that one task wrote."""
 
     query: str
     files: tuple[DataFile, ...]
@@ -49,7 +49,7 @@ class LakeDataSource(DataSource):
 
 
 class LakeSink(DataSourceStreamArrowWriter):
-    """Pickled to each task, and made anew for the commit: what a commit needs is in the messages."""
+    """Spark pickles it to each task and creates another one for the commit, which gets all it needs from the messages."""
 
     def __init__(self, root: str, include_headers: bool) -> None:
         self._root, self._include_headers = root, include_headers
@@ -58,7 +58,7 @@ class LakeSink(DataSourceStreamArrowWriter):
         query, batch = _identity()
         newest = self._folder.newest()
         if newest is not None and newest.is_done(query, batch):
-            for _ in iterator:  # Spark wants its rows to be taken.
+            for _ in iterator:  # Spark requires that a task consumes its rows.
                 pass
             return Landed(query, ())
         return Landed(query, self._write_files(iterator, {} if newest is None else newest.ends))
@@ -70,7 +70,7 @@ class LakeSink(DataSourceStreamArrowWriter):
             self._folder.publish(landed[0].query, batchId, files)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing: files that no manifest lists do not count, and the batch that is run again replaces them."""
+        """Does nothing: files that no manifest lists are not valid, and the next run of the batch replaces them."""
 
     def _write_files(self, batches: Iterator[pyarrow.RecordBatch], ends: Ends) -> tuple[DataFile, ...]:
         from strandline.pipeline.jobs.lake_writer import LakeWriter
@@ -91,7 +91,7 @@ class LakeSink(DataSourceStreamArrowWriter):
 
 
 def _identity() -> tuple[str, int]:
-    """Which batch of which query this task belongs to."""
+    """The query and batch of this task."""
     context = TaskContext.get()
     query, batch = (context.getLocalProperty(name) if context else None for name in (QUERY_ID, BATCH_ID))
     if not query or not batch:

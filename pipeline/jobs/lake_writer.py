@@ -1,11 +1,11 @@
-"""Rows of a log into the files of a lake: one file for each partition and date that a task meets. Needs pyarrow.
+"""Writes rows of a log to the files of a lake: one file for each partition and date of a task. Needs pyarrow.
 
-Rows come in the order of the log, but their timestamps need not: around midnight two dates take turns. So the files of
-several dates are open at a time, at most `OPEN_MAX`; then the one that was written to longest ago is closed, and
-rows of its date that come later begin another file behind it.
+Rows arrive in the order of the log, but timestamps may be out of order: around midnight two dates alternate. So files of several
+dates are open at the same time, at most `OPEN_MAX`. Beyond that the least recently written file is closed, and later rows of its
+date begin another file.
 
-A file gets its name when it is closed, since only then its last offset is known. Row groups are cut by the number of rows,
-so the same rows make the same bytes; only rows so large that `GROUP_BYTES` comes first are cut where Spark's batches end.
+A file gets its name when it is closed, because only then its last offset is known. Row groups are cut by the number of rows, so
+equal rows give equal bytes; only if rows are so large that `GROUP_BYTES` is reached first, the group ends with Spark's batch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def file_schema(include_headers: bool) -> pyarrow.Schema:
 
 @dataclass(slots=True)
 class _OpenFile:
-    """Of one partition and date, under a temporary name."""
+    """A file of one partition and date that is being written under a temporary name."""
 
     path: Path
     writer: pyarrow.parquet.ParquetWriter
@@ -74,20 +74,20 @@ class _OpenFile:
         self.writer.close()
 
     def _write_group(self, rows: pyarrow.Table) -> None:
-        """In one piece: where Spark's batches ended must not show in the pages."""
+        """Writes a row group in one piece, so that the pages do not depend on Spark's batches."""
         self.writer.write_table(rows.combine_chunks())
 
 
 class LakeWriter:
-    """One attempt of one task."""
+    """Writes the rows of one attempt of one task."""
 
     def __init__(self, root: Path, include_headers: bool, ends: Ends) -> None:
         self._root = root
         self._schema = file_schema(include_headers)
         self._ends = ends
-        """Of the lake, before this batch."""
+        """The ends of the lake's partitions before this batch."""
         self._open: dict[_Key, _OpenFile] = {}
-        """The one that was written to last at the end."""
+        """Open files, the most recently written one last."""
         self._met: set[TopicPartition] = set()
         self._done: list[DataFile] = []
 
@@ -98,20 +98,20 @@ class LakeWriter:
             self._file((place, date), part).add(part)
 
     def finish(self) -> tuple[DataFile, ...]:
-        """The files, under their names."""
+        """Closes all files and returns their manifest entries."""
         for key in list(self._open):
             self._close(key)
         return tuple(sorted(self._done, key=lambda f: f.order))
 
     def abort(self) -> None:
-        """Nothing that is half-written stays, if we live."""
+        """Deletes the unfinished files."""
         for file in self._open.values():
             file.writer.close()
             file.path.unlink(missing_ok=True)
         self._open.clear()
 
     def _meet(self, place: TopicPartition, rows: pyarrow.Table) -> None:
-        """The first rows of a partition: nothing may be written over what the lake has."""
+        """Checks the first rows of a partition: the lake must not have these offsets yet."""
         if place not in self._met:
             check_topic(place.topic)
             check_is_new(place, rows["offset"][0].as_py(), self._ends)
@@ -149,7 +149,7 @@ class LakeWriter:
 
 
 def _parts(rows: pyarrow.Table) -> Iterator[tuple[TopicPartition, str, pyarrow.Table]]:
-    """By topic, partition and date; in each the order is kept."""
+    """Splits the rows by topic, partition and date; the order within each is kept."""
     keyed = rows.select(["topic", "partition"]).append_column("date", rows["timestamp"].cast(pyarrow.date32()))
     kinds = keyed.group_by(keyed.column_names, use_threads=False).aggregate([]).to_pylist()
     for kind in kinds:

@@ -169,7 +169,7 @@ def test_a_command_that_needs_delta_says_how_to_install_it(table: Path, words: l
 @pytest.mark.parametrize(
     ("ends", "told"),
     [
-        ({ORDERS: 40}, "the table has orders-0 up to offset 41, and its log ends at 40: was the topic made anew"),
+        ({ORDERS: 40}, "the table has orders-0 up to offset 41, and its log ends at 40: was the topic recreated"),
         ({ORDERS: 41}, "its log ends at 41"),
         ({}, "the table has records of orders-0, and the topic has no such partition"),
     ],

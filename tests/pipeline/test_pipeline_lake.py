@@ -218,7 +218,7 @@ def test_a_lake_is_a_folder() -> None:
 
 @pytest.mark.parametrize("topic", ["_manifest", ".hidden", "__transaction_state"])
 def test_topics_that_readers_would_pass_over_are_refused(tmp_path: Path, topic: str) -> None:
-    with pytest.raises(UsageError, match="readers pass over folders"):
+    with pytest.raises(UsageError, match="readers skip folders"):
         write(tmp_path, rows([0], topic=topic))
 
 

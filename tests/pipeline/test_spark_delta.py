@@ -256,10 +256,10 @@ def test_a_topic_that_was_made_anew_does_not_go_on_in_the_table_of_the_old_one(j
     log.run(anew())
     log.create_topic(topic, partitions=1)
     job.fill(topic, 0, 5)
-    with pytest.raises(UsageError, match=f"has {topic}-0 up to offset 9, and its log ends at 5: was the topic made anew?"):
+    with pytest.raises(UsageError, match=f"has {topic}-0 up to offset 9, and its log ends at 5: was the topic recreated?"):
         job.run(topic)
     job.fill(topic, 0, 50)
-    with pytest.raises(UsageError, match=f"offset 9 of {topic}-0 has the timestamp .* was the topic made anew?"):
+    with pytest.raises(UsageError, match=f"offset 9 of {topic}-0 has the timestamp .* was the topic recreated?"):
         job.run(topic)
     assert job.versions == before
 
