@@ -24,7 +24,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
@@ -214,9 +214,9 @@ def is_packed(path: str) -> bool:
 
 
 def open_log(path: str) -> IO[bytes]:
-    """Its bytes, unpacked."""
+    """The log's bytes, unpacked."""
     if path.endswith(".gz"):
-        return gzip.open(path)
+        return cast("IO[bytes]", gzip.open(path))
     return bz2.open(path) if path.endswith(".bz2") else open(path, "rb")
 
 
