@@ -1,11 +1,11 @@
-"""`strandline consume`: the records of a topic on standard output, as text of a chosen form or as JSON lines.
+"""`strandline consume`: prints the records of a topic, as text in a chosen format or as JSON lines.
 
 %t topic   %p partition   %o offset   %e leader epoch   %T timestamp in ms   %k key   %v value   %h headers   %% a percent
-sign; \\n, \\t and \\\\ are what they are elsewhere. Keys and values are written as the bytes that they are. In JSON, bytes that
-are not text are told apart from text (record_json.py).
+sign; \\n, \\t and \\\\ have their usual meaning. Keys and values are written as raw bytes. In JSON, bytes that are not text
+are distinguishable from text (record_json.py).
 
-Records go to standard output. What the command waits for, and where it cannot start as it was asked to, goes to standard
-error.
+Records go to standard output. Notes go to standard error: what the command waits for, and where it starts if the requested
+offset does not exist.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ app = new_app()
 
 POLL_MS = 500
 NAMED_MAX = 4
-"""Partitions that a note names; of more it gives the number."""
+"""At most this many partitions are named in a note; more are counted."""
 DEFAULT_FORMAT = r"%v\n"
 RecordWriter = Callable[["ConsumerRecord"], bytes]
 
 EXAMPLES = """\b
 Examples:
   strandline consume orders                       new records, until Ctrl-C
-  strandline consume orders --from beginning -e   all that is there
+  strandline consume orders --from beginning -e   all present records
   strandline consume orders --from -10 -e         the last 10 per partition
-  strandline consume orders --from @-5m --json    since 5 minutes ago, and on
+  strandline consume orders --from @-5m --json    since 5 minutes ago, and new ones
   strandline consume orders -o @2026-01-01T12:00 -n 1 -f '%p %o %k %v\\n'
 """
 
 
 class Job(NamedTuple):
-    """What was asked for."""
+    """The parsed options."""
 
     bootstrap: str
     topic: str
@@ -89,7 +89,7 @@ def consume(
         int | None, typer.Option("-n", "-c", "--count", metavar="N", help="Stop after N records.", min=1, show_default=False)
     ] = None,
     exit_at_end: Annotated[
-        bool, typer.Option("--exit-at-end", "-e", help="Stop where the topic ended when the command began.")
+        bool, typer.Option("--exit-at-end", "-e", help="Stop at the end that the topic had when the command started.")
     ] = False,
     partition: Annotated[int | None, typer.Option("--partition", "-p", metavar="N", help="Only this partition.", min=0)] = None,
     form: Annotated[
@@ -109,7 +109,7 @@ def consume(
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Print the records of a topic: new ones, until Ctrl-C, or those that are there."""
+    """Print the records of a topic: new ones until Ctrl-C, or the present ones."""
     name = topic_of("consume", topic, topic_option)
     if json and form not in (None, "json"):
         raise UsageError("--json and --format exclude each other: choose JSON, or a format of your own")
@@ -140,7 +140,7 @@ async def _consume(job: Job) -> None:
             raise UsageError(f"topic {job.topic} has no partition {job.partition}; it has {len(numbers)}")
         places = [TopicPartition(job.topic, p) for p in (sorted(numbers) if job.partition is None else [job.partition])]
         await consumer.assign(places)
-        consumer.pause(*places)  # or it would fetch from the beginning while we ask where to start
+        consumer.pause(*places)  # otherwise it would fetch from the beginning before the start is known
         async with while_waiting(f"the leaders of {_named(places)}, to learn where the log ends"):
             ends = await consumer.end_offsets(places)
             left = await _seek(consumer, job, places, ends)
@@ -161,7 +161,7 @@ def _named(places: list[TopicPartition]) -> str:
 async def _seek(
     consumer: Consumer, job: Job, places: list[TopicPartition], ends: dict[TopicPartition, int]
 ) -> set[TopicPartition]:
-    """Go to where reading starts; returns the partitions that have something to read before their present end."""
+    """Seek to the start; returns the partitions that have records between it and their present end."""
     first = await consumer.beginning_offsets(places)
     wanted = await _wanted(consumer, job.start, places, first, ends)
     left, outside = set(), []
@@ -184,7 +184,7 @@ async def _wanted(
     first: dict[TopicPartition, int],
     ends: dict[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """The offset that was asked for, by partition. It may lie outside the log."""
+    """Partition -> the requested offset, which can be outside the log."""
     if isinstance(start, Beginning):
         return first
     if isinstance(start, Offset):
@@ -210,7 +210,7 @@ def _held(first: int, end: int) -> str:
 
 
 async def _print(consumer: Consumer, job: Job, left: set[TopicPartition] | None, ends: dict[TopicPartition, int]) -> None:
-    """Until `job.records_max` records are written, or until nothing is `left` (None: for ever)."""
+    """Print records until `job.records_max` are written, or until no partition is `left` (None: no end)."""
     out = sys.stdout.buffer
     written, idle_s, has_noted = 0, 0.0, False
     while (left is None or left) and (job.records_max is None or written < job.records_max):
@@ -225,7 +225,7 @@ async def _print(consumer: Consumer, job: Job, left: set[TopicPartition] | None,
         out.flush()
         idle_s = 0 if polled else idle_s + POLL_MS / 1000
         if not polled and interrupts.is_closed(1):
-            return  # the reader has read enough, and need not wait for the next record
+            return  # the reader has closed the pipe: do not wait for the next record
         if not polled and not has_noted and (left is None or idle_s >= PATIENCE_S):
             has_noted = True
             note(_waits_for(consumer, job, written, left))
@@ -264,7 +264,7 @@ _FIELDS: dict[str, RecordWriter] = {
 
 
 def formatter(form: str) -> RecordWriter:
-    """A function that writes a record in this form; `UsageError` for a field that does not exist."""
+    """A function that renders a record in this format. Raises UsageError for an unknown field."""
     parts: list[bytes | RecordWriter] = []
     characters = iter(form)
     for c in characters:

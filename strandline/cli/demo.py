@@ -1,4 +1,4 @@
-"""`strandline demo`: the main job on real input, with a table and a last line."""
+"""`strandline demo`: runs `strandline.demo`, and prints its result as a table and a line."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ app = new_app()
 
 @app.command()
 def demo(
-    data: Annotated[str | None, typer.Option(metavar="DIR", help="Keep the cluster's files here.")] = None,
-    lines: Annotated[int | None, typer.Option(help="Stop after about so many lines, for a quick look.", min=1)] = None,
+    data: Annotated[str | None, typer.Option(metavar="DIR", help="Keep the cluster's files in this folder.")] = None,
+    lines: Annotated[int | None, typer.Option(help="Stop after about this many lines, for a quick look.", min=1)] = None,
     json: Json = False,
 ) -> None:
-    """Send Python's standard library line by line through a cluster, kill its leader and its controller, and check that
-    nothing that was acknowledged is lost, doubled or reordered. Exit code 0 only if all is well."""
+    """Send Python's standard library line by line through a cluster, kill a leader and the active controller, and check
+    that no acknowledged record is lost, doubled or reordered. Exit code 0 only if that holds."""
     from strandline.demo import run_demo
 
     def say(text: str) -> None:

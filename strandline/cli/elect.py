@@ -1,4 +1,4 @@
-"""`strandline elect`: make the preferred replica the leader again."""
+"""`strandline elect`: makes the preferred replica the leader again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def elect(
     from strandline.protocol.errors import ErrorCode
 
     if not preferred:
-        raise UsageError("say which election: --preferred")
+        raise UsageError("the kind of election is missing: --preferred")
     result, leader = run(_elect(bootstrap, topic, partition))
     already = result.code == ErrorCode.ELECTION_NOT_NEEDED
     if result.code != ErrorCode.NONE and not already:

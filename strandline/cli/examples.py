@@ -1,6 +1,6 @@
-"""An example for each command, in one place: they are read together, and a test parses every one of them.
+"""An example of each command, for the end of its help. A test parses every one of them.
 
-A command that has an epilog of its own keeps it.
+A command with an epilog of its own keeps it.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "broker": ("strandline broker --config broker-1.toml --set broker.rack=a",),
     "controller": ("strandline controller --config controller-101.toml",),
 }
-"""The command's words -> lines to type."""
+"""The command's words -> command lines."""
 
 
 def epilog(path: str) -> str | None:
-    """What a command's help ends with. The mark keeps the lines as they are."""
+    """The end of a command's help. The mark `\\b` keeps its line breaks."""
     lines = EXAMPLES.get(path)
     return (
         None

@@ -1,8 +1,8 @@
-"""`strandline health`: one question, answered by the exit code. Without a target it is asked by `probe.py` alone, without
-this module; here are the two that speak the protocol.
+"""`strandline health`: checks a broker or the whole cluster over the protocol. The exit code is the answer. Without a
+target the check uses HTTP, and `probe.py` does it without this module.
 
-A broker is asked for its own picture of the cluster: whether it is unfenced in it, and knows an active controller. The
-cluster is asked through any broker: every broker, the controller, and every partition.
+A broker is healthy if it is unfenced in its own metadata and knows an active controller. The check of the cluster asks any
+broker about every broker, the controller, and every partition.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 
 app = new_app()
 
-PARTITIONS_TOLD = 10
-"""So many troubled partitions of a kind are named; the rest is counted."""
+PARTITIONS_NAMED_MAX = 10
+"""At most this many partitions are named per kind of problem; the others are counted."""
 
 
-Broker = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Ask this broker, by its client or HTTP address.")]
-Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for the answer.", min=0.001, max=86_400)]
+Broker = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Check the broker at this client or HTTP address.")]
+Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="Time to wait for the answer.", min=0.001, max=86_400)]
 
 
 @app.command()
 def health(
     broker: Broker = None,
-    cluster: Annotated[bool, typer.Option("--cluster", help="Ask about the whole cluster, by --bootstrap.")] = False,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Check the whole cluster, at --bootstrap.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = 2,
     json: Json = False,
 ) -> None:
-    """Say whether a node, or the whole cluster, is healthy: exit code 0, or 3 when it is not or cannot be reached.
+    """Check whether a node or the whole cluster is healthy: exit code 0, or 3 if it is not or cannot be reached.
 
-    Without options this node is asked over HTTP, at STRANDLINE_HTTP_LISTENER or 127.0.0.1:8092.
+    Without options, the command checks the node at STRANDLINE_HTTP_LISTENER (default: 127.0.0.1:8092) over HTTP.
     """
     if broker is not None and cluster:
-        raise UsageError("--broker asks about one broker and --cluster about all; give one of them")
+        raise UsageError("--broker checks one broker and --cluster all of them; give only one of the two")
     logs.silence()
     if cluster:
         verdict = run(_ask_cluster(bootstrap, timeout))
@@ -89,7 +89,7 @@ async def _ask_broker(host: str, port: int, timeout_s: float) -> Verdict:
     except (BrokerError, PeerError) as e:
         if connection is None:
             return Verdict(False, address, [getattr(e, "message", None) or str(e)])
-        # It listens, and does not speak the protocol: it may be an HTTP address.
+        # It accepts connections but does not speak the protocol: it may be an HTTP address.
         return await asyncio.to_thread(probe.ask_node, address, timeout_s)
     finally:
         if connection is not None:
@@ -150,7 +150,8 @@ def _is_troubled(topic: TopicDescription) -> bool:
 def judge_cluster(
     target: str, cluster: ClusterDescription, topics: Iterable[TopicDescription], min_isr: Mapping[str, int]
 ) -> Verdict:
-    """Pure: what was described, as a verdict. `min_isr`: of the topics with a partition that is not whole."""
+    """The verdict on a description of the cluster. `min_isr`: min.insync.replicas of each topic with a partition that is
+    under-replicated or offline. No I/O."""
     partitions = [(topic.name, p) for topic in topics for p in topic.partitions]
     offline = [key for key in partitions if key[1].leader_id < 0]
     below = [(t, p) for t, p in partitions if len(p.isr) < min(min_isr.get(t, 1), len(p.replicas))]
@@ -159,7 +160,7 @@ def judge_cluster(
     problems = [
         *([] if cluster.controller_id >= 0 else ["no controller is active"]),
         *(_about_broker(b) for b in cluster.brokers if b.is_fenced or b.in_controlled_shutdown),
-        # A partition is told of once, with the worst that is to be said of it.
+        # Each partition is named once, with its worst problem.
         *_about(offline, "offline: it has no leader"),
         *_about([key for key in below if key not in offline], "under its min.insync.replicas"),
         *_about([key for key in under if key not in below and key not in offline], "under-replicated"),
@@ -187,9 +188,9 @@ def _about_broker(broker: BrokerDescription) -> str:
 def _about(found: list[tuple[str, PartitionDescription]], what: str) -> list[str]:
     lines = [
         f"partition {topic}-{p.partition} is {what} (replicas {_list(p.replicas)}, in sync {_list(p.isr)})"
-        for topic, p in found[:PARTITIONS_TOLD]
+        for topic, p in found[:PARTITIONS_NAMED_MAX]
     ]
-    more = len(found) - PARTITIONS_TOLD
+    more = len(found) - PARTITIONS_NAMED_MAX
     if more > 0:
         lines.append(f"{_count(more, 'more partition')} {'is' if more == 1 else 'are'} {what}")
     return lines

@@ -1,8 +1,8 @@
 """Ctrl-C: one mechanism for all commands, from the first line of `main` to the last.
 
-A SIGINT ends a command within about a second with exit code 130 and without a traceback. How, depends on what it interrupts:
+A SIGINT ends a command within about a second with exit code 130 and without a traceback. The way depends on the moment:
 
-    nothing to clean up    the process exits at once: while it imports, reads its options, prints, or runs plain code
+    nothing to clean up    the process exits at once: during imports, parsing of options, printing, plain code
     `unwinding()`          KeyboardInterrupt is raised, so that `with` and `finally` of the command run
     `cancelling(task)`     the task is cancelled; the event loop goes on until the task has closed what it holds
     `exiting_after(f)`     `f` is called, then the process exits: for a library that would print the KeyboardInterrupt
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 EXIT_CODE = 130
 GRACE_S = 2.0
-"""What a client gets to say what it has done; it needs about a second at most."""
+"""Time for a client to report what it has done; it needs about a second at most."""
 PROCESSES_GRACE_S = 20.0
-"""What a command gets that has started processes and stops them in order."""
+"""Time for a command to stop the processes that it has started."""
 AT_ONCE = "stopping (Ctrl-C again: at once)"
 
 
@@ -42,14 +42,14 @@ class _Cleanup(NamedTuple):
 
 
 _cleanups: list[_Cleanup] = []
-"""What the next SIGINT starts: the last of these. Empty: there is nothing to clean up."""
+"""The cleanups in effect, innermost last: the next SIGINT starts the last one. If empty, the process exits at once."""
 _started: list[_Cleanup] = []
-"""The cleanup that a SIGINT has started; a process has one at most."""
+"""The cleanup that a SIGINT has started; at most one per process."""
 
 
 def install() -> None:
     """Handle SIGINT in this process."""
-    # After its exit functions Python resets signal handlers, and a SIGALRM would kill the process with another exit code.
+    # Python resets signal handlers after the exit functions. A SIGALRM would then kill the process with another exit code.
     atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, _on_end_of_grace)
     signal.signal(signal.SIGINT, _on_sigint)
@@ -57,8 +57,7 @@ def install() -> None:
 
 @contextmanager
 def kept_from_libraries() -> Iterator[None]:
-    """While this holds, a library that wants SIGINT for a function of its own does not get it. A child process may still
-    have the signal ignored."""
+    """Inside this block, a library cannot install its own handler of SIGINT. It can still ignore the signal for a child."""
     set_handler = signal.signal
 
     def refuse(number: int, handler: Any) -> Any:
@@ -79,7 +78,7 @@ def was_interrupted() -> bool:
 
 @contextmanager
 def unwinding(grace_s: float = GRACE_S) -> Iterator[None]:
-    """While this holds, a SIGINT raises KeyboardInterrupt: for plain code that leaves something behind."""
+    """Inside this block, a SIGINT raises KeyboardInterrupt: for plain code that has something to clean up."""
     with _cleaning_up(_Cleanup(_raise, grace_s, None)):
         yield
 
@@ -88,14 +87,14 @@ def unwinding(grace_s: float = GRACE_S) -> Iterator[None]:
 def cancelling(
     task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, grace_s: float = GRACE_S, note: str | None = None
 ) -> Iterator[None]:
-    """While this holds, a SIGINT cancels the task, and prints the note for a task that takes its time."""
+    """Inside this block, a SIGINT cancels the task, and prints the note if there is one."""
     with _cleaning_up(_Cleanup(lambda: loop.call_soon_threadsafe(task.cancel), grace_s, note)):
         yield
 
 
 @contextmanager
 def exiting_after(action: Callable[[], object]) -> Iterator[None]:
-    """While this holds, a SIGINT calls `action` and exits."""
+    """Inside this block, a SIGINT calls `action` and exits."""
 
     def run() -> None:
         try:
@@ -135,12 +134,12 @@ def _on_end_of_grace(number: int, frame: object) -> None:
 def _raise() -> None:
     import warnings
 
-    warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that the loop has not come to yet
+    warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that was never started
     raise KeyboardInterrupt
 
 
 def _end_the_line() -> None:
-    """The terminal has printed ^C; what follows belongs into the next line."""
+    """Start a new line after the ^C that the terminal has printed."""
     try:
         if os.isatty(2):
             _write("\n")
@@ -149,7 +148,7 @@ def _end_the_line() -> None:
 
 
 def _write(text: str) -> None:
-    """Past the buffer of `sys.stderr`, which the interrupted code may be writing to."""
+    """Write to the descriptor directly, because the interrupted code may hold the buffer of `sys.stderr`."""
     try:
         os.write(2, text.encode())
     except OSError:
@@ -157,7 +156,8 @@ def _write(text: str) -> None:
 
 
 def open_standard_streams() -> None:
-    """Where a shell has closed a standard stream (`>&-`), its number would be given to the next file or socket."""
+    """Open /dev/null for each standard stream that the shell has closed (`>&-`). Otherwise the next file or socket would
+    receive its number."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
@@ -170,7 +170,7 @@ def open_standard_streams() -> None:
 
 
 def leave(code: int) -> None:
-    """Exit, with nothing left in the buffers that could fail after this."""
+    """Flush the standard streams and exit with this code."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -180,14 +180,14 @@ def leave(code: int) -> None:
 
 
 def _discard(descriptor: int) -> None:
-    """Python flushes its streams once more at exit, and would complain that nothing can be written."""
+    """Redirect a broken stream to /dev/null, because Python flushes it once more at exit and would report the failure."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
 
 
 def is_closed(descriptor: int) -> bool:
-    """Has the process at the other end of this pipe or terminal gone (`| head`)? The other end of a file never goes."""
+    """Has the other end of this pipe or terminal been closed (`| head`)? False for a file."""
     import select
 
     poll = select.poll()

@@ -1,4 +1,4 @@
-"""`strandline log dump`: the batches of a segment, straight from the file. No cluster is needed."""
+"""`strandline log dump`: prints the batches of a segment file. It needs no cluster."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from strandline.cli.common import ERROR, Json, new_app, note, print_json
 if TYPE_CHECKING:
     from strandline.protocol.records.batch import BatchHeader
 
-app = new_app("Look inside the files of a log.")
+app = new_app("Print the batches in a log's files.")
 
 
 @app.callback()
 def _group() -> None:
-    """Look inside the files of a log."""
+    """Print the batches in a log's files."""
 
 
 @app.command()
@@ -27,7 +27,7 @@ def dump(
     records: Annotated[bool, typer.Option("--records", help="Print each record of each batch too.")] = False,
     json: Json = False,
 ) -> None:
-    """Print the batches of a segment: offsets, epoch, producer, checksum. Exit code 1 when a batch is torn or damaged."""
+    """Print the batches of a segment: offsets, epoch, producer, checksum. Exit code 1 if a batch is torn or damaged."""
     with open(file, "rb") as opened:
         empty = not opened.seek(0, 2)
         data = b"" if empty else mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
@@ -52,7 +52,7 @@ def dump(
 
 
 def _batches(view: memoryview) -> Iterator[tuple[int, BatchHeader | None, str]]:
-    """Position and header of each batch; at last, if the end is torn, its position and what is wrong with it."""
+    """Position and header of each batch. If the end is torn, the last item is its position, None, and the reason."""
     from strandline.protocol.errors import BrokerError
     from strandline.protocol.records.batch import read_header
 
@@ -114,7 +114,7 @@ def _records(view: memoryview, position: int, header: BatchHeader) -> Iterator[d
 
 
 def _text(value: bytes | None) -> str | None:
-    """Bytes for a reader; what is not UTF-8 shows as escapes and stays distinguishable."""
+    """Bytes as text; bytes that are not UTF-8 become escapes."""
     return None if value is None else value.decode("utf-8", "backslashreplace")
 
 

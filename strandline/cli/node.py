@@ -1,4 +1,4 @@
-"""`strandline node`: acts on a node of a cluster that `strandline up` runs."""
+"""`strandline node`: lists, kills, stops, pauses, resumes and starts the nodes of a cluster that `strandline up` runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.cli.common import Json, Wide, new_app, note, print_json, print_t
 app = new_app("List, kill, stop, pause, resume or start a node of a local cluster.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="For example broker-1 or controller-101.")]
-Data = Annotated[str | None, typer.Option("--data", metavar="DIR", help="The cluster's folder; needed only when several run.")]
+Data = Annotated[str | None, typer.Option("--data", metavar="DIR", help="The cluster's folder; needed only if several run.")]
 
 DONE = {
     "kill": "killed (SIGKILL)",
@@ -41,19 +41,19 @@ def list_(data: Data = None, wide: Wide = False, json: Json = False) -> None:
 
 @app.command()
 def kill(name: Name, data: Data = None, json: Json = False) -> None:
-    """Kill a node with SIGKILL: no last word, as in a crash."""
+    """Kill a node with SIGKILL, as in a crash."""
     _act("kill", name, data, json)
 
 
 @app.command()
 def stop(name: Name, data: Data = None, json: Json = False) -> None:
-    """Stop a node in order with SIGTERM and wait for its end."""
+    """Stop a node cleanly with SIGTERM, and wait for its end."""
     _act("stop", name, data, json)
 
 
 @app.command()
 def pause(name: Name, data: Data = None, json: Json = False) -> None:
-    """Pause a node with SIGSTOP: it is there, and does nothing."""
+    """Pause a node with SIGSTOP: its connections stay open, and it does not respond."""
     _act("pause", name, data, json)
 
 

@@ -1,5 +1,5 @@
-"""Asks one node over HTTP whether it is ready. This is what a container's health check runs every second or two, so it is
-a socket and a few lines of HTTP/1.0, in the standard library's lightest modules: no asyncio, no typer, no HTTP client.
+"""Asks one node over HTTP whether it is ready. A container's health check runs this every second or two, so it is a socket
+and a few lines of HTTP/1.0: no asyncio, no typer, no HTTP client.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class Question(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What `--json` prints, whatever was asked."""
+    """The result of any health check, as `--json` prints it."""
 
     healthy: bool
     target: str
-    """The address that was asked."""
+    """The address that was checked."""
     problems: list[str]
     """Sentences; empty when healthy."""
     facts: Mapping[str, Any] = MappingProxyType({})
-    """What else was learned, under stable keys."""
+    """Further facts, under stable keys."""
     summary: str = ""
-    """The good news in a sentence."""
+    """One sentence, if healthy."""
 
 
 def parse(words: Sequence[str]) -> Question | None:
-    """The question of `strandline health` without a target; None for anything else."""
+    """The options of `strandline health` without a target; None for any other command line."""
     as_json, timeout_s = False, DEFAULT_TIMEOUT_S
     rest = list(words)
     while rest:
@@ -67,7 +67,7 @@ def run(question: Question) -> int:
 
 
 def ask_own_node(listener: str | None, timeout_s: float) -> Verdict:
-    """The node of this container, or machine. Where nothing said so, who finds nobody hears why it was asked there."""
+    """Check the node of this container or machine. If the address is the default, a problem says so."""
     verdict = ask_node(own_address(listener), timeout_s)
     if listener is not None or verdict.healthy or verdict.facts:
         return verdict
@@ -76,7 +76,7 @@ def ask_own_node(listener: str | None, timeout_s: float) -> Verdict:
 
 
 def own_address(listener: str | None) -> str:
-    """Where the node of this container, or machine, answers; `UsageError` when it does not."""
+    """The HTTP address of the node of this container or machine. Raises UsageError if it serves no HTTP."""
     if listener is None:
         return DEFAULT_ADDRESS
     if not listener.strip():
@@ -98,7 +98,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def ask_node(address: str, timeout_s: float) -> Verdict:
-    """Whether the node with this HTTP address is ready. Never raises: a node that does not answer is not healthy."""
+    """Check whether the node at this HTTP address is ready. Never raises: a node that does not answer is not healthy."""
     try:
         _, body = get(address, "/health/ready", timeout_s)
         return judge_node(address, json.loads(body))
@@ -114,14 +114,14 @@ def ask_node(address: str, timeout_s: float) -> Verdict:
 
 
 def judge_node(address: str, answer: dict[str, Any]) -> Verdict:
-    """A node's own answer about its readiness, as a verdict."""
+    """The verdict in a node's answer to `/health/ready`."""
     node, ready = str(answer["node"]), answer["status"] == "ready"
     problems = [f"{node} is not ready: {check['name']}: {check['detail']}" for check in answer["checks"] if not check["ok"]]
     return Verdict(ready, address, problems, answer, f"{node} is ready")
 
 
 def get(address: str, path: str, timeout_s: float) -> tuple[int, bytes]:
-    """Status and body. `OSError` (also `TimeoutError`) when there is no answer, `ValueError` when it is not HTTP."""
+    """GET a page: status and body. Raises OSError (or TimeoutError) without an answer, ValueError if it is not HTTP."""
     deadline = time.monotonic() + timeout_s
     host, port = split_address(address, "an address")
     with socket.create_connection((host, port), timeout_s) as connection:
@@ -141,7 +141,7 @@ def get(address: str, path: str, timeout_s: float) -> tuple[int, bytes]:
 
 
 def tell(verdict: Verdict, *, as_json: bool) -> int:
-    """Print it; the exit code."""
+    """Print the verdict; returns the exit code."""
     if as_json:
         judged = {"healthy": verdict.healthy, "target": verdict.target, "problems": verdict.problems}
         print(json.dumps({**judged, **verdict.facts}, ensure_ascii=False))

@@ -1,7 +1,7 @@
-"""`strandline produce`: each line of standard input becomes a record, and is sent as soon as it is there.
+"""`strandline produce`: sends each line of standard input as a record, as soon as it is read.
 
-However the command ends, it says what became of the lines: how many were acknowledged, how many were not, and which is the
-first of those. A record that was sent and not acknowledged may be in the log all the same.
+However the command ends, it reports how many lines were acknowledged, how many were not, and the first of the latter. A
+record that was sent but not acknowledged can still be in the log.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ app = new_app()
 
 MAX_REQUEST_SIZE = 1_048_576
 JSON_FACTOR = 8
-"""A line of JSON is at most so many times as long as its record: a byte may be written as \\u0000."""
+"""A line of JSON is at most this many times as long as its record, because a byte can be written as \\u0000."""
 LAST_CHANCE_MS = 500
-"""How long an interrupted command waits for acknowledgements that are under way."""
+"""How long an interrupted command waits for outstanding acknowledgements."""
 STALLED_S = 5.0
 """A line that is not acknowledged after this long is noted."""
 
@@ -63,7 +63,7 @@ class Acks(StrEnum):
 
 
 class Row(NamedTuple):
-    """A record that a line makes."""
+    """The record of one line."""
 
     value: bytes | None
     key: bytes | None = None
@@ -73,14 +73,14 @@ class Row(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What was asked for."""
+    """The parsed options."""
 
     bootstrap: str
     topic: str
     acks: Literal["all", 0, 1]
     max_request_size: int
     to_row: Callable[[bytes], Row] | None
-    """None: the line is the value, and there is nothing else."""
+    """None if the line is the value, and the record has nothing else."""
     skips_empty: bool
     line_bytes_max: int
 
@@ -93,7 +93,10 @@ def produce(
     key_separator: Annotated[
         str | None,
         typer.Option(
-            "--key-separator", "-K", metavar="TEXT", help=r"The key ends here; a line without it has no key. \t is a tab."
+            "--key-separator",
+            "-K",
+            metavar="TEXT",
+            help=r"Text between key and value in a line; a line without it has no key. \t is a tab.",
         ),
     ] = None,
     headers: Annotated[
@@ -109,14 +112,16 @@ def produce(
     ignore_partition: Annotated[
         bool, typer.Option("--ignore-partition", help="With --json: the key chooses the partition, not the line.")
     ] = False,
-    acks: Annotated[Acks, typer.Option(metavar="all|1|0", help="Which replicas acknowledge a record.")] = Acks.all,
+    acks: Annotated[
+        Acks, typer.Option(metavar="all|1|0", help="Replicas that acknowledge a record: all in-sync, the leader, or none.")
+    ] = Acks.all,
     max_request_size: Annotated[
         int, typer.Option(metavar="BYTES", help="The largest record; the topic's max.message.bytes limits it, too.", min=1024)
     ] = MAX_REQUEST_SIZE,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Send each line of standard input as a record. Ends when the last one is acknowledged; Ctrl-C ends it at once and says
-    what was acknowledged."""
+    """Send each line of standard input as a record. The command ends when the last one is acknowledged; Ctrl-C ends it at
+    once, and it reports what was acknowledged."""
     name = topic_of("produce", topic, topic_option)
     _check_together(key, key_separator, headers, partition, json, ignore_partition)
     to_row: Callable[[bytes], Row] | None
@@ -156,7 +161,7 @@ def _check_together(
         if json and value:
             raise UsageError(f"{option} and --json exclude each other: a line of JSON has its key and headers in it")
     if ignore_partition and not json:
-        raise UsageError("--ignore-partition is for --json: a line of text names no partition")
+        raise UsageError("--ignore-partition needs --json: a line of text names no partition")
     if ignore_partition and partition is not None:
         raise UsageError("--partition and --ignore-partition exclude each other: choose the partition, or let the key choose")
 
@@ -208,17 +213,17 @@ def _json_rows(partition: int | None, ignore_partition: bool) -> Callable[[bytes
 
 
 class Delivery:
-    """What became of the lines. Receipts are settled in the order of the lines, each as soon as those before it are."""
+    """The outcomes of the lines. Receipts are settled in the order of the lines."""
 
     def __init__(self, producer: Producer, acks: Literal["all", 0, 1]) -> None:
         self._producer = producer
         self._acks = acks
         self._waiting: deque[tuple[int, Receipt]] = deque()
-        """Line number and receipt of each record that is not settled, the oldest first."""
+        """Line number and receipt of each unsettled record, oldest first."""
         self._is_complete = False
         self._changed = asyncio.Event()
         self._is_idle = False
-        """`settle` waits for `_changed`."""
+        """True while `settle` waits for `_changed`."""
         self._settled = 0
         self.sent = 0
 
@@ -230,12 +235,12 @@ class Delivery:
             self._changed.set()
 
     def complete(self) -> None:
-        """There are no more lines."""
+        """Note the end of the input."""
         self._is_complete = True
         self._changed.set()
 
     async def settle(self) -> None:
-        """Returns when every record is acknowledged, after `complete`; raises the first error of a record."""
+        """Wait until every record is acknowledged and `complete` was called. Raises the first error of a record."""
         while True:
             while self._waiting:
                 await self._waiting[0][1]
@@ -248,7 +253,7 @@ class Delivery:
             await self._changed.wait()
 
     async def note_stalls(self) -> None:
-        """Says once per stall which line waits, and what for."""
+        """Print a note once per stall: the line that waits, and the reason."""
         noted = 0
         while True:
             oldest = self._waiting[0][0] if self._waiting else 0
@@ -256,10 +261,10 @@ class Delivery:
             if self._waiting and self._waiting[0][0] == oldest != noted:
                 noted = oldest
                 reason = self._producer.health().get("last_error") or "the leader has not answered"
-                note(f"line {oldest} is not acknowledged yet: {reason}; it is tried again (Ctrl-C ends)")
+                note(f"line {oldest} is not acknowledged yet: {reason}; the producer retries it (Ctrl-C ends)")
 
     def story(self) -> str:
-        """How many were acknowledged, and which were not."""
+        """A report: how many lines were acknowledged, and which were not."""
         left = [(number, receipt) for number, receipt in self._waiting if not _is_acknowledged(receipt)]
         if not self.sent:
             return "nothing was sent"
@@ -278,7 +283,7 @@ def _is_acknowledged(receipt: Receipt) -> bool:
 
 
 def _is_unknown(receipt: Receipt) -> bool:
-    """Whether the record is in the log, no broker has said."""
+    """Was the record sent, and did no broker report whether it is in the log?"""
     from strandline.client.errors import ClientClosed, DeliveryTimeout
 
     return not receipt.done or isinstance(_error(receipt), (ClientClosed, DeliveryTimeout))
@@ -305,11 +310,11 @@ def _lines(numbers: list[int]) -> str:
 
 
 class BadLine(Exception):
-    """A line that cannot be sent, as a sentence. The lines before it were."""
+    """A line that cannot be sent. The lines before it were sent."""
 
 
 async def _produce(job: Job) -> int:
-    """The number of records; they are acknowledged."""
+    """Send all lines; returns the number of records when they are acknowledged."""
     quiet_client()
     from strandline.cli.stdin import StandardInput
     from strandline.client import Producer
@@ -349,7 +354,7 @@ async def _produce(job: Job) -> int:
 
 
 async def _send_all(job: Job, source: StandardInput, producer: Producer, delivery: Delivery) -> None:
-    """Until the last line is acknowledged, or the first record failed."""
+    """Send until the last line is acknowledged, or the first record fails."""
     settler = asyncio.ensure_future(delivery.settle())
     sender = asyncio.ensure_future(_send_lines(job, source, producer, delivery))
     watcher = asyncio.ensure_future(delivery.note_stalls())
@@ -384,13 +389,15 @@ async def _send_lines(job: Job, source: StandardInput, producer: Producer, deliv
                 await producer.wait_for_room(len(left[0]))
         if lines.rest_bytes > job.line_bytes_max:
             raise BadLine(_too_large(job, number + 1, f"more than {job.line_bytes_max}"))
-        await asyncio.sleep(0)  # the next chunk may be here already, and the sender wants its turn
+        await asyncio.sleep(0)  # if the next chunk is ready, `read` does not suspend, and the sender would starve
 
 
 def _hand_over(job: Job, lines: list[bytes], before: int, producer: Producer, delivery: Delivery) -> int:
-    """How many of the lines the producer has taken: as many as it has room for. `before`: the number of the line before them.
+    """Give the producer as many lines as it has room for; returns their number. `before`: the number of the line before
+    them.
 
-    There is no await between the producer's taking a record and the note of its receipt: an interrupt cannot lose it."""
+    There is no await between `send_nowait` and the note of its receipt, so an interrupt cannot lose a receipt.
+    """
     from strandline.client.errors import BufferFull, RecordTooLarge, UnknownTopic
 
     topic, send, to_row, add = job.topic, producer.send_nowait, job.to_row, delivery.add

@@ -1,4 +1,4 @@
-"""`strandline quorum describe`: the controllers, who leads them, and how far each follows the metadata log."""
+"""`strandline quorum describe`: shows the controllers, their leader, and how far each follows the metadata log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _group() -> None:
 
 @app.command()
 def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, wide: Wide = False, json: Json = False) -> None:
-    """Describe the quorum. Exit code 3 when it has no leader."""
+    """Describe the quorum. Exit code 3 if it has no leader."""
     quorum = run(_ask(bootstrap))
     if json:
         print_json(asdict(quorum))

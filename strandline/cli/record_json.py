@@ -1,10 +1,10 @@
-"""A record as a line of JSON: what `consume --json` writes and `produce --json` reads.
+"""A record as a line of JSON: the format that `consume --json` writes and `produce --json` reads.
 
     {"topic": "orders", "partition": 0, "offset": 7, "leader_epoch": 0, "timestamp_ms": 1767268800000,
      "key": "alice", "value": {"base64": "/+8="}, "headers": [["source", "till-3"]]}
 
-A key, a value or a header's value is a string where the bytes are UTF-8, {"base64": ...} where they are not, and null where
-there are none. So each line is exact: what was read can be written again, byte for byte.
+A key, a value or a header's value is a string if the bytes are UTF-8, {"base64": ...} if they are not, and null if there
+are none. So each line is exact: a record that was read can be written again, byte for byte.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def encode(record: ConsumerRecord) -> bytes:
 
 
 def one_line(document: Any) -> str:
-    """The document as JSON that every reader takes for one line. JSON itself only escapes the line breaks of ASCII; Python's
-    `splitlines` and some editors also end a line at the three of Unicode: NEL, LINE SEPARATOR and PARAGRAPH SEPARATOR."""
+    """The document as JSON in one line for every reader. JSON escapes only the line breaks of ASCII, but Python's
+    `splitlines` and some editors also end a line at Unicode's NEL, LINE SEPARATOR and PARAGRAPH SEPARATOR."""
     text = json.dumps(document, ensure_ascii=False)
     return _UNICODE_LINE_BREAK.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -63,13 +63,13 @@ Data = str | Base64 | None
 
 
 class Line(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of input. A name that `encode` does not write is refused: a misspelt "value" would be a record without one."""
+    """A line of input. Names that `encode` does not write are refused, because a misspelt "value" would lose the value."""
 
     value: Data
     key: Data = None
     headers: list[tuple[str, Data]] = []
     timestamp_ms: Annotated[int, msgspec.Meta(ge=-1, le=(1 << 63) - 1)] | None = None
-    """-1 is Kafka's code for no time."""
+    """Milliseconds since 1970; -1 is Kafka's code for no timestamp."""
     partition: Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)] | None = None
     topic: str | None = None
     offset: int | None = None
@@ -80,7 +80,7 @@ _decoder = msgspec.json.Decoder(Line)
 
 
 def decode(line: bytes) -> Line:
-    """`UsageError` says what is wrong with the line."""
+    """Parse a line. Raises UsageError with the reason if it is no record."""
     try:
         return _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as e:

@@ -1,7 +1,7 @@
-"""`strandline simulate`: a cluster with its clients under one seed, in this process and in virtual time.
+"""`strandline simulate`: runs a cluster and its clients from one seed, in this process and in virtual time.
 
-The code of controllers, brokers and clients is that of production; time, network, disks and what happens to them are drawn
-from the seed. The same seed is the same run, to the last event.
+Controllers, brokers and clients run their production code; time, network, disks and faults are drawn from the seed. The
+same seed gives the same run, to the last event.
 """
 
 from __future__ import annotations
@@ -25,36 +25,38 @@ if TYPE_CHECKING:
 app = new_app()
 
 SEEDS_DRAWN = 1_000_000_000
-"""A seed that nobody named is below this: short enough to be typed again."""
+"""Upper bound of a random seed: short enough to type again."""
 
 
 @app.command()
 def simulate(
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="What everything is drawn from; if not given, any.", min=0)
+    seed: Annotated[int | None, typer.Option(metavar="N", help="The seed of the run; if not given, a random one.", min=0)] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="A..B", help="Run all these seeds, one after the other; print a line each.")
     ] = None,
-    seeds: Annotated[str | None, typer.Option(metavar="A..B", help="All of these, one after the other, a line each.")] = None,
     scenario: Annotated[
         str | None,
-        typer.Option(metavar="S03", help="A directed scenario. Seeds below 100 play it as it is written, others perturbed."),
+        typer.Option(metavar="S03", help="A directed scenario. Seeds below 100 run it as written, others perturb it."),
     ] = None,
     until: Annotated[float | None, typer.Option(metavar="T", help="End the run at this second of virtual time.")] = None,
-    trace: Annotated[bool, typer.Option("--trace", help="The whole story, with pictures of the logs.")] = False,
-    shrink: Annotated[bool, typer.Option("--shrink", help="Of a run that fails: drop what it does not need to fail.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Print every event, with pictures of the logs.")] = False,
+    shrink: Annotated[bool, typer.Option("--shrink", help="Reduce a run that fails to the smallest that still fails.")] = False,
     timeline: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write the run as a timeline, in one HTML file.")
     ] = None,
     options: Annotated[
-        str | None, typer.Option(metavar="JSON|FILE", help='Other options than the seed draws, such as {"brokers": 2}.')
+        str | None,
+        typer.Option(metavar="JSON|FILE", help='Options that override those drawn from the seed, such as {"brokers": 2}.'),
     ] = None,
     mutation: Annotated[
-        str | None, typer.Option(metavar="M01", help="Take this guard out of the code meanwhile: what goes wrong without it?")
+        str | None,
+        typer.Option(metavar="M01", help="Remove this guard from the code during the run, to see what fails without it."),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the scenarios, and the guards that --mutation takes out.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the scenarios, and the guards that --mutation removes.")] = False,
     json: Json = False,
 ) -> None:
-    """Run the whole system under one seed: simulated time, network and disks, and faults. Exit code 3 when a promise was
-    broken; the same seed breaks it again."""
+    """Run a whole cluster from one seed, with simulated time, network, disks and faults. Exit code 3 if an invariant was
+    violated; the same seed violates it again."""
     if list_:
         _list(json)
         return
@@ -71,7 +73,7 @@ def simulate(
         "mutation": mutation_named(mutation),
         "changes": _changes(options),
     }
-    warnings.simplefilter("ignore", RuntimeWarning)  # processes that are killed leave coroutines that nobody awaits
+    warnings.simplefilter("ignore", RuntimeWarning)  # killed processes leave coroutines that are never awaited
     if seeds is not None:
         good = _many([Replay(number, **more) for number in parse_seeds(seeds)], json)
     else:
@@ -120,7 +122,7 @@ def mutation_named(word: str | None) -> str | None:
 
 
 def _changes(text: str | None) -> dict[str, Any] | None:
-    """An object as it is, or the file that has it."""
+    """The options in a JSON object, or in a file with one."""
     if text is None:
         return None
     import json
@@ -153,7 +155,7 @@ def _one(replay: Replay, trace: bool, shrink: bool, timeline: Path | None, as_js
         if shrunk is not None:
             _print_shrunk(shrunk)
         elif shrink:
-            note("it does not fail, so there is nothing to shrink")
+            note("the run does not fail, so there is nothing to shrink")
     return report.good
 
 
@@ -164,7 +166,7 @@ def _shrunk(replay: Replay, quiet: bool) -> Shrunk:
 
 
 def _many(replays: list[Replay], as_json: bool) -> bool:
-    """All of them; a line each, and the stories of those that fail are a command away."""
+    """Run all of them; print a line each, and for a failed one the command that shows its events."""
     bad, documents = [], []
     for replay in replays:
         report = replay.run()

@@ -1,11 +1,11 @@
-"""Where `consume` starts to read: the word of `--from`, as a value.
+"""The start of `consume`: the forms of `--from`, parsed.
 
 beginning, end     (or start, earliest; latest)
 1234               this offset, in each partition
--10                10 records before the end of each partition: -1 is the last record. (In Kafka's protocol -1 is a code
-                   for the end itself, and some tools take it as that; here the end is called end.)
+-10                10 records before the end of each partition: -1 is the last record. (In Kafka's protocol -1 means the
+                   end itself, and some tools accept it as that; here the end is `end`.)
 @2026-01-01T12:00  the first record at or after this time; UTC unless the time names a zone
-@-5m               the first record of the last five minutes: ms, s, m, h, d, also together as in @-1h30m
+@-5m               the first record of the last five minutes: ms, s, m, h, d, also combined as in @-1h30m
 @1767268800000     the same as a time, in milliseconds since 1970
 """
 
@@ -21,7 +21,7 @@ FORMS = "beginning, end, an offset, -N (N records before the end), @TIME such as
 DURATION = re.compile(r"-((?:\d+(?:ms|s|m|h|d))+)")
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 MILLISECONDS_DIGITS_MIN = 12
-"""A number with fewer digits is a time before 1974, or a person's seconds."""
+"""A number with fewer digits is a time before 1974, or a time in seconds by mistake."""
 
 
 class Beginning(NamedTuple):
@@ -55,7 +55,7 @@ _WORDS: dict[str, Start] = {
 
 
 def parse_start(text: str, now_ms: int) -> Start:
-    """`UsageError` for anything else."""
+    """Parse a value of `--from`. Raises UsageError if it has none of the forms above."""
     if text in _WORDS:
         return _WORDS[text]
     if text.startswith("@"):
@@ -65,7 +65,7 @@ def parse_start(text: str, now_ms: int) -> Start:
     number = int(text)
     if text.startswith("-"):
         if number == 0:
-            raise UsageError("--from -0 is not a place: write end, or 0 for the first offset")
+            raise UsageError("--from -0 is not an offset: write end, or 0 for the first offset")
         return BeforeEnd(-number)
     return Offset(number)
 

@@ -1,5 +1,5 @@
-"""Standard input as lines, for an event loop. A file, a pipe and a terminal alike are read by a thread, which nothing waits
-for: a thread that waits for a person does not hold the process when the command ends."""
+"""Standard input as lines, for an event loop. A daemon thread reads files, pipes and terminals alike, so a read that waits
+for a person does not delay the end of the command."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from strandline.protocol.errors import UsageError
 
 CHUNK = 1 << 18
 CHUNKS_AHEAD = 2
-"""Chunks that are read before the command has taken the ones before: memory stays bounded."""
+"""At most this many unprocessed chunks are read ahead, which bounds the memory."""
 
 
 class Lines:
-    """Divides chunks into lines, without their ends."""
+    """Splits chunks into lines without their newlines."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
-        """The pieces of the last line, whose end has not been read."""
+        """The pieces of the last, incomplete line."""
         self.rest_bytes = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -42,7 +42,7 @@ class Lines:
 
 
 class StandardInput:
-    """The chunks of standard input. Used on one event loop."""
+    """The chunks of standard input, for one event loop."""
 
     def __init__(self) -> None:
         if sys.stdin is None:
@@ -59,7 +59,7 @@ class StandardInput:
         return os.isatty(self._descriptor)
 
     async def read(self) -> bytes:
-        """The next chunk; empty at the end. OSError when standard input cannot be read."""
+        """The next chunk; empty at the end. Raises OSError if standard input cannot be read."""
         while not self._chunks:
             self._arrived.clear()
             await self._arrived.wait()
@@ -70,7 +70,7 @@ class StandardInput:
         return chunk
 
     def _read(self) -> None:
-        """In the thread."""
+        """Read chunks; runs in the thread."""
         chunk: bytes | OSError = b" "
         while chunk and not isinstance(chunk, OSError):
             self._room.acquire()

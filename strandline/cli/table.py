@@ -1,8 +1,8 @@
-"""Tables for people, in the width that there is. No word, address or number is ever broken.
+"""Tables for people, fitted to a width. No word, address or number is ever broken.
 
-What does not fit is made to, in this order: smaller gaps; text is wrapped between words; columns that the caller can spare
-are left out, and named below the table; at last each row becomes a block of lines. A column without any value is left out.
-Where the width is unknown (a pipe, a file) or the user wants it all (`--wide`), nothing of that happens.
+A table that is too wide is changed in this order until it fits: smaller gaps; text wrapped between words; spare columns
+omitted, and named below the table; each row as a block of lines. A column without any value is omitted. If the width is
+unknown (a pipe, a file) or the user asks for everything (`--wide`), the table is not changed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 
 GAP, SMALL_GAP = 3, 2
 TEXT_MIN = 24
-"""A column of text is not made narrower than this as long as another column can be spared."""
+"""A column of text is not made narrower than this while there is a spare column to omit."""
 LONG_LIST = 16
-"""A list without blanks that is longer may be broken after its commas."""
+"""A list without blanks that is longer than this may be broken after its commas."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?|")
 
 
@@ -25,7 +25,7 @@ def layout(
     width: int | None = None,
     spare: Sequence[str] = (),
 ) -> list[str]:
-    """The lines of the table. `width` in characters, None: no limit. `spare`: columns to leave out first, in this order."""
+    """The lines of the table. `width`: in characters, None for no limit. `spare`: columns to omit first, in this order."""
     cells = [[cell(value) for value in row] for row in rows]
     kept = [i for i, _ in enumerate(columns) if any(row[i] for row in cells)] or list(range(len(columns)))
     left_out: list[str] = []
@@ -53,7 +53,7 @@ def cell(value: object) -> str:
 
 
 def _pieces(text: str) -> list[tuple[str, str]]:
-    """What must stay in one piece, each with what stands before it when both are in one line."""
+    """The unbreakable pieces of a text, each with the separator before it (used if both are in one line)."""
     found = []
     for word in text.split():
         parts = re.findall(r"[^,]*,|[^,]+$", word) if len(word) > LONG_LIST else [word]
@@ -62,7 +62,7 @@ def _pieces(text: str) -> list[tuple[str, str]]:
 
 
 def _fit(lines: list[list[str]], width: int | None, text_min: int) -> tuple[int, list[int]] | None:
-    """The gap and the columns' widths; None when they do not fit."""
+    """The gap and the columns' widths; None if the table does not fit."""
     natural = [max(map(len, column)) for column in zip(*lines, strict=True)]
     if width is None:
         return GAP, natural

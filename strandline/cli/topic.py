@@ -1,4 +1,4 @@
-"""`strandline topic`: create, list, describe, alter and delete topics; who writes to them."""
+"""`strandline topic`: creates, lists, describes, alters and deletes topics; shows their producers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from strandline.cli.topic_state import TopicState
     from strandline.client import PartitionDescription, PartitionProducers, ProducerDescription, TopicDescription
 
-app = new_app("Create, list, describe, alter and delete topics; see who writes to them.")
+app = new_app("Create, list, describe, alter and delete topics; show their producers.")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 Configs = Annotated[
@@ -54,7 +54,7 @@ def create(
         str | None, typer.Option(metavar="1:2:3,2:3:1,...", help="The brokers of each partition, the preferred leader first.")
     ] = None,
     configs: Configs = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="A topic that exists is left as it is.")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if the topic exists.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
@@ -124,21 +124,25 @@ def _summary(topic: TopicDescription) -> tuple[Any, ...]:
 
 @app.command()
 def describe(
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="All, if none is named.")] = None,
-    under_replicated: Annotated[bool, typer.Option("--under-replicated", help="Only where a replica is out of sync.")] = False,
-    unavailable: Annotated[bool, typer.Option("--unavailable", help="Only where there is no leader.")] = False,
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Topics to describe; all, if none is named.")
+    ] = None,
+    under_replicated: Annotated[
+        bool, typer.Option("--under-replicated", help="Only partitions with a replica outside the ISR.")
+    ] = False,
+    unavailable: Annotated[bool, typer.Option("--unavailable", help="Only partitions without a leader.")] = False,
     under_min_isr: Annotated[
-        bool, typer.Option("--under-min-isr", help="Only where fewer replicas are in sync than min.insync.replicas.")
+        bool, typer.Option("--under-min-isr", help="Only partitions with fewer in-sync replicas than min.insync.replicas.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     wide: Wide = False,
     json: Json = False,
 ) -> None:
-    """Describe topics: partitions, offsets, sizes, and the configuration that is not a default. With one of the filters, exit
-    code 3 when a partition is found.
+    """Describe topics: partitions, offsets, sizes, and the configuration that is not a default. With a filter, exit code 3
+    if a partition matches it.
 
-    "start" is the offset of the first record, "end" the offset after the last one that consumers may read, "bytes" the
-    size of the leader's replica.
+    "start" is the offset of the first record, "end" the offset after the last record that consumers can read, "bytes"
+    the size of the leader's replica.
     """
     state = run(_ask_state(bootstrap, topics))
     found, configs = state.topics, state.values
@@ -194,7 +198,7 @@ def _print_partitions(state: TopicState, shown: dict[str, list[PartitionDescript
 
 
 def _print_configs(state: TopicState) -> None:
-    """What is no default, a line for each key."""
+    """Print the keys that are not defaults, one per line."""
     for topic in state.topics:
         given = [f"{c.name}={c.value} ({SOURCES.get(c.source, c.source)})" for c in state.configs[topic.name] if _is_given(c)]
         for i, line in enumerate(given or ["every key has its default"]):
@@ -205,11 +209,11 @@ def _print_configs(state: TopicState) -> None:
 def alter(
     topic: Name,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", metavar="COUNT", help="Grow to so many partitions.")
+        int | None, typer.Option("--partitions", "-p", metavar="COUNT", help="Increase the number of partitions to COUNT.")
     ] = None,
     configs: Configs = None,
     unset: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="Back to the default; may be given several times.")
+        list[str] | None, typer.Option(metavar="KEY", help="Reset KEY to its default; may be given several times.")
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -218,14 +222,14 @@ def alter(
 
     given = parse_settings(configs, "--config")
     if both := [key for key in given if key in (unset or [])]:
-        raise UsageError(f"--config sets {both[0]}, and --unset takes it away: choose one")
+        raise UsageError(f"--config sets {both[0]}, and --unset removes it: choose one")
     changes: dict[str, str | None] = {**given, **dict.fromkeys(unset or [])}
     if partitions is None and not changes:
         raise UsageError("nothing to alter: give --partitions, --config or --unset")
 
     async def work() -> None:
         async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
-            await admin.describe_topics([topic])  # an unknown topic is named before anything is changed
+            await admin.describe_topics([topic])  # an unknown topic fails here, before anything is changed
             if changes:
                 await admin.alter_configs("topic", topic, changes)
             if partitions is not None:
@@ -238,7 +242,7 @@ def alter(
 @app.command()
 def delete(
     topic: Name,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="It is no error when there is no such topic.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing if the topic does not exist.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete a topic with all its records."""
@@ -263,16 +267,16 @@ def producers(
     topic: Name,
     partitions: Annotated[
         list[int] | None,
-        typer.Option("--partition", "-p", metavar="NUMBER", help="Only this one; may be given several times."),
+        typer.Option("--partition", "-p", metavar="NUMBER", help="Only this partition; may be given several times."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     wide: Wide = False,
     json: Json = False,
 ) -> None:
-    """Show the idempotent producers that the topic's partitions know, and how far each has come.
+    """Show the idempotent producers that the topic's partitions remember, with the last sequence number of each.
 
-    Of a named producer, "last sequence" is the number of its last row, and "uncommitted" says that another leader might
-    still lack it.
+    For a named producer, "last sequence" is the number of its last row, and "uncommitted" means that another leader could
+    still lack that row.
     """
     found = run(_describe_producers(bootstrap, topic, partitions))
     if json:

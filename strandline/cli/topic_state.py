@@ -1,5 +1,5 @@
 """The state of topics, for `topic describe`: metadata and configuration from any broker, offsets from the leaders, sizes from
-every broker. If a broker does not answer, its part is missing and the rest is there."""
+every broker. If a broker does not answer, its values are missing and the others are shown."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from strandline.client import Admin, ConfigEntry, PartitionDescription, TopicDescription
 
 STATE_TIMEOUT_MS = 2000
-"""A person waits for the answer; a broker that is down has none."""
+"""Short, because a person waits, and a broker that is down never answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
     topics: list[TopicDescription]
     configs: dict[str, list[ConfigEntry]]
-    """By topic."""
+    """Topic -> its configuration."""
     starts: dict[TopicPartition, int]
     ends: dict[TopicPartition, int]
     sizes: dict[int, dict[TopicPartition, int]]
-    """Bytes, by broker."""
+    """Broker id -> the size of each of its replicas, in bytes."""
 
     @property
     def values(self) -> dict[str, dict[str, str | None]]:
-        """By topic and key."""
+        """Topic -> key -> value."""
         return {topic: {c.name: c.value for c in configs} for topic, configs in self.configs.items()}
 
     def start_offset(self, topic: str, partition: int) -> int | None:
@@ -38,7 +38,7 @@ class TopicState:
         return self.ends.get(TopicPartition(topic, partition))
 
     def size_bytes(self, topic: str, partition: PartitionDescription) -> int | None:
-        """Of the leader's replica."""
+        """Size of the leader's replica; None if unknown."""
         return self.sizes.get(partition.leader_id, {}).get(TopicPartition(topic, partition.partition))
 
     def partition_json(self, topic: str, partition: PartitionDescription) -> dict[str, Any]:

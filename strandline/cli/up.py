@@ -1,4 +1,4 @@
-"""`strandline up`: a local cluster in the foreground. It tells what happens to its nodes and stops them in order."""
+"""`strandline up`: runs a local cluster in the foreground, prints the events of its nodes, and stops them at the end."""
 
 from __future__ import annotations
 
@@ -30,20 +30,22 @@ app = new_app()
 
 @app.command()
 def up(
-    brokers: Annotated[int, typer.Option(help="How many brokers.", min=1)] = 3,
-    controllers: Annotated[int, typer.Option(help="How many controllers: 1, 3 or 5.", min=1)] = 3,
-    data: Annotated[str | None, typer.Option(metavar="DIR", help="Keep the data here; without it, a temporary folder.")] = None,
-    base_port: Annotated[int, typer.Option(help="Brokers listen on this port and up, controllers and HTTP behind.")] = 9092,
+    brokers: Annotated[int, typer.Option(help="Number of brokers.", min=1)] = 3,
+    controllers: Annotated[int, typer.Option(help="Number of controllers: 1, 3 or 5.", min=1)] = 3,
+    data: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Keep the data in this folder; by default, a temporary one.")
+    ] = None,
+    base_port: Annotated[int, typer.Option(help="First port: of the brokers, then the controllers, then HTTP.")] = 9092,
     settings: Settings = None,
     json: Json = False,
 ) -> None:
-    """Run a local cluster of real processes. Ctrl-C stops it in order."""
+    """Run a local cluster of real processes. Ctrl-C stops it cleanly."""
     from strandline.local_cluster import Event, LocalCluster
 
     def tell(event: Event) -> None:
         if json:
             print_json({"event": event.kind, "node": event.node, "text": event.text})
-        elif ready:  # until then one sentence says what went wrong
+        elif ready:  # before that, the error itself says what failed
             note(f"{event.node} {event.text}")
 
     ready: list[bool] = []

@@ -15,7 +15,7 @@ import pytest
 from cli_world import COMMAND, ENVIRONMENT, Up, one_sentence, run, wait_until
 
 from strandline.cli import probe
-from strandline.cli.health import PARTITIONS_TOLD, judge_cluster
+from strandline.cli.health import PARTITIONS_NAMED_MAX, judge_cluster
 from strandline.client import BrokerDescription, ClusterDescription, PartitionDescription, TopicDescription
 
 NOBODY = "127.0.0.1:1"
@@ -357,12 +357,12 @@ def test_a_topic_with_fewer_replicas_than_its_minimum_is_not_blamed_for_it() -> 
 
 
 def test_many_troubled_partitions_are_counted() -> None:
-    verdict = judge(*(partition(i, 1, (1, 2)) for i in range(PARTITIONS_TOLD + 5)))
-    assert len(verdict.problems) == PARTITIONS_TOLD + 1
+    verdict = judge(*(partition(i, 1, (1, 2)) for i in range(PARTITIONS_NAMED_MAX + 5)))
+    assert len(verdict.problems) == PARTITIONS_NAMED_MAX + 1
     assert verdict.problems[-1] == "5 more partitions are under-replicated"
 
 
 def test_one_of_something_is_told_as_one() -> None:
     assert judge(partition(0), brokers=[broker(1)]).summary == "the cluster is healthy: 1 broker, 1 partition"
-    troubled = judge(*(partition(i, 1, (1, 2)) for i in range(PARTITIONS_TOLD + 1)))
+    troubled = judge(*(partition(i, 1, (1, 2)) for i in range(PARTITIONS_NAMED_MAX + 1)))
     assert troubled.problems[-1] == "1 more partition is under-replicated"
