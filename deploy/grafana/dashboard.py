@@ -124,7 +124,7 @@ def replication() -> list[Any]:
         ),
         lines(
             "Fail-over",
-            "Controller: from the moment at which it saw a broker go to the commit of new leaders for all that it led. Broker: "
+            "Controller: from a broker's broken connection to the commit of new leaders for all partitions that it led. Broker: "
             "from the metadata that arrived to the last leader made of it. Clients notice both, one after the other.",
             Query(quantile(0.5, "strandline_failover_seconds"), "controller, median"),
             Query(quantile(0.99, "strandline_failover_seconds"), "controller, 99 %"),

@@ -1,5 +1,5 @@
-"""What an operator sees of a node: health and metrics over HTTP.
+"""A node's health and metrics over HTTP.
 
-The rooms below count in plain integers and know nothing of this package; it reads their state when somebody asks. It alone
-imports aiohttp and prometheus_client.
+The lower packages count in plain integers and do not import this one; it reads their state at each request. Only this
+package imports aiohttp and prometheus_client.
 """

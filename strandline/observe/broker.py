@@ -1,4 +1,4 @@
-"""What there is to read of a broker, at any moment of its life: before its start some of it is missing, and is left out."""
+"""The metrics of a broker, at any moment of its life. Values that do not exist yet (before its start) are omitted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from strandline.broker.process.server import BrokerServer
 
 NOT_RUNNING, STARTING, RECOVERY, RUNNING, PENDING_CONTROLLED_SHUTDOWN, SHUTTING_DOWN = 0, 1, 2, 3, 6, 7
-"""Kafka's states of a broker, by its numbers."""
+"""Kafka's numbers for the states of a broker."""
 _CLIENT = ("Replica",)
 _TRAFFIC = (
     ("bytesin", "bytes_in"),
@@ -92,7 +92,7 @@ def _fetchers(server: BrokerServer) -> Iterator[Reading]:
 
 
 def partitions(server: BrokerServer) -> Iterator[Reading]:
-    """One pass over what is here: a few series for each, and the counts over all."""
+    """One pass over the replicas of this broker: a few series per partition, and the totals."""
     if not server.has_logs:
         return
     leaders = under_replicated = under_min_isr = at_min_isr = producers = 0

@@ -1,19 +1,19 @@
-"""Every metric that a node prints, one row each: what it is called, what it says, and what Kafka calls it.
+"""Every metric that a node prints, one row each: its name, its meaning, and Kafka's MBean.
 
-A metric that is not here is not printed, and what is here is printed by the roles that the row names; tests hold both
-against real scrapes. `docs/metrics.md` is made from these rows.
+A node prints exactly the metrics listed here for its role; tests compare the rows with real scrapes. `docs/metrics.md` is
+generated from these rows.
 
 **Names.** Where Kafka has the thing, the name is what Kafka 4.3 prints through the Prometheus JMX exporter with the
-exporter's own example rules for KRaft (`kafka-kraft-3_0_0.yml`), so that alert rules and dashboards go on working; labels
-are the exporter's, capitals included. Where Kafka has no such thing, the name begins with `strandline_` and ends with its
-unit. Two differences, both on purpose:
+exporter's own example rules for KRaft (`kafka-kraft-3_0_0.yml`), so existing alert rules and dashboards keep working. The
+labels are the exporter's, capitals included. If Kafka has no such metric, the name begins with `strandline_` and ends with
+its unit. Two differences are intended:
 
-- Kafka's exporter prints quantiles for what Kafka measures as a histogram. Quantiles of several nodes can not be added
-  up, so here the same name is a Prometheus histogram (`_bucket`, `_sum`, `_count`), in the unit that the name ends with:
-  `...totaltimems` is in milliseconds. `_count` means what it means there (versions of the exporter from 1.0 on print
-  `_count_total`). A query for a quantile becomes `histogram_quantile(0.99, sum by (le) (rate(..._bucket[5m])))`. Our own
-  histograms are in seconds.
-- What has a rate in Kafka (`...PerSec`) is its counter, as the exporter prints it: `_total`, and `rate()` is the reader's.
+- Kafka's exporter prints quantiles for Kafka's histograms. Quantiles of several nodes cannot be aggregated, so here the
+  same name is a Prometheus histogram (`_bucket`, `_sum`, `_count`), in the unit at the end of the name: `...totaltimems` is
+  in milliseconds. `_count` has the same meaning (versions of the exporter from 1.0 on print `_count_total`). A query for a
+  quantile becomes `histogram_quantile(0.99, sum by (le) (rate(..._bucket[5m])))`. The `strandline_` histograms are in
+  seconds.
+- Kafka's rates (`...PerSec`) are printed as their counters, `_total`, as the exporter does it; a query applies `rate()`.
 """
 
 from __future__ import annotations

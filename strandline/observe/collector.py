@@ -1,11 +1,11 @@
-"""A node's metrics for prometheus_client: one registry per node, filled when somebody asks.
+"""A node's metrics for prometheus_client: one registry per node, filled at each scrape.
 
-The readings (`broker.py`, `controller.py`, `reading.py`) look at the state of a server as it is at that moment and yield
-values under the names of the catalogue; here they become families, all of a name together. Nothing is kept between two
-scrapes. A part of the readings that fails is left out, counted and told: the other metrics are wanted all the more then.
+The readings (`broker.py`, `controller.py`, `reading.py`) read the present state of a server and yield values under the
+catalogue's names; here they are grouped into metric families. Nothing is kept between two scrapes. If a part of the
+readings fails, it is omitted, counted and logged, and the other metrics are still printed.
 
-`collect` must run on the node's event loop, since it reads what the loop owns. With `snapshot` the slower half, making
-text of it, can be done elsewhere.
+`collect` must run on the node's event loop, because it reads the loop's state. `snapshot` allows the slower half, the
+rendering as text, to run on another thread.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from strandline.protocol.metrics import Histogram
 logger = structlog.get_logger()
 
 _VERSION = version("strandline")
-"""Looked up at the import, which is not on the loop."""
+"""Read at import time, because it reads a file and must not block the loop."""
 
 
 def make_registry(role: str, server: Any, *, loop_lag: LoopLag | None = None) -> CollectorRegistry:
-    """The registry of one node. `server` is its BrokerServer or ControllerServer, started or not."""
+    """The registry of one node. `server`: its BrokerServer or ControllerServer, in any phase."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(NodeCollector(role, server, loop_lag))
     ProcessCollector(registry=registry)
@@ -54,7 +54,7 @@ def make_registry(role: str, server: Any, *, loop_lag: LoopLag | None = None) ->
 
 
 def snapshot(registry: CollectorRegistry) -> CollectorRegistry:
-    """What the registry says now, as a registry that touches nothing of the node any more."""
+    """A registry with the present values, which no longer accesses the node's state. Call it on the node's event loop."""
     return _Snapshot(list(registry.collect()))
 
 
@@ -94,7 +94,7 @@ class NodeCollector(Collector):
                 elif isinstance(value, Total):
                     _add_total(families[name], ROWS[name], value, labels)
                 else:
-                    # `add_metric` does the same in three times the time; there are thousands of these.
+                    # `add_metric` does the same and takes three times as long; there are thousands of samples.
                     families[name].samples.append(Sample(name, dict(zip(ROWS[name].labels, labels, strict=False)), value))
         except Exception as e:
             self._errors += 1
@@ -112,7 +112,7 @@ class NodeCollector(Collector):
 
 
 _FAMILIES: dict[str, Any] = {
-    "counter": CounterMetricFamily,  # it takes `_total` off the name itself
+    "counter": CounterMetricFamily,  # it removes `_total` from the name itself
     "gauge": GaugeMetricFamily,
     "histogram": HistogramMetricFamily,
     "summary": SummaryMetricFamily,
@@ -130,5 +130,5 @@ def _add_histogram(family: Any, row: Row, value: Histogram, labels: tuple[str, .
 
 @cache
 def _ends(bounds: tuple[float, ...], per_second: float) -> tuple[str, ...]:
-    """The `le` of each bucket, in the unit of the row."""
+    """The `le` label of each bucket, in the row's unit."""
     return (*(repr(round(bound * per_second, 9)) for bound in bounds), "+Inf")

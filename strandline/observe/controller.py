@@ -1,7 +1,7 @@
-"""What there is to read of a controller, at any moment of its life: before its start some of it is missing, and left out.
+"""The metrics of a controller, at any moment of its life. Values that do not exist yet (before its start) are omitted.
 
-Counts over all partitions are made anew when the metadata changed since the last scrape: an image never changes, so an
-idle cluster of any size costs nothing.
+The counts over all partitions are recomputed only if the metadata changed since the last scrape: images are immutable, so
+an idle cluster of any size costs nothing.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _REGISTRATION_STATES = {
 
 
 class PartitionCounts:
-    """Over all partitions of the metadata."""
+    """Counts over all partitions in the metadata."""
 
     def __init__(self) -> None:
         self._counted: object = None
-        """The topics that the numbers are of; recognised by identity."""
+        """The topics image that was counted last, compared by identity."""
         self._offline = self._imbalanced = 0
 
     def __call__(self, server: ControllerServer) -> Iterator[Reading]:
@@ -119,8 +119,8 @@ def quorum(server: ControllerServer) -> Iterator[Reading]:
 
 
 def _replicas(quorum: Quorum, image: MetadataImage) -> Iterator[Reading]:
-    """The other voters and the observers: the leader alone knows of them. Whoever fetches is an observer, under any number;
-    only a registered broker's is worth a series."""
+    """The lag of the other voters and of the observers, which only the leader knows. Any process that fetches counts as an
+    observer, so only registered brokers get a series."""
     role = quorum.node.state.role
     if isinstance(role, Leader):
         yield Reading("kafka_server_raft_metrics_number_of_observers", len(role.observers))

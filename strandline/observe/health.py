@@ -1,15 +1,15 @@
-"""Whether a node lives, and whether it is ready: the questions that an orchestrator asks every second.
+"""Liveness and readiness of a node, for an orchestrator's probes.
 
-Live: the event loop answers, and the node has not said that it can not go on. A node that recovers its logs for an hour
-is live all that time; to restart it would only begin the recovery anew.
+Live: the event loop responds, and the node has not failed. A node that recovers its logs for an hour is live all that
+time, because a restart would only begin the recovery again.
 
-Ready: clients and other nodes can rely on it. For that each role has a list of checks, in the order in which a start
-fulfils them, so the first that fails is what the node waits for. A check is a plain function of a snapshot of the
-node's state (`BrokerState`, `ControllerState`); `read_broker` and `read_controller` take that snapshot from a server at
-any moment of its life, before its `start` and after its `stop` too.
+Ready: clients and other nodes can rely on the node. Each role has a list of checks, in the order in which a start fulfils
+them, so the first check that fails names what the node waits for. A check is a plain function of a snapshot of the node's
+state (`BrokerState`, `ControllerState`). `read_broker` and `read_controller` take the snapshot at any moment of a server's
+life, before its `start` and after its `stop` too.
 
-A broker does not know that it was fenced while it cannot hear the controllers. So its picture of the cluster has an age:
-one that is older than the session is not to be relied on, since the others will have fenced the broker by then.
+A broker without contact to the controllers does not learn that it was fenced. So the checks use the age of its metadata:
+when it is older than the session timeout, the controllers have fenced the broker.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ if TYPE_CHECKING:
     from strandline.observe.loop_lag import LoopLag
 
 METADATA_RECORDS_BEHIND_MAX = 1000
-"""So far a ready controller's log may end before what it knows to be committed."""
+"""The largest lag of a ready controller's log behind the offset that it knows to be committed."""
 METADATA_AGE_MS_MIN = 2000
-"""However short the session is: news come with a long poll, twice a second."""
+"""Lower bound of the age limit, however short the session is: a long poll returns only twice a second."""
 
 
 class Check(NamedTuple):
     name: str
     ok: bool
     detail: str
-    """How it stands, in words, whether it is ok or not."""
+    """The state in words, whether the check passes or not."""
 
 
 class BrokerState(NamedTuple):
-    """What a broker's readiness rests on, as it is at one moment. The defaults are those of a process that just began."""
+    """A snapshot of the state that decides a broker's readiness. The defaults are those of a process that just started."""
 
     data_dir: str = ""
     cluster_id: str = ""
     """Empty while the broker asks the controllers for it."""
     logs: int = 0
-    """How many logs the data directory has."""
+    """The number of logs in the data directory."""
     logs_recovered: int = 0
     recovered: bool = False
-    """All of them are open."""
+    """True when all logs are open."""
     disk_error: str = ""
     registered: bool = False
     broker_epoch: int = -1
     caught_up: bool = False
-    """It has acted on the metadata at least once."""
+    """True when the broker has applied metadata at least once."""
     metadata_offset: int = -1
     metadata_age_ms: float = 0
-    """How old its picture of the cluster is: what was committed since then, it may not know."""
+    """The age of the broker's metadata: it may not know of records committed since."""
     metadata_age_ms_max: float = METADATA_AGE_MS_MIN
     unfenced: bool = False
 
 
 class ControllerState(NamedTuple):
-    """What a controller's readiness rests on, as it is at one moment."""
+    """A snapshot of the state that decides a controller's readiness."""
 
     cluster_id: str = ""
     """Empty while the controllers agree on it."""
@@ -68,17 +68,17 @@ class ControllerState(NamedTuple):
     address: str = ""
     node_id: int = -1
     leader_id: int = -1
-    """The active controller; -1: none is known."""
+    """The active controller; -1 if unknown."""
     epoch: int = 0
     has_vote: bool = False
-    """False while it learns what a disk that was lost may have held (`controller/raft/voter_recovery.py`)."""
+    """False while a voter with a lost disk recovers its state (`controller/raft/voter_recovery.py`)."""
     unheard: tuple[int, ...] = ()
-    """Other voters that it has to hear of before it has one."""
+    """The other voters whose state it needs before it may vote."""
     follows: bool = False
-    """It leads, or has heard the leader's answer."""
+    """True if it leads, or has received a response of the leader."""
     log_end_offset: int = 0
     high_watermark: int = 0
-    """Of the leader, as far as this node was told."""
+    """The leader's high watermark, as far as this node knows it."""
 
 
 # -- checks -----------------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Health:
         self.name = name
         self.role = role
         self.stopping = ""
-        """Why the node is on its way out; empty while it is not."""
+        """The reason why the node stops; empty while it does not."""
         self._server = server
         self._lag = loop_lag
 
@@ -227,7 +227,7 @@ class Health:
         self.stopping = reason
 
     def live(self) -> tuple[bool, Mapping[str, Any]]:
-        """Whether it lives, and the document that says so."""
+        """Whether the node is live, and the JSON document of the response."""
         reason = self._failure()
         answer = {"status": "failed" if reason else "live", "node": self.name, "role": self.role}
         return not reason, answer | ({"reason": reason} if reason else {})

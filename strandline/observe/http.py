@@ -1,11 +1,11 @@
 """A node's HTTP port: bound before anything else, served from the first connection on.
 
-A taken port has to be told at once and in one sentence, so the socket is bound and listens before the node's loop runs.
-But aiohttp and prometheus_client cost a third of a node's memory and much of its start, and many nodes (those of a test,
-or of somebody's laptop) are never asked anything. So they are imported when the first connection arrives, on a thread, so
-that the loop does not stand still; the connection waits in the backlog that long.
+The socket is bound and listens before the node's loop runs, so that a port in use is reported at once and in one sentence.
+aiohttp and prometheus_client cost a third of a node's memory and much of its start-up, and many nodes (in tests, on a
+laptop) never receive a request. So they are imported when the first connection arrives. The import runs on a thread, to
+keep the loop free; the connection waits in the backlog meanwhile.
 
-What is answered is in `pages.py`; it alone imports the two.
+The responses are in `pages.py`, the only module that imports the two.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BACKLOG = 128
 
 
 def bind(listener: str) -> socket.socket | None:
-    """The listening socket of `http.listener`; None when there is to be none. `UsageError` when it cannot be had."""
+    """The listening socket of `http.listener`; None if it is empty. Raises UsageError if the address cannot be bound."""
     if not listener:
         return None
     host, port = parse_address(listener)
@@ -59,7 +59,7 @@ def bind(listener: str) -> socket.socket | None:
 
 
 def _cannot_listen(listener: str, error: OSError) -> UsageError:
-    # A resolver's error numbers are its own; the system's are put in the system's words, lower case as ours are.
+    # A resolver's error numbers are its own; those of the system get the system's text, in lower case like ours.
     reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
     return UsageError(f"cannot listen on {listener} for HTTP (http.listener): {(reason or str(error)).lower()}")
 
@@ -74,7 +74,7 @@ class HttpPort:
         self._loop_lag = loop_lag
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="http")
-        """Of its own: the loop's threads may all wait for a disk that hangs, and that is when people ask."""
+        """A thread of its own: if a disk hangs, all of the loop's threads may wait for it, and health must still respond."""
         self._opening: asyncio.Task[None] | None = None
         self._pages: HttpServer | None = None
 
@@ -84,7 +84,7 @@ class HttpPort:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def start(self) -> None:
-        """Returns at once: from now on whoever connects is answered."""
+        """Accept connections from now on. Returns at once."""
         self._loop.add_reader(self._socket.fileno(), self._on_first_connection)
 
     def _on_first_connection(self) -> None:
@@ -98,7 +98,7 @@ class HttpPort:
             self._pages = pages(self._health, registry, self._thread)
             await self._pages.start(self._socket)
         except Exception:
-            # The node works without it, and whoever asks is refused instead of waiting for ever.
+            # The node works without HTTP. The socket is closed, so that clients are refused and do not wait for ever.
             logger.exception("http.unavailable", listener=self.address)
             self._socket.close()
 

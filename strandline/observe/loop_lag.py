@@ -1,9 +1,9 @@
-"""How late the event loop is. Everything that a node does runs on one loop, so what stands in its way delays all of it:
-a produce, a heartbeat, the timer that would fence a broker. A timer that ought to fire every 100 ms measures by how much.
+"""The lag of the event loop. A node does everything on one loop, so a long callback delays all of it: a produce, a
+heartbeat, the timer that fences a broker. A timer that should fire every 100 ms measures the delay.
 
-The measured time is the loop's own, which stands still within a turn: what is seen is the length of whole turns, to a
-millisecond, and that is what every other timer of the node suffers too. A process that was stopped (SIGSTOP, a frozen
-container, a suspended laptop) looks the same from inside. A long stall is told in the log, once a minute.
+The clock is the loop's own, which does not advance within an iteration: the measurement is the length of whole iterations,
+to a millisecond, which is the delay of every other timer too. A process that was stopped (SIGSTOP, a frozen container, a
+suspended laptop) looks the same from inside. A long stall is logged, at most once a minute.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ logger = structlog.get_logger()
 
 INTERVAL_S = 0.1
 RECENT = 10
-"""So many measurements are about a second."""
+"""Number of measurements in about one second."""
 STALL_S = 1.0
 
 
 class LoopLag:
-    """Measures from `start` to `stop`. Ten callbacks of two microseconds a second."""
+    """Measures the lag from `start` to `stop`, at ten callbacks of two microseconds per second."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, histogram: Histogram) -> None:
         self.histogram = histogram
@@ -40,7 +40,7 @@ class LoopLag:
 
     @property
     def recent_max_s(self) -> float:
-        """The largest of about the last second."""
+        """The largest lag of about the last second."""
         return max(self._recent)
 
     def start(self) -> None:

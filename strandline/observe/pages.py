@@ -1,12 +1,12 @@
-"""What a node answers over HTTP: health for an orchestrator, metrics for Prometheus, nothing else.
+"""A node's HTTP responses: health for an orchestrator, metrics for Prometheus, nothing else.
 
-The node's loop serves this too, so the port must never cost the node much, whoever connects to it: only GET and HEAD, no
-bodies, short heads, few connections. A connection that has not brought a whole request in time is closed, and when there
-are too many, the one that has been silent for the longest goes: those who ask every second are never the victims.
+The node's loop serves the port, so no client may cost the node much: only GET and HEAD, no bodies, short heads, few
+connections. A connection without a complete request in time is closed. If there are too many connections, the one that was
+silent for the longest is closed, so a client that asks every second keeps its connection.
 
-Of aiohttp only its server is imported, not the frame for web applications around it.
+Of aiohttp only the server is imported, not its framework for web applications.
 
-Nothing of the configuration is shown, and nothing that a client sends ends up in an answer but the path in a 404.
+No response shows the configuration, and none contains input of a client except the path in a 404.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from strandline.protocol.log_limits import LineLimits, host_of, printable
 logger = structlog.get_logger()
 
 SERVER = "Strandline"
-"""Instead of the versions of everything that it is made of."""
+"""Replaces aiohttp's header with the versions of its parts."""
 CONNECTIONS_MAX = 64
 FIRST_REQUEST_S = 10.0
-"""A new connection has so long to bring a whole request."""
+"""Time for a new connection to send a complete request."""
 NEXT_REQUEST_S = 60.0
-"""From one request to the next on the same connection, the time to take the answer included."""
+"""Time from one request to the next on the same connection, including the transfer of the response."""
 HEAD_BYTES_MAX = 8192
 GZIP_LEVEL = 1
-"""Metrics repeat themselves: the fastest level already makes a tenth of them."""
+"""Metrics are repetitive: the fastest level already compresses them to a tenth."""
 PATHS = ("/health/live", "/health/ready", "/metrics")
 
 
@@ -56,7 +56,7 @@ class HttpServer:
         self._lines = LineLimits()
         self._scraping = asyncio.Lock()
         self._connections: dict[_Connection, None] = {}
-        """Open ones, the longest silent first."""
+        """Open connections, those silent for the longest time first."""
         self._server: asyncio.Server | None = None
 
     async def start(self, listener: socket.socket) -> None:
@@ -108,7 +108,7 @@ class HttpServer:
             return _text("this cannot be told now: the node's log says why\n", 500)
 
     def on_bad_request(self, peer: str, reason: str) -> Response:
-        """Somebody who does not speak HTTP."""
+        """Respond to a peer that does not speak HTTP."""
         suppressed = self._lines.admit(host_of(peer), self._loop.time())
         if suppressed is not None:
             logger.warning("http.bad_request", peer=peer, reason=printable(reason), **suppressed.fields)
@@ -126,7 +126,7 @@ class HttpServer:
         return _text(f"nothing is served at {printable(path)}; there are {', '.join(PATHS)}\n", 404)
 
     async def _metrics(self, request: BaseRequest) -> Response:
-        """What the loop owns is read on the loop; text is made of it on a thread, which takes longer. One at a time."""
+        """Read the loop's state on the loop, and render it on a thread, which takes longer. One scrape at a time."""
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         is_small_wanted = gzip_accepted(request.headers.get("Accept-Encoding", ""))
         async with self._scraping:
@@ -141,13 +141,13 @@ def _make_text(encode: Callable[[CollectorRegistry], bytes], registry: Collector
 
 
 _SILENT = logging.getLogger("strandline.observe.aiohttp")
-"""What aiohttp has to say of a peer is told by `on_bad_request`; of a connection that was lost, by nobody."""
+"""Discards aiohttp's own log lines: `on_bad_request` logs bad requests, and lost connections are not logged."""
 _SILENT.propagate = False
 _SILENT.addHandler(logging.NullHandler())
 
 
 class _Connection(RequestHandler):
-    """aiohttp's, with a deadline by which the next whole request must be here."""
+    """aiohttp's request handler, with a deadline for the next complete request."""
 
     def __init__(self, server: HttpServer, manager: Server, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
@@ -177,7 +177,7 @@ class _Connection(RequestHandler):
     def handle_error(
         self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> StreamResponse:
-        """aiohttp's own trouble with what came: its way is a traceback in the log for each."""
+        """Handle a request that aiohttp cannot parse; by default it logs a traceback for each."""
         if request.writer.output_size > 0:
             raise ConnectionError("the answer is on its way already")
         peer = self.transport.get_extra_info("peername") if self.transport is not None else None

@@ -1,4 +1,4 @@
-"""One value of one metric at this moment, and what both roles have to read."""
+"""One value of one metric at this moment, and the metrics that both roles have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strandline.storage.metrics import LogMetrics
 
 
 class Total(NamedTuple):
-    """What is measured without buckets: how often, and how much together."""
+    """A measurement without buckets: its count and its sum."""
 
     times: int
     sum: float
@@ -22,18 +22,18 @@ class Total(NamedTuple):
 
 class Reading(NamedTuple):
     name: str
-    """A row of the catalogue."""
+    """The name of a row in the catalogue."""
     value: float | Histogram | Total
     labels: tuple[str, ...] = ()
-    """In the row's order; none for the series without labels of a row that has some."""
+    """The label values in the row's order. Empty for the unlabelled series of a labelled row."""
 
 
 Readings = Callable[[Any], Iterator[Reading]]
-"""One part of what there is to read of a server."""
+"""Yields one part of a server's metrics."""
 
 
 def requests(metrics: RequestMetrics) -> Iterator[Reading]:
-    """By API, and the fetches of consumers and followers together once more, as Kafka has them."""
+    """Requests per API. As in Kafka, the fetches of consumers and followers are also counted together."""
     by_name = {api.name: api for api in list(metrics.values())}
     for name, api in by_name.items():
         yield from _of_api(name, [api])
@@ -86,7 +86,7 @@ def logs(metrics: LogMetrics) -> Iterator[Reading]:
 
 
 def disk(path: str, used_bytes: int) -> Iterator[Reading]:
-    """The disk under a directory; a disk that cannot be asked has no size."""
+    """The disk under a directory. If the system reports no size, the sizes are omitted."""
     yield Reading("strandline_log_dir_used_bytes", used_bytes, (path,))
     try:
         found = os.statvfs(path)
@@ -104,6 +104,6 @@ def log_offsets(topic: str, partition: str, start: int, end: int, size_bytes: in
 
 
 def losses(**by_cause: int) -> Iterator[Reading]:
-    """What may have cost records that were acknowledged: each cause is there from the start, at 0."""
+    """Events that may have lost acknowledged records. Each cause has a series from the start, at 0."""
     for cause, times in by_cause.items():
         yield Reading("strandline_loss_possible_total", times, (cause,))

@@ -1,6 +1,6 @@
-"""The page of metrics, made from the catalogue: `python -m strandline.observe.reference > docs/metrics.md`.
+"""Generates the page of metrics from the catalogue: `python -m strandline.observe.reference > docs/metrics.md`.
 
-The rows are what is printed, so the page cannot say anything else than the nodes do; a test compares the two.
+Nodes print the metrics from the same rows, so the page and the nodes agree. A test compares the page with the rows.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from strandline.observe.catalog import BOTH, Row, Section
 _INTRODUCTION = """\
 # Metrics
 
-Made from the catalogue by `python -m strandline.observe.reference`; do not edit.
+Generated from the catalogue by `python -m strandline.observe.reference`; do not edit.
 
 Every node serves its own metrics at `/metrics` of its HTTP address (`http.listener`), in Prometheus' text format or in
-OpenMetrics', whichever is asked for. `deploy/prometheus/` has a scrape configuration and alert rules for them. A scrape
-reads the node's state at that moment and keeps nothing; a broker with 1,000 partitions prints about 5,500 lines.
+OpenMetrics, as the request's Accept header asks. `deploy/prometheus/` has a scrape configuration and alert rules. A scrape
+reads the node's present state and keeps nothing; a broker with 1,000 partitions prints about 5,500 lines.
 
 """
 
@@ -30,7 +30,7 @@ def reference() -> str:
 
 
 def _names() -> Iterator[str]:
-    """What the catalogue says of names, as a chapter."""
+    """The catalogue's paragraphs on names, as a chapter."""
     text = inspect.cleandoc(catalog.__doc__ or "")
     yield "## Names\n\n" + text[text.index("**Names.** ") :].removeprefix("**Names.** ") + "\n"
 

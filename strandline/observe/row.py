@@ -1,4 +1,4 @@
-"""A row of the catalogue: one metric, and what there is to say of it."""
+"""A row of the catalogue: one metric with its meaning, roles, labels and Kafka's MBean."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ BOTH = ("broker", "controller")
 
 class Row(NamedTuple):
     name: str
-    """With `_total` where it is a counter; without `_bucket`, `_sum` and `_count`."""
+    """With `_total` if it is a counter; without `_bucket`, `_sum` and `_count`."""
     kind: Kind
     help: str
     roles: tuple[str, ...]
     labels: tuple[str, ...] = ()
     mbean: str = ""
-    """Kafka's MBean and attribute; empty where Kafka has no such thing."""
+    """Kafka's MBean and attribute; empty if Kafka has no such metric."""
     per_second: float = 1.0
-    """How many of the printed unit are a second: 1000 where the name ends in ms. Histograms and summaries only."""
+    """Printed units per second: 1000 if the name ends in ms. Histograms and summaries only."""
 
 
 class Section(NamedTuple):

@@ -1,4 +1,4 @@
-"""The catalogue, of what the controllers decide and agree on."""
+"""The catalogue: metrics of the controllers and the metadata quorum."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ def _controller(name: str, kind: Kind, help: str, bean: str, *, labels: tuple[st
 
 CONTROL = Section(
     "The controllers",
-    "What the cluster is like, as each controller's copy of the metadata has it; the active one's is the newest. Sums over "
-    "controllers make sense for `activecontrollercount` alone, take the maximum of the others.",
+    "Each controller prints the state of the cluster in its copy of the metadata; the active one's is the newest. Sum only "
+    "`activecontrollercount` over the controllers; use the maximum of the others.",
     (
         _controller("activecontrollercount", "gauge", "1 on the active controller, 0 on the others.", "ActiveControllerCount"),
         _controller(
-            "newactivecontrollerscount", "gauge", "How often another controller became active.", "NewActiveControllersCount"
+            "newactivecontrollerscount",
+            "gauge",
+            "Number of times that another controller became active.",
+            "NewActiveControllersCount",
         ),
         _controller("activebrokercount", "gauge", "Registered brokers that are not fenced.", "ActiveBrokerCount"),
         _controller("fencedbrokercount", "gauge", "Registered brokers that are fenced.", "FencedBrokerCount"),
@@ -28,7 +31,7 @@ CONTROL = Section(
         _controller(
             "preferredreplicaimbalancecount",
             "gauge",
-            "Partitions that another than the preferred replica leads.",
+            "Partitions whose leader is not the preferred replica.",
             "PreferredReplicaImbalanceCount",
         ),
         _controller(
@@ -40,13 +43,13 @@ CONTROL = Section(
         _controller(
             "timedoutbrokerheartbeatcount",
             "gauge",
-            "Broker sessions that this controller, being active, saw time out.",
+            "Broker sessions that timed out while this controller was active.",
             "TimedOutBrokerHeartbeatCount",
         ),
         _controller(
             "timesincelastheartbeatreceivedms",
             "gauge",
-            "Since a live broker's last heartbeat; the active controller alone knows.",
+            "Time since the last heartbeat of a live broker; only on the active controller.",
             "TimeSinceLastHeartbeatReceivedMs",
             labels=("broker",),
         ),
@@ -60,18 +63,23 @@ CONTROL = Section(
         Row(
             "kafka_controller_controllerstats_uncleanleaderelections_total",
             "counter",
-            "Leaders elected from outside the ISR: acknowledged records may be lost.",
+            "Leaders elected from outside the ISR: acknowledged records can be lost.",
             CONTROLLER,
             (),
             "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec",
         ),
-        Row("strandline_elections_total", "counter", "Partitions that this controller gave another leader.", CONTROLLER),
-        Row("strandline_fenced_brokers_total", "counter", "Brokers that this controller fenced for their silence.", CONTROLLER),
+        Row("strandline_elections_total", "counter", "Changes of a partition's leader that this controller decided.", CONTROLLER),
+        Row(
+            "strandline_fenced_brokers_total",
+            "counter",
+            "Brokers that this controller fenced because they were silent.",
+            CONTROLLER,
+        ),
         Row(
             "strandline_failover_seconds",
             "histogram",
-            "From the moment at which the active controller saw a broker's connection break (or its session end) to the "
-            "commit of new leaders for all that it led.",
+            "Time from a broker's broken connection (or the end of its session) on the active controller to the commit of "
+            "new leaders for all partitions that it led.",
             CONTROLLER,
         ),
     ),
@@ -88,27 +96,25 @@ QUORUM = Section(
     "Brokers follow the quorum's log as observers.",
     (
         _raft("current_epoch", "The quorum's epoch.", "current-epoch"),
-        _raft("current_leader", "The leader's node id; -1 when none is known.", "current-leader"),
-        _raft("current_vote", "Whom this voter voted for in the epoch; -1 for nobody.", "current-vote", CONTROLLER),
-        _raft("current_state", "1 for the state that the node is in.", "current-state", BOTH, ("state",)),
-        _raft("high_watermark", "Everything below is committed.", "high-watermark"),
-        _raft("log_end_offset", "Where the node's copy of the log ends.", "log-end-offset", CONTROLLER),
+        _raft("current_leader", "The leader's node id; -1 if unknown.", "current-leader"),
+        _raft("current_vote", "The candidate that this voter voted for in the epoch; -1 if none.", "current-vote", CONTROLLER),
+        _raft("current_state", "1 for the node's present state.", "current-state", BOTH, ("state",)),
+        _raft("high_watermark", "The offset below which all records are committed.", "high-watermark"),
+        _raft("log_end_offset", "The end offset of the node's copy of the log.", "log-end-offset", CONTROLLER),
         _raft("log_end_epoch", "The epoch of the last entry of the node's copy.", "log-end-epoch", CONTROLLER),
         _raft("number_of_voters", "Voters.", "number-of-voters"),
-        _raft(
-            "number_of_observers", "Observers that the leader knows; the leader alone does.", "number-of-observers", CONTROLLER
-        ),
-        Row("strandline_raft_commit_lag", "gauge", "Entries of the node's copy that are not known to be committed.", CONTROLLER),
+        _raft("number_of_observers", "Observers of the quorum; only on the leader.", "number-of-observers", CONTROLLER),
+        Row("strandline_raft_commit_lag", "gauge", "Records of the node's copy that are not known to be committed.", CONTROLLER),
         Row(
             "strandline_raft_replica_lag",
             "gauge",
-            "Entries that another voter or a registered broker lacks, as the leader knows it; the leader alone does.",
+            "Records that another voter or a registered broker lacks; only on the leader.",
             CONTROLLER,
             ("replica",),
         ),
-        Row("strandline_raft_leader_changes_total", "counter", "How often this node heard of a new leader.", BOTH),
-        Row("strandline_raft_candidacies_total", "counter", "Elections that this node stood for.", CONTROLLER),
-        Row("strandline_raft_commit_seconds", "histogram", "From an append on the leader to its commit.", CONTROLLER),
-        Row("strandline_raft_leaderless_seconds", "histogram", "How long this voter knew no leader, each time.", CONTROLLER),
+        Row("strandline_raft_leader_changes_total", "counter", "Number of times that this node learned of a new leader.", BOTH),
+        Row("strandline_raft_candidacies_total", "counter", "Elections in which this node was a candidate.", CONTROLLER),
+        Row("strandline_raft_commit_seconds", "histogram", "Time from an append on the leader to its commit.", CONTROLLER),
+        Row("strandline_raft_leaderless_seconds", "histogram", "Time without a known leader, per occurrence.", CONTROLLER),
     ),
 )

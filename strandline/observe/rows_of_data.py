@@ -1,4 +1,4 @@
-"""The catalogue, of what a broker does with data: replication, partitions, traffic, metadata."""
+"""The catalogue: metrics of a broker's replication, partitions, traffic and metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def _replica(name: str, kind: Kind, help: str, bean: str) -> Row:
 
 REPLICATION = Section(
     "Replication",
-    "A broker counts the partitions that it leads; the sum over the brokers is the cluster's.",
+    "A broker counts the partitions that it leads; sum over the brokers for the cluster.",
     (
         _replica(
             "underreplicatedpartitions",
@@ -22,33 +22,36 @@ REPLICATION = Section(
         _replica(
             "underminisrpartitioncount",
             "gauge",
-            "Partitions led here with fewer in-sync replicas than min.insync.replicas: acks=all is refused.",
+            "Partitions led here with fewer in-sync replicas than min.insync.replicas: acks=all is rejected.",
             "UnderMinIsrPartitionCount",
         ),
         _replica(
             "atminisrpartitioncount",
             "gauge",
-            "Partitions led here with exactly min.insync.replicas in sync: the next loss refuses acks=all.",
+            "Partitions led here with exactly min.insync.replicas in sync: if one more leaves, acks=all is rejected.",
             "AtMinIsrPartitionCount",
         ),
         _replica("leadercount", "gauge", "Partitions led here.", "LeaderCount"),
         _replica("partitioncount", "gauge", "Replicas here, led or followed.", "PartitionCount"),
         _replica(
-            "offlinereplicacount", "gauge", "Replicas here that a failed log directory took offline.", "OfflineReplicaCount"
+            "offlinereplicacount",
+            "gauge",
+            "Replicas here that are offline because their log directory failed.",
+            "OfflineReplicaCount",
         ),
         _replica(
             "isrshrinks_total",
             "counter",
-            "Committed changes by which the ISR of a partition led here lost a member, whoever asked for them.",
+            "Committed changes that removed a member from the ISR of a partition led here, whatever the cause.",
             "IsrShrinksPerSec",
         ),
         _replica(
             "isrexpands_total",
             "counter",
-            "Committed changes by which the ISR of a partition led here gained a member.",
+            "Committed changes that added a member to the ISR of a partition led here.",
             "IsrExpandsPerSec",
         ),
-        _replica("failedisrupdates_total", "counter", "ISR proposals that the controller refused.", "FailedIsrUpdatesPerSec"),
+        _replica("failedisrupdates_total", "counter", "ISR changes that the controller rejected.", "FailedIsrUpdatesPerSec"),
         _replica("produceridcount", "gauge", "Idempotent producers that the logs here remember.", "ProducerIdCount"),
         Row(
             "kafka_server_replicafetchermanager_maxlag",
@@ -61,7 +64,7 @@ REPLICATION = Section(
         Row(
             "kafka_server_replicafetchermanager_failedpartitionscount",
             "gauge",
-            "Replicas here that have a leader and no fetcher: fenced, or given up after an error.",
+            "Replicas here that have a leader but no fetcher: fenced, or stopped after an error.",
             BROKER,
             ("clientId",),
             "kafka.server:type=ReplicaFetcherManager,name=FailedPartitionsCount,clientId=Replica",
@@ -69,7 +72,7 @@ REPLICATION = Section(
         Row(
             "kafka_server_fetcherlagmetrics_consumerlag",
             "gauge",
-            "Lag of one replica here behind its leader's high watermark, in records, as of the leader's last answer.",
+            "Lag of one replica here behind its leader's high watermark, in records, as of the leader's last response.",
             BROKER,
             ("clientId", "topic", "partition"),
             "kafka.server:type=FetcherLagMetrics,name=ConsumerLag,clientId=*,topic=*,partition=*",
@@ -81,8 +84,8 @@ REPLICATION = Section(
             BROKER,
             ("state",),
         ),
-        Row("strandline_truncations_total", "counter", "Times that a log was cut back to its leader's history.", BOTH),
-        Row("strandline_truncated_records_total", "counter", "Offsets that were cut off by it.", BOTH),
+        Row("strandline_truncations_total", "counter", "Truncations of a log to its leader's history.", BOTH),
+        Row("strandline_truncated_records_total", "counter", "Offsets removed by these truncations.", BOTH),
     ),
 )
 
@@ -99,15 +102,15 @@ def _log(name: str, help: str, bean: str) -> Row:
 
 PARTITIONS = Section(
     "Partitions",
-    "`kafka_cluster_partition_*` are printed by the partition's leader alone (Kafka's followers print 0 beside it), "
-    "`kafka_log_log_*` for every replica. A controller has one log, `__cluster_metadata`.",
+    "Only a partition's leader prints `kafka_cluster_partition_*` (in Kafka the followers print 0); every replica prints "
+    "`kafka_log_log_*`. A controller has one log, `__cluster_metadata`.",
     (
         _partition("underreplicated", "1 while a replica is out of sync.", "UnderReplicated"),
         _partition("underminisr", "1 while fewer than min.insync.replicas are in sync.", "UnderMinIsr"),
         _partition("atminisr", "1 while exactly min.insync.replicas are in sync.", "AtMinIsr"),
         _partition("insyncreplicascount", "In-sync replicas.", "InSyncReplicasCount"),
-        _log("logendoffset", "The offset that the next record gets.", "LogEndOffset"),
-        _log("logstartoffset", "The first offset that may be read.", "LogStartOffset"),
+        _log("logendoffset", "The offset of the next record.", "LogEndOffset"),
+        _log("logstartoffset", "The first readable offset.", "LogStartOffset"),
         _log("size", "Bytes of the log's segments.", "Size"),
     ),
 )
@@ -120,18 +123,18 @@ def _topic(name: str, help: str, bean: str, *, labels: tuple[str, ...] = ("topic
 
 TRAFFIC = Section(
     "Traffic",
-    "One series per topic, and, as in Kafka, one without the label that counts all topics, deleted ones included: a query "
-    'says which it means, `{topic=""}` for all of them.',
+    "One series per topic and, as in Kafka, one without the label for all topics, deleted ones included: select it with "
+    '`{topic=""}`.',
     (
-        _topic("bytesin", "Bytes of batches that producers had appended here.", "BytesInPerSec"),
-        _topic("messagesin", "Records that producers had appended here.", "MessagesInPerSec"),
+        _topic("bytesin", "Bytes of batches that producers appended here.", "BytesInPerSec"),
+        _topic("messagesin", "Records that producers appended here.", "MessagesInPerSec"),
         _topic("bytesout", "Bytes of batches sent to consumers.", "BytesOutPerSec"),
         _topic("replicationbytesin", "Bytes of batches fetched from leaders.", "ReplicationBytesInPerSec"),
         _topic("replicationbytesout", "Bytes of batches sent to followers.", "ReplicationBytesOutPerSec"),
         _topic("totalproducerequests", "Produce requests, each counted once per partition.", "TotalProduceRequestsPerSec"),
         _topic("failedproducerequests", "Of these, the failed ones.", "FailedProduceRequestsPerSec"),
         _topic("totalfetchrequests", "Reads for fetch requests, each counted once per partition.", "TotalFetchRequestsPerSec"),
-        _topic("failedfetchrequests", "Partitions that a fetch was answered an error for.", "FailedFetchRequestsPerSec"),
+        _topic("failedfetchrequests", "Partitions for which a fetch response had an error.", "FailedFetchRequestsPerSec"),
     ),
 )
 
@@ -143,7 +146,7 @@ METADATA = Section(
         Row(
             "kafka_server_broker_metadata_metrics_last_applied_record_offset",
             "gauge",
-            "The last offset of the metadata log that the broker acted on.",
+            "The last offset of the metadata log that the broker has applied.",
             BROKER,
             (),
             "kafka.server:type=broker-metadata-metrics last-applied-record-offset",
@@ -151,36 +154,39 @@ METADATA = Section(
         Row(
             "kafka_server_broker_metadata_metrics_metadata_apply_error_count",
             "gauge",
-            "Changes that the broker failed to act on (each is a bug of ours).",
+            "Metadata changes that the broker failed to apply (each is a bug in Strandline).",
             BROKER,
             (),
             "kafka.server:type=broker-metadata-metrics metadata-apply-error-count",
         ),
+        Row("strandline_metadata_lag", "gauge", "Committed records of the metadata log that the broker has not applied.", BROKER),
         Row(
-            "strandline_metadata_lag", "gauge", "Committed entries of the metadata log that the broker has not acted on.", BROKER
+            "strandline_metadata_apply_seconds",
+            "histogram",
+            "Time from the arrival of metadata until every partition has its new role.",
+            BROKER,
         ),
-        Row("strandline_metadata_apply_seconds", "histogram", "From metadata that arrived to all roles taken.", BROKER),
         Row(
             "strandline_became_leader_total",
             "counter",
-            "Leader epochs that began here.",
+            "Leader epochs in which this broker became the leader.",
             BROKER,
         ),
-        Row("strandline_became_follower_total", "counter", "Leader epochs that this broker began to follow.", BROKER),
+        Row("strandline_became_follower_total", "counter", "Leader epochs in which this broker became a follower.", BROKER),
         Row(
             "strandline_leader_takeover_seconds",
             "histogram",
-            "From metadata that arrived to the last of the leaders that it made here: the broker's part of a fail-over.",
+            "Time from the arrival of metadata until the last new leader here is ready: the broker's part of a fail-over.",
             BROKER,
         ),
         Row(
             "kafka_server_kafkaserver_brokerstate",
             "gauge",
-            "0: not running, 1: starting, 2: recovering its logs, 3: running, 6: leaving in order, 7: stopping.",
+            "0: not running, 1: starting, 2: recovering its logs, 3: running, 6: in controlled shutdown, 7: shutting down.",
             BROKER,
             (),
             "kafka.server:type=KafkaServer,name=BrokerState",
         ),
-        Row("strandline_broker_fenced", "gauge", "1 while the broker is not registered and unfenced.", BROKER),
+        Row("strandline_broker_fenced", "gauge", "0 while the broker is registered and unfenced, otherwise 1.", BROKER),
     ),
 )

@@ -1,4 +1,4 @@
-"""The catalogue, of what every node does: requests, connections, disk, the process itself."""
+"""The catalogue: metrics of every node's requests, connections, disk and process."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ def _request(name: str, kind: Kind, help: str, bean: str, *, labels: tuple[str, 
 
 REQUESTS = Section(
     "Requests",
-    "`request` is the API's name; a Fetch counts as `FetchConsumer` or `FetchFollower`, and in `Fetch` for both. An API "
-    "that was never asked has no series.",
+    "`request` is the API's name; a Fetch counts as `FetchConsumer` or `FetchFollower`, and also as `Fetch`. An API without "
+    "a request has no series.",
     (
-        _request("requests_total", "counter", "Requests that came in.", "RequestsPerSec"),
+        _request("requests_total", "counter", "Requests received.", "RequestsPerSec"),
         _request(
             "errors_total",
             "counter",
-            "Error codes in answers (each failed partition or topic counts); NONE: answers without any.",
+            "Error codes in responses (each failed partition or topic counts); NONE: responses without an error.",
             "ErrorsPerSec",
             labels=("request", "error"),
         ),
         _request(
             "totaltimems",
             "histogram",
-            "From a request's last byte here to its answer, the time that it was parked included.",
+            "Time from a request's last byte here to its response, including the time that it was parked.",
             "TotalTimeMs",
             unit=1000,
         ),
         _request(
             "requestqueuetimems",
             "histogram",
-            "From a request's last byte here to its handler: the requests that came with it, and back pressure.",
+            "Time from a request's last byte here to its handler: it waits for earlier requests, and under back pressure.",
             "RequestQueueTimeMs",
             unit=1000,
         ),
-        _request("localtimems", "summary", "Time that the handler had the event loop for itself.", "LocalTimeMs", unit=1000),
+        _request("localtimems", "summary", "Time that the handler occupied the event loop.", "LocalTimeMs", unit=1000),
         _request("requestbytes", "summary", "Size of requests, in bytes.", "RequestBytes"),
         Row(
             "kafka_server_delayedoperationpurgatory_purgatorysize",
@@ -50,7 +50,7 @@ REQUESTS = Section(
         Row(
             "kafka_server_delayedproducemetrics_expires_total",
             "counter",
-            "Produces whose time was over before they were replicated.",
+            "Produce requests that timed out before their records were replicated.",
             BROKER,
             (),
             "kafka.server:type=DelayedProduceMetrics,name=ExpiresPerSec",
@@ -58,7 +58,7 @@ REQUESTS = Section(
         Row(
             "kafka_server_delayedfetchmetrics_expires_total",
             "counter",
-            "Parked fetches whose time was over before there was enough to read (an idle cluster's daily bread).",
+            "Parked fetches that timed out before there was enough to read (usual in an idle cluster).",
             BROKER,
             ("fetcherType",),
             "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherType=*",
@@ -74,7 +74,7 @@ REQUESTS = Section(
         Row(
             "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached",
             "gauge",
-            "Partitions that fetch sessions remember.",
+            "Partitions in fetch sessions.",
             BROKER,
             (),
             "kafka.server:type=FetchSessionCache,name=NumIncrementalFetchPartitionsCached",
@@ -82,7 +82,7 @@ REQUESTS = Section(
         Row(
             "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
             "counter",
-            "Fetch sessions that had to make room for others.",
+            "Fetch sessions that were evicted to make room for others.",
             BROKER,
             (),
             "kafka.server:type=FetchSessionCache,name=IncrementalFetchSessionEvictionsPerSec",
@@ -98,18 +98,18 @@ def _connection(name: str, kind: Kind, help: str, attribute: str) -> Row:
 
 CONNECTIONS = Section(
     "Connections",
-    "The exporter's example rules put Kafka's labels of these into their names; here they are labels, as with Strimzi's rules.",
+    "The exporter's example rules put these labels of Kafka into the names; here they are labels, as in Strimzi's rules.",
     (
         _connection("connection_count", "gauge", "Open connections.", "connection-count"),
-        _connection("connection_creation_total", "counter", "Connections that were accepted.", "connection-creation-total"),
-        _connection("connection_close_total", "counter", "Connections that ended.", "connection-close-total"),
+        _connection("connection_creation_total", "counter", "Accepted connections.", "connection-creation-total"),
+        _connection("connection_close_total", "counter", "Closed connections.", "connection-close-total"),
         _connection("incoming_byte_total", "counter", "Bytes read.", "incoming-byte-total"),
         _connection("outgoing_byte_total", "counter", "Bytes written.", "outgoing-byte-total"),
-        Row("strandline_requests_in_flight", "gauge", "Requests that are not answered yet.", BOTH, ("listener",)),
+        Row("strandline_requests_in_flight", "gauge", "Requests without a response yet.", BOTH, ("listener",)),
         Row(
             "strandline_bad_peers_total",
             "counter",
-            "What peers did against the protocol, by what was done about it (closed, refused).",
+            "Violations of the protocol by peers, by the node's reaction (closed, refused).",
             BOTH,
             ("listener", "action"),
         ),
@@ -132,14 +132,14 @@ DISK = Section(
         Row(
             "kafka_log_logmanager_logdirectoryoffline",
             "gauge",
-            "1 when the log directory failed.",
+            "1 if the log directory failed.",
             BROKER,
             ("logDirectory",),
             "kafka.log:type=LogManager,name=LogDirectoryOffline,logDirectory=*",
         ),
         Row("strandline_log_dir_total_bytes", "gauge", "Size of the disk under the log directory.", BOTH, ("logDirectory",)),
-        Row("strandline_log_dir_free_bytes", "gauge", "What is free of it for this process.", BOTH, ("logDirectory",)),
-        Row("strandline_log_dir_used_bytes", "gauge", "What the logs in the directory use of it.", BOTH, ("logDirectory",)),
+        Row("strandline_log_dir_free_bytes", "gauge", "Free space on it for this process.", BOTH, ("logDirectory",)),
+        Row("strandline_log_dir_used_bytes", "gauge", "Space that the logs in the directory use.", BOTH, ("logDirectory",)),
         Row(
             "kafka_log_logflushstats_logflushrateandtimems",
             "histogram",
@@ -149,28 +149,33 @@ DISK = Section(
             "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs",
             1000,
         ),
-        Row("strandline_corrupt_ranges_total", "counter", "Damaged places that were found in logs.", BOTH),
+        Row("strandline_corrupt_ranges_total", "counter", "Damaged ranges found in logs.", BOTH),
     ),
 )
 
 
 NODE = Section(
     "The node",
-    "The `process_*` metrics are prometheus_client's own; they are there on Linux.",
+    "The `process_*` metrics are prometheus_client's own, and exist on Linux only.",
     (
-        Row("strandline_build_info", "gauge", "1; what runs here.", BOTH, ("version", "python", "role", "node_id")),
-        Row("strandline_uptime_seconds", "gauge", "Since the node was made.", BOTH),
+        Row(
+            "strandline_build_info",
+            "gauge",
+            "Always 1; the labels describe the running version.",
+            BOTH,
+            ("version", "python", "role", "node_id"),
+        ),
+        Row("strandline_uptime_seconds", "gauge", "Time since the process created the node.", BOTH),
         Row(
             "strandline_event_loop_lag_seconds",
             "histogram",
-            "How late the timers of the node's event loop are: everything that a node does waits for it.",
+            "Delay of the timers of the node's event loop: everything that a node does waits for the loop.",
             BOTH,
         ),
         Row(
             "strandline_event_loop_lag_max_seconds",
             "gauge",
-            "The largest lag of the last second, as `/health/ready` tells it; one that fell between two scrapes is in the "
-            "histogram alone.",
+            "The largest lag of the last second, as in `/health/ready`; a lag between two scrapes is only in the histogram.",
             BOTH,
         ),
         Row(
@@ -181,12 +186,17 @@ NODE = Section(
             BOTH,
             ("cause",),
         ),
-        Row("strandline_scrape_errors_total", "counter", "Parts of a scrape that failed and are missing (a bug of ours).", BOTH),
+        Row(
+            "strandline_scrape_errors_total",
+            "counter",
+            "Parts of a scrape that failed and are missing (a bug in Strandline).",
+            BOTH,
+        ),
         Row("process_cpu_seconds_total", "counter", "CPU time.", BOTH),
         Row("process_resident_memory_bytes", "gauge", "Memory in RAM.", BOTH),
         Row("process_virtual_memory_bytes", "gauge", "Address space.", BOTH),
-        Row("process_start_time_seconds", "gauge", "Start of the process, since 1970.", BOTH),
+        Row("process_start_time_seconds", "gauge", "Start of the process, in seconds since 1970.", BOTH),
         Row("process_open_fds", "gauge", "Open file descriptors.", BOTH),
-        Row("process_max_fds", "gauge", "How many it may open.", BOTH),
+        Row("process_max_fds", "gauge", "Limit of open file descriptors.", BOTH),
     ),
 )

@@ -265,7 +265,7 @@ def test_an_unknown_command_is_answered_with_the_nearest() -> None:
         (("create", "x", "-c", "retention.ms=1", "--set", "retention.ms=2"), "gives retention.ms two values: 1 and 2"),
         (
             ("alter", "x", "-c", "retention.ms=1", "--unset", "retention.ms"),
-            "--config sets retention.ms, and --unset takes it away",
+            "--config sets retention.ms, and --unset removes it",
         ),
     ],
 )
