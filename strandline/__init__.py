@@ -2,8 +2,8 @@
 
     from strandline import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 
-The public face: the clients, what they take and return, and every error that they raise. Everything is imported on first use,
-so that the command line and the nodes of a cluster start quickly.
+The public API: the clients, their parameter and result types, and every error that they raise. Each name is imported on
+first use, so that the command line and the nodes start quickly.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ __all__ = [
     "__version__",
 ]
 
-if not TYPE_CHECKING:  # To a type checker, a module with __getattr__ would have every name that is misspelled.
+if not TYPE_CHECKING:  # A type checker would accept any misspelt name of a module with __getattr__.
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:

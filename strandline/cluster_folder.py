@@ -1,10 +1,10 @@
-"""The folder of a local cluster: one `strandline up` at a time, and nothing is changed before the folder is held.
+"""The folder of a local cluster: one `strandline up` at a time, and nothing is written before the folder is locked.
 
     DIR/.lock                  locked (flock) by the process that runs the cluster; the kernel frees it when that ends
     DIR/cluster.json           the cluster's state: ids, ports, process ids, the folder's owner
-    DIR/<node>/data/.lock      locked by the node itself, which may live a moment longer than its `up`
+    DIR/<node>/data/.lock      locked by the node itself, which can outlive its `up` for a moment
 
-So a folder is free when its own lock is free and so are those of its nodes.
+A folder is free when its own lock and those of its nodes are free.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from strandline.storage.files import RealFiles
 LOCK = ".lock"
 STATE = "cluster.json"
 EARLIER_NODES_TIMEOUT_S = 15.0
-"""A node that has lost its `up` stops in order, which takes as long as its controlled shutdown."""
+"""A node without its `up` shuts down cleanly, which takes as long as a controlled shutdown."""
 POLL_S = 0.02
 
 
 class ClusterError(StrandlineError):
-    """The cluster on this machine did not do what was asked: a node ended, or was not ready in time."""
+    """A failure of the cluster on this machine: a node ended, or was not ready in time."""
 
 
 class ClusterFolder:
-    """Take it with `hold` before the first write, give it back with `release`. Both can be repeated."""
+    """Lock it with `hold` before the first write, unlock it with `release`. Both are idempotent."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class ClusterFolder:
         return self._lock is not None
 
     def hold(self) -> None:
-        """Lock the folder, which is made if it does not exist; ClusterError when another process holds it."""
+        """Lock the folder, and create it if it does not exist. Raises ClusterError if another process holds the lock."""
         if self._lock is not None:
             return
         try:
@@ -62,7 +62,7 @@ class ClusterFolder:
             self._lock = None
 
     async def wait_for_earlier_nodes(self) -> None:
-        """Wait until no node of an `up` that was killed is left; ClusterError, with its name, for one that stays."""
+        """Wait until the nodes of a killed `up` have ended. Raises ClusterError with the name of one that has not."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + EARLIER_NODES_TIMEOUT_S
         while names := self._running_nodes():
@@ -79,11 +79,11 @@ class ClusterFolder:
             except UsageError:
                 running.append(path.parts[-3])
             except DiskError:
-                continue  # the node itself says what is wrong with its data directory
+                continue  # the node itself reports the error of its data directory
         return running
 
     def _is_stopped(self, name: str) -> bool:
-        """A process that stands still (SIGSTOP) does not notice that its `up` is gone: waiting for it is in vain."""
+        """Is the process stopped (SIGSTOP)? Such a process never notices that its `up` has ended, so waiting is useless."""
         try:
             return Path(f"/proc/{self._pid(name)}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
         except (OSError, IndexError):
@@ -96,7 +96,7 @@ class ClusterFolder:
     # -- cluster.json
 
     def read_state(self) -> dict[str, Any]:
-        """What an `up` wrote last; empty in a fresh folder, ClusterError when it cannot be read."""
+        """The last state that an `up` wrote; empty in a new folder. Raises ClusterError if it cannot be read."""
         path = self.path / STATE
         try:
             state = json.loads(path.read_text())
@@ -113,7 +113,7 @@ class ClusterFolder:
             return {}
 
     def check_controllers(self, names: Iterable[str]) -> None:
-        """The voters of a quorum stay what they were; UsageError, with what to type, for another number of them."""
+        """Raise UsageError, with the option to use, if the number of voters differs from that of the existing quorum."""
         known = [node["name"] for node in self.read_state().get("nodes", []) if node.get("role") == "controller"]
         if known and sorted(known) != sorted(names):
             raise UsageError(
@@ -122,7 +122,7 @@ class ClusterFolder:
             )
 
     def write_state(self, state: dict[str, Any]) -> None:
-        """Only while the folder is held: after that, it may be another cluster's."""
+        """Write `cluster.json`, but only while the folder is locked: after that it can belong to another cluster."""
         if self.is_held and self.path.is_dir():
             write_json(self.path / STATE, state)
 
@@ -138,7 +138,7 @@ def _text(value: object, form: str) -> str:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Readers see the old document or the new one, nothing between."""
+    """Replace a document atomically: readers see the old or the new one."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(json.dumps(document, indent=1) + "\n")
     temporary.replace(path)

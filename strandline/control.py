@@ -1,12 +1,11 @@
-"""The control channel of a running `strandline up`: a unix socket that takes one line of JSON and answers with one.
+"""The control channel of a running `strandline up`: a unix socket with one line of JSON per request and per response.
 
-`up` owns the processes, so whatever shall happen to a node is asked of `up`: it then knows that a death was ordered,
-and it alone can start a node again. Sockets live in a folder of this user, short of name (a unix socket's path has about
-a hundred characters), one per `up`: `<pid>.sock` with `<pid>.json` beside it, which names that cluster's folder and
-brokers.
+`up` owns the processes, so every action on a node goes through it: it can then tell an ordered end from a failure, and
+only it can start a node again. The sockets are in a folder of the user with a short name (a unix socket's path is limited
+to about a hundred characters), one per `up`: `<pid>.sock`, and `<pid>.json` with that cluster's folder and brokers.
 
-A command without `--data` acts on the only cluster that runs, or on the one that STRANDLINE_BOOTSTRAP names. When that is
-not clear, it acts on none: two clusters have a broker-1 each.
+A command without `--data` acts on the only running cluster, or on the one that STRANDLINE_BOOTSTRAP names. If that is
+ambiguous, it acts on none, because each cluster has a broker-1.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ LOOPBACK = {"localhost": "127.0.0.1"}
 
 
 def runtime_folder() -> Path:
-    """Where this user's running clusters are found."""
+    """The folder with the sockets of this user's running clusters."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     if base and os.access(base, os.W_OK):
         return Path(base) / "strandline"
@@ -56,7 +55,7 @@ class ControlServer:
     async def start(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.unlink(missing_ok=True)
-        # First the facts, then the socket: what answers can be named.
+        # The JSON file is written before the socket exists, so every socket that answers has one.
         facts = {"folder": str(self._cluster.folder), "bootstrap": self._cluster.bootstrap}
         write_json(self.path.with_suffix(".json"), facts)
         self._server = await asyncio.start_unix_server(self._serve, str(self.path))
@@ -74,7 +73,7 @@ class ControlServer:
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
         except ConnectionError:
-            pass  # who asked did not wait for the answer
+            pass  # the client did not wait for the response
         finally:
             writer.close()
 
@@ -96,7 +95,7 @@ class ControlServer:
 
     async def _stop(self, name: str) -> None:
         if self._cluster.node(name).paused:
-            raise UsageError(f"{name} is paused and cannot stop in order; use `node resume` first, or `node kill`")
+            raise UsageError(f"{name} is paused and cannot stop cleanly; use `node resume` first, or `node kill`")
         self._cluster.terminate(name)
         await self._cluster.wait_ended(name)
 
@@ -116,7 +115,7 @@ class ControlServer:
 
 
 class RunningCluster(NamedTuple):
-    """A cluster that an `up` of this user runs."""
+    """A cluster that a `strandline up` of this user runs."""
 
     socket: Path
     folder: str
@@ -125,9 +124,11 @@ class RunningCluster(NamedTuple):
 
 
 def ask(action: str, node: str = "", *, folder: str | None = None, bootstrap: str | None = None) -> dict[str, Any]:
-    """Send one command to the cluster in `folder`, or else to the running one that has a broker at one of the addresses of
-    `bootstrap`, or else to the only running one. Returns the state of the cluster; UsageError when it is not clear which
-    one is meant, ClusterError when it does not run or the command fails."""
+    """Send one command to a cluster, and return the cluster's state.
+
+    The cluster is the one in `folder`; or else the running one with a broker at an address of `bootstrap`; or else the
+    only running one. Raises UsageError if that is ambiguous, ClusterError if it does not run or the command fails.
+    """
     path = _socket_of(folder) if folder else choose(running_clusters(), bootstrap).socket
     request = json.dumps({"action": action, "node": node}).encode() + b"\n"
     try:
@@ -147,7 +148,7 @@ def ask(action: str, node: str = "", *, folder: str | None = None, bootstrap: st
 
 
 def choose(running: Sequence[RunningCluster], bootstrap: str | None) -> RunningCluster:
-    """The cluster that is meant; UsageError with what to type when that is not clear."""
+    """The cluster that a command means. Raises UsageError, with the options to add, if that is ambiguous."""
     if not running:
         raise _not_running(None)
     if bootstrap:
@@ -167,7 +168,7 @@ def choose(running: Sequence[RunningCluster], bootstrap: str | None) -> RunningC
 
 
 def running_clusters() -> list[RunningCluster]:
-    """The clusters whose `up` listens, the oldest first. What an `up` that was killed left behind is passed over."""
+    """The clusters whose `up` listens, oldest first. Files that a killed `up` left behind are ignored."""
     found = []
     for path in runtime_folder().glob("*.sock"):
         try:

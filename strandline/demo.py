@@ -1,13 +1,13 @@
-"""The main job on real input: does a cluster that loses its leader and its controller keep what it acknowledged?
+"""The demo: does a cluster that loses a leader and the active controller keep every acknowledged record?
 
-1. Bring up three controllers and three brokers, real processes.
+1. Start three controllers and three brokers as real processes.
 2. Send every line of every `.py` file of the running Python's standard library with acks=all: key = file, value = the
    line, header = its number.
-3. Half way, SIGKILL the leader of the busiest partition; start it again later; then SIGKILL the active controller.
-4. Read everything back, rebuild every file and compare its SHA-256; judge the history; compare the logs of all replicas
+3. Half way, send SIGKILL to the leader of the busiest partition; start it again later; then kill the active controller.
+4. Read everything back, rebuild every file and compare its SHA-256; check the history; compare the logs of all replicas
    byte by byte.
 
-Only what clients saw and what lies on the disks is judged, nothing that the cluster says about itself.
+The verdict uses only what the clients saw and the logs on disk, not what the cluster reports about itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Source:
     """The input: files and their lines. Line `n` of a file (from 1) has the number `first + n - 1` over all files."""
 
     name: str
-    """Path below the library, `/`-separated."""
+    """Path below the library's folder, `/`-separated."""
     first: int
     lines: list[bytes]
     digest: str
@@ -53,7 +53,7 @@ class Source:
 
 @dataclass(slots=True)
 class Result:
-    """What is printed: the verdict and the figures behind it."""
+    """The verdict, and the figures behind it."""
 
     files: int = 0
     records_sent: int = 0
@@ -83,13 +83,13 @@ class Result:
 
 
 def library_sources(folder: Path | None = None, limit: int | None = None) -> list[Source]:
-    """Every `.py` file of the standard library, without what was installed beside it."""
+    """Every `.py` file of the standard library, without installed packages."""
     root = folder or Path(sysconfig.get_paths()["stdlib"])
     sources: list[Source] = []
     first = 0
     for path in sorted(_python_files(root)):
         content = path.read_bytes()
-        # Lines with their ends, cut at \n alone: joined they are the file again, byte for byte.
+        # Lines keep their ends and are split at \n alone, so that joined they equal the file byte for byte.
         lines = io.BytesIO(content).readlines()
         if lines:
             sources.append(Source(path.relative_to(root).as_posix(), first, lines, hashlib.sha256(content).hexdigest()))
@@ -119,7 +119,7 @@ class _Gaps:
 
 
 class Demo:
-    """One run against a cluster that is ready. `say` gets one line per thing that happens."""
+    """One run against a ready cluster. `say` receives one line per event."""
 
     def __init__(self, cluster: LocalCluster, sources: list[Source], say: Progress) -> None:
         self.cluster = cluster
@@ -130,7 +130,7 @@ class Demo:
         self.history = History()
         self.acknowledged = 0
         self._watched: list[tuple[int, asyncio.Event]] = []
-        """Acknowledged counts that somebody waits for, the nearest last."""
+        """Numbers of acknowledged records to wait for, lowest last, each with the event to set."""
         self._down: list[str] = []
 
     async def run(self) -> Result:
@@ -165,7 +165,7 @@ class Demo:
             acks="all",
             linger_ms=5,
             batch_size=65_536,
-            buffer_memory=4 << 20,  # small, so that the faults meet a producer in the midst of its work
+            buffer_memory=4 << 20,  # small, so that the producer is busy when the faults happen
             delivery_timeout_ms=60_000,
         ) as producer:
             run: list[tuple[Send, Receipt]] = []
@@ -185,7 +185,7 @@ class Demo:
         self.result.longest_gap_ms = round(gaps.longest_s * 1000, 1)
 
     async def _settle(self, run: list[tuple[Send, Receipt]], gaps: _Gaps, sent_at: float) -> None:
-        """Wait for a run of receipts and write each outcome into the history."""
+        """Wait for a run of receipts, and note each outcome in the history."""
         loop = asyncio.get_running_loop()
         for send, receipt in run:
             try:
@@ -200,7 +200,7 @@ class Demo:
         while self._watched and self.acknowledged >= self._watched[-1][0]:
             self._watched.pop()[1].set()
 
-    # -- what is done to the cluster meanwhile
+    # -- faults
 
     async def _break_things(self, admin: Admin) -> None:
         await self._until_acknowledged(0.5)
@@ -223,13 +223,13 @@ class Demo:
     async def _until_acknowledged(self, share: float) -> None:
         count = int(self.total * share)
         if self.acknowledged >= count:
-            return  # nobody may come any more who would tell
+            return  # sending may have ended, and would not set the event
         reached = asyncio.Event()
         self._watched.append((count, reached))
         await reached.wait()
 
     async def _heal(self, admin: Admin) -> None:
-        """Everybody is up again, every replica in the ISR: then the logs must be equal."""
+        """Start every node again, and wait until every replica is in the ISR. Then the logs must be equal."""
         for name in self._down:
             await self.cluster.wait_ended(name)
             await self.cluster.start_node(name)
@@ -249,7 +249,7 @@ class Demo:
     # -- reading back
 
     async def _read_all(self) -> int:
-        """Read every partition from its beginning to its end; returns how many files are whole again."""
+        """Read every partition from beginning to end; returns the number of files that equal their source."""
         partitions = [TopicPartition(TOPIC, p) for p in range(PARTITIONS)]
         rebuilt: dict[bytes, list[tuple[int, bytes]]] = {}
         firsts = {s.name.encode(): s.first for s in self.sources}
@@ -273,7 +273,7 @@ class Demo:
         return sum(self._is_whole(source, rebuilt.get(source.name.encode(), [])) for source in self.sources)
 
     def _is_whole(self, source: Source, lines: list[tuple[int, bytes]]) -> bool:
-        """Built from the records in the order in which they were read: a line out of order spoils the file."""
+        """Does the file equal its source? It is built in the order of reading, so a reordered line makes it differ."""
         return hashlib.sha256(b"".join(line for _, line in lines)).hexdigest() == source.digest
 
     # -- the verdict
@@ -310,7 +310,7 @@ class Demo:
 
 
 async def run_demo(folder: Path, *, say: Progress, limit: int | None = None) -> Result:
-    """The whole main job in `folder`, cluster included."""
+    """Run the demo in `folder`, with a new cluster. `limit`: stop after about this many lines."""
     sources = library_sources(limit=limit)
     loop = asyncio.get_running_loop()
     started = loop.time()

@@ -1,16 +1,15 @@
 """A cluster of real processes on this machine: started, killed, paused, restarted, and watched.
 
-`strandline up`, the demo, the benchmarks and the process tests all stand on this class. Every node is a process of its
-own (`python -m strandline.node`), in a session of its own, so that Ctrl-C reaches only us and we stop the nodes in order;
-each holds the read end of a pipe from us as its standard input and stops when we are gone, however we went.
+`strandline up`, the demo, the benchmarks and the process tests use this class. Every node is a process of its own
+(`python -m strandline.node`), in a session of its own, so that Ctrl-C reaches only this process, which then stops the
+nodes. The standard input of a node is a pipe from this process: when this process ends, in whatever way, the nodes stop.
 
-    DIR/.lock, DIR/cluster.json          see `cluster_folder.py`: whose the folder is, and ids, ports, pids
-    DIR/broker-1/broker.toml             its configuration; `strandline broker --config` runs it by hand
+    DIR/.lock, DIR/cluster.json          see `cluster_folder.py`: the folder's owner; ids, ports, pids
+    DIR/broker-1/broker.toml             its configuration; `strandline broker --config` runs the broker by hand
     DIR/broker-1/data/                   its log directory
-    DIR/broker-1/log.jsonl               what it logged
+    DIR/broker-1/log.jsonl               its log lines
 
-The node that answers "am I ready" is each broker itself: the cluster is ready when every broker's own picture has every
-broker unfenced and an active controller.
+The cluster is ready when, in every broker's own metadata, every broker is unfenced and a controller is active.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ class Node:
     id: int
     port: int
     http_port: int
-    """Where it serves health and metrics; 0: nowhere."""
+    """The port of its health and metrics; 0 if it has none."""
     folder: Path
     process: asyncio.subprocess.Process | None = None
     """The latest process; None before the first start."""
     paused: bool = False
     expected_end: str = ""
-    """Why its end will not be a surprise: "killed" or "stopped"; empty while it should be running."""
+    """The reason for an expected end: "killed" or "stopped"; empty while the node should run."""
     watcher: asyncio.Task[None] | None = field(default=None, repr=False)
 
     @property
@@ -71,7 +70,7 @@ class Node:
 
     @property
     def pid(self) -> int:
-        """Of the running process; 0 when there is none."""
+        """Id of the running process; 0 if there is none."""
         return self.process.pid if self.process and self.running else 0
 
     @property
@@ -86,7 +85,7 @@ class Node:
 
     @property
     def http(self) -> str | None:
-        """The address of its health and metrics."""
+        """The address of its health and metrics; None if it has none."""
         return f"{HOST}:{self.http_port}" if self.http_port else None
 
     @property
@@ -112,11 +111,12 @@ class Node:
 
 
 class LocalCluster:
-    """`async with LocalCluster(folder) as cluster:` has three controllers and three brokers, ready.
+    """`async with LocalCluster(folder) as cluster:` runs three controllers and three brokers, and enters when they are
+    ready.
 
-    Controllers are numbered from 101, brokers from 1; brokers listen on `base_port` and up, controllers behind them,
-    and behind those each node's HTTP. `base_port=0` takes a free range. `settings` are configuration keys, given to each
-    role that knows them; `http.listener` can only be empty there: no HTTP.
+    Controllers have ids from 101, brokers from 1. Brokers listen on `base_port` and the ports after it, then the
+    controllers, then each node's HTTP. `base_port=0` chooses a free range. `settings` are configuration keys for each role
+    that knows them; `http.listener` can only be empty there, for no HTTP. Raises UsageError for invalid arguments.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class LocalCluster:
         self._settings = settings_by_role(settings or {})
         self._on_event = on_event or (lambda event: None)
         self.extra_state: dict[str, Any] = {}
-        """What the owner wants to be found in `cluster.json` beside the nodes."""
+        """Further keys of the owner for `cluster.json`."""
         plan = [("broker", 1 + i) for i in range(brokers)] + [("controller", 101 + i) for i in range(controllers)]
         with_http = self._settings["broker"].get("http.listener") is None
         base = base_port or free_port_range(len(plan) * (2 if with_http else 1))
@@ -154,7 +154,7 @@ class LocalCluster:
     def _ports(self) -> list[int]:
         return [port for node in self.nodes.values() for port in (node.port, node.http_port) if port]
 
-    # -- who is who
+    # -- nodes
 
     @property
     def brokers(self) -> list[Node]:
@@ -187,7 +187,10 @@ class LocalCluster:
         await self.stop()
 
     async def start(self, *, timeout_ms: int = 30_000) -> None:
-        """Take the folder, start every node and wait until the cluster is ready; on failure nothing is left running."""
+        """Lock the folder, start every node and wait until the cluster is ready. If that fails, no node is left running.
+
+        Raises ClusterError if the folder or a port is in use, or a node ends or is not ready within `timeout_ms`.
+        """
         await self._take_folder()
         try:
             # Controllers first: their election runs while the brokers import.
@@ -200,7 +203,10 @@ class LocalCluster:
             raise
 
     async def stop(self, *, abruptly: bool = False) -> None:
-        """Stop brokers, then controllers, each in order (SIGTERM); what does not end in time is killed."""
+        """Stop the brokers, then the controllers, with SIGTERM. A node that does not end in time is killed.
+
+        `abruptly`: kill all nodes at once.
+        """
         for group in (self.brokers, self.controllers):
             await asyncio.gather(*(self._end(node, abruptly) for node in group))
         self._write_state()
@@ -219,22 +225,22 @@ class LocalCluster:
             self._signal(node, signal.SIGKILL)
             await self._ended(node)
 
-    # -- what can be done to a node
+    # -- actions on a node
 
     def kill(self, name: str) -> None:
-        """SIGKILL: the process is gone at once; what it had not fsynced stays in the page cache."""
+        """Send SIGKILL. The process ends at once; its unsynced writes stay in the page cache."""
         node = self._running(name)
         node.expected_end = "killed"
         self._signal(node, signal.SIGKILL)
 
     def terminate(self, name: str) -> None:
-        """SIGTERM: an orderly stop begins; `wait_ended` waits for its end."""
+        """Send SIGTERM, which begins a clean shutdown; `wait_ended` waits for its end."""
         node = self._running(name)
         node.expected_end = "stopped"
         self._signal(node, signal.SIGTERM)
 
     def pause(self, name: str) -> None:
-        """SIGSTOP: the process is there, its connections too, and it does nothing."""
+        """Send SIGSTOP: the process and its connections stay, and it does not respond."""
         node = self._running(name)
         self._signal(node, signal.SIGSTOP)
         node.paused = True
@@ -262,7 +268,10 @@ class LocalCluster:
             raise ClusterError(f"{name} did not end within {timeout_ms} ms") from None
 
     async def wait_ready(self, *, timeout_ms: int = 30_000) -> None:
-        """Until each running broker sees every running broker unfenced, and an active controller."""
+        """Wait until, in the metadata of each running broker, every running broker is unfenced and a controller active.
+
+        Raises ClusterError after `timeout_ms`, or if a node ends.
+        """
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         expected = {n.id for n in self.brokers if n.running and not n.paused}
         await asyncio.gather(*(self._wait_ready(self.broker(i), expected, deadline, timeout_ms) for i in sorted(expected)))
@@ -294,7 +303,7 @@ class LocalCluster:
             try:
                 node.process.send_signal(number)
             except ProcessLookupError:
-                pass  # it ended in between; the watcher tells
+                pass  # it has just ended; the watcher logs that
 
     async def _ended(self, node: Node) -> None:
         if node.watcher is not None:
@@ -337,7 +346,8 @@ class LocalCluster:
     # -- the folder
 
     async def _take_folder(self) -> None:
-        """Nothing is written before the folder is ours, no node of an earlier cluster is left in it, and the ports are free."""
+        """Lock the folder, and check that no node of an earlier cluster runs in it and the ports are free. Writes nothing
+        before that."""
         self._folder.hold()
         try:
             await self._folder.wait_for_earlier_nodes()
@@ -359,7 +369,7 @@ class LocalCluster:
             raise cannot_write(self.folder, e) from None
 
     def _config(self, node: Node) -> dict[str, Any]:
-        """The keys of the node's file. The cluster's id is missing until it is known."""
+        """The keys of the node's configuration file. The cluster's id is omitted until it is known."""
         listener = "PLAINTEXT" if node.role == "broker" else "CONTROLLER"
         voters = ",".join(f"{n.id}@{HOST}:{n.port}" for n in self.controllers)
         config: dict[str, Any] = {
@@ -377,7 +387,7 @@ class LocalCluster:
         return config | self._settings[node.role]
 
     def describe(self) -> dict[str, Any]:
-        """What `cluster.json` holds."""
+        """The content of `cluster.json`."""
         return {
             "cluster_id": self.cluster_id,
             "folder": str(self.folder),
@@ -395,7 +405,7 @@ class LocalCluster:
 
 
 async def unfenced_brokers(port: int) -> set[int]:
-    """The unfenced brokers as the broker at `port` sees them; empty while it cannot say or knows no controller."""
+    """The unfenced brokers in the metadata of the broker at `port`; empty if it does not answer or knows no controller."""
     from strandline.protocol.apis import DESCRIBE_CLUSTER
     from strandline.protocol.messages.admin import DescribeClusterRequest, DescribeClusterResponse
     from strandline.protocol.rpc.connection import Connection
@@ -422,7 +432,7 @@ def check_port_numbers(ports: Iterable[int]) -> None:
 
 
 def check_config(role: str, config: Mapping[str, Any]) -> None:
-    """UsageError for what the node itself would refuse: keys that contradict each other, as well as single ones."""
+    """Raise UsageError if the node would refuse this configuration, for a single key or a contradiction."""
     if role == "broker":
         from strandline.broker.config import BrokerConfig
 
@@ -434,7 +444,7 @@ def check_config(role: str, config: Mapping[str, Any]) -> None:
 
 
 def check_ports_are_free(ports: Iterable[int]) -> None:
-    """A clear word before six processes each stumble over it."""
+    """Raise ClusterError for a port in use, before six processes each fail with it."""
     for port in ports:
         if not _is_free(port):
             raise ClusterError(f"port {port} on {HOST} is in use by another process; choose others with --base-port")
@@ -451,8 +461,8 @@ def _is_free(port: int) -> bool:
 
 
 def free_port_range(count: int) -> int:
-    """The first of `count` free ports in a row, below the range from which connections take their own port: a node that
-    is down for a while must find its port free again."""
+    """The first of `count` consecutive free ports. They lie below the range of ephemeral ports, so that the port of a node
+    that is down stays free."""
     first = 20_000 + secrets.randbelow(10_000)
     candidates: list[int] = [*range(first, 31_000, count), *range(20_000, first, count)]
     for base in candidates:
@@ -462,7 +472,7 @@ def free_port_range(count: int) -> int:
 
 
 def settings_by_role(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Configuration keys with their values, for each role those that it knows; UsageError for what neither knows."""
+    """The settings per role: each role gets the keys that it knows. Raises UsageError for a key that neither knows."""
     by_role: dict[str, dict[str, Any]] = {"broker": {}, "controller": {}}
     known = {role: {key.name: key for key in keys_of(role)} for role in by_role}
     for name, value in settings.items():
@@ -474,7 +484,7 @@ def settings_by_role(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         for role in roles:
             if name == "http.listener" and known[role][name].parse(value):
                 raise UsageError("config http.listener: each node of a local cluster has its own; it can only be empty")
-            known[role][name].parse(value)  # a wrong value is refused here, once, and not by each process
+            known[role][name].parse(value)  # an invalid value is refused here once, not by each process
             by_role[role][name] = value
     return by_role
 
@@ -504,7 +514,7 @@ def _last_words(node: Node) -> str:
 
 
 def _as_sentence(line: str) -> str:
-    """What a refusal says, out of the JSON that it is logged as."""
+    """The error message in a JSON log line, or the line itself."""
     try:
         return str(json.loads(line)["reason"])
     except (ValueError, KeyError, TypeError):

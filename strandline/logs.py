@@ -1,11 +1,11 @@
-"""Logging of a process: structlog, one line per event, to stderr; coloured for a person, JSON for everyone else. It never
-fails: see `Lines`.
+"""Logging of a process: structlog, one line per event, to stderr; coloured on a terminal, otherwise JSON. It never fails:
+see `Lines`.
 
     STRANDLINE_LOG_LEVEL     debug, info (the default), warning, error
     STRANDLINE_LOG_FORMAT    auto (the default: console on a terminal, else json), json, console
 
-Import this before anything that imports structlog. structlog imports rich at once where rich is installed, for pretty
-tracebacks that a server never prints; that is half of a node's start-up, so rich is hidden while structlog is imported.
+Import this module before any other that imports structlog. If rich is installed, structlog imports it for tracebacks that
+a server never prints. That takes half of a node's start-up time, so rich is hidden while structlog is imported.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ FORMATS = ("auto", "json", "console")
 
 
 class Lines:
-    """The process's stderr, as far as structlog needs it. A reader that went away or a full disk costs lines; never does
-    the work of whoever logs break off in its midst. Nothing is buffered, so nothing fails later, at the exit, either."""
+    """The process's stderr, with the methods that structlog needs. If a line cannot be written (a closed pipe, a full
+    disk), it is lost and no error is raised. Nothing is buffered, so the exit cannot fail either."""
 
     def __init__(self, descriptor: int = 2) -> None:
         self._descriptor = descriptor
@@ -56,7 +56,7 @@ class Lines:
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
-    """`UsageError` for a value that is none."""
+    """Raise UsageError for an invalid value of a logging variable."""
     for name, choices in ((LEVEL, tuple(LEVELS)), (FORMAT, FORMATS)):
         value = environment.get(name)
         if value is not None and value not in choices:
@@ -64,7 +64,7 @@ def check_environment(environment: Mapping[str, str]) -> None:
 
 
 def is_json(environment: Mapping[str, str]) -> bool:
-    """Whether lines are for programs. A value that is none counts as `auto`: the complaint about it has to be told too."""
+    """Are log lines JSON? An invalid value counts as `auto`, because the error about it has to be logged too."""
     wanted = environment.get(FORMAT)
     return wanted == "json" or (wanted != "console" and not _is_terminal())
 
@@ -77,7 +77,7 @@ def _is_terminal() -> bool:
 
 
 def configure(*, node: str, environment: Mapping[str, str]) -> None:
-    """Set structlog up for this process; `node` (its name, such as `broker-1`) is part of every line."""
+    """Configure structlog for this process. Every line contains `node`, the node's name, such as `broker-1`."""
     from structlog.processors import ExceptionRenderer, JSONRenderer, TimeStamper, add_log_level
 
     person = not is_json(environment)
@@ -105,11 +105,11 @@ def configure(*, node: str, environment: Mapping[str, str]) -> None:
 
 
 def _console(environment: Mapping[str, str]) -> structlog.dev.ConsoleRenderer:
-    # Colours are for a terminal; https://no-color.org is heard.
+    # Colours only on a terminal, and not if NO_COLOR is set (https://no-color.org).
     colors = _is_terminal() and not environment.get("NO_COLOR")
     return structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
 
 
 def silence() -> None:
-    """For a command that says in its own words what went wrong."""
+    """Discard all log lines: for a command that reports errors itself."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50), cache_logger_on_first_use=False)

@@ -1,19 +1,18 @@
-"""Runs one process of a cluster: a broker or a controller, from a configuration to its last orderly word.
+"""Runs one node of a cluster, a broker or a controller: from its configuration to its end.
 
     python -m strandline.node broker --config broker-1.toml --set broker.rack=a
 
-A configuration is made of three layers, the later over the earlier: a TOML file with Kafka's key names, the environment
+A configuration has three layers; a later one overrides an earlier one: a TOML file with Kafka's key names, the environment
 (`STRANDLINE_NODE_ID` is `node.id`), and `--set key=value`. An unknown key is an error that names the nearest known one.
 
-Signals: the first SIGTERM or SIGINT stops the node in order (leaders are handed over, checkpoints written), a second
-one ends it at once, SIGHUP is ignored. With `--stop-with-parent`, the end of standard input stops the node as well:
-whoever started it holds the other end of that pipe, and a node does not outlive its cluster.
+Signals: the first SIGTERM or SIGINT stops the node cleanly (it hands its leaders over and writes checkpoints), a second
+one ends it at once, SIGHUP is ignored. With `--stop-with-parent`, the end of standard input stops the node too: the parent
+process holds the other end of that pipe, so a node does not outlive its local cluster.
 
-A process serves health and metrics over HTTP (`http.listener`) from before its start to after its stop, so that whoever
-watches it can tell a long recovery from a hang.
+A process serves health and metrics over HTTP (`http.listener`) from before its start to after its stop, so that an
+orchestrator can tell a long recovery from a hang.
 
-The command line parser is written by hand and neither typer nor rich is imported: a node is started, and started again,
-while somebody waits for it.
+The command line is parsed by hand, without typer and rich, because an outage lasts until a restarted node is up.
 """
 
 from __future__ import annotations
@@ -51,17 +50,17 @@ RESERVED_ENVIRONMENT = frozenset(
         "STRANDLINE_SEED",
     }
 )
-"""Variables of ours that are not configuration keys of a node."""
+"""Variables of Strandline that are no configuration keys of a node."""
 FAILED = 1
-"""The exit code of what the world did, before or after the start: a taken port, another's data directory, a disk. Another
-try may find it otherwise."""
+"""Exit code of an error of the environment, such as a port in use, a locked data directory or a failed disk. A retry can
+succeed."""
 WRONG_USAGE = 2
-"""The exit code of what whoever wrote the configuration has to change: the same words would be refused again."""
+"""Exit code of an error in the configuration or the command line. A retry fails again."""
 
 
 class Server(Protocol):
-    """What a broker and a controller have in common, seen from the process that runs them. One that has a `failure`, a
-    future, completes it with the reason why it cannot go on."""
+    """The interface of a broker and a controller to their process. If a server has a `failure`, it is a future that
+    completes with the reason when the server cannot continue."""
 
     config: Any
     port: int
@@ -75,7 +74,7 @@ class Server(Protocol):
 
 
 def read_config(role: str, path: str | None, environment: Mapping[str, str], settings: Iterable[str]) -> dict[str, Any]:
-    """The three layers as one flat mapping of dotted keys; raises `UsageError` for what cannot be read as such."""
+    """The three layers as one flat mapping of dotted keys. Raises UsageError for a malformed file, variable or setting."""
     config = read_toml(path) if path else {}
     config.update(from_environment(role, environment))
     for setting in settings:
@@ -111,7 +110,7 @@ def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
 
 
 def from_environment(role: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """`STRANDLINE_<KEY>` with dots as underscores. A key of the other role is not ours and is passed over."""
+    """The keys in `STRANDLINE_<KEY>` variables, with dots as underscores. Keys of the other role are ignored."""
     given = {n: v for n, v in environment.items() if n.startswith("STRANDLINE_") and n not in RESERVED_ENVIRONMENT}
     if not given:
         return {}
@@ -131,7 +130,7 @@ def from_environment(role: str, environment: Mapping[str, str]) -> dict[str, str
 
 
 def _check_value(name: str, key: Any, value: str) -> None:
-    """A wrong value is named with its variable: that is what whoever set it has to look for."""
+    """Raise UsageError with the variable's name if its value is invalid."""
     if not value.strip() and key.is_required:
         raise UsageError(f"environment variable {name} is empty; config {key.name} is required: {key.meaning}")
     try:
@@ -145,7 +144,7 @@ def environment_name(key: str) -> str:
 
 
 def keys_of(role: str) -> Sequence[Any]:
-    """The `ConfigKey`s that a process of this role takes."""
+    """The `ConfigKey`s of a node with this role."""
     if role == "broker":
         from strandline.broker.config import KEYS as BROKER_KEYS
 
@@ -156,7 +155,7 @@ def keys_of(role: str) -> Sequence[Any]:
 
 
 def make_server(role: str, mapping: Mapping[str, Any]) -> tuple[str, Server]:
-    """The node's name, and its server, not started yet."""
+    """The node's name, and its server, which is not started yet."""
     from strandline.protocol.doors import real_doors
     from strandline.storage.files import RealFiles
 
@@ -179,9 +178,9 @@ def make_server(role: str, mapping: Mapping[str, Any]) -> tuple[str, Server]:
 async def serve(
     name: str, role: str, server: Server, http_listener: socket.socket | None, *, stop_with_parent: bool = False
 ) -> StrandlineError | None:
-    """Start the server, wait until someone asks it to stop, stop it in order. HTTP is answered all that time.
+    """Start the server, wait for a request to stop, and stop it cleanly. HTTP is served all that time.
 
-    Returns what ended a node that ran and could not go on; a start that fails raises.
+    Returns the error of a running node that could not continue, or None. Raises the error of a failed start.
     """
     loop = asyncio.get_running_loop()
     asked = _listen_to_signals(loop)
@@ -203,12 +202,12 @@ async def serve(
 
 
 def _listen_to_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Future[str]:
-    """Done when somebody asks the node to stop, with the reason."""
+    """A future that completes with the reason when a signal asks the node to stop."""
     asked: asyncio.Future[str] = loop.create_future()
 
     def on_signal(number: int) -> None:
         if asked.done():
-            os._exit(128 + number)  # the second one: whoever sends it does not want to wait
+            os._exit(128 + number)  # the second signal: exit at once
         asked.set_result(signal.Signals(number).name)
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -222,7 +221,7 @@ async def _run(server: Server, asked: asyncio.Future[str], http_address: str) ->
     start = asyncio.ensure_future(server.start())
     await _first_of(start, asked)
     if not start.done():
-        # Asked to stop while it recovers its logs, or waits for the controller. The next start recovers once more.
+        # The stop came while it recovers its logs or waits for the controller. The next start recovers again.
         start.cancel()
         await asyncio.wait({start})
         logger.info("node.stopped", reason=f"{asked.result()} during the start")
@@ -250,18 +249,18 @@ def _on_stdin(loop: asyncio.AbstractEventLoop, asked: asyncio.Future[str]) -> No
     if ended:
         loop.remove_reader(0)
         if not asked.done():
-            asked.set_result("the parent process is gone")
+            asked.set_result("the parent process ended")
 
 
 def _calm_the_collector() -> None:
-    """What start-up made stays for good: full collections, each a pause of the loop, need not look at it again."""
+    """Exclude the objects of the start-up from garbage collections, which pause the loop: they live as long as the node."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
 
 
 def run(role: str, config: str | None, settings: Sequence[str] = (), stop_with_parent: bool = False) -> int:
-    """Run a node in this process until it is stopped; the exit code. Complaints are one sentence, on stderr."""
+    """Run a node in this process until it stops; returns the exit code. An error is one sentence on stderr."""
     _prepare_to_be_process_one()
     logs.configure(node=role, environment=os.environ)
     try:
@@ -287,15 +286,15 @@ def run(role: str, config: str | None, settings: Sequence[str] = (), stop_with_p
 
 
 def _prepare_to_be_process_one() -> None:
-    """In a container this is process 1. The kernel gives that one no default actions, so a SIGTERM would be lost until the
-    loop listens to it; and it is the parent of every orphan there, whose end nobody else would take note of."""
+    """Prepare for being process 1 of a container. The kernel gives process 1 no default actions, so a SIGTERM before the
+    loop handles it would be lost; and process 1 has to reap every orphan in the container."""
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
     if os.getpid() == 1:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
 def sentence(error: Exception) -> str:
-    """One sentence for a person; the operating system's own words are kept, its number is not."""
+    """The error as one sentence for a person, with the operating system's text but without its number."""
     if isinstance(error, OSError) and not isinstance(error, StrandlineError):
         reason = error.strerror or str(error)
         return f"{error.filename}: {reason}" if error.filename else reason
@@ -303,7 +302,7 @@ def sentence(error: Exception) -> str:
 
 
 def complain(name: str, text: str, *, started: bool) -> None:
-    """The last words of a node: for a person a sentence, for a log collector a line like all others."""
+    """Report why a node ends: as a sentence for a person, or as a log line if the log format is JSON."""
     logger = logs.structlog.get_logger()
     if not logs.is_json(os.environ):
         print(f"strandline: {name}: {text}", file=sys.stderr, flush=True)
@@ -323,7 +322,7 @@ class Arguments(NamedTuple):
 
 
 def parse(words: Sequence[str]) -> Arguments | None:
-    """What comes behind the role on the command line; None for what cannot be understood."""
+    """The options after the role on the command line; None if they cannot be parsed."""
     config, settings, stop_with_parent = os.environ.get("STRANDLINE_CONFIG") or None, [], False
     rest = list(words)
     while rest:

@@ -1,4 +1,4 @@
-"""`strandline bench`: loads on a cluster, measured from the client. Each load returns a `Figures`, whose keys are stable.
+"""`strandline bench`: loads on a cluster, measured at the client. Each load returns a `Figures`, whose keys are stable.
 
-Values are random-looking bytes of one size, made once; what is measured is the client and the cluster, not the making.
+Values are random bytes of one size, generated before the measurement.
 """

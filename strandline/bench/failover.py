@@ -1,7 +1,7 @@
-"""Fail-over as a producer feels it: a steady trickle to every partition, and the leader of some of them goes.
+"""Fail-over as a producer sees it: a steady load on every partition while the leader of some of them is killed.
 
-The gap of a partition is the longest time between two acknowledgements of its records around the fault; what is
-reported is the longest of all partitions. The load starts its own cluster, since it kills a node of it.
+The gap of a partition is the longest time between two acknowledgements of its records around the fault; the result is the
+longest gap of all partitions. The load starts its own cluster, because it kills one of the nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Fault = Literal["kill-leader", "stop-leader", "kill-controller"]
 
 
 class _Trickle:
-    """One record per partition and millisecond, and the moments at which each partition acknowledged."""
+    """Sends one record per partition and millisecond, and notes the times of the acknowledgements."""
 
     def __init__(self, producer: Producer, partitions: int, record_size: int) -> None:
         self.acked_at: list[list[float]] = [[] for _ in range(partitions)]

@@ -1,4 +1,4 @@
-"""What a load measures, and how it tells that it is still at work.
+"""The figures of a load, and its progress on stderr.
 
 Times are taken with `perf_counter`: the event loop's own clock ticks in milliseconds, and an acknowledgement takes less.
 """
@@ -19,11 +19,11 @@ class Figures:
     records: int
     seconds: float
     value_bytes: int
-    """Of all records together; keys and headers are not counted."""
+    """Size of all values together, without keys and headers."""
     p50_ms: float
     p99_ms: float
     max_gap_ms: float
-    """The longest time between two acknowledgements (or two polls that brought records)."""
+    """The longest time between two acknowledgements (or two polls that returned records)."""
 
     @property
     def records_per_s(self) -> float:
@@ -47,7 +47,7 @@ class Figures:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of them lie (nearest rank); 0 when there are none."""
+    """The percentile `share` (0 to 1) by nearest rank; 0 if there are no values."""
     if not values:
         return 0.0
     ordered = sorted(values)
@@ -60,13 +60,13 @@ def longest_gap(times: Sequence[float]) -> float:
 
 
 def payloads(size: int, count: int = 64) -> list[bytes]:
-    """A few values of one size that do not compress."""
+    """`count` incompressible values of `size` bytes."""
     random = Random(size)
     return [random.randbytes(size) for _ in range(count)]
 
 
 class Progress:
-    """A line on stderr that is written over; silent where nobody would see it move."""
+    """A line on stderr that is overwritten; prints nothing if stderr is no terminal."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what = what

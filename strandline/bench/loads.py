@@ -1,4 +1,4 @@
-"""Produce, consume, latency: one client against a cluster that is up."""
+"""Produce, consume, latency: one client against a running cluster."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from strandline.client.producer.receipts import Receipt
 from strandline.local_cluster import ClusterError
 
 SLICE = 512
-"""Records that `send_nowait` takes before the loop gets its turn: sockets have to be served too."""
+"""Records passed to `send_nowait` before the event loop runs again, to serve the sockets."""
 GROUP = 10_000
 """Receipts are awaited in groups of this size, one group behind."""
 SAMPLE = 997
-"""Every so many records, one is watched for its latency."""
+"""One in this many records is watched for its latency."""
 NO_RECORDS_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What to do. Defaults are those of the command line."""
+    """The parameters of a load. The defaults are those of the command line."""
 
     bootstrap: str
     topic: str = "bench"
     partitions: int = 6
-    """Of the topic, when it does not exist yet; replicas: three, or as many as there are brokers."""
+    """Partitions of a topic that is created. It gets three replicas, or one per broker if there are fewer."""
     records: int = 1_000_000
     record_size: int = 100
     acks: Literal["all", 0, 1] = "all"
@@ -58,7 +58,7 @@ def _producer(load: Load) -> Producer:
 
 
 class _Watch:
-    """Latencies of some records and the moments of their acknowledgements."""
+    """The latencies of sampled records, and the times of their acknowledgements."""
 
     def __init__(self) -> None:
         self.latencies_ms: list[float] = []
@@ -81,12 +81,12 @@ class _Watch:
 
 
 async def produce(load: Load) -> Figures:
-    """As many records as the client can send; ends when the last one is acknowledged."""
+    """Send records as fast as the client can; ends when the last one is acknowledged."""
     await ensure_topic(load.bootstrap, load.topic, load.partitions)
     values = payloads(load.record_size)
     watch, progress = _Watch(), Progress("produce", load.records)
     async with _producer(load) as producer:
-        await producer.send_and_wait(load.topic, values[0])  # connections and metadata are not what is measured
+        await producer.send_and_wait(load.topic, values[0])  # before the measurement: connections and metadata
         started = perf_counter()
         if load.mode == "nowait":
             await _send_nowait(producer, load, values, watch, progress)
@@ -144,7 +144,7 @@ async def _await_send(producer: Producer, load: Load, values: list[bytes], watch
 
 
 async def _await_all(receipts: list[Receipt]) -> None:
-    """All of them. The records of a batch share its fate, and neighbours share a batch, so one of each is awaited."""
+    """Wait for all receipts. The records of a batch have one outcome, so one receipt per batch is awaited."""
     batch: object = None
     for receipt in receipts:
         if receipt.batch is not batch:
@@ -164,7 +164,7 @@ def _figures(load: Load, seconds: float, watch: _Watch) -> Figures:
 
 
 async def latency(load: Load) -> Figures:
-    """One record at a time: the next is sent when the one before is acknowledged."""
+    """Send one record at a time, each after the acknowledgement of the one before."""
     await ensure_topic(load.bootstrap, load.topic, load.partitions)
     values = payloads(load.record_size)
     watch, progress = _Watch(), Progress("latency", load.records)
@@ -185,7 +185,7 @@ async def latency(load: Load) -> Figures:
 
 
 async def consume(load: Load) -> Figures:
-    """Read a backlog of records from the beginning. A topic that has too few of them is filled first."""
+    """Read a backlog of records from the beginning. If the topic has too few, they are sent first."""
     await ensure_topic(load.bootstrap, load.topic, load.partitions)
     async with Consumer(bootstrap_servers=load.bootstrap, auto_offset_reset="earliest", max_partition_fetch_bytes=4 << 20) as c:
         async with Admin(bootstrap_servers=load.bootstrap) as admin:
