@@ -191,7 +191,7 @@ def test_ctrl_c_ends_it_while_nobody_reads_its_output(topic: str, env: dict[str,
     ("options", "words"),
     [
         (["orders", "--json", "--format", "%v"], "--json and --format"),
-        (["orders", "-t", "returns"], "named twice"),
+        (["orders", "-t", "returns"], "given twice"),
         ([], "strandline consume TOPIC"),
         (["orders", "--format", "%x"], "%x"),
         (["orders", "--from", "@noon"], "@2026-01-01T12:00"),

@@ -244,7 +244,7 @@ def test_the_key_chooses_the_partition_where_that_of_the_line_is_ignored(topic: 
         (["orders", "-H", "nothing"], "NAME=VALUE"),
         (["orders", "--ignore-partition"], "--json"),
         (["orders", "-J", "-p", "1", "--ignore-partition"], "exclude each other"),
-        (["orders", "-t", "returns"], "named twice"),
+        (["orders", "-t", "returns"], "given twice"),
         ([], "strandline produce TOPIC"),
         (["orders", "-K", ""], "--key-separator"),
     ],
