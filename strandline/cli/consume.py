@@ -52,7 +52,7 @@ Examples:
   strandline consume orders                       new records, until Ctrl-C
   strandline consume orders --from beginning -e   all present records
   strandline consume orders --from -10 -e         the last 10 per partition
-  strandline consume orders --from @-5m --json    since 5 minutes ago, then new
+  strandline consume orders --from @-5m --json    since 5 minutes ago, and on
   strandline consume orders -o @2026-01-01T12:00 -n 1 -f '%p %o %k %v\\n'
 """
 
