@@ -1,21 +1,21 @@
-"""Materialise: a topic as a table with the last value of each key. What a compacted topic would be, as Parquet.
+"""Materialise: a topic as a Parquet table with the last value of each key, like a compacted topic.
 
-A run reads what came since the last one, merges it with the former version, and writes another, which replaces it at once
-(`materialize_folder.py`). It may die at any moment and be started again: the former version is there until the new one
-is whole, and the same records give the same table.
+A run reads the records since the last run, merges them with the former version, and writes a new version, which replaces the
+former in one step (`materialize_folder.py`). A run may die at any moment and be started again: the former version stays until the
+new one is whole, and the same records give the same table.
 
 Which record is the last one of a key?
 
     in one partition        the one with the highest offset; one without a value (a tombstone) takes the key away
-    in several partitions   `across="refuse"`: nobody can tell, so the run fails and names the key.
+    in several partitions   `across="refuse"`: the order is not known, so the run fails and names the key.
                             `across="timestamp"`: of the last ones of each partition the youngest; of those that are as young
                             the one in the highest partition
 
-A key has one partition, unless somebody chose partitions by hand, or the topic got more of them. With "timestamp" the table
-needs a memory: the last record of each key in each other partition, and tombstones, or what is read in two runs would give
+A key has one partition, unless a producer chose partitions itself, or partitions were added to the topic. With "timestamp" the
+table needs a memory: the last record of each key in each other partition, and tombstones, or what is read in two runs would give
 another table than what is read in one. That is the "rest" of a version, and it grows with the keys that there ever were. With
-"refuse" a key that was deleted is forgotten. Records without a key have no place in a table: they are counted and left
-out, or refused.
+"refuse" a key that was deleted is forgotten. Records without a key have no place in a table: they are counted and left out, or
+refused.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
 KEEP = 3
-"""Versions: readers have two runs' time to end."""
+"""How many versions are kept: a reader of one version has the time of two more runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Materialized:
-    """What a run did."""
+    """The result of a run."""
 
     version: int
     rows: int
@@ -65,8 +65,11 @@ def materialize(
     keep: int = KEEP,
     options: Mapping[str, str] | None = None,
 ) -> Materialized:
-    """One run. `across`: as the snapshot has it, "refuse" where there is none. With `lake` records come from there instead of the
-    log. `options` are the source's (docs/spark.md), such as failOnDataLoss and minPartitions."""
+    """Runs once, and returns what the run read and wrote.
+
+    `across`: by default that of the snapshot, or "refuse" for a new one. With `lake`, records are read there instead of from the
+    log. `keep`: how many versions stay. `options` are those of the source (docs/spark.md), such as failOnDataLoss. Raises
+    UsageError for contradicting arguments, refused records, or another run at work; DataLoss if records are gone."""
     if keep < 1:
         raise UsageError(f"at least 1 version is kept, not {keep}")
     folder = SnapshotFolder(root)
@@ -87,8 +90,8 @@ def materialize(
 
 
 def read_snapshot(spark: SparkSession, path: str | os.PathLike[str], version: int | None = None) -> DataFrame:
-    """The newest version, or this one: key, value, partition, offset, timestamp. It stays readable until as many versions
-    followed as are kept."""
+    """The newest version, or `version`, with the columns key, value, partition, offset and timestamp. A version stays readable
+    until `keep` newer ones exist. Raises UsageError if it does not exist."""
     folder = SnapshotFolder(path)
     return _table(spark, folder, folder.version(version).table)
 
@@ -201,12 +204,12 @@ def _observed(merged: DataFrame, observation: Observation, across: Across) -> Da
 
 
 def _check(topic: str, read: Mapping[str, Any], merged: Mapping[str, Any], without_key: str, across: Across) -> None:
-    """Before anything counts."""
+    """Before the version is published: raises UsageError if records without a key, or keys in several partitions, are refused."""
     if without_key == "refuse" and read["without_key"]:
         raise UsageError(f"{read['without_key']} of the {read['records']} records of {topic} that were read have no key")
     if across == "refuse" and merged["keys"]:
         key, first, last = merged["example"]
         raise UsageError(
             f"{merged['keys']} keys of {topic} have records in several partitions, such as {bytes(key)!r} in {first} and {last}, "
-            'so nobody can tell which is the last; with across="timestamp" the youngest is'
+            'so the last one is not known; with across="timestamp" the youngest counts'
         )

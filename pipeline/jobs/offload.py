@@ -1,10 +1,10 @@
-"""Offload: topics into a lake, each record once, for whoever reads Parquet (`lake.py` says what a reader may trust), or into a
+"""Offload: copies topics into a lake of Parquet files, each record once (`lake.py` says what readers may rely on), or into a
 Delta table (`delta_offload.py`).
 
-The stream has no shuffle, so a task writes the range that it reads, in the order of the log, and nothing that grows with the
-data passes the driver. Spark's checkpoint says how far it is; the lake's manifests say what is done. Both must be kept:
-without its checkpoint an offload begins at the first record, and the lake refuses what it has already. A Delta table needs no
-checkpoint to know where to go on.
+The stream has no shuffle, so a task writes the range that it reads, in the order of the log, and the driver handles no data that
+grows with the topic. Spark's checkpoint holds the progress, and the lake's manifests list the finished batches. Both must be
+kept: without its checkpoint an offload begins at the first record, and the lake rejects records that it has. A Delta table needs
+no checkpoint to continue.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Format = Literal["parquet", "delta"]
 
 COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value")
 MAX_OFFSETS_PER_TRIGGER = 5_000_000
-"""A batch that is run again after a crash is at most so much work."""
+"""The default size of a batch, and so the most work that is repeated after a crash."""
 
 
 def offload(
@@ -82,7 +82,7 @@ def _started(writer: DataStreamWriter, trigger: Literal["available-now"] | float
 
 
 def check(topics: str | Sequence[str], pattern: str | None, root: str | os.PathLike[str], format: str = "parquet") -> None:
-    """Raises UsageError for what can be seen to be wrong before Spark is started."""
+    """Checks the arguments before Spark is started. Raises UsageError."""
     if format not in get_args(Format):
         raise UsageError(f"a lake is of the format {' or '.join(get_args(Format))}, not {format!r}")
     if bool(topics) == bool(pattern):

@@ -1,9 +1,9 @@
-"""Replay: records of a log, or of a lake, into a topic once more: in order, with their keys, headers and timestamps.
+"""Replay: writes records of a log or a lake to a topic again, in order, with their keys, headers and timestamps.
 
-A replay is a folder (`replay_plan.py`). The first run settles what is to be written; whatever becomes of it, a run with the same
-folder goes on where it ended, and each record is written once. That rests on named producers: the target's log itself knows
-how far each partition has come. They are remembered for 30 days (`producer.name.expiration.ms`); what was left alone for longer
-cannot be gone on with.
+A replay is a folder (`replay_plan.py`). The first run plans what is written. If it ends early, a run with the same folder
+continues where it ended, and each record is written once. Named producers make that possible: the target's log holds how far each
+partition has come. The cluster keeps these names for 30 days (`producer.name.expiration.ms`); an older replay cannot be
+continued.
 
 The order of a partition is kept, as a task reads whole partitions. There are as many tasks as Spark runs at a time, at most
 one for each partition.
@@ -47,15 +47,15 @@ TIMESTAMP_TYPE = "message.timestamp.type"
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What became of it."""
+    """The result of a run."""
 
     name: str
     records: int
-    """Of the whole replay."""
+    """Number of records of the whole replay."""
     found: int
-    """That former runs had written."""
+    """Number of records that earlier runs wrote."""
     bytes: int
-    """Of keys and values that this run wrote."""
+    """Bytes of keys and values that this run wrote."""
 
 
 @dataclass(frozen=True, slots=True)

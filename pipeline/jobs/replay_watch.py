@@ -1,5 +1,5 @@
-"""How far a replay is: asked of the target's leaders, who know how many rows they have of each name. So progress costs the
-tasks nothing, and is told in the middle of them, which Spark's accumulators cannot."""
+"""Progress of a replay: asks the target's leaders how many rows they have of each producer name. So progress costs the tasks
+nothing and is reported while they run, which Spark's accumulators cannot do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TELL_EVERY_S = 5.0
 
 
 async def rows_written(admin: Admin, plan: Plan) -> dict[int, int]:
-    """By partition of the source: how many rows of its name the target holds."""
+    """For each partition of the source, the number of its rows that the target holds."""
     answers = await admin.describe_producers([TopicPartition(plan.to, p) for p in range(plan.count)])
     rows: dict[int, int] = {}
     for answer in answers.values():
