@@ -1,4 +1,4 @@
-"""Arrow's types of the columns: exactly those that Spark wants for its own."""
+"""The Arrow types of the columns: exactly those that Spark uses for its own types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row per batch: columns from headers. The numbers of all headers of an Arrow batch become columns at once."""
+"""One row per record batch: builds the columns of an Arrow batch from batch headers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from strandline.protocol.records.batch import (
 )
 
 MS_MAX = (2**63 - 1) // 1000
-"""What microseconds in 64 bits can say, in milliseconds."""
+"""The largest time, in ms, that microseconds in 64 bits can express."""
 
 _CODECS = (*COMPRESSION_NAMES, *(f"number {n}" for n in range(len(COMPRESSION_NAMES), COMPRESSION_MASK + 1)))
 
@@ -63,7 +63,7 @@ def file_values(file: SegmentFile) -> dict[str, Any]:
 
 
 def clipped(found: Iterable[Found], start_offset: int, end_offset: int | None) -> Iterator[Found]:
-    """Those that may have an offset in [`start_offset`, `end_offset`); what has no offsets stays."""
+    """Yields the batches that may have an offset in [`start_offset`, `end_offset`), and damage without offsets."""
     for each in found:
         header = each.header
         if header is None or (header.last_offset >= start_offset and (end_offset is None or header.base_offset < end_offset)):
@@ -71,7 +71,7 @@ def clipped(found: Iterable[Found], start_offset: int, end_offset: int | None) -
 
 
 def batch_rows(found: Iterable[Found], file: SegmentFile, names: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of at most so many rows, with these columns."""
+    """Yields Arrow batches of at most `rows` rows, with the columns `names`."""
     schema, remaining = arrow_schema("batch", names), iter(found)
     while some := list(islice(remaining, rows)):
         headers = [each.header for each in some]
@@ -94,7 +94,7 @@ def constant(value: Any, kind: Any, count: int) -> Any:
 
 
 def times(values: list[int | None]) -> Any:
-    """Milliseconds as Spark's timestamps. A time that microseconds cannot say becomes the last, or the first, that they can."""
+    """Milliseconds as Spark's timestamps. A time beyond the range of microseconds becomes the nearest that fits."""
     kind = pa.timestamp("us", tz="UTC")
     try:
         return pa.array(values, pa.timestamp("ms", tz="UTC")).cast(kind)

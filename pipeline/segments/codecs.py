@@ -14,18 +14,18 @@ import pyarrow as pa
 from strandline.protocol.records.batch import COMPRESSION_NAMES
 
 RECORDS_BYTES_MAX = 256 << 20
-"""What the records of one batch may need when they are decompressed."""
+"""The largest size of the records of one batch after decompression."""
 _XERIAL = b"\x82SNAPPY\0"
 _XERIAL_HEADER = 16
 _PIECE = 1 << 20
 
 
 class CannotDecompress(Exception):
-    """The bytes are not of their codec, or there are too many of them. The text says which."""
+    """The bytes are not valid for their codec, or too large after decompression. The message says which."""
 
 
 def decompress(codec: int, data: memoryview) -> bytes:
-    """The records of a batch with this codec (1..7). CannotDecompress."""
+    """Decompresses the records of a batch with this codec (1 to 7). Raises CannotDecompress."""
     name = COMPRESSION_NAMES[codec] if codec < len(COMPRESSION_NAMES) else f"number {codec}"
     try:
         if name == "snappy":

@@ -63,7 +63,8 @@ def columns_of(rows: Rows) -> dict[str, str]:
 
 
 def chosen(rows: Rows, names: Sequence[str]) -> tuple[str, ...]:
-    """The names as the tables write them (Spark does not tell cases apart); all, if none is given. UsageError for others."""
+    """The columns as the tables spell them (Spark ignores case); all if `names` is empty. Raises UsageError for an unknown or
+    repeated name."""
     known = {name.lower(): name for name in columns_of(rows)}
     for name in names:
         if name.lower() not in known:
@@ -78,6 +79,6 @@ def chosen(rows: Rows, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def ddl(rows: Rows, names: Sequence[str]) -> str:
-    """As Spark's DDL."""
+    """The columns as Spark's DDL."""
     types = columns_of(rows)
     return ", ".join(f"{name} {types[name]}" for name in names)

@@ -1,4 +1,4 @@
-"""What a user writes in `.option(...)` for `strandline.segments`, and the check of it. The package's text has the table."""
+"""The options of `strandline.segments`: parses and checks them. The package's docstring has the table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SegmentOptions:
     paths: tuple[str, ...]
     rows: Rows = "batch"
     columns: tuple[str, ...] = ()
-    """As they are to be delivered, in this order."""
+    """The columns to return, in this order."""
     topics: frozenset[str] = frozenset()
     """Empty: all but the metadata log."""
     partitions: frozenset[int] = frozenset()
@@ -39,7 +39,8 @@ class SegmentOptions:
 
 
 def segment_options(written: Mapping[str, str], columns: Sequence[str] | None = None) -> SegmentOptions:
-    """Checked; `columns`: those of a schema that the user gave, which go before the option. UsageError with the option's name."""
+    """Parses the options. `columns`, from a schema that the user gave, takes precedence over the option. Raises UsageError, with
+    the option's name."""
     given = _known(written)
     rows = given.get("rows", "batch").strip().lower()
     if rows not in ("batch", "record"):

@@ -29,7 +29,7 @@ class SegmentMissing(StrandlineError):
 
 
 class Part(NamedTuple):
-    """A range of a file: what a task reads."""
+    """A range of a file, read by one task."""
 
     file: SegmentFile
     range: Range
@@ -74,7 +74,7 @@ def whole(file: SegmentFile) -> Part:
 
 
 def plan(options: SegmentOptions) -> list[list[Part]]:
-    """The parts of each task."""
+    """The parts that each task reads. Raises UsageError and SegmentMissing."""
     files = find_segments(options.paths, options.topics, options.partitions)
     parts = []
     for _, of_log in groupby(files, lambda file: os.path.dirname(file.path)):

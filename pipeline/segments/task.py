@@ -1,4 +1,4 @@
-"""The shell around the walk: reads the ranges of a task, or whole segments without Spark."""
+"""Reads the ranges of a task, or whole segments without Spark, with the walk of `walk.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strandline.pipeline.segments.walk import Walk, Wanted
 
 
 def read_part(part: Part, options: SegmentOptions) -> Iterator[pa.RecordBatch]:
-    """The Arrow batches of a range."""
+    """Yields the Arrow batches of a range. Raises SegmentMissing if the file was deleted and the user does not accept that."""
     file = part.file
     try:
         with opened(file.path) as read:
@@ -39,12 +39,12 @@ def _wanted(options: SegmentOptions) -> Wanted:
 
 
 def read_batches(file: SegmentFile, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-    """A row per batch of one segment, with these columns (all: none)."""
+    """Yields Arrow batches with one row per record batch of a segment. Without `columns`, all columns. Raises SegmentMissing."""
     return read_part(whole(file), SegmentOptions((file.path,), "batch", chosen("batch", columns)))
 
 
 def read_records(file: SegmentFile, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-    """A row per record of one segment, with these columns (all: none)."""
+    """Yields Arrow batches with one row per record of a segment. Without `columns`, all columns. Raises SegmentMissing."""
     return read_part(whole(file), SegmentOptions((file.path,), "record", chosen("record", columns)))
 
 
