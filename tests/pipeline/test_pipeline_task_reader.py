@@ -10,7 +10,7 @@ import pytest
 
 from strandline.client import Consumer
 from strandline.client.cluster import cluster
-from strandline.client.consumer import consumer, fetcher
+from strandline.client.consumer import fetcher, topic_tracker
 from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.errors import DataLoss
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (consumer, cluster):
+    for module in (topic_tracker, cluster):
         monkeypatch.setattr(module, "MISSING_TOPIC_GRACE_MS", 300)
 
 
