@@ -18,6 +18,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "spark-recipes.md"
 SECTION = re.compile(r"^##+ (.*?)\n(.*?)(?=^##+ |\Z)", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 BEFORE = "Before you begin"
+WITH_DELTA = ("Delta",)
+"""Recipes that need an environment with Delta: test_spark_delta.py runs them."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import recipes_page
 from cli_world import run
 
 from strandline.pipeline.jobs.audit import audit
@@ -323,3 +324,14 @@ def test_the_commands_fill_and_audit_a_table(spark: SparkSession, log: ThreadedC
     assert done.code == 0, done.err
     found = run("pipeline", "audit", *where, "--lake", table, "--complete", "--json", timeout_s=240, env=quick)
     assert (found.code, found.json()["findings"]) == (0, []), found.err
+
+
+@pytest.mark.parametrize("heading", recipes_page.WITH_DELTA)
+def test_recipe_prints_what_the_page_shows(
+    heading: str, spark: SparkSession, log: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first block asks for a session without Delta, and gets this one, which exists already."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STRANDLINE_BOOTSTRAP", log.bootstrap_servers)
+    for printed, expected in recipes_page.run(heading, tmp_path):
+        assert printed == expected
