@@ -7,10 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
-from hypothesis import settings
-
-settings.register_profile("raft", deadline=None)  # a busy machine is no failure
-settings.load_profile("raft")
 
 
 @pytest.fixture(autouse=True)
