@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,7 +21,7 @@ from typer.testing import CliRunner
 
 from strandline.cli import pipeline
 from strandline.pipeline.jobs.replication import log_files
-from strandline.pipeline.jobs.replication_facts import CUT, FOREIGN, Fact, read_line
+from strandline.pipeline.jobs.replication_facts import CUT, EVENTS, FOREIGN, Fact, read_line
 from strandline.pipeline.jobs.replication_page import page
 from strandline.pipeline.jobs.replication_partition import (
     INTERVAL,
@@ -134,6 +135,14 @@ def test_two_failovers_have_the_smaller_one_as_median() -> None:
     assert (spread([5]).median, spread([5]).p95) == (5, 5)
     assert (spread([1, 9]).median, spread([1, 9]).p95) == (1, 9)
     assert spread(range(1, 21)).p95 == 19
+
+
+def test_every_event_that_the_report_reads_is_one_that_nodes_log() -> None:
+    """An event that was renamed in the nodes alone would be missing from reports without a word, and so would its figures."""
+    page = (Path(__file__).parents[2] / "docs" / "logs.md").read_text()
+    text = gzip.decompress((LOGS / "kills.log.gz").read_bytes()).decode()
+    recorded_ = set(re.findall(r'"event": "([^"]+)"', text))
+    assert sorted(event for event in EVENTS | recorded_ if f"`{event}`" not in page) == []
 
 
 # -- one partition ----------------------------------------------------------------------------------------------------
