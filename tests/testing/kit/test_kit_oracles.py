@@ -62,13 +62,13 @@ async def test_a_record_with_acks_1_that_is_lost_with_its_leader_is_a_loss(clust
     await cluster.until(caught_up(topic))
     assert await cluster.read_all(topic) == []
     with pytest.raises(AssertionError, match=r"acknowledged records were lost(.|\n)*'acked by 1 alone', acknowledged at 0"):
-        await cluster.assert_no_acked_loss(history)
-    assert not (await cluster.verdict(history)).good
-    await cluster.assert_no_acked_loss(history, acks="all", at_least=0)
-    weaker = await cluster.verdict(history, acks=("all",))
+        await cluster.assert_no_acked_loss(history, within_s=1)
+    assert not (await cluster.verdict(history, within_s=1)).good
+    await cluster.assert_no_acked_loss(history, acks="all", at_least=0, within_s=1)
+    weaker = await cluster.verdict(history, acks=("all",), within_s=1)
     assert (weaker.good, weaker.judged, weaker.unpromised_lost) == (True, 0, 1)
     with pytest.raises(AssertionError, match=r"offset 0: b'acked by 1 alone' was acknowledged, nothing is there"):
-        await cluster.assert_no_acked_loss([(metadata, b"acked by 1 alone")])
+        await cluster.assert_no_acked_loss([(metadata, b"acked by 1 alone")], within_s=1)
 
 
 async def test_a_judgement_of_nothing_fails(cluster: Cluster) -> None:
