@@ -1,4 +1,4 @@
-"""`Cluster`: a whole cluster for a test. Nodes, faults, waits and oracles.
+"""`Cluster`: a whole cluster for a test, with its nodes, faults, waits and oracles.
 
     async with Cluster(brokers=3) as cluster:
         await cluster.create_topic("orders")
@@ -8,9 +8,9 @@
             await producer.send_and_wait("orders", b"2")
         await cluster.assert_no_acked_loss()
 
-All of it runs in the test's own process and event loop: the brokers and controllers are the production classes, on real
-sockets, with files in memory or on the disk. With `processes=True` each node is a process of its own; then a SIGKILL is a
-real one, and what is done to the network and the disks is out of reach (`nodes.py`).
+Everything runs in the test's own process and event loop: the brokers and controllers are the production classes, on real
+sockets, with files in memory or on the disk. With `processes=True` each node is an operating system process; then a SIGKILL
+is a real one, and the faults of network and disks are not available (`nodes.py`).
 
 Brokers are numbered from 1, controllers from 101.
 """
@@ -55,7 +55,13 @@ CLIENTS: Literal["clients"] = "clients"
 
 
 class Cluster:
-    """`settings` are configuration keys, with `_` for `.`: `replica_lag_time_max_ms=500`."""
+    """A cluster under test. `async with Cluster()` starts it and closes it; an exception that leaves the block gets the report
+    of the cluster as a note.
+
+    Methods that wait take `within_s`, in seconds. A call that makes no sense (an unknown node, a cluster that does not run)
+    raises UsageError; a node that does not do what it was asked raises KitError; what a test claims in vain raises
+    AssertionError.
+    """
 
     def __init__(
         self,
@@ -68,22 +74,29 @@ class Cluster:
         seed: int | None = None,
         **settings: Any,
     ) -> None:
-        """`folder`: where files lie, if not in memory; without it in one that goes with the cluster. `seed`: of what is drawn
-        here (whom `drop` hits); the order of things in a real event loop it does not settle."""
+        """`brokers`, at least 1, have the ids 1, 2, ...; `controllers`, 1, 3 or 5, have the ids 101, 102, ...
+
+        `files`: "memory" or "disk". `processes`: each node is an operating system process, with files on the disk. `folder`:
+        the directory for files on the disk; by default a temporary one, which `close` removes. `seed`: seeds the random
+        numbers of the kit and the nodes (for example which messages `drop` hits); it does not decide the order of callbacks
+        in a real event loop. `settings`: configuration keys, with `_` for `.`: `replica_lag_time_max_ms=500`.
+
+        UsageError: one of these values, or a setting, is not permitted.
+        """
         if brokers < 1 or controllers not in (1, 3, 5):
             raise UsageError("a cluster has at least one broker, and 1, 3 or 5 controllers")
         if files not in ("memory", "disk"):
             raise UsageError(f'files is "memory" or "disk", not {files!r}')
         self.seed = secrets.randbelow(1 << 32) if seed is None else seed
         self.history = History()
-        """What the clients of `producer()` and `consumer()` did and saw, unless they were given another one."""
+        """Operations of the clients that `producer()` and `consumer()` made, except those with a history of their own."""
         self._nodes: Nodes | None = None
         self._brokers, self._controllers = brokers, controllers
         self._on_disk, self._processes = files == "disk" or processes, processes
         self._folder = None if folder is None else Path(folder)
         self._temporary: Path | None = None
         self._settings = self._all_settings(settings)
-        """By their dotted names."""
+        """Configuration by dotted key."""
         self._name = namer()
 
     def _all_settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,15 +105,18 @@ class Cluster:
         fast = FAST_PROCESSES if self._processes else FAST_SETTINGS
         named = {name.replace("_", "."): value for name, value in given.items()}
         settings = {"http.listener": "", **fast, **defaults, **named}
-        settings_by_role(settings)  # What is wrong with them is said at once.
+        settings_by_role(settings)  # An invalid setting is reported now, not when the cluster starts.
         return settings
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self, *nodes: int, wait: bool = True, within_s: float = WITHIN_S) -> None:
-        """Start these nodes, on the disks that they had; without any, the cluster, or in one that runs all that are down.
-        Returns when they take part, unless it is told not to `wait`: every broker sees every other one, and there is an
-        active controller."""
+        """Start these nodes on the disks that they had. Without ids: start the cluster, or, if it runs already, every node
+        that is down.
+
+        If `wait`, return when the nodes take part: every broker sees every other one, and there is an active controller.
+        KitError: a node failed, or does not take part within `within_s` seconds. UsageError: a node is running already.
+        """
         if self._nodes is None:
             await self._start_all()
             return
@@ -139,7 +155,7 @@ class Cluster:
         return self._folder
 
     async def close(self) -> None:
-        """Everything ends at once, as if it were killed; a second call does nothing."""
+        """Kill all nodes and remove the temporary folder. A second call does nothing."""
         nodes, self._nodes = self._nodes, None
         try:
             if nodes is not None:
@@ -160,14 +176,15 @@ class Cluster:
 
     @staticmethod
     def running_in_thread(**options: Any) -> AbstractContextManager[ThreadedCluster]:
-        """For tests without asyncio: the cluster in an event loop on a thread of its own, and plain calls to it."""
+        """A context manager for tests without asyncio: it runs the cluster in an event loop on another thread and gives a
+        `ThreadedCluster`, whose methods are plain calls. `options`: as for `Cluster`."""
         from strandline.testing.kit.threaded import running_in_thread
 
         return running_in_thread(lambda: Cluster(**options))
 
     @property
     def nodes(self) -> Nodes:
-        """The nodes themselves, for who wants to look inside."""
+        """The nodes, for tests that look inside them. UsageError: the cluster does not run."""
         if self._nodes is None:
             raise UsageError("the cluster does not run: `async with Cluster()`, or the fixture `cluster`")
         return self._nodes
@@ -176,7 +193,7 @@ class Cluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """For any client, "host:port,host:port"."""
+        """The brokers' addresses for any client, "host:port,host:port"."""
         return self.nodes.bootstrap
 
     @property
@@ -188,14 +205,16 @@ class Cluster:
         return list(self.nodes.controller_ids)
 
     def producer(self, *, history: History | None = None, **options: Any) -> RecordingProducer:
-        """A `Producer` of this cluster that writes down what it does, in `history`; the rest are its own options."""
+        """A `Producer` for this cluster that records its sends in `history`, by default `self.history`. `options`: as for
+        `Producer`."""
         name = self._name("producer")
         return RecordingProducer(
             self.history if history is None else history, name, **{"bootstrap_servers": self.bootstrap_servers, **options}
         )
 
     def consumer(self, *topics: str, history: History | None = None, **options: Any) -> RecordingConsumer:
-        """A `Consumer` of this cluster, from the beginning unless it is told otherwise, that writes down what it reads."""
+        """A `Consumer` for this cluster that records what it reads in `history`, by default `self.history`. It starts at the
+        earliest offset unless `options`, those of `Consumer`, say otherwise."""
         defaults = {"bootstrap_servers": self.bootstrap_servers, "auto_offset_reset": "earliest"}
         name = self._name("consumer")
         return RecordingConsumer(self.history if history is None else history, name, *topics, **{**defaults, **options})
@@ -212,8 +231,13 @@ class Cluster:
         replicas: Sequence[Sequence[int]] | None = None,
         **configs: Any,
     ) -> str:
-        """A topic, by default with a name of its own and three replicas, and its name. `replicas`: of each partition, the
-        preferred leader first. `configs` with `_` for `.`: `min_insync_replicas=1`."""
+        """Create a topic and return its name, by default a new one.
+
+        `replication_factor`: by default the brokers' setting, which is 3, or the number of brokers if that is smaller.
+        `replicas`: the broker ids of each partition, the preferred leader first; it replaces `partitions` and
+        `replication_factor`. `configs`: topic settings, with `_` for `.`: `min_insync_replicas=1`. BrokerError: the cluster
+        refused the topic.
+        """
         name = self._name("topic") if name is None else name
         assignment = None if replicas is None else dict(enumerate(replicas))
         named = {key.replace("_", "."): value for key, value in configs.items()}
@@ -222,65 +246,72 @@ class Cluster:
             await admin.create_topics([NewTopic(name, count, factor, named or None, assignment)])
         return name
 
-    # -- who is who ---------------------------------------------------------------------------------------------------
+    # -- roles --------------------------------------------------------------------------------------------------------
 
     async def describe(self, topic: str, partition: int = 0) -> PartitionView:
-        """The partition as it is now: leader, leader epoch, ISR, high watermark, log ends."""
+        """The current state of the partition: leader, leader epoch, ISR, high watermark, log ends. UsageError: it does not
+        exist."""
         found = (await self.nodes.look([(topic, partition)])).partition(topic, partition)
         if found is None:
             raise UsageError(f"there is no partition {topic}-{partition}")
         return found
 
     async def leader_of(self, topic: str, partition: int = 0) -> int:
-        """The broker that leads the partition; waits for one if nobody does at present."""
+        """Id of the broker that leads the partition. If there is no leader, wait for one, at most 10 seconds
+        (AssertionError)."""
         await self.until(leader(topic, partition) >= 0)
         found = (await self.describe(topic, partition)).leader
         return -1 if found is None else found
 
     async def followers_of(self, topic: str, partition: int = 0) -> list[int]:
-        """The other replicas, in their order of preference."""
+        """Ids of the replicas that do not lead the partition, in the order of the assignment."""
         view = await self.describe(topic, partition)
         return [replica for replica in view.replicas if replica != view.leader]
 
     async def active_controller(self) -> int:
+        """Id of the active controller. If there is none, wait for one, at most 10 seconds (AssertionError)."""
         await self.until(controller() >= 0)
         return (await self.nodes.look()).controller() or -1
 
     def node(self, node: int) -> NodeView:
-        """Its name and state."""
+        """Name and state of the node. UsageError: there is no such node."""
         return self.nodes.node(node)
 
     # -- nodes that fail ----------------------------------------------------------------------------------------------
 
     async def kill(self, *nodes: int) -> None:
-        """As `kill -9`: connections break, nothing is handed over or written any more."""
+        """Kill the nodes like `kill -9`: connections break, leaderships are not handed over, nothing more is written. What a
+        node has already written to its disk stays. UsageError: no node is named, or one is not running."""
         for node in self._named(nodes, "kill"):
             await self.nodes.kill(node)
 
     async def stop(self, *nodes: int) -> None:
-        """As SIGTERM: leaders are handed over, files are closed in order. Without any named, all nodes, brokers first."""
+        """Stop the nodes like SIGTERM: brokers hand over their leaderships, and files are closed cleanly. Without ids, stop all
+        nodes, brokers first. KitError: a node did not stop in time."""
         up = (node for node in (*self.nodes.broker_ids, *self.nodes.controller_ids) if self.node(node).is_up)
         for node in nodes or tuple(up):
             await self.nodes.stop(node)
 
     async def restart(self, *nodes: int, hard: bool = False, within_s: float = WITHIN_S) -> None:
-        """Stop, or kill if `hard`, what runs, and start it: one node after the other, as in an upgrade."""
+        """Restart one node after the other, as in a rolling upgrade: stop it (kill it if `hard`) if it runs, start it, and wait
+        up to `within_s` seconds until it takes part. KitError: it does not."""
         for node in self._named(nodes, "restart"):
             if self.node(node).is_up:
                 await (self.kill(node) if hard else self.stop(node))
             await self.start(node, within_s=within_s)
 
     async def pause(self, *nodes: int) -> None:
-        """As SIGSTOP: it keeps its connections and does nothing."""
+        """Suspend the nodes like SIGSTOP: they keep their connections and do nothing until `resume`."""
         for node in self._named(nodes, "pause"):
             await self.nodes.pause(node)
 
     async def resume(self, *nodes: int) -> None:
+        """Let paused nodes continue, like SIGCONT. UsageError: a node is not paused."""
         for node in self._named(nodes, "resume"):
             await self.nodes.resume(node)
 
     def _named(self, nodes: tuple[int, ...], do: str) -> tuple[int, ...]:
-        """A fault on no node would be none, and a test that relies on it green."""
+        """The nodes, at least one: a fault on no node would change nothing, and the test that relies on it would pass."""
         if not nodes:
             raise UsageError(f"{do} which node? cluster.{do}(1), or cluster.{do}(*cluster.brokers) for all brokers")
         return nodes
@@ -298,7 +329,9 @@ class Cluster:
                 await asyncio.sleep(self.nodes.poll_s)
 
     async def force_election(self, topic: str, partition: int = 0, leader: int | None = None) -> int:
-        """A new leader epoch, led by `leader`, who has to be in the ISR; without one by the next of them. Returns who leads."""
+        """Elect a leader for a new leader epoch and return its id: `leader`, which must be in the ISR, or by default the next
+        replica in the ISR. UsageError: `leader` is not in the ISR, or the cluster consists of processes and this is not its
+        preferred leader (a process cluster elects no other). KitError: the controller refused."""
         before = (await self.describe(topic, partition)).leader_epoch
         await self.nodes.elect(topic, partition, leader)
         await self.until(epoch(topic, partition) > before)
@@ -307,7 +340,11 @@ class Cluster:
     # -- a network that fails -----------------------------------------------------------------------------------------
 
     def partition(self, *groups: Iterable[int]) -> None:
-        """Nodes of different groups do not hear each other. A node in no group hears everybody, as clients do."""
+        """Cut all links between nodes of different groups, until `heal`. Nodes in no group, and clients, reach every node.
+
+        A cut link drops nothing and refuses nothing: bytes that were sent arrive after `heal`. UsageError: fewer than two
+        groups, an empty group, or one node in two groups.
+        """
         sets = [[self.nodes.check_id(node) for node in group] for group in groups]
         if len(sets) < 2:
             raise UsageError("a partition has at least two groups: cluster.partition([1], [2, 3])")
@@ -318,13 +355,14 @@ class Cluster:
         self.nodes.network.cut((a, b) for i, one in enumerate(sets) for other in sets[i + 1 :] for a in one for b in other)
 
     def isolate(self, node: int, *, clients: bool = False) -> None:
-        """Cut the node off all others; off the clients, too, if you say so."""
+        """Cut all links between this node and the other nodes, and between it and clients if `clients`, until `heal`."""
         others = [other for other in (*self.nodes.broker_ids, *self.nodes.controller_ids) if other != node]
         cut_off = [*others, CLIENT] if clients else others
         self.nodes.network.cut((self.nodes.check_id(node), other) for other in cut_off)
 
     def isolate_controller(self, broker: int) -> None:
-        """Cut the broker off the controllers alone: it cannot tell that it lives, and goes on replicating."""
+        """Cut the links between this broker and the controllers, until `heal`: its heartbeats are lost, while it continues to
+        replicate and serve clients."""
         self.nodes.network.cut((self.nodes.check_broker(broker), other) for other in self.nodes.controller_ids)
 
     def drop(
@@ -339,12 +377,13 @@ class Cluster:
         silently: bool = False,
         may_miss: bool = False,
     ) -> Rule:
-        """Lose requests of this API before they are carried out, or (`where="response"`) what was answered to them.
+        """Lose messages of this API (None: every API): responses, or with `where="request"` requests before they are handled.
 
-        The connection breaks with it; `silently`: it does not, and whoever asked waits. `at`: at this node alone; `by`: only
-        what this node, or the clients, ask. `p`: how likely; `times`: how often at most. Ends with `stop()`, with the `with`
-        block, or with `heal()`. At the end of a `with` block AssertionError says that the fault met no message, unless it
-        `may_miss` or `p` is below 1.
+        The connection breaks together with the message; if `silently`, it stays open, and the sender of the request waits.
+        `at`: only requests to this node. `by`: only requests from this node, or from `"clients"`. `p`: probability per message,
+        above 0 and at most 1. `times`: at most so many messages. The fault ends with `stop()`, at the end of the `with` block,
+        or with `heal()`. If it met no message by the end of a `with` block, the block raises AssertionError, unless `may_miss`
+        or `p` is below 1. UsageError: an unknown API or node, or a value out of range.
         """
         more = {"times": times, "silently": silently, "may_miss": may_miss}
         return self._add_rule(DROP, api, where=where, at=at, by=by, p=p, **more)
@@ -360,7 +399,8 @@ class Cluster:
         p: float = 1.0,
         may_miss: bool = False,
     ) -> Rule:
-        """Hold them up for so long, and what comes behind them on the same connection. The rest as with `drop`."""
+        """Delay messages of this API by `ms` milliseconds, and with them everything behind them on the same connection. The
+        other arguments are those of `drop`."""
         if ms <= 0:
             raise UsageError(f"a delay of {ms:g} ms is none")
         return self._add_rule(DELAY, api, where=where, at=at, by=by, p=p, delay_ms=ms, may_miss=may_miss)
@@ -368,7 +408,7 @@ class Cluster:
     def _add_rule(
         self, kind: str, api: str | None, *, at: int | None, by: int | Literal["clients"] | None, **options: Any
     ) -> Rule:
-        """A rule that could meet no message at all is refused."""
+        """Add the rule. UsageError: the rule could never meet a message."""
         if at is not None:
             self.nodes.check_id(at)
         return self.nodes.network.add_rule(kind, api, at=at, by=self._asker(by), **options)
@@ -379,29 +419,32 @@ class Cluster:
         return CLIENT if by == CLIENTS else self.nodes.check_id(by)
 
     def heal(self) -> None:
-        """The network is whole again: all links, nothing dropped, nothing delayed. Disks and dead nodes stay as they are."""
+        """Repair the network: restore all links and end every `drop` and `delay`. Disks and nodes that are down stay as they
+        are."""
         self.nodes.network.mend()
 
     # -- disks that fail ----------------------------------------------------------------------------------------------
 
     def slow_disk(self, node: int, ms: float) -> None:
-        """Each write and each fsync of the node takes so much longer; 0: as fast as ever."""
+        """Make each write and each fsync of the node take `ms` milliseconds longer; 0 ends the fault."""
         if ms < 0:
             raise UsageError(f"a disk cannot be slower by {ms:g} ms")
         self.nodes.disk(node).slow_s = ms / 1000
 
     def fill_disk(self, node: int) -> None:
-        """Not a byte fits any more. A broker that meets this gives up its logs, and ends."""
+        """Make every write of the node fail with ENOSPC until `free_disk`. A broker whose write fails takes its log directory
+        offline and stops."""
         self.nodes.disk(node).is_full = True
 
     def free_disk(self, node: int) -> None:
-        """There is room again. A broker that ended has to be started."""
+        """End `fill_disk`. A broker that stopped because of it must be started again."""
         self.nodes.disk(node).is_full = False
 
     # -- all of it ----------------------------------------------------------------------------------------------------
 
     async def make_whole(self, *, within_s: float = WITHIN_S) -> None:
-        """Undo every fault: the network, the disks, who stands still, who is down. Ready when this returns."""
+        """End every fault: repair the network and the disks, resume paused nodes, start nodes that are down. Returns when all
+        nodes take part. KitError: one does not within `within_s` seconds."""
         nodes = self.nodes
         if not self._processes:
             self.heal()
@@ -418,8 +461,8 @@ class Cluster:
     # -- waiting ------------------------------------------------------------------------------------------------------
 
     async def until(self, condition: Condition, *, within_s: float = WITHIN_S) -> None:
-        """Until it holds; AssertionError, with what was seen instead, when it does not in time. UsageError for a condition about
-        a node that the cluster does not have."""
+        """Wait until the condition holds. AssertionError: it did not hold within `within_s` seconds; the message tells the values
+        that were seen last. UsageError: the condition names a node that the cluster does not have."""
         __tracebackhide__ = True
         nodes = self.nodes
         if isinstance(condition, Condition):
@@ -430,7 +473,7 @@ class Cluster:
     # -- oracles ------------------------------------------------------------------------------------------------------
 
     async def read_all(self, topic: str, *, within_s: float = WITHIN_S) -> list[ConsumerRecord]:
-        """Everything in the topic from the beginning to what is its end now, by partition and offset."""
+        """All records of the topic from the earliest offset to the current end, sorted by partition and offset."""
         return await oracles.read_all(self.bootstrap_servers, topic, within_s, oracles.known_ends(self.history, topic))
 
     async def verdict(
@@ -441,9 +484,11 @@ class Cluster:
         idempotent: bool = True,
         within_s: float = WITHIN_S,
     ) -> Verdict:
-        """Read everything that the history speaks of once more, and judge it: `verdict.good`, `verdict.judged`, `str(verdict)`.
+        """Read all partitions that the history mentions once more, then check the history: `verdict.good`, `verdict.judged`,
+        `str(verdict)`. `acks` and `idempotent`: as for `check`.
 
-        `acks`: which acknowledgements bind; `"all"` permits that records acknowledged with acks=1 are lost.
+        `acks`: the acknowledgements after which a record must not be lost; `"all"` permits the loss of records that were
+        acknowledged with acks=1.
         """
         judged = self.history if history is None else history
         return await oracles.final_verdict(self.bootstrap_servers, judged, within_s, acks=acks, idempotent=idempotent)
@@ -456,13 +501,13 @@ class Cluster:
         at_least: int = 1,
         within_s: float = WITHIN_S,
     ) -> None:
-        """Every record that was acknowledged is there, by the history, or by pairs of the metadata that a producer was given
-        and the value that it had sent. A record that was read once is there as well.
+        """Assert that every acknowledged record is still in the cluster, and with a history also every record that was read.
 
-        `acks`: which acknowledgements of a history bind. By default every one, with acks=all or acks=1; `acks="all"` is the
-        weaker judge, for which a record with acks=1 may be lost with its leader, as in Kafka. `at_least`: how many
-        acknowledgements must have been judged, so that a test in which nothing was acknowledged fails. AssertionError names
-        what was lost.
+        `acked`: a history (by default `self.history`), or pairs of the metadata that a producer received and the value that it
+        sent. `acks`: the acknowledgements of a history that count; by default all, with acks=all or acks=1. `acks="all"` is
+        weaker: a record with acks=1 may be lost with its leader, as in Kafka. `at_least`: the number of acknowledgements that
+        must have been checked, so that a test in which nothing was acknowledged fails. AssertionError: records were lost (it
+        names up to 20), or too few were checked.
         """
         __tracebackhide__ = True
         if acked is None or isinstance(acked, History):
@@ -484,10 +529,10 @@ class Cluster:
             raise AssertionError(too_few)
 
     async def assert_logs_identical(self, topic: str, *, within_s: float = WITHIN_S) -> None:
-        """Once its replicas have caught up, every replica of every partition holds the same bytes.
+        """Wait until all replicas of the topic have caught up, then assert that all replicas of a partition hold the same bytes.
 
-        AssertionError also when there was nothing to compare: no record in the topic, one replica, or a replica's log that
-        could not be read.
+        AssertionError: the bytes differ, or there was nothing to compare: no record in the topic, one replica only, or a
+        replica whose log could not be read. UsageError: there is no such topic.
         """
         __tracebackhide__ = True
         partitions = {p.partition: p.replicas for p in (await self.nodes.look()).partitions() if p.topic == topic}
@@ -504,18 +549,18 @@ class Cluster:
         if not size:
             raise AssertionError(f"nothing was compared: no replica of {topic} has a record")
 
-    # -- saying -------------------------------------------------------------------------------------------------------
+    # -- reporting ----------------------------------------------------------------------------------------------------
 
     @property
     def faults(self) -> list[str]:
-        """What is broken on purpose in the network."""
+        """Descriptions of the network faults that are active."""
         if self._processes:
             return []
         network = self.nodes.network
         return [*(f"no way between {cut}" for cut in network.cuts), *map(str, network.rules)]
 
     def report(self) -> str:
-        """The cluster on half a page: who lives, who leads, what is broken, what was logged last."""
+        """A summary of half a page: states of the nodes, leaders of the partitions, active faults, last log lines."""
         return report(self.nodes, self.seed, self.faults)
 
     def __repr__(self) -> str:

@@ -1,15 +1,15 @@
-"""What a test can wait for: values of a cluster that are compared, and conditions that are combined.
+"""Conditions that a test can wait for: comparisons of values of a cluster, combined with `&`, `|` and `~`.
 
     leader("orders", 0) != 1        isr("orders", 0) == {2, 3}        hw("orders", 0) >= 10
     (caught_up("orders", 0) & (controller() != 101)) | ~fenced(2)
 
-Nothing is looked at when the expression is written; `cluster.until(...)` looks, again and again. Whatever cannot be said
-(the topic is not known, nobody leads, the leader is dead) is *unknown*: a comparison with it does not hold, and neither
-does its opposite. So `leader("orders", 0) != 1` is somebody else who leads, not the moment in which nobody does; that
-is `leaderless("orders", 0)`.
+The expression itself reads nothing; `cluster.until(...)` evaluates it again and again. A value that cannot be determined (the
+topic does not exist, the partition has no leader, the leader is dead) is *unknown*: a comparison with it does not hold, and
+neither does the opposite comparison. So `leader("orders", 0) != 1` holds when another broker leads, and not while the
+partition has no leader; that is `leaderless("orders", 0)`.
 
-A value is compared with what it can be: `leader(...) != "1"` and `isr(...) != [1, 2]` hold always, so they are refused. `until`
-refuses a condition about a node that the cluster does not have, for the same reason.
+A value is compared only with values that it can have: `leader(...) != "1"` and `isr(...) != [1, 2]` would always hold, so they
+raise TypeError. For the same reason `until` refuses a condition about a node that the cluster does not have.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from strandline.testing.kit.network import Rule
 
 BROKER, CONTROLLER, BROKERS, NUMBER = "broker", "controller", "brokers", "number"
-"""What a value is: the id of a broker, of a controller, a set of brokers' ids, a number."""
+"""Kinds of values: id of a broker, id of a controller, set of broker ids, number."""
 Named = tuple[str, frozenset[int]]
-"""BROKER or CONTROLLER, and ids of which one has to be known."""
+"""BROKER or CONTROLLER, and ids; the cluster must have at least one of them."""
 
 NAMING = ("==", "!=", "in")
 """Comparisons of one id that name nodes; `leader(t) >= 0` names none. A set of ids names them in every comparison."""
@@ -35,17 +35,21 @@ _NO_TRUTH = "a condition has no truth by itself: `await cluster.until(...)` wait
 
 
 class Condition:
-    """Holds, does not hold, or cannot be said (None)."""
+    """A statement about a cluster, for `cluster.until`. Combine conditions with `&` (and), `|` (or) and `~` (not).
+
+    It has no truth value of its own: `if condition` and `not condition` raise TypeError.
+    """
 
     def holds(self, view: View) -> bool | None:
+        """Whether it holds in this view; None: unknown."""
         raise NotImplementedError
 
     def values(self) -> Iterable[Value]:
-        """What it looks at."""
+        """The values that it reads."""
         raise NotImplementedError
 
     def named(self) -> Iterable[Named]:
-        """The nodes that it names; a condition about a node that there is not would hold, or not, for ever."""
+        """The nodes that it names. A condition about a node that does not exist would never change."""
         raise NotImplementedError
 
     def __and__(self, other: Condition) -> Condition:
@@ -62,7 +66,7 @@ class Condition:
 
 
 class Both(Condition):
-    """Two, as in SQL: what one of them settles does not depend on the other."""
+    """Two conditions with `&` or `|`, with SQL's three-valued logic: false & unknown is false, true | unknown is true."""
 
     def __init__(self, sign: str, left: Condition, right: Condition) -> None:
         self._sign, self._left, self._right = sign, left, right
@@ -127,7 +131,7 @@ class Comparison(Condition):
 
 
 class Truth(Condition):
-    """A value that is a truth by itself."""
+    """A condition from a value that is itself true, false or unknown."""
 
     def __init__(self, value: Value) -> None:
         self._value = value
@@ -147,7 +151,10 @@ class Truth(Condition):
 
 
 class Value:
-    """Something that can be seen of a cluster. Compare it, and you have a condition."""
+    """A value of a cluster. Comparing it with a number or a set (`==`, `<`, `is_in`, `contains`, ...) gives a `Condition`.
+
+    TypeError: the other side is not a value that this one can have, or a comparison is missing (`if leader(...)`).
+    """
 
     def __init__(
         self,
@@ -161,13 +168,13 @@ class Value:
         self._text = text
         self._read = read
         self.place = place
-        """The partition that it is about."""
+        """Topic and index of the partition that it belongs to."""
         self.kind = kind
         self.named = tuple(named)
-        """The nodes that it is about."""
+        """The nodes whose state it is."""
 
     def read(self, view: View) -> Any:
-        """What it is now; None: unknown."""
+        """The value in this view; None: unknown."""
         return self._read(view)
 
     def _compare(self, sign: str, compare: Callable[[Any, Any], bool], expected: Any) -> Condition:
@@ -206,9 +213,11 @@ class Value:
         return self._compare(">=", operator.ge, expected)
 
     def is_in(self, allowed: Iterable[Any]) -> Condition:
+        """The value is one of `allowed`: `leader("orders", 0).is_in({2, 3})`."""
         return self._compare("in", lambda seen, those: seen in those, frozenset(allowed))
 
     def contains(self, item: Any) -> Condition:
+        """The set contains `item`: `isr("orders", 0).contains(2)`."""
         return self._compare("contains", lambda seen, one: one in seen, item)
 
     def __bool__(self) -> NoReturn:
@@ -229,7 +238,7 @@ def _shown(value: Any) -> str:
     return "{" + ", ".join(map(repr, sorted(value))) + "}" if isinstance(value, frozenset) else repr(value)
 
 
-# -- what there is to see ---------------------------------------------------------------------------------------------
+# -- values and conditions of a cluster -------------------------------------------------------------------------------
 
 
 def _of_partition(name: str, topic: str, partition: int, attribute: str, kind: str = NUMBER) -> Value:
@@ -241,27 +250,27 @@ def _of_partition(name: str, topic: str, partition: int, attribute: str, kind: s
 
 
 def leader(topic: str, partition: int = 0) -> Value:
-    """The broker that leads the partition, as the controllers have it."""
+    """Id of the broker that leads the partition, by the controllers' metadata; unknown if there is no leader."""
     return _of_partition("leader", topic, partition, "leader", BROKER)
 
 
 def epoch(topic: str, partition: int = 0) -> Value:
-    """The partition's leader epoch: one more with each election."""
+    """The partition's leader epoch, which each election raises by one."""
     return _of_partition("epoch", topic, partition, "leader_epoch")
 
 
 def isr(topic: str, partition: int = 0) -> Value:
-    """The set of in-sync replicas; compare it with a set: ==, >= (all of these are in), <=."""
+    """The broker ids in the ISR. Compare it with a set: `==`, `>=` (contains all of them), `<=`."""
     return _of_partition("isr", topic, partition, "isr", BROKERS)
 
 
 def hw(topic: str, partition: int = 0) -> Value:
-    """The leader's high watermark: everything below is committed."""
+    """The leader's high watermark, an offset: all records below it are committed."""
     return _of_partition("hw", topic, partition, "high_watermark")
 
 
 def log_end(topic: str, partition: int, broker: int) -> Value:
-    """The end of one replica's log (LEO). Of processes it is not known."""
+    """Log end offset of one replica: the offset of its next record. Unknown if the nodes are processes."""
 
     def read(view: View) -> Any:
         found = view.partition(topic, partition)
@@ -271,12 +280,12 @@ def log_end(topic: str, partition: int, broker: int) -> Value:
 
 
 def caught_up(topic: str, partition: int = 0) -> Condition:
-    """Every replica is in the ISR and has everything, and everything is committed."""
+    """All replicas are in the ISR and have all records of the leader, and all records are committed."""
     return Truth(_of_partition("caught_up", topic, partition, "is_caught_up"))
 
 
 def leaderless(topic: str, partition: int = 0) -> Condition:
-    """Nobody leads the partition."""
+    """The partition exists and has no leader."""
 
     def read(view: View) -> bool | None:
         found = view.partition(topic, partition)
@@ -286,17 +295,17 @@ def leaderless(topic: str, partition: int = 0) -> Condition:
 
 
 def hits(rule: Rule) -> Value:
-    """How many messages a `drop` or `delay` has met."""
+    """Number of messages that a rule of `cluster.drop` or `cluster.delay` has met."""
     return Value(f"hits({rule.name})", lambda view: rule.hits)
 
 
 def controller() -> Value:
-    """The active controller."""
+    """Id of the active controller; unknown if there is none."""
     return Value("controller()", lambda view: view.controller(), kind=CONTROLLER)
 
 
 def fenced(broker: int) -> Condition:
-    """The controllers count the broker out."""
+    """The controllers have fenced the broker: it cannot become leader or join an ISR."""
 
     def read(view: View) -> bool | None:
         found = view.fenced()

@@ -1,10 +1,10 @@
-"""A node's disk, with what can go wrong with it, and the sight that one process has of it.
+"""A node's disk with its faults, and the disk as one process of the node sees it.
 
-The disk outlives processes: what a killed one wrote into the page cache is there for the next. A process whose end has
-come reaches it no more, also from a thread that is still at work, and its locks are free.
+The disk outlives processes: what a killed process wrote into the page cache is there for the next process. After its end a
+process cannot reach the disk any more, not even from a thread that is still running, and its locks are free.
 
-Two faults: a **slow** disk, on which every write and every fsync takes some time more, in which the process does nothing
-else; and a **full** one, which takes no byte.
+Two faults: on a **slow** disk every write and every fsync takes longer, and the process does nothing else meanwhile; on a
+**full** disk every write fails with ENOSPC.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from strandline.testing.kit.process_loop import ProcessLoop
 
 
 class Disk:
-    """What is the same for all processes of a node."""
+    """A node's disk, shared by all its processes, one after the other."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -35,7 +35,7 @@ class Disk:
 
 
 class ProcessFiles(Files):
-    """The disk as one process sees it."""
+    """The `Files` of one process: the node's disk with its faults, until the process ends."""
 
     def __init__(self, disk: Disk, loop: ProcessLoop) -> None:
         self._disk = disk
@@ -45,7 +45,7 @@ class ProcessFiles(Files):
         self._is_severed = False
 
     def sever(self) -> None:
-        """The process is gone: the kernel closes its files and frees its locks."""
+        """Do what the kernel does when the process ends: close its files and release its locks."""
         self._is_severed = True
         for file in list(self._open):
             file.inner.close()
@@ -63,7 +63,7 @@ class ProcessFiles(Files):
         self.wait()
 
     def wait(self) -> None:
-        """A slow disk, for whoever waits for it: the process, or a thread of it."""
+        """If the disk is slow, hold up the caller: the whole process, or one of its threads."""
         if not self._disk.slow_s:
             return
         if events._get_running_loop() is None:

@@ -1,4 +1,4 @@
-"""Several clusters for one test: `await make_cluster(brokers=1)`."""
+"""Makes several clusters for one test: `await make_cluster(brokers=1)`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class ClusterFactory:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = dict(options)
         self.clusters: list[Cluster] = []
-        """Those that were made and not closed here."""
+        """Clusters that this factory made and has not closed."""
 
     async def __call__(self, **options: Any) -> Cluster:
-        """Ready when it returns. It ends with the test, or before, by `close()`."""
+        """Start a cluster and return it when it is ready. It is closed at the end of the test, or earlier by its `close()`."""
         merged = {**self._options, **options}
         if merged.get("folder") is not None and "folder" not in options:
             merged["folder"] = merged["folder"] / str(len(self.clusters) + 1)

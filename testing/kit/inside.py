@@ -1,8 +1,7 @@
-"""Nodes whose server objects are in this process, however time and the network between them are made: they are looked into.
+"""Nodes whose server objects are in this process, so that their state can be read directly.
 
-What they share is what is seen of them (the `View` that conditions and reports look at) and what is asked of their
-objects: an election, the bytes of a log. How a node lives, and how it is called, is its own: `hosted.py` has sockets and the
-test's loop, `simulated/nodes.py` virtual ones.
+This class has what such nodes share: the `View` that conditions and reports read, elections, and the bytes of logs.
+Subclasses run the nodes: `hosted.py` on real sockets and the test's event loop, `simulated/nodes.py` on virtual ones.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ T = TypeVar("T")
 class InsideNodes(Nodes):
     @abstractmethod
     def server(self, node: int) -> Any:
-        """Its `BrokerServer` or `ControllerServer`, of a process that lives and has started; else None."""
+        """The node's `BrokerServer` or `ControllerServer`; None if its process does not run or has not started."""
 
     @abstractmethod
     def is_awake(self, node: int) -> bool:
-        """It has a server, and does not stand still."""
+        """Whether the node has a server and is not paused."""
 
     @abstractmethod
     async def call(self, node: int, work: Callable[[], Awaitable[T]]) -> T:
-        """Have its process do something, and wait for it. KitError when the process dies of it."""
+        """Run `work` in the node's process and return its result. KitError: the process ended meanwhile."""
 
     # -- looking
 
@@ -51,7 +50,8 @@ class InsideNodes(Nodes):
         return self.takes_part(node)
 
     def takes_part(self, node: int) -> bool:
-        """Of brokers, those that are up see each other, too: metadata that a client gets is whole."""
+        """Whether the node is ready. A broker must also know every broker that is awake as unfenced, so that a client gets
+        complete metadata from it."""
         server = self.server(node)
         if server is None or not server.ready.is_set():
             return False
@@ -61,13 +61,13 @@ class InsideNodes(Nodes):
         return all(n in brokers and not brokers[n].fenced for n in self.broker_ids if self.is_awake(n))
 
     def _active(self) -> int | None:
-        """The active controller; of several that think they are, the one of the highest epoch."""
+        """Id of the active controller; if several consider themselves active, the one with the highest epoch."""
         states = {n: self.server(n).controller.active for n in self.controller_ids if self.is_awake(n)}
         epochs = {n: int(state.epoch) for n, state in states.items() if state is not None}
         return max(epochs, key=lambda n: epochs[n], default=None)
 
     def image(self) -> MetadataImage:
-        """The newest that a node has of what the quorum committed."""
+        """The newest committed metadata that any node has."""
         images = [MetadataImage.EMPTY]
         images += [server.metadata.image for n in self.broker_ids if (server := self.server(n)) is not None]
         images += [server.controller.committed for n in self.controller_ids if (server := self.server(n)) is not None]
@@ -131,7 +131,7 @@ class InsideNodes(Nodes):
 
 
 async def _elect(server: ControllerServer, topic: str, index: int, leader: int | None) -> None:
-    """In the active controller: a change of leader as a decision like any other."""
+    """In the active controller: change the leader by an ordinary decision of the controller."""
     controller = server.controller
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -160,7 +160,7 @@ async def _elect(server: ControllerServer, topic: str, index: int, leader: int |
 
 
 def _next_leader(registration: PartitionRegistration, image: MetadataImage) -> int:
-    """The next of the ISR that may lead; the same again when there is no other."""
+    """The next replica in the ISR that may lead; the present leader if there is no other."""
     order = [*registration.replicas, *registration.replicas]
     start = order.index(registration.leader) + 1 if registration.leader in order else 0
     for replica in order[start:]:
@@ -170,7 +170,7 @@ def _next_leader(registration: PartitionRegistration, image: MetadataImage) -> i
 
 
 def _content(log: Log) -> bytes:
-    """From its start; of a log that is damaged simply all, so that one sees where it is."""
+    """The bytes of the log from its start; if a read fails because of damage, the bytes of all segments."""
     if not log.size_bytes:
         return b""
     try:

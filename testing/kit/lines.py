@@ -1,8 +1,8 @@
-"""What the nodes of a cluster log, kept apart from the log of the test that they run in.
+"""Keeps the log lines of a cluster's nodes, apart from the log of the test that they run in.
 
-A node in the test's process says its lines through the same loggers as everything else there. Whose line it is, the
-running event loop tells: each node has one of its own (`process_loop.py`). The lines are kept, the last of them, for the
-report of a test that failed; the application's own logging does not see them.
+A node in the test's process logs through the same loggers as everything else in the process. The running event loop tells
+which node logged a line, because each node has its own loop (`process_loop.py`). The last lines are kept for the report of a
+failed test; the application's own logging does not get them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Line(NamedTuple):
     node: str
     level: str
     event: str
-    """Such as `partition.leader`: docs/logs.md lists them."""
+    """Name of the event; docs/logs.md lists them."""
     fields: dict[str, Any]
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ def _short(value: object) -> str:
 
 
 class Lines:
-    """The last lines of all nodes of a cluster, in the order in which they were said."""
+    """The last LINES_MAX lines of all nodes of a cluster, in the order in which they were logged."""
 
     def __init__(self) -> None:
         self._kept: deque[Line] = deque(maxlen=LINES_MAX)
@@ -61,12 +61,12 @@ class Lines:
         return iter(tuple(self._kept))
 
     def last(self, count: int) -> list[Line]:
-        """Without those that nobody reads who did not ask for them."""
+        """The last `count` lines, without those of level debug."""
         return [line for line in self if line.level != "debug"][-count:]
 
 
 class Speaker:
-    """A node as a logger: it has structlog's methods."""
+    """The logger of one node, with structlog's methods (`info`, `warning`, ...): it adds each line to `lines`."""
 
     def __init__(self, node: str, lines: Lines) -> None:
         self.node = node
@@ -93,7 +93,7 @@ def _told(exc_info: Any) -> str:
 
 
 def speaking_in_thread(speaker: Speaker, work: Callable[..., T], args: tuple[Any, ...]) -> T:
-    """Run this on a thread for a node: what it logs is the node's."""
+    """Run `work` on this thread for a node, so that its log lines are attributed to the node."""
     _thread.speaker = speaker
     try:
         return work(*args)
@@ -107,7 +107,7 @@ def _route(_module: str) -> Any:
 
 
 def begin_routing() -> None:
-    """From now on lines are sorted by node, until as many calls of `end_routing`."""
+    """Route log lines to their nodes, until `end_routing` was called as often as this."""
     global _users, _before
     if _users == 0:
         _before, loggers.route = loggers.route, _route

@@ -1,17 +1,17 @@
-"""The network between the nodes of one process: who may hear whom, and what is lost or late on the way.
+"""The network between the nodes of one process: which links are cut, and which messages are lost or delayed.
 
-Nodes talk over real sockets of the loopback interface. Both ends of a connection between nodes, and the brokers' ends of
-the clients' connections, are `Wire`s (`wires.py`) that ask here. Three kinds of faults:
+Nodes communicate over real sockets of the loopback interface. Both ends of a connection between nodes, and the brokers' ends
+of the clients' connections, are `Wire`s (`wires.py`), which ask this network what may pass. Three kinds of faults:
 
-- **A link is cut** (`cut`): nothing arrives in either direction and nothing is refused, as when a cable is pulled. What was
-  sent meanwhile lies in the sockets, and arrives when the link is healed, as TCP would send it again.
-- **A message is lost** (`Rule` of kind DROP): a stream cannot lose a message and live, so the connection breaks instead,
-  before a request is read, or after it was carried out and before its response is sent. Or, `silently`, whoever asked
-  waits for the answer for as long as it likes.
-- **A message is late** (DELAY), and with it all that comes behind it on its connection.
+- **A link is cut** (`cut`): nothing arrives in either direction and nothing is refused, as when a cable is pulled. Bytes that
+  were sent meanwhile stay in the sockets and arrive when the link is healed, as TCP would retransmit them.
+- **A message is lost** (`Rule` of kind DROP): a byte stream cannot continue without a message, so the connection breaks
+  instead: before the request is read, or after it was handled and before its response is sent. If `silently`, the connection
+  stays open and the sender of the request waits for a response until its own timeout.
+- **A message is delayed** (DELAY), and with it everything behind it on its connection.
 
-A node is known by its id, a client by `CLIENT`. Which node is at the other end of an accepted connection is known by its
-ports: every node tells from which one it dialled which.
+A node is known by its id, a client by `CLIENT`. The ports of an accepted connection tell which node is at its other end: each
+node registers the local and the remote port of the connections that it opens.
 """
 
 from __future__ import annotations
@@ -31,37 +31,41 @@ if TYPE_CHECKING:
     from strandline.testing.kit.process_loop import ProcessLoop
 
 CLIENT = 0
-"""Everybody who is no node of the cluster."""
+"""Stands for every process that is not a node of the cluster."""
 REQUEST, RESPONSE = "request", "response"
 DROP, DELAY = "drop", "delay"
 
 
 @dataclass(slots=True, eq=False)
 class Rule:
-    """What happens to the messages that it is about, until it is `stop`ped. Also a context manager, which fails at its end if
-    the rule met no message."""
+    """A fault of `Cluster.drop` or `Cluster.delay` for certain messages, active until `stop()`.
+
+    As a context manager it stops at the end of the block, and raises AssertionError if it met no message (unless `may_miss`,
+    or `p` is below 1).
+    """
 
     kind: str
     api_key: int | None
     """None: every API."""
     where: str
     at: int | None
-    """The node that is asked; None: any."""
+    """The node that receives the request; None: any."""
     by: int | None
-    """Who asks: a node, or CLIENT; None: anybody."""
+    """The sender of the request: a node, or CLIENT; None: any."""
     p: float
     times: int | None
-    """So often at most; None: no limit."""
+    """Maximum number of messages; None: no limit."""
     silently: bool
     delay_s: float
     random: Random
     on_stop: Callable[[Rule], None]
     may_miss: bool = False
-    """A `with` block in which it met no message is no failure."""
+    """Permits a `with` block in which the rule met no message."""
     hits: int = field(default=0, init=False)
-    """How many messages it has met."""
+    """Number of messages that it has met."""
 
     def takes(self, where: str, api_key: int, at: int, by: int) -> bool:
+        """Whether the rule applies to this message; if so, count it. Draws a random number if `p` is below 1."""
         if (
             where != self.where
             or (self.api_key is not None and api_key != self.api_key)
@@ -75,6 +79,7 @@ class Rule:
         return True
 
     def stop(self) -> None:
+        """End the fault. Messages that it delays arrive at their time."""
         self.on_stop(self)
 
     def __enter__(self) -> Self:
@@ -87,7 +92,7 @@ class Rule:
 
     @property
     def name(self) -> str:
-        """What it does to which messages."""
+        """A description: the kind of fault and the messages that it applies to."""
         api = "every" if self.api_key is None else APIS[self.api_key].name
         what = f"{self.delay_s * 1000:g} ms" if self.kind == DELAY else f"p={self.p:g}"
         place = f" at {self.at}" if self.at is not None else ""
@@ -105,13 +110,13 @@ class Network:
         self._cuts: dict[frozenset[int], None] = {}
         self._wires: dict[Wire, None] = {}
         self._node_at: dict[int, int] = {}
-        """Where the nodes listen: port -> node."""
+        """Listening port -> node."""
         self._dialled: dict[tuple[int, int], int] = {}
-        """Who dialled: (from which port, which port) -> node. One port may be the beginning of several connections."""
+        """(local port, remote port) of an open connection -> node that opened it. Connections may share a local port."""
         self._quiet: asyncio.Future[None] | None = None
-        """Done when the last connection is gone, if somebody waits for that."""
+        """Done when the last connection is closed; None: `until_quiet` does not wait."""
         self._waiting: list[tuple[int, int, Callable[[], None]]] = []
-        """Who dials over a cut link: the two, and what to call when it is healed."""
+        """Connection attempts over cut links: the two nodes, and the callback for when the link is healed."""
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
@@ -121,7 +126,7 @@ class Network:
         self._update()
 
     def mend(self) -> None:
-        """All links, and no rule any more."""
+        """Restore all links and end all rules."""
         self._cuts.clear()
         self.rules.clear()
         self._update()
@@ -163,7 +168,7 @@ class Network:
         return [" - ".join("clients" if n == CLIENT else str(n) for n in sorted(pair)) for pair in self._cuts]
 
     def _update(self) -> None:
-        """Links changed: look at every connection anew."""
+        """Re-check every connection and connection attempt after a change of the links."""
         for wire in list(self._wires):
             wire.update()
         waiting, self._waiting = self._waiting, []
@@ -181,7 +186,7 @@ class Network:
             ends = wire.local_port, wire.remote_port
             self._dialled[ends] = wire.node
             for other in [w for w in self._wires if (w.remote_port, w.local_port) == ends]:
-                other.update()  # It was accepted before it was known by whom it was dialled.
+                other.update()  # It was accepted before the network knew which node had opened it.
 
     def remove(self, wire: Wire) -> None:
         self._wires.pop(wire, None)
@@ -191,7 +196,7 @@ class Network:
             self._quiet.set_result(None)
 
     async def until_quiet(self, within_s: float) -> None:
-        """Until every connection is closed for good. Only when nobody makes new ones any more."""
+        """Wait until every connection is closed, at most `within_s` seconds. No node may open new connections meanwhile."""
         if self._wires:
             self._quiet = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._quiet], timeout=within_s)
@@ -200,17 +205,18 @@ class Network:
         return [wire for wire in self._wires if wire.loop is loop]
 
     def dialler(self, from_port: int, to_port: int) -> int:
-        """Who dialled this port from that one."""
+        """The node that opened the connection between these ports, or CLIENT."""
         return self._dialled.get((from_port, to_port), CLIENT)
 
     def listener(self, port: int) -> int:
-        """Who listens at this port."""
+        """The node that listens at this port, or CLIENT."""
         return self._node_at.get(port, CLIENT)
 
     def note_listener(self, port: int, node: int) -> None:
         self._node_at[port] = node
 
     def when_open(self, one: int, other: int, go: Callable[[], None]) -> None:
+        """Call `go` now, or when the link between the two is healed."""
         if self.is_cut(one, other):
             self._waiting.append((one, other, go))
         else:
@@ -218,7 +224,7 @@ class Network:
 
 
 class Door:
-    """The network as one process of a node has it: `ProcessLoop` opens it for `create_connection` and `create_server`."""
+    """One process's access to the network: `ProcessLoop` uses it for `create_connection` and `create_server`."""
 
     def __init__(self, network: Network, node: int, real: asyncio.AbstractEventLoop) -> None:
         self.node = node
@@ -226,7 +232,7 @@ class Door:
         self._real = real
         self._listeners: list[Listener] = []
         self.loop: ProcessLoop
-        """Set by the owner, at once: the two need each other."""
+        """Set by the owner right after construction, because loop and door refer to each other."""
 
     async def dial(self, make: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
         network, loop = self._network, self.loop
@@ -259,14 +265,14 @@ class Door:
         return listener
 
     def close(self) -> None:
-        """As the kernel does for a process that is gone."""
+        """Close all listeners and connections, as the kernel does when a process ends."""
         for listener in self._listeners:
             listener.close()
         for wire in self._network.wires_of(self.loop):
             wire.abort()
 
     def update(self) -> None:
-        """The process stands still, or goes on."""
+        """Re-check the process's connections after it was paused or resumed."""
         for wire in self._network.wires_of(self.loop):
             wire.update()
 
@@ -277,7 +283,7 @@ def _finish(future: asyncio.Future[None]) -> None:
 
 
 class Listener:
-    """What production code uses of an `asyncio.Server`."""
+    """The part of `asyncio.Server` that production code uses."""
 
     def __init__(self, server: asyncio.Server, loop: ProcessLoop) -> None:
         self._server = server

@@ -1,8 +1,9 @@
-"""What a cluster of the kit can have done to its nodes, whichever way they are run.
+"""The interface between a cluster of the kit and its nodes: what a test can do to nodes of every kind.
 
-`HostedNodes` (`hosted.py`) are in the test's own process and loop: they start in no time, and the network and the disks
-between them are ours, so everything can be done to them. `SpawnedNodes` (`spawned.py`) are processes of their own: a
-SIGKILL is a real one, and the operating system's network and disks are out of reach. What they cannot do says so.
+`HostedNodes` (`hosted.py`) run in the test's own process and loop: they start in milliseconds, and the kit controls their
+network and disks, so every fault is available. `SpawnedNodes` (`spawned.py`) are operating system processes: a SIGKILL is a
+real one, and the kit cannot reach the operating system's network and disks. A fault that a kind of nodes does not offer raises
+UsageError.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ Place = tuple[str, int]
 
 
 class KitError(StrandlineError):
-    """The cluster of a test did not do what was asked in time."""
+    """The cluster of a test failed to do what was asked, or did not do it in time: for example a node does not start."""
 
 
 class Nodes(ABC):
     """Nodes by id: brokers from 1, controllers from 101."""
 
     kind: str
-    """For sentences: where they run."""
+    """Where the nodes run, as words for messages."""
     poll_s: float
-    """How often it is worth looking."""
+    """Seconds between two looks at the cluster while a test waits."""
 
     @property
     @abstractmethod
@@ -50,34 +51,34 @@ class Nodes(ABC):
 
     @abstractmethod
     async def start_all(self) -> None:
-        """Every node, until the cluster is ready."""
+        """Start every node and wait until the cluster is ready."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Everything ends, and nothing is left behind."""
+        """Kill all nodes and release everything that they used."""
 
     @abstractmethod
     async def start(self, node: int) -> None:
-        """The node's process runs when this returns; see `is_ready`."""
+        """Start the node's process; the node may not take part yet when this returns (`is_ready`)."""
 
     @abstractmethod
     async def stop(self, node: int) -> None:
-        """In order, as by SIGTERM."""
+        """Stop the node cleanly, like SIGTERM."""
 
     @abstractmethod
     async def kill(self, node: int) -> None:
-        """As by SIGKILL."""
+        """Kill the node, like SIGKILL."""
 
     @abstractmethod
     async def pause(self, node: int) -> None:
-        """As by SIGSTOP."""
+        """Suspend the node, like SIGSTOP."""
 
     @abstractmethod
     async def resume(self, node: int) -> None: ...
 
     @abstractmethod
     async def elect(self, topic: str, partition: int, leader: int | None) -> None:
-        """Another leader epoch; with this leader, if one is named."""
+        """Elect a leader for a new leader epoch: `leader`, or if None any that may lead. KitError, UsageError: not possible."""
 
     # -- looking
 
@@ -86,15 +87,15 @@ class Nodes(ABC):
 
     @abstractmethod
     async def look(self, places: Collection[Place] = ()) -> View:
-        """The cluster as it is now. `places`: the partitions of which everything has to be known that can be."""
+        """The current state of the cluster. `places`: the partitions whose state is needed in full detail."""
 
     @abstractmethod
     def last_view(self) -> View:
-        """As `look`, without asking anybody: of processes, what was seen last."""
+        """Like `look`, but without requests to nodes: for processes, the result of the last `look`."""
 
     @abstractmethod
     async def is_ready(self, node: int) -> bool:
-        """It takes part: a broker that is unfenced, a controller that knows the active one."""
+        """Whether the node takes part: a broker that is unfenced, or a controller that knows the active controller."""
 
     @abstractmethod
     async def logs(self, topic: str, partition: int) -> Mapping[int, bytes]:
@@ -104,7 +105,7 @@ class Nodes(ABC):
     def lines(self, count: int) -> Sequence[Line | str]:
         """The last lines of the nodes' logs."""
 
-    # -- what only nodes in our own process have
+    # -- only for nodes in the test's process
 
     @property
     def network(self) -> Network:
@@ -129,7 +130,7 @@ class Nodes(ABC):
         return node
 
     def check_any(self, known: Sequence[int], kind: str, ids: Collection[int]) -> None:
-        """One of the ids, if there are any, is known: a condition about other nodes alone says nothing of this cluster."""
+        """UsageError: none of these ids is known, so a condition about them would never change."""
         if ids and not set(ids) & set(known):
             shown = ", ".join(map(str, sorted(ids)))
             raise UsageError(f"there is no {kind} {shown}; there are {', '.join(map(str, known))}")
