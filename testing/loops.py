@@ -1,4 +1,4 @@
-"""The event loops of pytest-asyncio as fixtures, one for each scope. Imported by `plugin.py` where pytest-asyncio is."""
+"""The event loops of pytest-asyncio as fixtures, one per scope. `plugin.py` imports this module if pytest-asyncio is active."""
 
 from __future__ import annotations
 

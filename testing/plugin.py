@@ -1,19 +1,19 @@
-"""pytest plugin: a cluster as a fixture, and what it looked like when a test fails. Registered by the package (`pytest11`).
+"""pytest plugin: a cluster as a fixture, and its report when a test fails. The package registers it (`pytest11`).
 
-    cluster            in the test's own event loop, for this test alone     @pytest.mark.strandline(brokers=5) changes it
-    make_cluster       `await make_cluster(brokers=1)`: as many as the test wants
-    session_cluster    one for all tests that ask for it; each test finds it whole
-    threaded_cluster   for tests that are no coroutines
-    strandline_options what all of these are made with; override it in a conftest.py
+    cluster            one per test, in the test's own event loop            @pytest.mark.strandline(brokers=5) changes it
+    make_cluster       `await make_cluster(brokers=1)`: as many clusters as the test wants
+    session_cluster    one shared by all tests that request it; all faults are ended before each test
+    threaded_cluster   for tests that are not coroutines
+    strandline_options arguments for all of these clusters; override it in a conftest.py
 
-Tests that are `@simulated` need none of them: they bring a cluster of their own. `--strandline-seed` replays one, and `-v` says
-how many seeds there were, and how fast.
+`@simulated` tests need none of these fixtures: each seed gets its own cluster. `--strandline-seed` replays a seed, and `-v`
+reports how many seeds were played and how fast.
 
-A cluster lives in an event loop, and its loop has to turn while the test does. pytest-asyncio gives each test a loop of
-some scope; `cluster` and `make_cluster` take the one of the test that asks, whichever its scope and whether the mode is strict
-or auto. Without pytest-asyncio, `threaded_cluster` and `async with Cluster()` are left.
+A cluster needs an event loop that runs while the test runs. pytest-asyncio gives each test a loop of some scope; `cluster` and
+`make_cluster` use the loop of the test that requests them, for every scope and in strict and auto mode. Without pytest-asyncio,
+`threaded_cluster` and `async with Cluster()` remain.
 
-Nothing of the kit is imported before a test asks for one of the fixtures.
+The plugin imports the kit only when a test requests one of the fixtures.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LOOPS = "strandline.testing.loops"
 SEED_VARIABLE = "STRANDLINE_SEED"
 _SEED_BEFORE = pytest.StashKey["str | None"]()
 TALLY = "strandline_simulated"
-"""The property of a report that says what the seeds of a test came to."""
+"""Name of the report property that holds the `Tally` of a @simulated test."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
         try:
             loops = import_module(_LOOPS)
         except Exception:
-            return  # An old pytest-asyncio. Who asks for a cluster is told; nobody else has to know.
+            return  # An old pytest-asyncio: only tests that request a cluster fail, with a message.
         config.pluginmanager.register(loops, _LOOPS)
 
 
@@ -78,13 +78,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def strandline_options() -> Mapping[str, Any]:
-    """What clusters are made with, where a marker says nothing else. Override it in your conftest.py."""
+    """Arguments of `Cluster` for all fixtures of this plugin; markers have precedence. Override it in your conftest.py."""
     return {}
 
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, strandline_options: Mapping[str, Any]) -> Iterator[Cluster]:
-    """A whole cluster in this test's event loop: three brokers and a controller, unless a marker says otherwise."""
+    """A started `Cluster` in this test's event loop: three brokers and one controller, unless a marker says otherwise."""
     from strandline.testing.kit.cluster import Cluster
 
     loop = _loop_of_test(request, "cluster")
@@ -98,7 +98,7 @@ def cluster(request: pytest.FixtureRequest, strandline_options: Mapping[str, Any
 def make_cluster(
     request: pytest.FixtureRequest, strandline_options: Mapping[str, Any]
 ) -> Iterator[Callable[..., Awaitable[Cluster]]]:
-    """`await make_cluster(brokers=1)`: another cluster, started, which ends with the test."""
+    """`await make_cluster(brokers=1)` starts and returns a `Cluster`, which is closed at the end of the test."""
     from strandline.testing.kit.factory import ClusterFactory
 
     loop = _loop_of_test(request, "make_cluster")
@@ -109,7 +109,7 @@ def make_cluster(
 
 @pytest.fixture(scope="session")
 def session_cluster(request: pytest.FixtureRequest, strandline_options: Mapping[str, Any]) -> Iterator[Cluster]:
-    """One cluster for all tests of the session that ask for it, in the session's event loop; topics stay."""
+    """One `Cluster` for all tests of the session that request it, in the session's event loop. Topics of earlier tests stay."""
     from strandline.testing.kit.cluster import Cluster
 
     _require_loops(request, SESSION)
@@ -124,7 +124,7 @@ def session_cluster(request: pytest.FixtureRequest, strandline_options: Mapping[
 
 @pytest.fixture
 def threaded_cluster(request: pytest.FixtureRequest, strandline_options: Mapping[str, Any]) -> Iterator[ThreadedCluster]:
-    """A cluster on a thread of its own, for tests without asyncio: the same calls, which wait."""
+    """A started `ThreadedCluster`, for tests without asyncio: the cluster runs on another thread, and its calls block."""
     from strandline.testing.kit.cluster import Cluster
 
     with Cluster.running_in_thread(**_options(request, strandline_options)) as cluster:
@@ -135,7 +135,7 @@ _SESSION_CLUSTER = pytest.StashKey["tuple[Cluster, AbstractEventLoop]"]()
 
 
 def _options(request: pytest.FixtureRequest, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The session's, and over them what markers say, the nearest one last."""
+    """The session's options, overridden by the arguments of markers; the marker nearest to the test wins."""
     options = dict(defaults)
     for marker in reversed(list(request.node.iter_markers(MARK))):
         if marker.args:
@@ -151,7 +151,7 @@ def _options(request: pytest.FixtureRequest, defaults: Mapping[str, Any]) -> dic
 
 
 def _loop_of_test(request: pytest.FixtureRequest, fixture: str) -> AbstractEventLoop:
-    """The one that turns while the test runs."""
+    """The event loop that runs while the test runs."""
     if not _is_coroutine(request.node):
         pytest.fail(
             f"the fixture {fixture} lives in the test's event loop, and {request.node.name} is no coroutine: make it "
@@ -179,14 +179,14 @@ def _is_coroutine(item: Any) -> bool:
 
 
 def _loop_scope(item: pytest.Item) -> str:
-    """As pytest-asyncio finds it."""
+    """The scope of the test's event loop, by the rules of pytest-asyncio."""
     marker = item.get_closest_marker("asyncio")
     named = None if marker is None else marker.kwargs.get("loop_scope") or marker.kwargs.get("scope")
     return str(named or item.config.getini("asyncio_default_test_loop_scope") or "function")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test that shares a cluster finds it whole, and in a loop that turns."""
+    """Before a test that uses `session_cluster`: check that it runs in the session's loop, and end all faults."""
     if SESSION not in getattr(item, "fixturenames", ()):
         return
     has_loops = item.config.pluginmanager.hasplugin(_LOOPS)
@@ -217,7 +217,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """With -v: how many seeds, how fast, and which faults."""
+    """With -v: report per @simulated test how many seeds were played, how fast, and with which faults."""
     if config.get_verbosity() <= 0:
         return
     reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
@@ -237,7 +237,7 @@ def _reports(item: pytest.Item) -> Iterator[str]:
     for value in dict(getattr(item, "funcargs", {})).values():
         for one in value.clusters if isinstance(value, ClusterFactory) else [value]:
             if isinstance(one, (Cluster, ThreadedCluster)):
-                found[id(one)] = one  # Fixtures of theirs hand the same one on.
+                found[id(one)] = one  # The user's fixtures may return the same cluster again.
     for one in found.values():
         try:
             yield one.report()

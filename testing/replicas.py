@@ -1,7 +1,7 @@
-"""Compares the logs of all replicas of a topic, byte by byte, as they lie on the disks.
+"""Compares the logs of all replicas of a topic on their disks, byte by byte.
 
-Replicas roll their segments each in its own time, so what is compared is the run of all segments of a partition. They
-are equal when the cluster is at rest: every replica in the ISR, and nothing being sent.
+Replicas roll their segments at different times, so all segments of a partition are compared as one run of bytes. The logs are
+equal when the cluster is at rest: every replica is in the ISR, and no records are being sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CHUNK = 1 << 20
 
 
 class ReplicaLog(NamedTuple):
-    """One replica's log: how many bytes it has, and their SHA-256."""
+    """Size of one replica's log in bytes, and its SHA-256 in hexadecimal."""
 
     replica: str
     size: int
@@ -23,8 +23,10 @@ class ReplicaLog(NamedTuple):
 
 
 class Comparison(NamedTuple):
+    """The logs of one partition's replicas; `equal` if all hold the same bytes."""
+
     partition: str
-    """Such as `orders-0`."""
+    """For example `orders-0`."""
     logs: tuple[ReplicaLog, ...]
 
     @property
@@ -37,7 +39,11 @@ class Comparison(NamedTuple):
 
 
 def compare_replicas(data_dirs: Mapping[str, Path], topic: str) -> list[Comparison]:
-    """The topic's partitions over these data directories (replica name -> directory), each with its replicas' logs."""
+    """Compare the logs of the topic's partitions in these data directories (name of the replica -> directory).
+
+    Returns one `Comparison` per partition that lies in any of the directories, sorted by index; none if there is no such
+    topic. A replica without a directory of the partition is left out. OSError: a segment cannot be read.
+    """
     found: dict[str, list[ReplicaLog]] = {}
     for replica, data in data_dirs.items():
         for folder in sorted(data.glob(f"{topic}-*")):

@@ -1,4 +1,4 @@
-"""Judges a history, one partition after the other."""
+"""`check`: runs all checks on a history, one partition after the other."""
 
 from __future__ import annotations
 
@@ -47,13 +47,14 @@ def check(
     lag_s_max: float | None = None,
     replicas: Mapping[Partition, Mapping[str, Iterable[Dump]]] | None = None,
 ) -> Verdict:
-    """Judge a history.
+    """Check a history for anomalies (listed in the package's docstring) and return the verdict.
 
-    `acks`: which acknowledgements bind. By default every one: a record that its producer was told an offset of stays there.
+    `acks`: the acknowledgements that are promises. By default all: a record whose producer received an offset must stay there.
     With `acks="all"` each send is held to Kafka's promise for its own acks instead, so a record acknowledged by its leader
-    alone (acks=1) may be lost, and is counted in `Verdict.unpromised_lost`. `idempotent`: of the sends that do not say it
-    themselves. `lag_s_max`: a poll that is further behind is an anomaly; without it the worst lag is only measured.
-    `replicas`: by partition and replica, its records as (offset, epoch, bytes); they must be equal.
+    alone (acks=1) may be lost, and is then counted in `Verdict.unpromised_lost`. `idempotent`: whether sends that do not say so
+    themselves are idempotent. `lag_s_max`: a poll that is more seconds behind is an anomaly; without it the worst lag is only
+    measured. `replicas`: partition -> replica -> its records as (offset, epoch, bytes) by ascending offset, which must be equal.
+    ValueError: `acks` is not one or several of 0, 1 and "all".
     """
     checker = _Checker(history, acks_numbers(acks), idempotent, lag_s_max)
     for partition in checker.partitions():
@@ -112,7 +113,7 @@ class _Checker:
         self.judged += len(view.promised)
 
     def judge_unplaced(self) -> None:
-        """Acknowledged sends whose partition no client said: the final read of any partition has to show the value."""
+        """Check acknowledged sends of an unknown partition: the final read of some partition must show the value."""
         if not self.final_expected or any(declared.log_start > 0 for declared in self.history.declared.values()):
             return  # A record may have been deleted in any partition.
         lost_until = max((loss.at for declared in self.history.declared.values() for loss in declared.losses), default=-inf)
@@ -141,7 +142,8 @@ class _Checker:
         )
 
     def _find_send(self, value: Value) -> Send | None:
-        """Only asked for values that nobody sent to the partition, so it is made late."""
+        """A send of this value to any partition. Needed only for values that were not sent to a partition in which they were
+        read, so the index is built on first use."""
         if self._sends_by_value is None:
             self._sends_by_value = {send.value: send for send in self.history.sends}
         return self._sends_by_value.get(value)

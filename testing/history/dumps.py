@@ -1,7 +1,8 @@
-"""The logs of all replicas, record by record (or batch by batch), after everything has come to rest: equal in every byte.
+"""Compares the logs of all replicas, record by record (or batch by batch), once the cluster is at rest: every byte must be equal.
 
-`testing/replicas.py` compares files and can only say that they differ. This one compares what anybody reads out of a log, on a
-disk or in a simulated machine, and says where, and who differs from whom. It reads all of them in step and keeps nothing.
+`testing/replicas.py` compares files and can only tell that they differ. This module compares records that the caller has read
+from a log, on a disk or in a simulated machine, and tells where the logs differ and which replicas. It reads all logs in step
+and keeps no records.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from strandline.testing.history.verdict import Findings, label
 
 
 class Dump(NamedTuple):
-    """A record or batch of one replica. Plain tuples do, too."""
+    """A record or batch of one replica. Plain tuples are accepted, too."""
 
     offset: int
-    """Of a batch, its base offset."""
+    """Offset of the record, or base offset of the batch."""
     epoch: int
     data: bytes
 
@@ -30,9 +31,9 @@ class DumpComparison(NamedTuple):
     partition: Partition
     replicas: tuple[str, ...]
     entries: int
-    """That were compared, up to the first difference."""
+    """Number of records or batches that were compared, up to the first difference."""
     difference: str
-    """Where the logs begin to differ; empty when they do not."""
+    """Description of the first difference; empty if the logs are equal."""
     offset: int | None = None
 
     @property
@@ -48,7 +49,11 @@ class DumpComparison(NamedTuple):
 def compare_dumps(
     partition: Partition, replicas: Mapping[str, Iterable[tuple[int, int, bytes]]], *, log_start: int = 0
 ) -> DumpComparison:
-    """Each replica's (offset, epoch, bytes), ascending. What lies below `log_start` may be deleted here and not there."""
+    """Compare the logs of a partition up to the first difference.
+
+    `dumps`: replica -> its (offset, epoch, bytes), by ascending offset. Entries below `log_start` are ignored, because some
+    replicas may have deleted them.
+    """
     names = tuple(replicas)
     ends = {name: _from(log_start, replicas[name]) for name in names}
     entries = 0
@@ -85,7 +90,7 @@ def _out_of_order(row: Mapping[str, Dump | None], last: Mapping[str, int]) -> st
 
 
 def _difference(row: Mapping[str, Dump | None]) -> str:
-    """Those who differ from what most hold; with equal numbers, from the first."""
+    """Names the replicas that differ from the majority, or on a tie from the first replica."""
     usual = Counter(row.values()).most_common(1)[0][0]
     if all(entry == usual for entry in row.values()):
         return ""

@@ -1,14 +1,14 @@
-"""What clients did and what they saw, as they tell it: sends, polls, answers about the end of a log, epochs that were seen.
+"""Operations of clients, as the clients saw them: sends, polls, answers about the end of a log, leader epochs.
 
-A send is *invoked* and ends as **ok**, **fail** or **info** (see the package). A poll, and a question for the end of
-the log, is recorded when its answer is there: without one it showed nothing that could be judged.
+A send is *invoked* and ends as **ok**, **fail** or **info** (see the package). A poll, or a request for the end of the log, is
+recorded when its response has arrived: without a response it shows nothing that can be checked.
 
-Time has one rule: *one* clock for all clients of a history, so that "ended before the other began" is true of the world.
-In the simulator that is the scheduler's virtual time (the clock of a simulated node may run wrong), elsewhere the
-monotonic clock of the test's own process. To record the beginning of an operation too early, or its end too late, is safe:
-it makes judgements fewer. The other way round it makes false ones.
+All clients of a history share *one* clock, so that "ended before the other began" is true in real time. In the simulator
+that is the scheduler's virtual time (the clock of a simulated node may be wrong), elsewhere the monotonic clock of the test's
+own process. Recording the start of an operation too early, or its end too late, is safe: the checker then finds less. The
+opposite errors lead to false anomalies.
 
-A million sends are usual, so a send is small, and the times of wall clocks are only kept when asked for.
+A million sends are usual, so a `Send` is small, and wall clock times are kept only on request.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ from typing import Any, NamedTuple
 OPEN, OK, FAIL, INFO = "open", "ok", "fail", "info"
 
 ALL, LEADER, NONE = -1, 1, 0
-"""Of `acks`, as numbers of the protocol."""
+"""Values of `acks`, as numbers of the protocol."""
 
 Acks = int | Iterable[int | str] | str
 """One or several of 0, 1 and "all" (-1)."""
 EVERY_ACK: Acks = (LEADER, "all")
-"""Every send that a broker answers. With acks=0 no broker does: nothing was acknowledged."""
+"""All sends that a broker acknowledges. With acks=0 the broker sends no response."""
 
 Partition = Hashable
-"""Whatever names a partition: `(topic id, index)`, `(topic, index)`, a number. A topic that is deleted and made anew under
-its name is another one: use the id where that happens. None: not known yet (the producer's partitioner chooses)."""
+"""Any name of a partition: `(topic id, index)`, `(topic, index)`, a number. A topic that is deleted and recreated with the same
+name is a different topic: use the id if that happens. None: not known yet, because the producer's partitioner chooses it."""
 Process = Hashable
-"""Whoever does one thing at a time: a producer, a consumer."""
+"""Name of a client that does one operation at a time: a producer or a consumer."""
 Value = Hashable
 Clock = Callable[[], float]
-"""Seconds."""
+"""Returns seconds."""
 
 
 class Send:
-    """One record on its way. `outcome` moves once, from OPEN to OK, FAIL or INFO."""
+    """One record that a producer sends; `History.invoke` makes it. `ok`, `fail` or `info` ends it, once: `outcome` changes from
+    OPEN to OK, FAIL or INFO. `at`: the time of the end, by default now. ValueError: it has ended before."""
 
     __slots__ = (
         "_history",
@@ -80,27 +81,27 @@ class Send:
         self.value = value
         self.acks = acks
         self.idempotent = idempotent
-        """None: what `check` is told of all that do not say. Without acks=all it means nothing (Kafka refuses the two)."""
+        """None: the default that is given to `check`. Ignored without acks=all (Kafka rejects the combination)."""
         self.session = session
-        """The incarnation of the process: order is promised within one."""
+        """The incarnation of the process. Order is promised only within one session."""
         self.outcome = OPEN
         self.offset = -1
-        """Where it was acknowledged; -1 unless OK, and when the acknowledgement does not say (acks=0)."""
+        """The acknowledged offset; -1 unless OK, and if the acknowledgement has no offset (acks=0)."""
         self.leader_epoch = -1
-        """Of the leader that acknowledged it; -1: not known. So are the next three."""
+        """Epoch of the leader that acknowledged it; -1: unknown, as with the next three."""
         self.producer_id = self.producer_epoch = self.sequence = -1
         self.invoked_at = invoked_at
         self.ended_at = inf
         self.invoked_wall = self.ended_wall = nan
 
     def written_as(self, producer_id: int, producer_epoch: int, sequence: int) -> None:
-        """What its batch says."""
+        """Record the producer id, epoch and sequence number in its batch."""
         self.producer_id, self.producer_epoch, self.sequence = producer_id, producer_epoch, sequence
 
     def ok(
         self, offset: int = -1, *, partition: Partition = None, leader_epoch: int | None = None, at: float | None = None
     ) -> None:
-        """Acknowledged, at this offset."""
+        """It was acknowledged at this offset, in this partition if the send was invoked without one."""
         self._end(OK, at)
         self.offset = offset
         if partition is not None:
@@ -109,11 +110,11 @@ class Send:
             self.leader_epoch = leader_epoch
 
     def fail(self, *, at: float | None = None) -> None:
-        """Certainly not appended: refused before the append."""
+        """It was certainly not appended: the broker or the client rejected it before the append."""
         self._end(FAIL, at)
 
     def info(self, *, at: float | None = None) -> None:
-        """Nobody knows."""
+        """It is unknown whether it was appended."""
         self._end(INFO, at)
 
     def _end(self, outcome: str, at: float | None) -> None:
@@ -127,27 +128,27 @@ class Send:
 
 
 class Poll(NamedTuple):
-    """What one consumer read of one partition in one go, in the order of reading."""
+    """The records of one partition that one consumer read in one call, in the order of reading."""
 
     process: Process
     partition: Partition
     offsets: Sequence[int]
     values: Sequence[Value]
     final: bool
-    """Part of the last read of everything, after all faults were healed."""
+    """It belongs to the final read of all records, after all faults were healed."""
     sought: bool
-    """The consumer had jumped (seek, rebalance, a new session) before it: order to its earlier polls means nothing."""
+    """The consumer had jumped (seek, rebalance, a new session) before it, so it is not compared with earlier polls."""
     position: int | None
-    """Where it had jumped to, if known."""
+    """Target offset of the jump, if known."""
     began_at: float | None
     ended_at: float
     wall: float
     follower: bool
-    """Served by a replica that does not lead."""
+    """A follower served it, not the leader."""
 
 
 class Latest(NamedTuple):
-    """The answer to "where is the end of the log?": the high watermark of whoever answered."""
+    """The response to a request for the end of the log: `offset` is the high watermark of the replica that answered."""
 
     process: Process
     partition: Partition
@@ -157,7 +158,7 @@ class Latest(NamedTuple):
 
 
 class SeenEpoch(NamedTuple):
-    """A client heard of this leader epoch."""
+    """A client learned of this leader epoch."""
 
     process: Process
     partition: Partition
@@ -166,26 +167,30 @@ class SeenEpoch(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Records from `first` on, before `end`, may be lost, and what began until `at` may have seen them."""
+    """Records from `first` on, before `end`, may be lost. Operations that began until `at` may have seen them."""
 
     first: int
     end: int | None
-    """None: the end of what was known of the log at that time."""
+    """None: the highest log end that was known at that time."""
     at: float
 
 
 @dataclass(slots=True)
 class Declared:
-    """What was done to a partition on purpose, and explains what would be anomalies."""
+    """Declarations for a partition: intended losses, which are not anomalies."""
 
     log_start: int = 0
     losses: list[Loss] = field(default_factory=list)
     absent: list[tuple[int, int]] = field(default_factory=list)
-    """From, to (exclusive): offsets that hold no record that a consumer sees (compaction, control batches)."""
+    """(first, end) ranges, end exclusive, of offsets without a record for consumers (compaction, control batches)."""
 
 
 class History:
-    """Collects operations. Sends are kept in the order of their invocation, all else in the order in which it ended."""
+    """Collects the operations of all clients of a test, for `check`. Values must be unique in a history.
+
+    Sends are kept in the order of their invocation, all other operations in the order in which they ended. Methods take `at`,
+    the time in seconds on the history's clock, by default now.
+    """
 
     __slots__ = (
         "_jumps",
@@ -203,9 +208,9 @@ class History:
 
     def __init__(self, clock: Clock = time.monotonic, wall: Clock | None = None) -> None:
         self.clock = clock
-        """One for all clients; what ended before something else began is told by it."""
+        """Seconds; one clock for all clients. The checker orders operations by it."""
         self.wall = wall
-        """If given, each operation also keeps this time, to be found again in logs. Nothing is judged by it."""
+        """If given, each operation also keeps the time of this clock, to find it in logs. The checker ignores it."""
         self.sends: list[Send] = []
         self.polls: list[Poll] = []
         self.latests: list[Latest] = []
@@ -213,11 +218,11 @@ class History:
         self.declared: dict[Partition, Declared] = {}
         self.healed_at: float | None = None
         self._sought: dict[tuple[Process, Partition], tuple[int | None, int]] = {}
-        """Seeks whose first poll has not come yet: where to, and the process's jumps until then."""
+        """Seeks without a poll after them: the target, and the process's number of rebalances at that time."""
         self._jumps: dict[Process, int] = {}
-        """How often a process jumped in all its partitions."""
+        """Number of rebalances of each process."""
         self._positions: dict[tuple[Process, Partition], tuple[int, Hashable]] = {}
-        """Of the last poll: the process's jumps until then, and its session."""
+        """For the last poll: the process's number of rebalances at that time, and its session."""
 
     def now(self) -> float:
         return self.clock()
@@ -235,7 +240,11 @@ class History:
         session: Hashable = None,
         at: float | None = None,
     ) -> Send:
-        """A send begins. End it with `ok(offset)`, `fail()` or `info()`; one that is never ended counts as info."""
+        """Record the start of a send. End it with `ok(offset)`, `fail()` or `info()`; a send without an end counts as info.
+
+        `partition`: None if the producer has not chosen it. `acks`: 0, 1 or "all". `idempotent`: None for the default of `check`.
+        `session`: incarnation of the process, if it has several.
+        """
         send = Send(self, process, partition, value, _number(acks), idempotent, session, self.clock() if at is None else at)
         if self.wall is not None:
             send.invoked_wall = self.wall()
@@ -245,14 +254,14 @@ class History:
     # -- consumers
 
     def seek(self, process: Process, partition: Partition, offset: int | None = None) -> None:
-        """The consumer jumps: its next poll of the partition is not compared with its earlier ones, but with `offset`.
+        """Record a jump: the consumer's next poll of the partition is compared with `offset`, not with its earlier polls.
 
-        Before its first poll it says that the consumer does not begin where the log begins.
+        A seek before the first poll means that the consumer does not begin at the start of the log.
         """
         self._sought[process, partition] = (offset, self._jumps.get(process, 0))
 
     def rebalance(self, process: Process) -> None:
-        """The consumer was given partitions anew: a jump in all of them."""
+        """Record a new assignment of the consumer, which is a jump in all its partitions."""
         self._jumps[process] = self._jumps.get(process, 0) + 1
 
     def poll(
@@ -268,10 +277,11 @@ class History:
         leader_epoch: int | None = None,
         at: float | None = None,
     ) -> None:
-        """A consumer read these (offset, value) pairs, in this order.
+        """Record that a consumer read these (offset, value) pairs, in this order.
 
-        With `began_at` it is known how far behind it was; then polls that brought nothing are worth recording, too. `final`: of
-        the last read of everything; a partition of which a history with final polls has none is taken to be empty.
+        `began_at`: start of the poll, in seconds; with it the checker measures the lag, so record empty polls, too. `final`: the
+        poll belongs to the final read of all records. If a history has final polls, a partition without one counts as empty.
+        `follower`: a follower served it. `session`: incarnation of the consumer. `leader_epoch`: as for `saw_epoch`.
         """
         pairs = list(records)
         key = (process, partition)
@@ -290,43 +300,45 @@ class History:
     def latest(
         self, process: Process, partition: Partition, offset: int, *, began_at: float | None = None, at: float | None = None
     ) -> None:
-        """A client asked for the end of the log. Without `began_at` the answer is held against its own earlier ones alone."""
+        """Record that a client asked for the end of the log and received `offset`. Without `began_at`, the start of the request,
+        the answer is compared only with the same client's earlier answers."""
         now = self.clock() if at is None else at
         self.latests.append(Latest(process, partition, offset, -inf if began_at is None else began_at, now))
 
     def saw_epoch(self, process: Process, partition: Partition, epoch: int, *, at: float | None = None) -> None:
-        """A client heard (in metadata, in an answer) that this leader epoch has begun."""
+        """Record that a client learned, from metadata or a response, that this leader epoch has begun."""
         self.epochs.append(SeenEpoch(process, partition, epoch, self.clock() if at is None else at))
 
-    # -- what is done on purpose
+    # -- declarations
 
     def heal(self, *, at: float | None = None) -> None:
-        """All faults are over, and consumers read to the end: nothing that is acknowledged may stay unread."""
+        """Declare that all faults are over and consumers will read to the end: no acknowledged record may stay unread."""
         self.healed_at = self.clock() if at is None else at
 
     def log_start(self, partition: Partition, offset: int) -> None:
-        """What lies below may be deleted (retention, DeleteRecords). It counts for the whole history."""
+        """Declare that records below `offset` may be deleted (retention, DeleteRecords), at any time of the history."""
         declared = self._declare(partition)
         declared.log_start = max(declared.log_start, offset)
 
     def loss(self, partition: Partition, first: int, end: int | None = None, *, at: float | None = None) -> None:
-        """Records from `first` on may be lost (an unclean election): call it when it has happened.
+        """Declare that records from `first` on may be lost (an unclean election). Call it when the loss has happened.
 
-        `end`: where the log ended at most. Whatever began until now is not held to what it saw between the two.
+        `end`: the highest end that the log may have had, exclusive. Operations that began until now are not checked in this
+        range.
         """
         self._declare(partition).losses.append(Loss(first, end, self.clock() if at is None else at))
 
     def no_records(self, partition: Partition, first: int, end: int) -> None:
-        """Consumers see nothing at these offsets (compaction, control batches)."""
+        """Declare that consumers see no record from `first` on, before `end` (compaction, control batches)."""
         self._declare(partition).absent.append((first, end))
 
     def _declare(self, partition: Partition) -> Declared:
         return self.declared.setdefault(partition, Declared())
 
-    # -- to publish it
+    # -- export
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Every operation as Jepsen writes it down: by time, `type` one of invoke, ok, fail, info."""
+        """All operations in the form of Jepsen's histories, ordered by time; `type` is invoke, ok, fail or info."""
         events = [event for send in self.sends for event in _events_of(send)]
         for poll in self.polls:
             who = {"f": "poll", "process": poll.process, "partition": poll.partition}
@@ -363,7 +375,7 @@ def _wall(time: float) -> dict[str, float]:
 
 
 def acks_numbers(acks: Acks) -> frozenset[int]:
-    """As numbers of the protocol. ValueError for what is none of 0, 1 and "all"."""
+    """These acks as numbers of the protocol. ValueError: not one or several of 0, 1 and "all"."""
     given = (acks,) if isinstance(acks, (int, str)) else tuple(acks)
     numbers = frozenset(map(_number, given))
     if not numbers or not numbers <= {NONE, LEADER, ALL}:

@@ -1,7 +1,7 @@
-"""Is the order of the log the order in which producers sent, and the order in which the world saw it happen?
+"""Checks the order of the log: against the order in which each producer sent, and against real time.
 
-Appends to one partition must be linearizable: offsets are the order of the log, so the question is only whether it
-contradicts real time, and two sorted lists and one walk along them answer it.
+Appends to one partition must be linearizable. Offsets give the order of the log, so the check is only whether that order
+contradicts real time, which takes two sorted lists and one pass over them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from strandline.testing.history.verdict import Findings, short
 from strandline.testing.history.view import View
 
 SEQUENCES = 1 << 31
-"""Sequence numbers go on at 0 after this."""
+"""Number of sequence numbers; after the last one they continue at 0."""
 
 
 def check_order(view: View, findings: Findings) -> None:
@@ -23,7 +23,7 @@ def check_order(view: View, findings: Findings) -> None:
 
 
 def _check_producers(view: View, findings: Findings) -> None:
-    """Each idempotent producer's records, whether acknowledged or only read, lie in the order of sending."""
+    """The records of each idempotent producer, acknowledged or only read, must be in the order of sending."""
     furthest: dict[Hashable, tuple[int, Send]] = {}
     losses, place_of, repeated = view.excuses.losses, view.place_of, view.repeated
     for send in view.sends:
@@ -60,7 +60,7 @@ def _place(view: View, send: Send) -> str:
 
 
 def _producer(send: Send) -> Hashable:
-    """Whose order is promised: a new session, or producer id, is somebody new."""
+    """Identity within which order is promised; a new session or producer id is a new producer."""
     if send.session is None and send.producer_id < 0:
         return send.process
     return (send.process, send.session, send.producer_id)
@@ -76,7 +76,8 @@ def _sequence_went_back(before: Send, send: Send) -> bool:
 
 
 def _check_real_time(view: View, findings: Findings) -> None:
-    """Also between producers, and without idempotence: what began after another had ended lies behind it."""
+    """A send that began after another one had ended must have the higher offset, also between different producers and
+    without idempotence."""
     ended = view.placed_by_end
     i, number = 0, len(ended)
     furthest: Send | None = None
@@ -88,7 +89,7 @@ def _check_real_time(view: View, findings: Findings) -> None:
         if furthest is None or send.offset >= furthest.offset:
             continue
         if _producer(send) == _producer(furthest) and view.is_idempotent(send) and view.is_idempotent(furthest):
-            continue  # told as nonmonotonic-send
+            continue  # reported as nonmonotonic-send
         text = (
             f"{send.process} got offset {send.offset} for {short(send.value)}, which it sent after "
             f"{furthest.process} had {furthest.offset} for {short(furthest.value)}"

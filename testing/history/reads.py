@@ -1,4 +1,4 @@
-"""Did every consumer read the log in order and without holes, and do followers show the leader's log?"""
+"""Checks that every consumer read the log in order and without gaps, and that followers show the leader's log."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def check_reads(view: View, findings: Findings) -> None:
 
 
 class _Steps:
-    """Every poll in turn; what matters is where a consumer did not go on with the next offset."""
+    """Walks through all polls and finds the places where a consumer did not continue with the next offset."""
 
     def __init__(self, view: View, findings: Findings) -> None:
         self.view = view
         self.findings = findings
         self.all: list[tuple[int, int]] = []
-        """(before, after) of every step forward over something."""
+        """(before, after) offsets of every step forward that skipped offsets."""
         self.of_leaders: list[tuple[int, int]] = []
 
     def walk(self) -> None:
@@ -63,9 +63,9 @@ class _Steps:
 
 
 def _check_followers(view: View, stepped: Stretches, findings: Findings) -> None:
-    """Without a final read: a reader of the leader that went over an offset has shown that nothing is there."""
+    """Without a final read: if a reader of the leader skipped an offset, the leader has no record there."""
     if view.final_at is not None:
-        return  # then check_lost_writes has compared the two
+        return  # with a final read, check_lost_writes has compared the two
     for offset in sorted(view.followers_only):
         if stepped.over(offset - 1, offset + 1) and not view.excuses.hidden(offset):
             text = f"a follower showed {short(view.read_at[offset])} at {offset}, where the leader's readers found nothing"
@@ -73,10 +73,10 @@ def _check_followers(view: View, stepped: Stretches, findings: Findings) -> None
 
 
 def _check_gaps(view: View, steps: list[tuple[int, int]], findings: Findings) -> None:
-    """Offsets between the first and the last read that nobody read, and that nothing explains.
+    """Report offsets between the first and the last read offset that no consumer read and that nothing explains.
 
-    An acknowledged record that nobody read explains its offset (it is told as lost). Where a consumer went over the hole,
-    there is no other explanation. Where consumers began and ended on its sides, unknown sends may lie in it.
+    An acknowledged record that was never read explains its offset (it is reported as lost). If a consumer skipped the gap,
+    nothing else explains it. If consumers began or ended at its sides, sends with an unknown outcome may lie in it.
     """
     offsets = view.read_offsets
     if not offsets or offsets[-1] - offsets[0] == len(offsets) - 1:
@@ -104,7 +104,7 @@ def _gap(view: View, findings: Findings, before: int, after: int, missing: int) 
 
 
 def _may_lie_unread(view: View) -> float:
-    """How many records may lie in the log that no client knows the place of."""
+    """Maximum number of records in the log whose offsets no client knows."""
     known = {send.value for send in view.promised if send.offset >= 0}
     number = view.unplaced
     for value, send in view.send_of.items():

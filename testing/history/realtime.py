@@ -1,5 +1,5 @@
-"""What must hold between clients by the clock: ends of the log never go back, no leader acknowledges after its successor was
-seen; and two measures, how long reads lag behind acknowledgements, and how many records nobody has read yet."""
+"""Checks between clients by the clock: the end of the log never goes back, and no leader acknowledges a send that began after its
+successor was seen. Also two measures: how long reads lag behind acknowledgements, and how many records are unread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Source = Send | Poll | Latest
 
 
 def check_latest(view: View, findings: Findings) -> None:
-    """Whatever was acknowledged, read or answered before a question was asked lies below the answer."""
+    """A request for the end of the log must not return less than what was acknowledged, read or answered before it began."""
     if not view.latests:
         return
     _check_each_client(view, findings)
@@ -42,14 +42,14 @@ def check_latest(view: View, findings: Findings) -> None:
 
 
 class _Lowered(NamedTuple):
-    """A declared loss: from now on the log may end here."""
+    """A declared loss, after which the log may end at its first offset."""
 
     end: int
     ended_at: float
 
 
 def _floors(view: View) -> list[_Source | _Lowered]:
-    """Whatever shows how far the log reaches at least, from the time at which it was known."""
+    """Operations that prove a minimum end of the log, and declared losses, by the time at which they ended."""
     floors: list[_Source | _Lowered] = [*sorted(view.committed, key=attrgetter("ended_at"))]
     floors += [p for p in view.polls if p.offsets and (p.final or not view.excuses.touched(p.offsets[-1]))]
     floors += [answer for answer in view.latests if not _excused(view, answer)]
@@ -73,12 +73,12 @@ def _told(source: _Source | None) -> str:
 
 
 def _excused(view: View, answer: Latest) -> bool:
-    """It may be of a time before a loss that was declared later."""
+    """Whether the answer may be from before a loss that was declared later."""
     return any(answer.began_at <= at and answer.offset >= first for first, _, at in view.excuses.losses)
 
 
 def _check_each_client(view: View, findings: Findings) -> None:
-    """A client does one thing at a time: its answers are in order without a clock. The others are told below."""
+    """The answers to one client must not go back. They are ordered without a clock, as a client does one request at a time."""
     last: dict[Hashable, Latest] = {}
     for answer in view.latests:
         before = last.get(answer.process)
@@ -91,7 +91,7 @@ def _check_each_client(view: View, findings: Findings) -> None:
 
 
 def _check_final_end(view: View, findings: Findings) -> None:
-    """The final read goes as far as any answer had been."""
+    """The final read must reach the highest end that was ever answered."""
     final = [poll for poll in view.polls if poll.final]
     if not final:
         return
@@ -104,11 +104,11 @@ def _check_final_end(view: View, findings: Findings) -> None:
         findings.add("nonmonotonic-latest", view.partition, text, end, began)
 
 
-# -- leaders that do not know that they are none
+# -- deposed leaders that still acknowledge
 
 
 def check_stale_leaders(view: View, findings: Findings) -> None:
-    """With acks=1 an old leader may acknowledge: only acks=all needs those who have left it."""
+    """An old leader must not acknowledge acks=all, which needs followers that have left it. With acks=1 it may."""
     acked = [send for send in view.promised if send.acks == ALL and send.leader_epoch >= 0]
     if not acked:
         return
@@ -136,7 +136,8 @@ def check_stale_leaders(view: View, findings: Findings) -> None:
 
 
 def worst_lag(view: View) -> Lag | None:
-    """As Jepsen measures it: how long before the poll began a record was there that its consumer has not reached with it."""
+    """The worst lag of all polls, measured as in Jepsen: the time, before the start of the poll, since which a record that the
+    poll did not reach was known to be in the log (acknowledged or read). None: no poll has a known start and position."""
     if not any(poll.began_at is not None and not poll.final for poll in view.polls):
         return None
     sends = sorted(view.committed, key=attrgetter("offset"))
@@ -162,7 +163,7 @@ def worst_lag(view: View) -> Lag | None:
 
 
 class _Known:
-    """From when on the log was known to reach an offset: whatever showed a later one showed it, too."""
+    """For each offset, the time since which the log was known to reach it. Proof of a later offset proves earlier ones, too."""
 
     def __init__(self, offsets: list[int], times: list[float]) -> None:
         self._offsets = offsets
@@ -177,11 +178,12 @@ class _Known:
         return self._times[i] if i < len(self._times) else inf
 
 
-# -- what nobody has read
+# -- acknowledged records that were not read
 
 
 def check_unseen(view: View, acked_at: array[float], seen_at: array[float], healed_at: float | None, findings: Findings) -> None:
-    """Adds the times of the partition to `acked_at` and `seen_at`."""
+    """Report acknowledged records that were not read although the cluster was healed, and add the partition's times of
+    acknowledgement and first read to `acked_at` and `seen_at`."""
     waiting = {s.value: s.ended_at for s in view.promised if s.offset < 0 or s.offset >= view.log_start}
     acked_at.extend(waiting.values())
     for at, values in view.first_reads:
@@ -190,9 +192,9 @@ def check_unseen(view: View, acked_at: array[float], seen_at: array[float], heal
             if acked is not None:
                 seen_at.append(acked if acked > at else at)
     if healed_at is None or view.final_at is not None:
-        return  # a final read judges what is not in it (lost-write)
+        return  # with a final read, missing records are reported as lost-write
     for send in view.promised:
         if send.value not in waiting or view.lowest_expected <= send.offset <= view.highest_read:
-            continue  # read, or told as lost-write
+            continue  # read, or reported as lost-write
         text = f"{short(send.value)}, acknowledged at {send.offset}, was read by nobody"
         findings.add("unseen", view.partition, text, send.offset, send.ended_at)

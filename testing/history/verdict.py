@@ -1,4 +1,4 @@
-"""What a check found: anomalies by name, a few of each in full, and what was measured. Readable, and as JSON."""
+"""The result of a check: number of anomalies by name, examples of each, and measurements; as text and as JSON."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ MEANINGS = {
     "realtime-lag": "a poll did not reach what had been acknowledged long before it began",
     "replica-mismatch": "the logs of two replicas differ",
 }
-"""Every anomaly there is, most serious ones not first: in the order in which they are looked for."""
+"""Name of every kind of anomaly -> its meaning, in the order of the checks, not of severity."""
 
 KEPT_OF_EACH = 1000
-"""Anomalies of one name that are kept in full; all are counted."""
+"""Maximum number of anomalies of one name that are kept in full; all are counted."""
 SHOWN_OF_EACH = 5
 SERIES_POINTS = 100
 
@@ -43,7 +43,7 @@ class Anomaly(NamedTuple):
     text: str
     offset: int | None = None
     at: float | None = None
-    """On the history's clock, as near as is known."""
+    """Approximate time, in seconds on the history's clock."""
 
     def __str__(self) -> str:
         return f"{self.name} in {label(self.partition)}: {self._told()}"
@@ -53,7 +53,7 @@ class Anomaly(NamedTuple):
 
 
 class Findings:
-    """Anomalies on their way into a verdict."""
+    """Collects anomalies for a verdict."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -67,15 +67,16 @@ class Findings:
 
 
 class Lag(NamedTuple):
-    """The poll that was furthest behind: a time for which a record had been acknowledged and was still not reached."""
+    """The poll that was furthest behind. `seconds`: how long, when it began, a record that it did not reach had been known to be
+    in the log (acknowledged or read)."""
 
     seconds: float
     process: Hashable
     partition: Hashable
     offset: int
-    """The first record that it did not reach."""
+    """Offset of the first record that the poll did not reach."""
     at: float
-    """When the poll began."""
+    """Start of the poll, in seconds on the history's clock."""
 
     def __str__(self) -> str:
         where = f"offset {self.offset} of {label(self.partition)}"
@@ -84,20 +85,22 @@ class Lag(NamedTuple):
 
 @dataclass(slots=True)
 class Unseen:
-    """How many acknowledged records nobody had read yet, over time."""
+    """Number of acknowledged records that no consumer had read yet, over time: the maximum `most` and when it was, and a series.
+    Times are seconds on the history's clock."""
 
     most: int = 0
     most_at: float = 0.0
     last: int = 0
-    """At the end of the history."""
+    """The number at the end of the history."""
     last_zero_at: float | None = None
-    """Since when it has been 0 up to the end; None: it is not, or there is nothing."""
+    """Time since which the number is 0 until the end; None: it is not 0 at the end, or no record was read."""
     series: list[tuple[float, int]] = field(default_factory=list)
-    """(time, number), thinned out, to draw."""
+    """(time, number) pairs for a chart, thinned out."""
 
 
 def unseen_over_time(acked_at: array[float], seen_at: array[float]) -> Unseen:
-    """From the times at which records were acknowledged, and those at which they were (acknowledged and) first read."""
+    """Count unread records over time. `acked_at`: times of acknowledgement; `seen_at`: times at which acknowledged records were
+    first read."""
     acked, seen = sorted(acked_at), sorted(seen_at)
     found, number, reads = Unseen(), 0, len(seen)
     step, i = max(1, len(acked) // SERIES_POINTS), 0
@@ -119,25 +122,28 @@ def unseen_over_time(acked_at: array[float], seen_at: array[float]) -> Unseen:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the check found. `good` says that there is nothing to explain."""
+    """The result of `check`. `good`: no anomaly was found. `str(verdict)` is a report, `as_dict()` the same for JSON.
+
+    `acknowledged`, `unknown` and `failed` count the sends by outcome, `polls` the polls.
+    """
 
     acknowledged: int
     unknown: int
     failed: int
     read: int
-    """Distinct (partition, offset) pairs that were read."""
+    """Number of distinct (partition, offset) pairs that were read."""
     anomalies: tuple[Anomaly, ...]
-    """At most KEPT_OF_EACH of each name."""
+    """The anomalies, at most KEPT_OF_EACH of each name; `counts` has the full numbers."""
     total: Counter[str]
     judged: int = 0
-    """Acknowledged sends that were held to their acknowledgement: `check(acks=...)` says which."""
+    """Number of acknowledged sends whose acknowledgement was checked as a promise (`check(acks=...)`)."""
     polls: int = 0
     duplicates_allowed: int = 0
-    """Values at several offsets whose producers were not idempotent."""
+    """Number of values at several offsets whose producers were not idempotent."""
     unpromised_lost: int = 0
-    """Acknowledged with acks that do not bind, or within a declared loss, and not there: permitted, and good to know."""
+    """Number of acknowledged records that are lost although permitted: by their acks (`check(acks=...)`) or a declared loss."""
     lag: Lag | None = None
-    """The worst of all polls whose beginning is known, but for final ones. None: there is no such poll."""
+    """The worst lag of all polls with a known start, without final ones. None: there is no such poll."""
     unseen: Unseen = field(default_factory=Unseen)
 
     @property
@@ -179,7 +185,7 @@ class Verdict:
         return lines
 
     def as_dict(self, examples: int = 20) -> dict[str, Any]:
-        """For JSON; the keys are stable."""
+        """The verdict for JSON, with at most `examples` anomalies in full. The keys are stable."""
         lag, unseen = self.lag, self.unseen
         return {
             "verdict": "ok" if self.good else "bad",
@@ -210,7 +216,7 @@ class Verdict:
         }
 
     def _examples(self, number: int) -> list[Anomaly]:
-        """Some of each name before many of one."""
+        """At most `number` anomalies, spread over the names."""
         seen: Counter[str] = Counter()
         ranked = []
         for anomaly in self.anomalies:
@@ -221,7 +227,7 @@ class Verdict:
 
 
 def label(partition: Hashable) -> str:
-    """`orders-0`, as logs and folders call it; an id in hexadecimal."""
+    """Text for a partition: `orders-0`, as in logs and folders, with a topic id in hexadecimal."""
     match partition:
         case None:
             return "an unknown partition"

@@ -1,11 +1,11 @@
-"""One partition as all its clients together know it: which value stands where, and who can be held to what.
+"""All knowledge of the clients about one partition: which value is at which offset, and which acknowledgements are promises.
 
-Built once per partition, in a few passes; every check is a pass over it. Memory is a few dictionaries of the partition's
-size, and partitions are judged one after the other.
+A view is built once per partition, in a few passes; every check is a pass over it. It needs a few dictionaries of the
+partition's size, and partitions are checked one after the other.
 
-Not everything that was acknowledged is promised: the caller says which acks bind (`binding`), and whatever lies in a declared
-loss may be lost. Acknowledgements that do not bind say nothing about the log here. What was *read* binds,
-whoever sent it: it was below the high watermark.
+Not every acknowledgement is a promise: the caller chooses by acks (`binding`), and records in a declared loss may be lost.
+Acknowledgements that are no promise are not used as knowledge about the log. A record that was *read* must stay, with any
+acks, because it was below the high watermark.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from strandline.testing.history.operations import (
 )
 
 NOTHING = object()
-"""What no value is equal to."""
+"""A marker that is equal to no value."""
 
 FindSend = Callable[[Value], Send | None]
-"""A send of this value to any partition."""
+"""Returns a send of this value to any partition, or None."""
 
 
 class Lost(NamedTuple):
@@ -47,7 +47,7 @@ class Lost(NamedTuple):
 
 
 class Excuses:
-    """What was declared for a partition, ready to be asked."""
+    """The declarations for a partition, indexed for look-ups by offset."""
 
     def __init__(self, declared: Declared, end_known_at: Callable[[float], int]) -> None:
         self.log_start = declared.log_start
@@ -61,7 +61,7 @@ class Excuses:
         return any(began_at <= at and first <= offset < end for first, end, at in self.losses)
 
     def touched(self, offset: int) -> bool:
-        """It was, or may have been, given to another record."""
+        """Whether the offset lies in a declared loss, so that it may have been given to another record."""
         return any(first <= offset < end for first, end, _ in self.losses)
 
     def hidden(self, offset: int) -> bool:
@@ -69,7 +69,7 @@ class Excuses:
         return i >= 0 and offset < self._hidden[i][1]
 
     def hidden_between(self, first: int, end: int) -> int:
-        """How many offsets from `first` on, before `end`, need no record."""
+        """Number of offsets from `first` on, before `end`, that need no record."""
         i = max(0, bisect_right(self._hidden, (first, float("inf"))) - 1)
         number = 0
         while i < len(self._hidden) and self._hidden[i][0] < end:
@@ -89,7 +89,7 @@ def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class Fork(NamedTuple):
-    """A reader saw another value where one had been read before."""
+    """A reader saw a different value at an offset than an earlier reader."""
 
     offset: int
     before: Value
@@ -98,7 +98,7 @@ class Fork(NamedTuple):
 
 
 class FirstRead(NamedTuple):
-    """Values that a poll was the first to read."""
+    """Values that no poll had read before."""
 
     at: float
     values: Sequence[Value]
@@ -130,37 +130,37 @@ class View:
         """The acks whose acknowledgements are promises."""
         self.idempotent = idempotent
         self.unplaced = unplaced
-        """Sends to whatever partition, that may be in this one."""
+        """Number of sends with an unknown partition, which may be this one."""
         self.find_send = find_send
         self.excuses = Excuses(declared, self._end_known_at)
         self.log_start = declared.log_start
 
         self.promised: list[Send] = []
-        """Their acknowledgements bind, and nothing was declared that excuses their loss."""
+        """Sends whose acknowledgements are promises, and whose loss no declaration excuses."""
         self.unpromised: list[Send] = []
-        """Acknowledged, too."""
+        """The other acknowledged sends."""
         self.send_of: dict[Value, Send] = {}
-        """One that did not fail, if there are several of one value."""
+        """Value -> its send; if there are several, one that did not fail."""
         self.repeated: dict[Value, list[Send]] = {}
-        """Values that were sent more than once (an application that tries again)."""
+        """Sends of the values that were sent more than once (by an application that retries)."""
         self._take_sends()
 
         self.read_at: dict[int, Value] = {}
-        """Offset -> what was first read there, but for what a declared loss excuses."""
+        """Offset -> the value that was first read there, without reads that a declared loss excuses."""
         self.forks: list[Fork] = []
         self.first_reads: list[FirstRead] = []
         self.final_at: dict[int, Value] | None = {} if final_expected or any(p.final for p in polls) else None
-        """The same of the final read; None: there was none."""
+        """Offset -> value in the final read; None: there was no final read."""
         self.followers_only: set[int] = set()
-        """Offsets that no leader has shown."""
+        """Offsets that were read from followers only."""
         self.excused_reads: dict[Value, int] = {}
-        """Value -> offset, within a declared loss."""
+        """Value -> offset, for reads within a declared loss."""
         self._take_polls()
 
         self.place_of: dict[Value, int] = dict(zip(self.read_at.values(), self.read_at, strict=True))
         """Value -> an offset at which it was read."""
         self.all_places_differ = len(self.place_of) == len(self.read_at)
-        """No value was read at two offsets."""
+        """Whether no value was read at two offsets."""
         for fork in self.forks:
             self.place_of.setdefault(fork.value, fork.offset)
 
@@ -206,7 +206,8 @@ class View:
             self.followers_only = self.read_at.keys() - by_leaders
 
     def _held_to(self, poll: Poll) -> tuple[Sequence[int], Sequence[Value]]:
-        """Records are fetched ahead: however late a poll, what it shows of a lost range may be older than the loss."""
+        """The records of the poll that can be checked: those outside lost ranges. Consumers fetch ahead, so even a late poll may
+        return records of a lost range that were fetched before the loss."""
         offsets, values = array("q"), []
         for offset, value in zip(poll.offsets, poll.values, strict=True):
             if self.excuses.touched(offset):
@@ -218,7 +219,7 @@ class View:
         return offsets, values
 
     def _take_records(self, offsets: Sequence[int], values: Sequence[Value], at: float) -> None:
-        """The usual cases, all of it new or all of it known, are done without a loop of ours."""
+        """Add records that were read. The usual cases, all records new or all known, need no Python loop."""
         read_at = self.read_at
         known = list(map(read_at.get, offsets, repeat(NOTHING)))
         if known == values:
@@ -239,16 +240,16 @@ class View:
                 self.forks.append(Fork(offset, before, value, at))
         self.first_reads.append(FirstRead(at, new))
 
-    # -- derived, when asked for
+    # -- derived on first use
 
     @cached_property
     def placed(self) -> list[Send]:
-        """What is promised to be at a known offset."""
+        """Promised sends with a known offset."""
         return [send for send in self.promised if send.offset >= 0]
 
     @cached_property
     def committed(self) -> list[Send]:
-        """Those of `placed` that were below the high watermark when they were acknowledged: with acks=all."""
+        """Sends of `placed` with acks=all, which were below the high watermark when they were acknowledged."""
         return [send for send in self.placed if send.acks == ALL]
 
     @cached_property
@@ -257,12 +258,12 @@ class View:
 
     @cached_property
     def read_offsets(self) -> list[int]:
-        """Ascending."""
+        """All offsets that were read, ascending."""
         return sorted(self.read_at)
 
     @cached_property
     def leader_offsets(self) -> list[int]:
-        """Ascending; what leaders showed, and what may be skipped by nobody."""
+        """Offsets that were read from leaders, ascending; no consumer may skip them."""
         return sorted(self.read_at.keys() - self.followers_only) if self.followers_only else self.read_offsets
 
     @cached_property
@@ -275,7 +276,7 @@ class View:
 
     @cached_property
     def lowest_expected(self) -> int:
-        """Where reading should have begun: at the start, unless every consumer said that it began elsewhere."""
+        """The offset at which reading should have begun: the log start, unless every consumer began with a seek."""
         first: dict[Hashable, Poll] = {}
         for poll in self.polls:
             if poll.offsets:
@@ -285,7 +286,8 @@ class View:
         return self.log_start
 
     def _end_known_at(self, at: float) -> int:
-        """How far the log reached at least, from what had begun by then."""
+        """The minimum end of the log that is known from acknowledged sends that had begun, and reads and answers that had
+        ended, by then."""
         ends = [s.offset + 1 for s in self.sends if s.outcome == OK and s.invoked_at <= at]
         ends += [p.offsets[-1] + 1 for p in self.polls if p.offsets and p.ended_at <= at]
         ends += [answer.offset for answer in self.latests if answer.ended_at <= at]
@@ -293,7 +295,7 @@ class View:
 
 
 def is_run(offsets: Sequence[int]) -> bool:
-    """n, n + 1, n + 2, ..."""
+    """Whether the offsets are n, n + 1, n + 2, ..."""
     size = len(offsets)
     if size == 0 or offsets[-1] - offsets[0] != size - 1:
         return size == 0
@@ -301,12 +303,12 @@ def is_run(offsets: Sequence[int]) -> bool:
 
 
 class Stretches:
-    """Open intervals (before, after) of offsets that some consumer went over in one step; was one of them over this?"""
+    """Open intervals (before, after) of offsets that a consumer skipped in one step, for look-ups."""
 
     def __init__(self, steps: Sequence[tuple[int, int]]) -> None:
         self._befores: list[int] = []
         self._afters: list[int] = []
-        """The furthest `after` of all steps up to this one."""
+        """Per step, the highest `after` of it and all steps before it."""
         furthest = -1
         for before, after in sorted(steps):
             furthest = max(furthest, after)
@@ -314,12 +316,12 @@ class Stretches:
             self._afters.append(furthest)
 
     def over(self, before: int, after: int) -> bool:
-        """A step from `before` or earlier to `after` or later."""
+        """Whether a step went from `before` or earlier to `after` or later."""
         i = bisect_right(self._befores, before) - 1
         return i >= 0 and self._afters[i] >= after
 
 
 def those_between(offsets: Sequence[int], first: int, end: int) -> tuple[int, int]:
-    """Of ascending offsets, how many lie from `first` on and before `end`, and the first of them (-1: none does)."""
+    """(number, first) of the offsets from `first` on, before `end`; (0, -1) if there are none. `offsets` must be ascending."""
     low, high = bisect_left(offsets, first), bisect_left(offsets, end)
     return (high - low, offsets[low]) if high > low else (0, -1)

@@ -1,4 +1,4 @@
-"""Is every record where it should be, once, and with the one value: what was acknowledged, what was read, and nothing else?"""
+"""Checks that every acknowledged or read record is at its offset, once, with one value, and that no other value was read."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def check_inconsistent_offsets(view: View, findings: Findings) -> None:
 
 
 def check_duplicates(view: View, findings: Findings) -> int:
-    """Returns how many values were at several offsets as they may be."""
+    """Report duplicates of idempotent producers. Returns the number of values at several offsets that are permitted."""
     allowed = 0
     for value, offsets in _at_several_offsets(view).items():
         sends = view.repeated.get(value) or [send for send in (view.send_of.get(value),) if send]
         if not sends:
-            continue  # nobody sent it, which is told once
+            continue  # it was not sent here, which is reported once, as unwritten-read
         if len(offsets) > len(sends) and all(map(view.is_idempotent, sends)):
             first, *others = sorted(offsets)
             text = f"{short(value)}, sent {_times(len(sends))}, is at offsets {first} and {', '.join(map(str, others))}"
@@ -64,7 +64,7 @@ def _times(number: int) -> str:
 
 
 def check_lost_writes(view: View, findings: Findings) -> int:
-    """Returns how many acknowledged records are missing as they may be."""
+    """Report lost acknowledged records. Returns the number of acknowledged records that are missing and permitted to be."""
     if view.final_at is None:
         for send in _unread_below_what_was_read(view):
             text = f"{short(send.value)}, acknowledged at {send.offset}, was never read, and offset {view.highest_read} was"
@@ -93,15 +93,15 @@ def _missing_in_the_final_read(view: View) -> Iterable[Send]:
         offset = send.offset
         if offset >= 0 and final_at.get(offset, NOTHING) == send.value:
             continue
-        may_be_deleted = max(offset, 0) < view.log_start  # one without an offset may lie anywhere
-        # One of several sends of a value has a copy of its own: that of another send does not stand for it.
+        may_be_deleted = max(offset, 0) < view.log_start  # a send without an offset may be at any offset
+        # Each of several sends of a value has its own copy: the copy of another send is no substitute.
         is_elsewhere = send.value in view.final_values and not (offset >= 0 and send.value in view.repeated)
         if not may_be_deleted and not is_elsewhere:
             yield send
 
 
 def _check_what_was_read_once(view: View, findings: Findings) -> None:
-    """A record that somebody read was committed, whatever its producer was told."""
+    """The final read must show every record that was read before: it was committed, even if its producer got an error."""
     assert view.final_at is not None
     gone = view.read_at.keys() - view.final_at.keys()
     if not gone:
@@ -121,7 +121,7 @@ def _check_what_was_read_once(view: View, findings: Findings) -> None:
 
 def check_reads_of_nothing(view: View, findings: Findings) -> None:
     read = view.place_of if not view.excused_reads else {**view.excused_reads, **view.place_of}
-    # Differences of sets are made in C, and in a good history they are empty. Sorted, since sets have no order of their own.
+    # Set differences run in C and are empty in a good history. Sorted, because sets have no defined order.
     for value in sorted(read.keys() - view.send_of.keys(), key=read.__getitem__):
         _judge_foreign(view, findings, value, read[value])
     failed = {send.value for send in view.sends if send.outcome == FAIL}
@@ -131,7 +131,8 @@ def check_reads_of_nothing(view: View, findings: Findings) -> None:
 
 
 def _judge_foreign(view: View, findings: Findings, value: Value, offset: int) -> None:
-    """Not sent to this partition. Where the producer chooses the partition, only an acknowledgement tells which."""
+    """Report a value that was not sent to this partition, unless its send has an unknown partition: if the producer chooses the
+    partition, only the acknowledgement names it."""
     send = view.find_send(value)
     if send is not None and send.partition is None:
         if send.outcome == FAIL:

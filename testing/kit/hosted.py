@@ -1,8 +1,8 @@
-"""Nodes in the test's own process and event loop: the production servers, each in a `ProcessLoop` on a `Disk` of its own.
+"""Nodes in the test's own process and event loop: the production servers, each in its own `ProcessLoop` on its own `Disk`.
 
-A node's *process* is one incarnation: a server, its loop, its door to the network, its open files. Killing it drops the
-loop, breaks the connections and closes the files, as the kernel would; nothing of it runs any more, not even a `finally`.
-The disk and the port stay the node's.
+A node's *process* is one incarnation: a server, its loop, its access to the network, its open files. Killing the process drops
+the loop, breaks the connections and closes the files, as the kernel would; no code of it runs any more, not even a `finally`.
+The node keeps its disk and its port.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ FAST_SETTINGS: Mapping[str, Any] = {
     "controller.quorum.election.timeout.ms": 300,
     "controller.quorum.election.backoff.max.ms": 50,
 }
-"""Tests wait for these times to pass, and nobody is far away. A loop that a test holds up for longer is no danger: all
-nodes stand still together with it, and know it."""
+"""Short timeouts, because tests wait for them and all nodes are on one machine. A test that blocks the event loop for longer
+does no harm: it blocks all nodes together, and they notice it."""
 
 
 @dataclass(slots=True)
@@ -62,13 +62,13 @@ class Process:
     files: ProcessFiles
     main: asyncio.Task[None] | None = None
     server: BrokerServer | ControllerServer | None = None
-    """Once it is made; it may be starting still."""
+    """Set when it is constructed; it may still be starting."""
     has_started: bool = False
     ended: list[asyncio.Future[None]] = field(default_factory=list)
-    """Of the real loop: who waits for its end."""
+    """Futures of the real loop that become done when the process ends."""
 
     def end(self) -> None:
-        """Nothing of it runs, and nothing of it is reached, from here on."""
+        """End the process at once: none of its code runs any more, and its connections and files are closed."""
         if self.loop.is_dead:
             return
         self.loop.kill()
@@ -89,14 +89,14 @@ class HostedNode:
         self.state = "stopped"
         self.note = ""
         self.process: Process | None = None
-        """The newest one; it may be dead."""
+        """The latest process; it may be dead."""
         self.speaker = Speaker(self.name, nodes.log)
         self._nodes = nodes
         self._settings = settings
 
     @property
     def server(self) -> Any:
-        """Of a process that is alive and has started."""
+        """The node's server; None if its process does not run or has not started."""
         process = self.process
         return process.server if process is not None and process.has_started and not process.loop.is_dead else None
 
@@ -133,7 +133,7 @@ class HostedNode:
         process.main = loop.create_task(self._live(process), name=self.name)
 
     async def _live(self, process: Process) -> None:
-        """The process, from its start to an end that it comes to by itself."""
+        """The main task of the process: start the server and run until it fails or is stopped."""
         try:
             server = process.server = self._make(process.files)
             await server.start()
@@ -206,7 +206,7 @@ class HostedNode:
     # -- from the test's loop
 
     async def call(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Have the process do something, and wait for it in the test's own loop. KitError when the process dies of it."""
+        """Run `work` in the process and wait for its result in the test's own loop. KitError: the process ended meanwhile."""
         process, real = self._running(), self._nodes.real
         done: asyncio.Future[T] = real.create_future()
         ended: asyncio.Future[None] = real.create_future()
@@ -244,7 +244,7 @@ class HostedNodes(InsideNodes):
         random: Random,
         settings: Mapping[str, Mapping[str, Any]],
     ) -> None:
-        """`settings` by role."""
+        """`settings`: configuration by role, "broker" or "controller". `files` makes the disk of one node."""
         self.real = asyncio.get_running_loop()
         self.random = random
         self.folder = folder
@@ -252,7 +252,7 @@ class HostedNodes(InsideNodes):
         self.log = Lines()
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="strandline")
         self.remains: list[ProcessLoop] = []
-        """Of every process that there was."""
+        """The loops of all processes, dead ones included."""
         self._network = Network(Random(random.getrandbits(64)))
         ids = [*range(FIRST_CONTROLLER, FIRST_CONTROLLER + controllers), *range(1, brokers + 1)]
         roles = {node: "broker" if node < FIRST_CONTROLLER else "controller" for node in ids}
@@ -300,7 +300,7 @@ class HostedNodes(InsideNodes):
                 node.process.end()
             node.port.release()
         await self._network.until_quiet(CLOSE_WITHIN_S)
-        await asyncio.sleep(0)  # The sockets of listeners and transports are closed in the turn after they were told.
+        await asyncio.sleep(0)  # asyncio closes the sockets of listeners and transports one iteration after `close()`.
         for loop in self.remains:
             loop.bury()
         self.remains.clear()

@@ -1,6 +1,6 @@
-"""Judging what a cluster did: nothing that was acknowledged is gone, and the replicas hold the same bytes.
+"""Checks of a cluster: no acknowledged record is lost, and all replicas hold the same bytes.
 
-These look at the cluster only as a client does, and at the bytes of its logs; what it says about itself counts for nothing.
+They read the cluster only as a client does, and the bytes of its logs; they do not trust the state that it reports.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from strandline.testing.kit.recording import FINAL
 
 POLL_MS = 200
 DEPOSED_S = 4.0
-"""A leader that does not know yet that it was deposed tells an end that has long been passed; so long it is given to hear."""
+"""Seconds that `read_all` waits for a log end as high as the known one. A leader that does not know yet that it was deposed
+returns an older end."""
 
 Acked = tuple[RecordMetadata, bytes]
-"""What a producer was told, and the value that it had sent."""
+"""The metadata that a producer received for a record, and the value that it had sent."""
 
 
 async def read_all(bootstrap: str, topic: str, within_s: float, known: Mapping[int, int] | None = None) -> list[ConsumerRecord]:
-    """Everything from the beginning to what is the end now, by a new consumer; by partition and offset. `known`: partition ->
-    an end that somebody has been told, for a while to be believed rather than a broker that tells a lower one."""
+    """Read all records of the topic with a new consumer, from the earliest offset to the current end; sorted by partition and
+    offset. `known`: partition -> an end that a client has seen. If a broker returns a lower end, ask again for up to
+    DEPOSED_S. KitError: not everything could be read within `within_s` seconds."""
     places = await _places(bootstrap, topic, within_s)
     found: dict[TopicPartition, list[ConsumerRecord]] = {place: [] for place in places}
     now = asyncio.get_running_loop().time
@@ -59,7 +61,7 @@ async def _places(bootstrap: str, topic: str, within_s: float) -> list[TopicPart
 async def final_verdict(
     bootstrap: str, history: History, within_s: float, *, acks: Acks = EVERY_ACK, idempotent: bool = True
 ) -> Verdict:
-    """Read every topic of the history once more, and judge all of it."""
+    """Read every topic of the history once more, add that as the final read, and check the history."""
     history.polls[:] = [poll for poll in history.polls if not poll.final]
     for topic in topics_of(history):
         by_partition: dict[int, list[tuple[int, bytes]]] = {}
@@ -71,7 +73,7 @@ async def final_verdict(
 
 
 def known_ends(history: History, topic: str) -> dict[int, int]:
-    """Behind the last record of each partition that was acknowledged."""
+    """Partition -> the offset behind its last acknowledged record."""
     ends: dict[int, int] = {}
     for send in history.sends:
         if isinstance(send.partition, tuple) and send.partition[0] == topic:
@@ -88,7 +90,7 @@ def topics_of(history: History) -> list[str]:
 
 
 def too_few(judged: int, at_least: int, history: History | None) -> str:
-    """Why a judgement of so few acknowledgements proves nothing; empty when there were enough."""
+    """Message that too few acknowledgements were checked to prove anything; empty if there were enough."""
     if judged >= at_least:
         return ""
     if history is None:
@@ -105,7 +107,7 @@ def too_few(judged: int, at_least: int, history: History | None) -> str:
 
 
 async def missing(bootstrap: str, acked: Iterable[Acked], within_s: float) -> list[str]:
-    """Of what was acknowledged, what is not where it was said to be."""
+    """Descriptions of the acknowledged records that are not at their offsets."""
     by_topic: dict[str, list[Acked]] = {}
     for metadata, value in acked:
         by_topic.setdefault(metadata.topic, []).append((metadata, value))
@@ -122,7 +124,7 @@ async def missing(bootstrap: str, acked: Iterable[Acked], within_s: float) -> li
 
 
 def differences(topic: str, partition: int, logs: Mapping[int, bytes]) -> str:
-    """How the logs of a partition differ; empty when they are equal, byte for byte."""
+    """Description of how the logs of a partition differ; empty if they are equal, byte for byte."""
     if len(set(logs.values())) <= 1:
         return ""
     shown = "; ".join(
@@ -132,14 +134,14 @@ def differences(topic: str, partition: int, logs: Mapping[int, bytes]) -> str:
 
 
 def not_compared(topic: str, partition: int, replicas: Sequence[int], logs: Mapping[int, bytes]) -> str:
-    """Why equal logs prove nothing; empty when every replica's log is there, and there are several."""
+    """Message that equal logs prove nothing: a replica's log is missing, or there is only one; otherwise empty."""
     if absent := sorted(set(replicas) - logs.keys()):
         return f"{topic}-{partition}: the log of broker {', '.join(map(str, absent))} could not be read, and was not compared"
     return f"{topic}-{partition} has one replica, and nothing to compare it with" if len(replicas) < 2 else ""
 
 
 def _first_difference(logs: Sequence[bytes]) -> int:
-    """By halving: up to where are they equal?"""
+    """Position of the first byte that differs, found by binary search."""
     equal, different = 0, min(map(len, logs)) + 1
     while equal + 1 < different:
         middle = (equal + different) // 2

@@ -1,8 +1,8 @@
-"""Ports that stay ours: a node that is down for a while must find its own free again.
+"""Reserved ports: a node that was down for a while must find its own port free again.
 
-A socket that is bound to the port, and does not listen, keeps everybody else from it. Whoever connects there is refused,
-as by a host where nobody listens. The node's own listener can be bound beside it, since both allow the re-use of
-addresses; where the system does not play along (not every one does), the port is only looked for.
+A socket that is bound to the port and does not listen keeps other programs from binding it. Connections to the port are
+refused, as on a host where no program listens. The node's own listener can bind the same port, because both sockets set
+SO_REUSEADDR. On systems that do not permit this, the port is chosen but not reserved.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class ReservedPort:
         self._socket: socket.socket | None = socket.socket()
         self._socket.bind((HOST, 0))
         self.port = int(self._socket.getsockname()[1])
-        # Only now: whoever looks for a port of their own must not get this one.
+        # Set after bind: with the option set before, another search for a free port could get this one.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if not self._can_be_shared():
             self.release()

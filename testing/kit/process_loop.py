@@ -1,19 +1,18 @@
-"""An event loop for one node among several in a real one: what makes it killable, and able to stand still.
+"""An event loop for one node among several in a real event loop; it can be killed and paused.
 
-All nodes of a cluster run in the test's own loop, in its thread. Each has a `ProcessLoop`, an event loop of its own to
-look at: production code that asks for the running loop gets it, so that all its tasks, timers, futures and connections
-belong to it. It has no turn of its own; it hands every callback to the real loop, wrapped, and decides when the callback
-comes back whether the node may run:
+All nodes of a cluster run in the test's own loop and thread. Each has a `ProcessLoop`: production code that asks for the
+running loop gets it, so all tasks, timers, futures and connections of the node belong to it. It does not run by itself. It
+schedules every callback on the real loop, wrapped, and decides when the wrapper is called whether the node may run:
 
-    alive           it runs, in the order in which it was scheduled
-    stands still    it waits, with everything after it, until the node goes on (a pause, or a slow disk)
-    dead            it is dropped: from one callback to the next nothing of the node runs any more, no `finally` either
+    alive           the callback runs, in the order in which it was scheduled
+    stands still    the callback waits, with all later ones, until the node continues (after a pause, or a slow disk)
+    dead            the callback is dropped: after the kill no code of the node runs any more, no `finally` either
 
-What a dead node leaves is buried when the cluster closes: until then its coroutines are kept, so that no garbage
-collection finishes them in the midst of a test.
+The coroutines of a dead node are kept until the cluster closes, so that the garbage collector does not finish them in the
+middle of a test.
 
-The real loop may be asyncio's or uvloop: only the public methods of an event loop are asked of it. Whatever it has to
-wait for itself (a connection, a listener) it does in a task of its own, and the result is carried over.
+The real loop may be asyncio's or uvloop: only the public methods of an event loop are used. What the real loop itself has to
+wait for (a connection, a listener) runs as a task of the real loop, and its result is passed to a future of this one.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _FINALLY_AWAITS_MAX = 20
 
 
 class _Timer(asyncio.TimerHandle):
-    """A timer of the node, and the real loop's that fires it."""
+    """A timer of the node, with the timer of the real loop that fires it."""
 
     __slots__ = ("real",)
 
@@ -51,26 +50,26 @@ class _Timer(asyncio.TimerHandle):
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
-    """The event loop of one process of one node. Another process of the same node gets another one."""
+    """The event loop of one process of one node. The node's next process gets a new one."""
 
     def __init__(self, real: asyncio.AbstractEventLoop, threads: ThreadPoolExecutor, speaker: Speaker, door: Door) -> None:
         self.speaker = speaker
-        """Who says what is logged while a callback of this loop runs (`lines.py`)."""
+        """The logger for lines that are logged while a callback of this loop runs (`lines.py`)."""
         self.is_dead = False
         self.is_paused = False
         self.problems: list[str] = []
-        """What reached the exception handler: a bug of ours, each."""
+        """Errors that reached the exception handler. Each one is a bug in Strandline."""
         self._real = real
         self._threads = threads
         self._door = door
         self._busy_until = 0.0
         self._wakes: asyncio.TimerHandle | None = None
-        """Set while it is busy: when it goes on."""
+        """Timer of the real loop that ends the present stall; None: the node's disk is not busy."""
         self._backlog: deque[asyncio.Handle] = deque()
-        """What came while it stood still, in order. Nothing runs past it."""
+        """Callbacks that became due while the node stood still, in order. Later callbacks run after them."""
         self._is_draining = False
         self._outside: set[asyncio.Task[Any]] = set()
-        """What the real loop does for this node."""
+        """Tasks that the real loop runs for this node."""
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -79,7 +78,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return self.is_paused or self._wakes is not None
 
     def _run(self, handle: asyncio.Handle) -> None:
-        """From the real loop: now, or when the node goes on."""
+        """Called by the real loop: run the callback now, or keep it until the node continues."""
         if self.is_dead:
             return
         if self._backlog or self._is_draining or self.stands_still:
@@ -95,7 +94,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Whatever asks for the running loop in here gets this one."""
+        """Make this the running loop inside the `with` block."""
         before = events._get_running_loop()
         events._set_running_loop(self)
         try:
@@ -104,7 +103,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(before)
 
     def post(self, callback: Callable[..., object], *args: Any) -> None:
-        """Something happened outside (bytes came, a connection broke): tell the node at once, if it can hear."""
+        """Call the node at once because of an outside event (bytes arrived, a connection broke), or as soon as it continues."""
         self._run(asyncio.Handle(callback, args, self))
 
     def _drain(self) -> None:
@@ -120,7 +119,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     # -- standing still, and the end ----------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its sockets and its timers, and does nothing."""
+        """Pause the node like SIGSTOP: it keeps its sockets and timers and runs no code."""
         self.is_paused = True
 
     def resume(self) -> None:
@@ -128,7 +127,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._real.call_soon(self._drain)
 
     def stall(self, seconds: float) -> None:
-        """The node's disk takes so long; until then it does nothing else. Several calls in a row add up."""
+        """Stop the node for the time of a disk operation. Several calls in a row add up."""
         now = self._real.time()
         self._busy_until = max(now, self._busy_until) + seconds
         if self._wakes is None and not self.is_dead:
@@ -142,7 +141,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._drain()
 
     def kill(self) -> None:
-        """From here on nothing of this process runs."""
+        """End the process: none of its callbacks runs any more."""
         self.is_dead = True
         self._backlog.clear()
         if self._wakes is not None:
@@ -157,7 +156,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return [task for task in asyncio.all_tasks(self) if not task.done()]
 
     def bury(self) -> None:
-        """Let go of what a dead process left. Its `finally` blocks run now, and reach nothing: no file, no connection."""
+        """Close the coroutines of a dead process. Their `finally` blocks run now and can reach no file and no connection."""
         for task in self.unfinished:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             coroutine: Any = task.get_coro()
@@ -166,7 +165,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                     try:
                         coroutine.close()
                         break
-                    except RuntimeError:  # It awaits something in a `finally`.
+                    except RuntimeError:  # The coroutine awaits something in a `finally`.
                         continue
                     except BaseException:
                         break
@@ -199,7 +198,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """asyncio tells the loop of a cancelled timer; the real one knows already."""
+        """asyncio calls this when a timer is cancelled. Nothing to do: `_Timer.cancel` has cancelled the real timer."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -208,7 +207,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        """On the cluster's threads; the result waits while the node stands still."""
+        """Run `func` on the cluster's threads. While the node stands still, its result is not delivered."""
         return asyncio.wrap_future(self._threads.submit(speaking_in_thread, self.speaker, func, args), loop=self)
 
     async def create_connection(self, make: Any, host: Any = None, port: Any = None, **options: Any) -> Any:  # type: ignore[override]
@@ -218,11 +217,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return await self._door.listen(make, host, port, **options)
 
     def call_outside_at(self, when: float, callback: Callable[..., object], *args: Any) -> None:
-        """Not the node's doing, so it happens whether the node stands still or not."""
+        """Call `callback` at this time even if the node stands still or is dead: it is not the node that acts."""
         self._real.call_at(when, callback, *args)
 
     async def outside(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Have the real loop do this, and wait for it here."""
+        """Run the coroutine in the real loop and wait for its result in this one."""
         done: asyncio.Future[T] = self.create_future()
         task = asyncio.Task(coroutine, loop=self._real)
         self._outside.add(task)
@@ -257,7 +256,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
 
 def carry_over(task: asyncio.Task[T], done: asyncio.Future[T]) -> None:
-    """How a task of one loop ended is told to the future of another, unless nobody waits for it any more."""
+    """Copy the outcome of a finished task of one loop to a future of another, unless that future is done already."""
     if done.done():
         return
     if task.cancelled():

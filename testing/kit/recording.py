@@ -1,8 +1,8 @@
-"""A producer and a consumer with a memory: what they do and see is written into a history, which can be judged.
+"""A producer and a consumer that record what they send and read in a history, which `check` can judge.
 
-They are the clients as they are, with the same options, and one more: the history. A record is known by the bytes of its
-value, so values have to be unique in a history; give them a number. What a send ended with is written down when its batch is
-done, whether anybody awaits the receipt or not. An error leaves it open whether the record was written (`info`).
+They are the production clients with the same options, plus the history. A record is identified by the bytes of its value, so
+values must be unique in a history; put a number into them. The outcome of a send is recorded when its batch is done, even if
+the test does not await the receipt. After an error it is unknown whether the record was written (`info`).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ FINAL = "final read"
 
 
 class RecordingProducer(Producer):
-    """A `Producer` whose sends, and what became of them, are in `history`."""
+    """A `Producer` that records its sends and their outcomes in `history`, as the process `name`. `options`: of `Producer`."""
 
     def __init__(self, history: History, name: str, **options: Any) -> None:
         super().__init__(**options)
         self.history = history
         self.name = name
-        self._takes_bare = False  # The short way past `_send_any` stays closed: every record is written down there.
+        self._takes_bare = False  # Disables the fast path that skips `_send_any`, where every record is recorded.
         self._noted = 0
-        """Sends that were written down so far."""
+        """Number of sends recorded so far."""
 
     def send_many(self, topic: str, values: Sequence[Any], *, key: Any = None, partition: int | None = None) -> Receipts:
         at, before = self.history.now(), self._noted
         receipts = super().send_many(topic, values, key=key, partition=partition)
-        if self._noted == before:  # They went another way than one by one.
+        if self._noted == before:  # The values did not pass `_send_any` one by one.
             for value, receipt in zip(values, receipts, strict=True):
                 self._note(topic, value, partition, receipt, at)
         return receipts
@@ -51,7 +51,7 @@ class RecordingProducer(Producer):
         *,
         partition: int | None = None,
     ) -> Receipts:
-        """One by one, so that each is written down when it is handed over."""
+        """Send the rows one by one, so that each is recorded when it is handed over."""
         receipts = Receipts()
         for value, key, own in zip(values, keys or repeat(None), headers or repeat(None), strict=False):
             receipts.add_run(await self.send(topic, value, key, partition, own), 1)
@@ -80,7 +80,7 @@ class RecordingProducer(Producer):
         return value if value is None or type(value) is bytes else bytes(value)
 
     def _settle_when_done(self, send: Send, receipt: Receipt) -> None:
-        """A receipt may be pointed at another batch before it is done."""
+        """Record the outcome when the receipt is done. Until then the receipt may move to another batch."""
         if receipt.done:
             self._settle(send, receipt)
         else:
@@ -98,14 +98,14 @@ class RecordingProducer(Producer):
 
 
 class RecordingConsumer(Consumer):
-    """A `Consumer` that writes into `history` what it handed out."""
+    """A `Consumer` that records in `history`, as the process `name`, every record that it returns. `options`: of `Consumer`."""
 
     def __init__(self, history: History, name: str, *topics: str, **options: Any) -> None:
         super().__init__(*topics, **options)
         self.history = history
         self.name = name
         self._raw: dict[tuple[TopicPartition, int], Any] = {}
-        """The bytes of values that were deserialized and not handed out yet."""
+        """Bytes of the values that were deserialized and not returned yet."""
 
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
@@ -160,7 +160,7 @@ class RecordingConsumer(Consumer):
 
 
 def namer() -> Callable[[str], str]:
-    """Gives "producer-1", "producer-2", "consumer-1"."""
+    """A function that numbers names by kind: "producer-1", "producer-2", "consumer-1"."""
     counts: dict[str, int] = {}
 
     def name(kind: str) -> str:

@@ -1,4 +1,4 @@
-"""A cluster on half a page, for whoever has to see why a test failed."""
+"""A summary of a cluster on half a page, to explain why a test failed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LINES_MAX = 25
 
 
 def report(nodes: Nodes, seed: int, faults: Iterable[str], lines: int = LINES_MAX) -> str:
-    """Who is alive and leads what, what is broken on purpose, and what was logged last."""
+    """States of the nodes, active faults, partitions with their leaders, and the last `lines` log lines."""
     view = nodes.last_view()
     brokers, controllers = len(nodes.broker_ids), len(nodes.controller_ids)
     out = [f"{_count(brokers, 'broker')}, {_count(controllers, 'controller')}, {nodes.kind}; seed {seed}"]

@@ -1,7 +1,7 @@
-"""Nodes as processes of their own: `strandline.local_cluster`, for tests that want a real `kill -9`.
+"""Nodes as operating system processes (`strandline.local_cluster`), for tests that want a real `kill -9`.
 
-They are asked as any client asks them. Every broker that runs is asked, since any of them may be cut off or behind: of two
-accounts of a partition the one with the higher partition epoch counts.
+Their state is read by client requests to every running broker, because any one of them may be cut off or behind. If two
+brokers describe a partition differently, the description with the higher partition epoch counts.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ POLL_S = 0.02
 TAIL_BYTES = 64 << 10
 
 FAST_PROCESSES: Mapping[str, Any] = {"broker.session.timeout.ms": 1500, "broker.heartbeat.interval.ms": 300}
-"""Processes are held up by whatever else the machine does: no shorter than this."""
+"""Not shorter than this: other load on the machine delays processes."""
 
 R = TypeVar("R", bound=Message)
 
 
 @dataclass(slots=True)
 class SpawnedView:
-    """What the brokers told, at one moment."""
+    """The state of the cluster as the brokers described it at one moment."""
 
     told: dict[Place, PartitionView] = field(default_factory=dict)
     active: int | None = None
@@ -74,14 +74,14 @@ class SpawnedView:
 
 
 class _Peer:
-    """One broker, asked over a connection that is made anew after each failure."""
+    """A client of one broker; it opens a new connection after each failure."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self._connection: Connection | None = None
 
     async def ask(self, api_key: int, body: Message, kind: type[R]) -> R | None:
-        """None: it did not answer."""
+        """Send a request and return the response; None if the broker did not answer within ASK_TIMEOUT_MS."""
         try:
             connection = self._connection
             if connection is None or connection.closed:
@@ -160,7 +160,7 @@ class SpawnedNodes(Nodes):
         self.cluster.resume(self._name(node))
 
     async def elect(self, topic: str, partition: int, leader: int | None) -> None:
-        """What a cluster offers: the preferred leader."""
+        """Elect the preferred leader, the only election that a client can request here."""
         found = (await self.look([(topic, partition)])).partition(topic, partition)
         if found is None:
             raise UsageError(f"there is no partition {topic}-{partition}")
@@ -239,7 +239,7 @@ class SpawnedNodes(Nodes):
         return None if answer is None or answer.partitions[0].error_code else answer.partitions[0].offset
 
     async def _is_log_end(self, replica: int, topic_id: bytes, partition: int, offset: int) -> bool:
-        """Asked as a consumer asks (KIP-392), a replica refuses what its log has not reached yet."""
+        """Whether the replica's log ends at this offset. A fetch like a consumer's (KIP-392) fails above the log end."""
         reached = [await self._reaches(replica, topic_id, partition, at) for at in (offset, offset + 1)]
         return reached == [True, False]
 
@@ -248,7 +248,7 @@ class SpawnedNodes(Nodes):
         answer = await self._peers[replica].ask(apis.FETCH, FetchRequest(-1, -1, 0, 0, 1, 0, 0, -1, [where]), FetchResponse)
         return answer is not None and not answer.error_code and not answer.partitions[0].error_code
 
-    # -- what they wrote ----------------------------------------------------------------------------------------------
+    # -- files of the nodes -------------------------------------------------------------------------------------------
 
     async def logs(self, topic: str, partition: int) -> Mapping[int, bytes]:
         logs = {}
@@ -280,7 +280,7 @@ def _partitions(metadata: MetadataResponse | None) -> Iterator[tuple[Place, tupl
 
 
 def _lines_of(node: Node) -> Iterator[Line]:
-    """The end of its log file; what is no JSON (a traceback) goes with the line before it."""
+    """The last lines of the node's log file. A line that is not JSON (a traceback) gets the time of the line before it."""
     try:
         with node.log_file.open("rb") as file:
             file.seek(max(0, node.log_file.stat().st_size - TAIL_BYTES))

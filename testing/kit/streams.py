@@ -1,8 +1,8 @@
-"""Where the frames of a byte stream begin, and of which API they are: just enough to lose or to delay one of them.
+"""Finds where the frames of a byte stream begin, and their API: enough to lose or delay single messages.
 
 A request begins with `u32 length | 0x95 | api key | api version | correlation id`, a response with `u32 length | array of
-2..4 | correlation id` (`protocol/frames.py`). The bodies are not looked at. What is no frame of ours (a web browser's
-request) is taken for one long frame of an unknown API.
+2..4 | correlation id` (`protocol/frames.py`). The bodies are not read. Bytes that are no frame of the protocol (such as a web
+browser's request) count as one long frame of an unknown API.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ UNKNOWN = -1
 
 class Head(NamedTuple):
     api_key: int
-    """UNKNOWN: the stream does not say, or it is no frame of ours."""
+    """UNKNOWN: the head does not contain it (a response), or the bytes are no frame of the protocol."""
     correlation_id: int
 
 
 class FrameStream:
-    """Cuts what comes into pieces that begin or go on with a frame. Bytes go out in the order in which they came."""
+    """Splits a byte stream into pieces, each of which begins or continues one frame. The order of the bytes is kept."""
 
     def __init__(self, read_head: Callable[[bytes], Head]) -> None:
         self._read_head = read_head
         self._left = 0
-        """Bytes of the present frame that have not come yet."""
+        """Bytes of the current frame that have not arrived yet."""
         self._partial = b""
-        """The first bytes of a frame, too few to be read."""
+        """First bytes of a frame, too few to read its head."""
 
     def feed(self, data: bytes) -> Iterator[tuple[Head | None, bytes]]:
-        """(head, bytes) where a frame begins, (None, bytes) where it goes on."""
+        """Yield (head, bytes) where a frame begins and (None, bytes) where it continues."""
         data, self._partial = self._partial + data, b""
         position = 0
         while position < len(data):
@@ -61,7 +61,7 @@ def request_head(head: bytes) -> Head:
 
 
 def response_head(head: bytes) -> Head:
-    """Its API is that of the request with the same correlation id."""
+    """The head of a response. Its API is UNKNOWN; it is that of the request with the same correlation id."""
     if len(head) < 6 or not 0x92 <= head[_LENGTH] <= 0x94:
         return Head(UNKNOWN, UNKNOWN)
     return Head(UNKNOWN, _uint(head, 5))

@@ -1,4 +1,4 @@
-"""The cluster for tests without asyncio: in an event loop on a thread of its own, with plain calls.
+"""The cluster for tests without asyncio: it runs in an event loop on another thread and offers plain calls.
 
     with Cluster.running_in_thread(brokers=3) as cluster:
         cluster.create_topic("orders")
@@ -6,8 +6,8 @@
         cluster.kill(cluster.leader_of("orders"))
         cluster.until(leader("orders", 0) != 1)
 
-Whatever `Cluster` awaits is a plain call here that returns when it is done. For records there are `send` and `read_all`,
-since the clients are for asyncio.
+Each coroutine method of `Cluster` is a plain method here, which returns when it is done. Records are sent and read with `send`
+and `read_all`, because the clients need asyncio.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ T = TypeVar("T")
 
 
 class ThreadedCluster:
-    """A `Cluster` whose loop runs on another thread: the same calls, which wait."""
+    """A `Cluster` whose event loop runs on another thread. Its methods have the names, arguments and errors of `Cluster`'s, and
+    block until they are done. `Cluster.running_in_thread()` makes one."""
 
     def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
         self.cluster = cluster
-        """The cluster itself; touch it in its own loop only."""
+        """The wrapped cluster. Use it only from its own loop, with `run` or `call`."""
         self.loop = loop
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the cluster's loop, and wait for it."""
+        """Run a coroutine in the cluster's loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
     def call(self, work: Callable[..., T], *args: Any, **options: Any) -> T:
-        """A plain call, in the cluster's thread."""
+        """Call a function in the cluster's thread and return its result."""
 
         async def run() -> T:
             return work(*args, **options)
 
         return self.run(run())
 
-    # -- as Cluster has it --------------------------------------------------------------------------------------------
+    # -- the methods of Cluster ---------------------------------------------------------------------------------------
 
     @property
     def bootstrap_servers(self) -> str:
@@ -182,7 +183,8 @@ class ThreadedCluster:
         partition: int | None = None,
         acks: int | Literal["all"] = "all",
     ) -> list[RecordMetadata]:
-        """Send these and wait until all are acknowledged."""
+        """Send these values, wait until all are acknowledged, and return their metadata in order. If a send failed, raise its
+        error."""
         return self.run(self._send(topic, values, key, partition, acks))
 
     async def _send(
@@ -195,7 +197,7 @@ class ThreadedCluster:
 
 @contextmanager
 def running_in_thread(make: Callable[[], Cluster]) -> Iterator[ThreadedCluster]:
-    """Start the cluster on a thread, hand it out, and end both."""
+    """Start a cluster on another thread, give it to the `with` block, and close it and the thread at the end."""
     with ThreadPoolExecutor(1, thread_name_prefix="strandline-cluster") as thread:
         ready: Future[tuple[ThreadedCluster, asyncio.Event]] = Future()
         serving = thread.submit(lambda: asyncio.run(_serve(make, ready)))

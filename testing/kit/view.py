@@ -1,6 +1,7 @@
-"""What is seen of a cluster at one moment: the picture that conditions, reports and oracles look at.
+"""The state of a cluster at one moment, for conditions, reports and oracles.
 
-Nodes in the test's process are looked into; of processes it is what they answer. Nothing here waits or decides.
+For nodes in the test's process it is read from their objects, for processes from their responses. Nothing here waits or
+decides.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
+    """State of one partition at one moment, as `cluster.describe()` returns it. Nodes are named by their ids."""
+
     topic: str
     partition: int
     leader: int | None
-    """None: nobody leads."""
+    """None: the partition has no leader."""
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: frozenset[int]
     high_watermark: int | None
-    """The leader's; None when it cannot be asked."""
+    """The leader's high watermark; None if it is not known."""
     is_caught_up: bool
-    """Every replica is in the ISR and has everything that the leader has, and all of it is committed."""
+    """All replicas are in the ISR and have all records of the leader, and all records are committed."""
     log_ends: Mapping[int, int] = field(default_factory=dict)
-    """The log ends (LEO) of the replicas that can be looked into, by broker: none, where they are other processes."""
+    """Broker -> log end offset (LEO) of its replica; empty if the nodes are processes."""
 
     def __str__(self) -> str:
         leader = "no leader" if self.leader is None else f"leader {self.leader}"
@@ -38,13 +41,15 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
+    """Name and state of one node at one moment, as `cluster.node()` returns it."""
+
     id: int
     name: str
     """Such as `broker-1`."""
     state: str
     """"running", "paused", "killed", "stopped", "failed", "starting"."""
     note: str = ""
-    """Why it failed; what is wrong with its disk."""
+    """The reason if it failed, and the active faults of its disk."""
 
     @property
     def is_up(self) -> bool:
@@ -52,18 +57,18 @@ class NodeView:
 
 
 class View(Protocol):
-    """A cluster, as conditions see it. What is not known is None: a condition about it does not hold."""
+    """The state of a cluster, as conditions read it. None stands for unknown: a condition about it does not hold."""
 
     def partition(self, topic: str, partition: int) -> PartitionView | None: ...
 
     def partitions(self) -> Sequence[PartitionView]:
-        """All, by topic and index."""
+        """All partitions, sorted by topic and index."""
         ...
 
     def controller(self) -> int | None:
-        """The active controller."""
+        """Id of the active controller."""
         ...
 
     def fenced(self) -> frozenset[int] | None:
-        """The brokers that are registered and fenced."""
+        """Ids of the brokers that are registered and fenced."""
         ...

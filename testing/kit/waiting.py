@@ -1,4 +1,4 @@
-"""Waiting for a condition, and saying what was seen when it did not come."""
+"""Waits for a condition, and reports the values that were seen last if it did not hold in time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.testing.kit.view import View
 
 
 class NotInTime(AssertionError):
-    """A condition that a test waited for did not come."""
+    """A condition that a test waited for did not hold in time. The message tells the values that were seen last."""
 
 
 async def until(
@@ -22,7 +22,8 @@ async def until(
     within_s: float,
     poll_s: float,
 ) -> None:
-    """Look until it holds. Time is the loop's, so that it may be a virtual one."""
+    """Look at the cluster every `poll_s` seconds until the condition holds. Time is that of the running loop, which may be
+    virtual. NotInTime: it did not hold within `within_s` seconds. UsageError: this is not a condition."""
     __tracebackhide__ = True
     if not isinstance(condition, Condition):
         hint = f"; compare it, as in {condition!r} == ..." if isinstance(condition, Value) else ""
@@ -40,7 +41,7 @@ async def until(
 
 
 def seen(condition: Condition, view: View) -> str:
-    """The values that the condition looks at, and the partitions that they are of."""
+    """The values that the condition reads, and the partitions that they belong to, as lines of text."""
     values = {repr(value): value for value in condition.values()}
     lines = [f"  last seen: {name} is {_told(value.read(view))}" for name, value in values.items()]
     for place in dict.fromkeys(value.place for value in values.values() if value.place is not None):

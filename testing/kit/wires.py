@@ -2,12 +2,12 @@
 
     real transport  <->  Wire  <->  Connection or ServerConnection
 
-To the real loop it is a protocol, to the production code a transport. What the real loop tells is told on to the node, in
-the node's own loop, unless the node stands still or the link is cut: then the wire does not read, so that what comes
-stays in the socket, as it would stay on the other side of a cut cable.
+For the real loop a wire is a protocol, for the production code a transport. It passes events of the real loop to the node, in
+the node's own loop. While the node stands still or the link is cut, the wire does not read, so that arriving bytes stay in
+the socket, as they would stay on the other side of a cut cable.
 
-`DroppingWire` is the end of whoever was asked. It follows where frames begin and lets the network's rules lose them or
-hold them up.
+`DroppingWire` is the end that accepted the connection and receives the requests. It finds where frames begin, and applies the
+network's rules, which lose or delay frames.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from strandline.testing.kit.process_loop import ProcessLoop
 
 _ASKED_MAX = 10_000
-"""Requests whose API is remembered: one with acks=0 is never answered."""
+"""Maximum number of unanswered requests whose API is remembered; a produce request with acks=0 is never answered."""
 
 Buffer = bytes | bytearray | memoryview
 
 
 class Wire(asyncio.Protocol):
-    """The end of the one who dialled."""
+    """The end of the node that opened the connection."""
 
     is_dialled = True
 
@@ -38,24 +38,24 @@ class Wire(asyncio.Protocol):
         self.loop = loop
         self.node = node
         self.transport = WireTransport(self)
-        """What the production code has."""
+        """The transport that the production code gets."""
         self.real: asyncio.Transport | None = None
         self.local_port = self.remote_port = -1
         self._network = network
         self._make = make
         self._other = other
-        """The node at the other end, once that is known not to be a client."""
+        """The node at the other end; None: not known yet, or a client."""
         self._inner: Any = None
-        """The production code's protocol, once it was greeted."""
+        """The production code's protocol; None before `greet`."""
         self._arrived: deque[Buffer | None] = deque()
-        """What was read and not handed over yet; None: the end of the stream."""
+        """Data that was read and not handed over yet; None stands for the end of the stream."""
         self._lost: tuple[Exception | None] | None = None
-        """Why the real connection ended, as soon as it has."""
+        """After the real connection has ended: its error, if any."""
         self._is_lost_told = False
         self.is_closing = False
-        """By the production code."""
+        """The production code has closed the connection."""
         self._is_held = False
-        """The production code wants to read no more for now."""
+        """The production code has paused reading."""
         self._is_reading = True
 
     @property
@@ -91,7 +91,7 @@ class Wire(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._arrived.append(None)
         self._hand_over()
-        return True  # Whether it stays open, the production code says, when it has heard of it.
+        return True  # Keep it open: the production code decides when the end of the stream is delivered to it.
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = (exc,)
@@ -107,14 +107,14 @@ class Wire(asyncio.Protocol):
     # -- to the production code ---------------------------------------------------------------------------------------
 
     def greet(self) -> Any:
-        """In the node's loop: make its protocol, and give it the connection."""
+        """In the node's loop: make the node's protocol and connect it to this wire."""
         self._inner = self._make()
         self._inner.connection_made(self.transport)
         self.loop.post(self._deliver)
         return self._inner
 
     def update(self) -> None:
-        """Something changed that says whether bytes may come through."""
+        """Re-check whether bytes may pass, after a change of links, pauses or reading."""
         is_open = not self.is_cut and not self.loop.is_paused
         self._read(is_open and not self._is_held)
         self._hand_over()
@@ -134,14 +134,14 @@ class Wire(asyncio.Protocol):
             self.loop.post(self._deliver)
 
     def _deliver(self) -> None:
-        """In the node's loop: what has arrived, as far as it may."""
+        """In the node's loop: give the production code what has arrived and may pass."""
         if self._inner is None:
             return
         while self._arrived and not self._is_held and not self.is_cut and not self._is_lost_told and not self.loop.is_dead:
             if self.is_closing:
                 self._arrived.clear()
                 break
-            if self.loop.stands_still:  # What was handed over before takes the disk some time.
+            if self.loop.stands_still:  # The data before has made the node wait for its disk.
                 self._hand_over()
                 return
             data = self._arrived.popleft()
@@ -149,7 +149,7 @@ class Wire(asyncio.Protocol):
                 self._deliver_eof()
             else:
                 self._feed(data)
-        # What the node ended itself it is told of at once; of what others ended it hears behind what they sent.
+        # If the node closed the connection, tell it at once; if the other end did, tell it after the data that was sent before.
         if self._lost is not None and not self._is_lost_told and (self.is_closing or not (self._arrived or self.is_cut)):
             self._is_lost_told = True
             self._inner.connection_lost(self._lost[0])
@@ -159,7 +159,7 @@ class Wire(asyncio.Protocol):
             self.close()
 
     def _feed(self, data: Buffer) -> None:
-        """A protocol that fails loses its connection, as with asyncio's own transports."""
+        """Give data to the protocol; if it raises, abort the connection, as asyncio's own transports do."""
         try:
             self._feed_protocol(data)
         except BaseException:
@@ -167,7 +167,7 @@ class Wire(asyncio.Protocol):
             raise
 
     def _feed_protocol(self, data: Buffer) -> None:
-        """asyncio's way with a `BufferedProtocol`."""
+        """Give data to a `Protocol`, or fill the buffers of a `BufferedProtocol`, as asyncio does."""
         if not isinstance(self._inner, asyncio.BufferedProtocol):
             self._inner.data_received(bytes(data))
             return
@@ -212,9 +212,9 @@ class Wire(asyncio.Protocol):
 
 
 class DroppingWire(Wire):
-    """The end of the one who was asked: the network's rules apply to what passes here.
+    """The end of the node that accepted the connection; it applies the network's rules to requests and responses.
 
-    A client has no wire at its own end, so what it must not hear is kept back at this one.
+    A client has no wire at its own end. While its link is cut, this wire keeps back what is sent to it.
     """
 
     is_dialled = False
@@ -222,14 +222,14 @@ class DroppingWire(Wire):
     def __init__(self, network: Network, loop: ProcessLoop, node: int, make: Callable[[], Any]) -> None:
         super().__init__(network, loop, node, make)
         self._asked: dict[int, int] = {}
-        """Correlation id -> API, of requests that were not answered yet."""
+        """Correlation id -> API of the requests that are not answered yet."""
         self._kept_back: list[Buffer] = []
-        """Sent to a client that is cut off, to leave when the link is healed."""
+        """Data for a client whose link is cut; it is sent when the link is healed."""
         self._requests = _Lane("request", FrameStream(request_head))
         self._responses = _Lane("response", FrameStream(response_head))
 
     def update(self) -> None:
-        """A connection is taken when it may be heard of: until then the kernel alone knows of it."""
+        """Also accept the connection for the node, once the link is not cut. Until then only the kernel knows of it."""
         if not self.is_cut:
             if self._inner is None:
                 self.loop.post(self._take)
@@ -284,7 +284,7 @@ class DroppingWire(Wire):
                 self._at_its_time(lane, piece)
 
     def _judge(self, lane: _Lane, head: Head) -> None:
-        """A frame begins: what do the rules make of it?"""
+        """Apply the network's rules to a frame that begins."""
         api_key = head.api_key
         if lane is self._requests:
             if len(self._asked) >= _ASKED_MAX:
@@ -305,11 +305,11 @@ class DroppingWire(Wire):
                 return
 
     def _break(self) -> None:
-        """The message is lost, and the connection with it; what came before it is not."""
+        """Close the connection because a message is lost. Earlier messages still arrive."""
         self.close()
 
     def _at_its_time(self, lane: _Lane, piece: Buffer | None) -> None:
-        """Now, or when what is in front of it, or itself, is due."""
+        """Let the piece pass now, or when it and every piece in front of it is due."""
         if not lane.late and lane.due <= self.loop.time():
             self._let_through(lane, piece)
             return
@@ -343,9 +343,9 @@ class _Lane:
         self.name = name
         self.stream = stream
         self.is_lost = False
-        """The present frame does not arrive."""
+        """The current frame is lost."""
         self.due = 0.0
-        """Nothing passes before."""
+        """Time of the loop, in seconds, before which nothing passes."""
         self.late: deque[tuple[float, Buffer | None]] = deque()
 
 

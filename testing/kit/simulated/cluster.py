@@ -1,4 +1,4 @@
-"""The kit's `Cluster` in a simulated world: every call is the same, and so a test can be moved here as it is."""
+"""The kit's `Cluster` in a simulated world. It has the same calls, so a test can be moved here unchanged."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from strandline.testing.simulation.kernel.world import World
 
 REST_S = 60.0
 SHELTER_S = 10.0
-"""How long a call of the test waits at most until the nodes that the weather took are back."""
+"""Maximum virtual time that a call of the test waits for the nodes that the weather took down."""
 SETTINGS = {"broker_heartbeat_interval_ms": 200, "replica_fetch_wait_max_ms": 500, "log_retention_check_interval_ms": 1000}
-"""What is asked less often than in real time: idle questions cost nothing there, and half of a seed's time here."""
+"""Longer intervals than in real time. Idle requests cost almost nothing there, but half of a seed's time here."""
 
 
 class Rest:
-    """What `heal()` returns: await it, and the cluster has come to rest; leave it, and the faults are over all the same."""
+    """The result of `heal()`, which has ended the faults already. Awaiting it waits until the cluster has come to rest."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
@@ -55,7 +55,7 @@ class SimulatedCluster(Cluster):
                 machine.files.take_time(Latency())
         self.weather = Weather(self.simulated, draw, weather_kinds, is_gentle=is_gentle)
         self.client: Client = self.simulated.client("test")
-        """The machine on which the test runs."""
+        """The simulated machine on which the test runs."""
         self.history = History(clock=lambda: world.now)
 
     def _hosted(self) -> Nodes:
@@ -63,19 +63,20 @@ class SimulatedCluster(Cluster):
 
     @property
     def timeout_s_max(self) -> float:
-        """The longest time-out of the cluster."""
+        """The longest timeout in the cluster's settings, in seconds."""
         names = ("session.timeout.ms", "lag.time.max.ms", "fetch.timeout.ms", "request.timeout.ms", "election.timeout.ms")
         return max(float(value) for name, value in self._settings.items() if name.endswith(names)) / 1000
 
     # -- calm ---------------------------------------------------------------------------------------------------------
 
     def heal(self) -> Rest:  # type: ignore[override]
-        """The network is whole again, and the drawn faults are over for good. Awaited: the cluster has come to rest."""
+        """Repair the network and end the drawn faults for good. `await cluster.heal()` also waits until the cluster has come to
+        rest."""
         super().heal()
         return Rest(self)
 
     async def come_to_rest(self) -> None:
-        """Who is up takes part, and every such replica is in its ISR."""
+        """Wait until every node that is up takes part and all its replicas are in their ISRs. KitError: not within REST_S."""
         deadline = self.world.now + REST_S
         while reasons := self._unrest():
             if self.world.now >= deadline:
@@ -96,14 +97,14 @@ class SimulatedCluster(Cluster):
         return reasons
 
     async def _sheltered(self) -> None:
-        """The nodes that the weather has taken come back; not more than that, and not for ever."""
+        """Wait until the nodes that the weather took down are back, at most SHELTER_S."""
         deadline = self.world.now + SHELTER_S
         while self.world.now < deadline:
             if all(view.state != "starting" for view in self.nodes.views):
                 return
             await asyncio.sleep(POLL_S)
 
-    # -- what the kit does for a test, it does in calm weather --------------------------------------------------------
+    # -- calls of the kit that run without drawn faults ---------------------------------------------------------------
 
     async def create_topic(
         self,

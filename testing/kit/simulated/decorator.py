@@ -1,14 +1,14 @@
-"""`@simulated(seeds=200)`: makes a plain test of a coroutine, which plays it once per seed until one of them fails.
+"""`@simulated(seeds=200)` turns a coroutine into a plain test, which plays the coroutine once per seed until a seed fails.
 
     @simulated(seeds=200)
     async def test_my_consumer_is_idempotent(cluster):
         ...
 
-The test that pytest sees is no coroutine and has no argument `cluster`; all others, of fixtures and of `parametrize`, are
-handed on, the same objects to every seed. Without pytest it is a function that plays all seeds when it is called.
+The test that pytest sees is not a coroutine and has no argument `cluster`. All other arguments, from fixtures and
+`parametrize`, are passed on, the same objects to every seed. Without pytest it is a function that plays all seeds when called.
 
-What fails is raised as it is, with a note: the seed, what happened, how to see it again. A seed that fails is played once more,
-and so is each fiftieth: if the second run differs, the test depends on something that the seed does not settle.
+An error is raised unchanged, with a note: the seed, the events, and how to replay it. A seed that fails is played again, and so
+is every fiftieth seed: if the second run differs, the test depends on something that the seed does not determine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from strandline.testing.kit.simulated.weather import Faults, kinds_of
 SEEDS = 100
 LIMIT_S = 120.0
 CANARY = 50
-"""Each of so many seeds is played twice."""
+"""One of so many seeds is played twice."""
 ARGUMENT = "cluster"
 
 Test = Callable[..., Coroutine[Any, Any, object]]
@@ -49,12 +49,12 @@ What a seed does not settle, and a test must not depend on:
 
 
 class NotDeterministic(AssertionError):
-    """Two runs of one seed differ."""
+    """Two runs of one seed differ: the test, or the code that it tests, is not deterministic."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What all seeds of a test came to."""
+    """Totals over the seeds of a test: number, times, faults."""
 
     seeds: int = 0
     wall_s: float = 0.0
@@ -102,9 +102,16 @@ def simulated(
     invariants: bool = True,
     **settings: Any,
 ) -> PlainTest | Callable[[Test], PlainTest]:
-    """`seeds`: how many, from 0 on, or which. `faults`: what happens besides what the test does, "gentle", "all", kinds by name
-    (with weights), or None. `limit_s`: of virtual time, for one seed. `invariants`: whether the cluster's own promises are
-    watched. `settings` are configuration keys, with `_` for `.`."""
+    """Decorator: play an `async def` test with the argument `cluster` in a simulation, once per seed.
+
+    `seeds`: a number n for the seeds 0 to n - 1, or the seeds themselves. `faults`: the faults that each seed draws beside those
+    of the test: "gentle" (a cluster of three survives them without a long outage), "all", names of kinds (with weights), or
+    None. `brokers`, `controllers`: as for `Cluster`. `limit_s`: seconds of virtual time per seed. `invariants`: whether to
+    check the simulator's invariants of the cluster, too. `settings`: configuration keys, with `_` for `.`.
+
+    The test fails with the error of the first seed that fails. NotDeterministic: a second run of a seed differed. UsageError:
+    the test is no coroutine or has no argument `cluster`, no seed, an unknown fault or an option that a simulation lacks.
+    """
     if callable(seeds):
         return simulated()(seeds)
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
@@ -136,7 +143,7 @@ def _plain(test: Test, seeds: tuple[int, ...], plan: Plan) -> PlainTest:
         _play(functools.partial(_call, test, args, kwargs), test.__name__, _seeds_asked_for() or seeds, plan, tally)
 
     def seed(number: int, *args: Any, **kwargs: Any) -> None:
-        """Play this one alone."""
+        """Play only this seed."""
         __tracebackhide__ = True
         _play(functools.partial(_call, test, args, kwargs), test.__name__, (number,), plan, Tally())
 
@@ -151,7 +158,7 @@ def _call(test: Test, args: tuple[Any, ...], kwargs: Mapping[str, Any], cluster:
 
 
 def _seeds_asked_for() -> tuple[int, ...]:
-    """By whoever replays: one, or several with commas."""
+    """The seeds to replay, from STRANDLINE_SEED: one, or several separated by commas; empty if not set."""
     asked = os.environ.get(SEED_VARIABLE, "")
     try:
         return tuple(int(number) for number in asked.split(",") if number.strip())
@@ -176,7 +183,7 @@ def _play(body: Body, name: str, seeds: tuple[int, ...], plan: Plan, tally: Tall
 
 @contextmanager
 def _frozen() -> Iterator[None]:
-    """What is there before need not be looked through by the garbage collection at the end of each world."""
+    """Exclude existing objects from the garbage collections that run at the end of each world."""
     gc.collect()
     gc.freeze()
     try:
@@ -190,7 +197,7 @@ def _raise(outcome: Outcome, body: Body, name: str, passed: int, plan: Plan) -> 
     error = outcome.error
     assert error is not None
     if type(error).__name__ in ("Skipped", "XFailed", "Exit") and not isinstance(error, Exception):
-        raise error  # Of pytest's: it says what it wants to say.
+        raise error  # An outcome of pytest (skip, xfail, exit), raised without a note.
     again = run_test(body, outcome.seed, plan)
     if again.ending == outcome.ending and again.trace_sha256 == outcome.trace_sha256:
         repeats = "a second run of this seed went the same way"

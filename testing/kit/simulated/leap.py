@@ -1,9 +1,9 @@
-"""Long sleeps take no time: when nothing goes on but waiting, the test's clock leaps to the next thing that it waits for.
+"""Skips the time of long sleeps: while the test only waits, its clock leaps to its next timer.
 
-A cluster at rest is not still: it sends heartbeats, and asks for records that do not come. An hour of that is a minute of real
-computing. So when the test has done nothing for a while, all faults are over, and the cluster has had the time to do whatever
-its time-outs demand of it, the clocks of the test's machine, and all wall clocks, are set forward to just before its next timer.
-The cluster does not live through the time that was leaped over, but sees its wall clocks: what a retention time makes old is old.
+A cluster at rest is not idle: it sends heartbeats and fetches that return nothing. Simulating an hour of that takes a minute.
+So when the test has done nothing for a while, all faults are over, and the cluster has had time for everything that its
+timeouts cause, the clocks of the test's machine and all wall clocks are set forward to shortly before the test's next timer.
+The cluster does not run through the skipped time, but its wall clocks show it, so that records exceed their retention time.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from strandline.testing.kit.simulated.weather import Weather
 from strandline.testing.simulation.kernel.machine import Machine
 
 SETTLED_S = 10.0
-"""Longer than anything that the cluster does by itself after something has happened."""
+"""Seconds, longer than anything that the cluster does by itself after an event."""
 QUIET_S, BEFORE_S = 1.0, 1.0
-"""How long the test has to be quiet when the cluster has settled; and how long before its timer the leap ends."""
+"""Seconds that the test must do nothing once the cluster has settled; seconds before its next timer at which the leap ends."""
 
 
 async def leap(machine: Machine, weather: Weather, timeout_s_max: float) -> None:
-    """For ever, on the world's machine."""
+    """Watch the test and leap whenever possible. Runs until it is cancelled."""
     world, loop = machine.world, machine.loop
     assert loop is not None
     turns = [0]
@@ -45,7 +45,7 @@ async def leap(machine: Machine, weather: Weather, timeout_s_max: float) -> None
 
 
 def _state(weather: Weather) -> tuple[Any, ...]:
-    """What the cluster is like: who runs, what is committed."""
+    """State that must not change before a leap: running nodes, newest metadata offset, nodes and links that the test took."""
     cluster = weather.cluster
     running = tuple(n for n, machine in cluster.machines.items() if machine.is_up)
     committed = max((b.metadata.image.offset for b in cluster.brokers.values()), default=-1)
@@ -53,7 +53,7 @@ def _state(weather: Weather) -> tuple[Any, ...]:
 
 
 def _next_timer_s(machine: Machine) -> float:
-    """How far away the next thing is that the test's machine waits for; 0 when it waits for nothing."""
+    """Seconds until the next timer of the test's machine; 0 if it has none."""
     entries = machine.world.scheduler.waiting(machine.loop._on_timer) if machine.loop is not None else []
     return min((entry[0] for entry in entries), default=machine.world.now) - machine.world.now
 

@@ -1,7 +1,7 @@
-"""Nodes on simulated machines: what the kit's `Cluster` does to nodes, networks and disks, done to simulated ones.
+"""Nodes on simulated machines, with simulated links and disks, behind the same interface as the kit's other nodes.
 
-Two take nodes down here: the test, and the faults that the seed drew (`weather.py`). Neither undoes what the other did: a
-node runs when nobody keeps it down.
+Both the test and the faults that the seed drew (`weather.py`) take nodes down. Neither undoes what the other did: a node runs
+only when neither keeps it down.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from strandline.testing.simulation.kernel.world import ProcessGone
 T = TypeVar("T")
 
 POLL_S = 0.01
-"""A look costs real time, and waiting none."""
+"""Virtual seconds between two looks. Longer than in real time, because each look costs real time and waiting does not."""
 ALWAYS = 1 << 60
 
 
@@ -45,7 +45,7 @@ class SimulatedNodes(InsideNodes):
         self._network = SimulatedNetwork(random, cluster.world.network, client, weather)
         self._disks = {n: SimulatedDisk(machine.files, weather, n) for n, machine in cluster.machines.items()}
         self._states: dict[int, str] = {}
-        """Of the nodes that the test took down: how."""
+        """Nodes that the test took down or paused -> their state."""
 
     @property
     def broker_ids(self) -> Sequence[int]:
@@ -72,7 +72,7 @@ class SimulatedNodes(InsideNodes):
         await self.cluster.start_all()
 
     async def close(self) -> None:
-        """The world ends them all."""
+        """Nothing to do: the nodes end with the world."""
 
     async def start(self, node: int) -> None:
         machine = self.cluster.machines[self.check_id(node)]
@@ -165,7 +165,7 @@ def _line(event: Event) -> str:
 
 
 class SimulatedNetwork(Network):
-    """The test's cuts and rules, carried out by the simulated links."""
+    """Applies the test's cuts and rules to the simulated links."""
 
     def __init__(self, random: Random, links: SimulatedLinks, client: int, weather: Weather) -> None:
         super().__init__(random)
@@ -173,7 +173,7 @@ class SimulatedNetwork(Network):
         self._client = client
         self._weather = weather
         self._ways: dict[tuple[int, int], None] = {}
-        """What is cut by the test now."""
+        """Pairs that the test has cut."""
         self._carried_out: dict[Rule, Break | Hold] = {}
 
     def add_rule(self, kind: str, api: str | None, **options: Any) -> Rule:
@@ -228,7 +228,7 @@ class SimulatedNetwork(Network):
 
 
 class HoldBack(Hold):
-    """Messages that are late each go on at their time; those that are lost in silence do not."""
+    """Holds messages for a rule: delayed messages go on at their time, silently dropped ones do not."""
 
     __slots__ = ("passed", "rule")
 
@@ -236,7 +236,7 @@ class HoldBack(Hold):
         super().__init__(lambda message: message not in self.passed and is_met(message), links)
         self.rule = rule
         self.passed: set[Message] = set()
-        """What has waited its time. Asked for members only."""
+        """Messages whose delay is over. Used only to test membership."""
 
     def keep(self, end: End, message: Message) -> None:
         super().keep(end, message)
@@ -250,7 +250,7 @@ class HoldBack(Hold):
             end.pump()
 
     def release(self) -> None:
-        """The rule is over. What is late still comes at its time, what was kept in silence comes now."""
+        """End the rule. Delayed messages still arrive at their time; silently dropped ones arrive now."""
         if self.rule.kind != DELAY:
             super().release()
         elif self in self.network.holds:
@@ -258,7 +258,7 @@ class HoldBack(Hold):
 
 
 class SimulatedDisk(Disk):
-    """A machine's disk, with the two faults of the kit."""
+    """The disk of a simulated machine, with the two faults of the kit: slow and full."""
 
     def __init__(self, files: SimFiles, weather: Weather, node: int) -> None:
         self._slow_s, self._is_full = 0.0, False

@@ -1,7 +1,7 @@
-"""One seed of a test: a world, a cluster, the weather, the test as a task on a machine of its own, and what came of it.
+"""Plays one seed of a test: a world, a cluster, the weather, and the test as a task on its own machine.
 
-The test ends as under `asyncio.run`: tasks that it left are cancelled, and have a while to end. A task of the test that fails
-while nobody waits for it fails the test.
+The test ends as under `asyncio.run`: tasks that it left behind are cancelled and get some time to end. If a task of the test
+fails and nothing awaits it, the test fails.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from strandline.testing.simulation.kernel.world import Unhandled, World
 from strandline.testing.simulation.observation.probes import Probes
 
 LAST_S = 30.0
-"""How long tasks that a test left behind have to end once they are cancelled."""
+"""Virtual seconds in which cancelled tasks that a test left behind must end."""
 STEPS_MAX = 20_000_000
 OURS = (Path(__file__).parent, Path(asyncio.__file__).parent)
 
@@ -37,23 +37,23 @@ Body = Callable[[SimulatedCluster], Coroutine[Any, Any, object]]
 
 
 class NotDone(AssertionError):
-    """The test did not come to its end."""
+    """The test did not finish within its limit of virtual time; the message says where it waits."""
 
 
 class LeftBehind(AssertionError):
-    """A task that the test left does not end."""
+    """A task that the test left behind does not end after it was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is the same for all seeds of a test."""
+    """Options that all seeds of a test share."""
 
     faults: dict[str, float]
     is_gentle: bool
     limit_s: float
     invariants: bool
     options: dict[str, Any] = field(default_factory=dict)
-    """Of the cluster."""
+    """Arguments of the cluster."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Outcome:
     seed: int
     error: BaseException | None = None
     story: str = ""
-    """Of a failure: the page."""
+    """The page of a failure (`telling.py`); empty if the seed passed."""
     trace_sha256: str = ""
     virtual_s: float = 0.0
     wall_s: float = 0.0
@@ -70,7 +70,7 @@ class Outcome:
 
     @property
     def ending(self) -> tuple[str, str]:
-        """What two runs of one seed have in common, beside the trace."""
+        """Type and text of the error, which two runs of one seed must share, like the trace."""
         return ("", "") if self.error is None else (type(self.error).__qualname__, without_addresses(str(self.error)))
 
 
@@ -142,7 +142,7 @@ class _Run:
         await self._end_tasks()
 
     async def _end_tasks(self) -> None:
-        """What `asyncio.run` does at its end."""
+        """Cancel the remaining tasks and wait for them, as `asyncio.run` does at its end."""
         loop, me = asyncio.get_running_loop(), asyncio.current_task()
         assert isinstance(loop, NodeLoop)
         left = [task for task in loop.unfinished if task is not me]
@@ -162,14 +162,14 @@ class _Run:
     # -- failures -----------------------------------------------------------------------------------------------------
 
     def _failed(self, error: BaseException) -> None:
-        """The first one counts. What there is to tell is told now: the world goes on, or ends."""
+        """Record the first error. Its page is written now, because the world changes or ends afterwards."""
         outcome = self.outcome
         if outcome.error is None:
             outcome.error = error.with_traceback(_of_the_test(error))
             outcome.story = page(error, Setting(outcome.seed, self.world, self.cluster))
 
     def _on_unhandled(self, loop: NodeLoop, context: dict[str, Any]) -> bool:
-        """Asyncio would log it."""
+        """Fail the test for an error that asyncio would only log. False: it is not an error of the test's loop."""
         error = context.get("exception")
         if loop is not self.cluster.client.loop or error is None:
             return False
@@ -191,11 +191,11 @@ class _Run:
 
 
 class TaskFailed(AssertionError):
-    """A task of the test failed, and nobody looked."""
+    """A task of the test failed, and nothing awaited it."""
 
 
 def _of_the_test(error: BaseException) -> Any:
-    """The traceback without the frames of the machinery around the test."""
+    """The traceback without the outer frames that belong to the simulation or asyncio."""
     found = error.__traceback__
     while found is not None and Path(found.tb_frame.f_code.co_filename).parent in OURS:
         found = found.tb_next
@@ -203,7 +203,7 @@ def _of_the_test(error: BaseException) -> Any:
 
 
 def _frames(task: asyncio.Task[Any]) -> list[FrameType]:
-    """Where it stands, along what it awaits; without asyncio's and the machinery's own."""
+    """The frames at which the task waits, outermost first, without those of asyncio and the simulation."""
     frames: list[FrameType] = []
     awaited: Any = task.get_coro()
     while (frame := getattr(awaited, "cr_frame", None) or getattr(awaited, "ag_frame", None)) is not None:
@@ -218,7 +218,7 @@ def _is_theirs(frame: FrameType) -> bool:
 
 
 def _is_ours(task: asyncio.Task[Any]) -> bool:
-    """A client's, say."""
+    """Whether it is a task of Strandline's own code, such as a client's background task."""
     return not any(map(_is_theirs, _frames(task)))
 
 

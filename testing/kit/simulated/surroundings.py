@@ -1,9 +1,9 @@
-"""Time and chance as a test sees them while it is simulated: of the virtual clock, and of the seed.
+"""Gives a simulated test virtual time and random numbers from the seed.
 
-A test, and whatever it uses, asks Python's own modules: `time.time`, `time.monotonic`, `random`, `uuid.uuid4`, `secrets`. In the
-thread of the simulation these answer with the virtual time of the test's machine and with numbers drawn from the seed; other
-threads get what they always got. Out of reach are `datetime.now()`, a function that was imported by its name before
-(`from time import time`), the system's own sources, and what real threads do.
+A test and the code that it uses call Python's modules: `time.time`, `time.monotonic`, `random`, `uuid.uuid4`, `secrets`. In the
+thread of the simulation these functions return the virtual time of the test's machine and numbers drawn from the seed; in other
+threads they behave as usual. Not replaced are `datetime.now()`, functions that were imported by name before
+(`from time import time`), the operating system's own sources, and what real threads do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from strandline.testing.simulation.kernel.machine import Machine
 
 @contextmanager
 def surroundings(machine: Machine, draw: Random) -> Iterator[None]:
-    """`machine`: the test's; `draw`: where its chance comes from."""
+    """Replace the functions inside the `with` block. `machine`: the test's; `draw`: source of its random numbers."""
     state = random.getstate()
     random.seed(draw.getrandbits(64))
     with ExitStack() as stack:
@@ -48,7 +48,7 @@ def _substitutes(machine: Machine, draw: Random) -> list[tuple[Any, str, Callabl
         (time, "monotonic", monotonic_s),
         (time, "monotonic_ns", lambda: int(monotonic_s() * 1e9)),
         (os, "urandom", draw.randbytes),
-        (random, "_urandom", draw.randbytes),  # Which `secrets` and `SystemRandom` draw from.
+        (random, "_urandom", draw.randbytes),  # The source of `secrets` and `SystemRandom`.
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a failed seed says: when it was, what the weather did, how the cluster stood, and the story of the partition concerned."""
+"""Writes the page of a failed seed: time, drawn faults, the cluster's report, and the story of the partition concerned."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Setting:
 
 
 def page(error: BaseException, setting: Setting) -> str:
-    """All that is known at this moment."""
+    """The page for this error, from the state of the world at this moment."""
     world, cluster = setting.world, setting.cluster
     out = [f"seed {setting.seed}, at {world.now:.3f} s of virtual time"]
     if isinstance(error, (Violation, Unhandled)):
@@ -45,7 +45,7 @@ def page(error: BaseException, setting: Setting) -> str:
 
 
 def _concerned(error: BaseException, trace: Trace) -> str:
-    """The partition that the error speaks of, or the one to which most happened."""
+    """The partition that the error names, or else the one with the most events."""
     if isinstance(error, Violation) and error.partition:
         return error.partition
     names = [name for name in trace.partitions() if not name.startswith("__")]
@@ -57,7 +57,7 @@ def _concerned(error: BaseException, trace: Trace) -> str:
 
 
 def replay_text(name: str, seed: int) -> str:
-    """How to see this seed again."""
+    """Instructions to replay this seed."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rsplit(" (", 1)[0]
     if test:
         return f"  pytest '{test}' {SEED_OPTION} {seed}" if "[" in test else f"  pytest {test} {SEED_OPTION} {seed}"

@@ -1,11 +1,11 @@
-"""The weather: the faults that a seed draws and nobody asked for. They begin with the test, and end by themselves.
+"""The weather: the faults that a seed draws, beside those of the test. They begin with the test and end by themselves.
 
-The default is **gentle**: what a cluster of three survives without being away for long. One fault at a time keeps a node
-from its work, for three seconds at most, and after a while (`Draw.until_s`) the sky is clear, so that a correct test comes
-to its end. Which kinds there are at all, how dense they are and how long they last is drawn from the seed.
+The default is **gentle**: faults that a cluster of three survives without a long outage. At most one fault at a time stops a
+node from working, for three seconds at most, and after some time (`Draw.until_s`) there are no more faults, so that a correct
+test can finish. The seed decides which kinds of faults occur, how often, and for how long.
 
-The faults are those of the simulation's nemesis, within its budget: nothing that was acknowledged may be lost by them.
-What a test does itself has precedence: whom it took down, stopped or cut off, the weather leaves alone.
+The faults are those of the simulation's nemesis, within its budget: they may not lose acknowledged records. The test has
+precedence: the weather leaves alone the nodes that the test has killed, stopped, paused or cut off.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ GENTLE: Mapping[str, float] = {
 ALONE = frozenset(
     {"crash", "power", "stop", "pause", "controller_kill", "cut_node", "cut_pair", "cut_one_way", "clog", "disk_stall"}
 )
-"""Of gentle weather: what keeps a node from its work comes one at a time."""
+"""Faults that stop a node from working; in gentle weather only one of them is active at a time."""
 DURATION_S_MAX = 3.0
 FIRST_S = 0.1
-"""The first fault comes within this: many tests last no longer."""
+"""The first fault begins within so many seconds, because many tests are short."""
 LOOK_S = 0.02
 
 Faults = str | Mapping[str, float] | Iterable[str] | None
 
 
 def kinds_of(faults: Faults) -> Mapping[str, float]:
-    """Kinds with weights: "gentle", "all", single names, or names with weights."""
+    """Weight per kind of fault, from "gentle", "all", None, names, or names with weights. UsageError: an unknown kind."""
     if faults is None:
         return {}
     if isinstance(faults, str):
@@ -70,10 +70,10 @@ def kinds_of(faults: Faults) -> Mapping[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What a seed draws for the surroundings of a test."""
+    """What a seed draws around a test: faults, delays of the network, and whether disk operations take time."""
 
     faults: tuple[FaultPlan, ...]
-    """`at_s`: how long after the one before it."""
+    """Their `at_s` is the time since the fault before."""
     until_s: float
     delay_ms: float
     jitter_ms: float
@@ -106,7 +106,7 @@ class Happened:
     what: dict[str, Any]
     began_s: float
     ended_s: float | None = None
-    """None: it has not."""
+    """None: it is still active."""
 
     def __str__(self) -> str:
         what = ", ".join(f"{name} {_shown(value)}" for name, value in self.what.items())
@@ -120,7 +120,7 @@ def _shown(value: Any) -> str:
 
 
 class WaryBudget(Budget):
-    """Nothing is lost by the weather while the test itself holds somebody up."""
+    """A budget that permits the weather no loss while the test holds a node (`Weather.held`) or has one cut off."""
 
     weather: Weather
 
@@ -136,19 +136,19 @@ class Weather(Nemesis):
         self.plan = draw.faults
         self.is_gentle = is_gentle
         self.is_on = bool(draw.faults)
-        """It has not ended for good."""
+        """False: `clear` has ended the weather for good, or the seed drew no fault."""
         self.going = self.is_on
         self.held: dict[int, None] = {}
-        """Nodes that the test has in its hands."""
+        """Nodes with a fault of the test (killed, stopped, paused, full disk); the weather leaves them alone."""
         self.kept_down: dict[int, None] = {}
         self.cut_by_test: frozenset[int] = frozenset()
         self._shelters = 0
-        """How many of the test's calls want it calm just now."""
+        """Number of the test's calls that hold off faults at present."""
 
-    # -- what falls from the sky --------------------------------------------------------------------------------------
+    # -- drawn faults -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """From a coroutine of the world's."""
+        """Start the drawn faults. Called from a coroutine of the world."""
         if self.is_on:
             self.spawn(self._operate(), "operator")
             self.spawn(self.run(), "weather")
@@ -169,7 +169,7 @@ class Weather(Nemesis):
         self.is_on = False
 
     def _is_somebody_held_up(self) -> bool:
-        """By the weather. Whoever was down and has not come back into every ISR counts as well."""
+        """Whether a drawn fault stops a node from working, or a node is down that the test has not taken down."""
         if any(effect.fault is not None and effect.fault.kind in ALONE for effect in self._active.values()):
             return True
         return any(m.loop is None and n not in self.held for n, m in self.cluster.machines.items())
@@ -181,7 +181,7 @@ class Weather(Nemesis):
         return [n for n in super().running(nodes) if n not in self.held]
 
     def happened(self) -> list[Happened]:
-        """Every drawn fault so far, as the trace has them."""
+        """Every drawn fault so far, from the trace."""
         events = self.world.trace.events(kinds=("fault.begin", "fault.end"))
         ends = {event.fields["number"]: event.time for event in events if event.kind == "fault.end"}
         found = []
@@ -195,13 +195,13 @@ class Weather(Nemesis):
 
     @property
     def is_clear(self) -> bool:
-        """Nothing of it is there just now."""
+        """No drawn fault is active at present."""
         return not self._active
 
     # -- shelter ------------------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """It is over, for good."""
+        """End the weather for good."""
         self.is_on = False
         self._end_all()
 
@@ -211,7 +211,7 @@ class Weather(Nemesis):
 
     @contextmanager
     def shelter(self) -> Iterator[None]:
-        """Meanwhile no fault begins, and those that were active are over."""
+        """End the active faults, and let none begin inside the `with` block."""
         self._shelters += 1
         self._end_all()
         try:
@@ -219,10 +219,10 @@ class Weather(Nemesis):
         finally:
             self._shelters -= 1
 
-    # -- what the test does -------------------------------------------------------------------------------------------
+    # -- faults of the test -------------------------------------------------------------------------------------------
 
     def hands_off(self, node: int) -> None:
-        """The test does something to this node: the weather ends what it did to it, and leaves it alone."""
+        """End the weather's faults on this node, and leave it to the test until `let_go`."""
         for number, effect in list(self._active.items()):
             if node in effect.touches:
                 self.end(number)
@@ -235,7 +235,7 @@ class Weather(Nemesis):
             self.down[node] += 1
 
     def let_go(self, node: int) -> None:
-        """The test is done with it: it runs, unless a fault keeps it down."""
+        """End the test's fault on this node and start it, unless a drawn fault keeps it down."""
         self.held.pop(node, None)
         if node in self.kept_down:
             del self.kept_down[node]
@@ -243,7 +243,7 @@ class Weather(Nemesis):
         self.start(node)
 
     def brings_back(self, node: int) -> bool:
-        """Whether a node that is down comes back without the test."""
+        """Whether the weather will start this node, if it is down, without a call of the test."""
         return node not in self.held and (self.is_on or self.down[node] > 0 or node in self._returning)
 
     async def _restart_later(self, node: int) -> None:
@@ -253,7 +253,7 @@ class Weather(Nemesis):
 
 
 def _options(draw: Draw, kinds: Mapping[str, float]) -> Options:
-    """What the nemesis wants to know."""
+    """The draw as options of the nemesis."""
     nothing: dict[str, Any] = {"settings": {}, "controller_settings": {}}
     nothing |= dict.fromkeys(("topics", "producers", "consumers", "admin"), ())
     nothing |= dict.fromkeys(("seed", "controllers", "brokers", "readers", "leave_out", "clock_drift"), 0)
