@@ -198,10 +198,12 @@ class Cluster:
 
     @property
     def brokers(self) -> list[int]:
+        """Ids of all brokers, ascending, whether they run or not."""
         return list(self.nodes.broker_ids)
 
     @property
     def controllers(self) -> list[int]:
+        """Ids of all controllers, ascending, whether they run or not."""
         return list(self.nodes.controller_ids)
 
     def producer(self, *, history: History | None = None, **options: Any) -> RecordingProducer:
@@ -220,6 +222,7 @@ class Cluster:
         return RecordingConsumer(self.history if history is None else history, name, *topics, **{**defaults, **options})
 
     def admin(self, **options: Any) -> Admin:
+        """An `Admin` client for this cluster. `options`: as for `Admin`."""
         return Admin(**{"bootstrap_servers": self.bootstrap_servers, **options})
 
     async def create_topic(
