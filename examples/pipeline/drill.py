@@ -164,6 +164,15 @@ class Drill:
                 self.coming_back = asyncio.create_task(self._kill_broker())
         if self.coming_back is not None:
             await self.coming_back
+        await self._batch_after_the_last_kill()
+
+    async def _batch_after_the_last_kill(self) -> None:
+        """Wait for it: if the last kill hit the driver, its successor has to show that it continues."""
+        end = asyncio.get_running_loop().time() + HEAL_TIMEOUT_S
+        while self.progress <= self.progress_before:
+            if asyncio.get_running_loop().time() > end:
+                raise RuntimeError(f"no batch was done within {HEAL_TIMEOUT_S} s after the last kill")
+            await asyncio.sleep(0.1)
 
     async def _kill_broker(self) -> None:
         """One at a time: two of three replicas stay, so the cluster goes on. The others are killed meanwhile, too."""

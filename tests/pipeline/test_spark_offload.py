@@ -139,7 +139,7 @@ def test_a_lake_whose_checkpoint_was_lost_is_not_filled_twice(job: Job, log: Thr
     [
         ({}, "say what to offload"),
         ({"topics": "a", "pattern": "b"}, "exactly one of the two"),
-        ({"topics": "_hidden"}, "readers pass over"),
+        ({"topics": "_hidden"}, "readers skip folders"),
         ({"topics": "a", "root": "s3://bucket"}, "s3:// is none"),
     ],
 )
