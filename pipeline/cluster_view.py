@@ -9,9 +9,8 @@ from typing import Any
 from strandline.client import Admin, Consumer, TopicDescription, UnknownTopic
 from strandline.client.consumer.partition_state import EARLIEST, LATEST
 from strandline.client.consumer.records import OffsetAndTimestamp, TopicPartition
-from strandline.client.options import AdminOptions
 from strandline.pipeline.offsets import NO_EPOCH, UNKNOWN_ID, ReadPosition, ReadPositions
-from strandline.pipeline.options import Subscription
+from strandline.pipeline.options import Subscription, admin_options
 from strandline.pipeline.session import session
 
 
@@ -80,8 +79,7 @@ class ClusterView:
 
     def _describe(self) -> list[TopicDescription]:
         here = session()
-        options = {name: value for name, value in self._client.items() if name in AdminOptions.__dataclass_fields__}
-        with here.client(Admin, options) as admin:
+        with here.client(Admin, admin_options(self._client)) as admin:
             return here.run(_describe(admin, self._subscription))
 
 

@@ -42,10 +42,9 @@ from strandline.client import (
 )
 from strandline.client.consumer.batches import FetchedBatch
 from strandline.client.consumer.partition_state import LATEST
-from strandline.client.options import AdminOptions, ConsumerOptions
 from strandline.client.producer.columns import Columns
 from strandline.pipeline.errors import RowsDiffer
-from strandline.pipeline.options import WriteOptions
+from strandline.pipeline.options import WriteOptions, admin_options, consumer_options
 from strandline.pipeline.rows import columns_of
 from strandline.pipeline.session import session
 from strandline.pipeline.write_identity import WriteIdentity, WriteNote
@@ -84,8 +83,7 @@ def _end_offsets(options: WriteOptions, topic: str) -> list[int]:
     """The end offset of each partition. Raises UnknownTopic, or RequestTimeout if a leader does not answer in
     `writeTimeoutMs`."""
     here, timeout_ms = session(), options.write_timeout_ms
-    client = {name: value for name, value in options.client.items() if name in AdminOptions.__dataclass_fields__}
-    with here.client(Admin, client) as admin:
+    with here.client(Admin, admin_options(options.client)) as admin:
         (described,) = here.run(admin.describe_topics([topic]))
         places = [TopicPartition(topic, partition.partition) for partition in described.partitions]
         found = here.run(admin.list_offsets(dict.fromkeys(places, LATEST), timeout_ms=timeout_ms))
@@ -94,11 +92,6 @@ def _end_offsets(options: WriteOptions, topic: str) -> list[int]:
             text = "the leader has not returned the end offset of the partition: is it up? (option writeTimeoutMs)"
             raise RequestTimeout(text, topic=topic, partition=place.partition, elapsed_ms=timeout_ms)
     return [end.offset for _, end in sorted(found.items()) if end is not None]
-
-
-def consumer_options(client: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that producers and consumers share."""
-    return {name: value for name, value in client.items() if name in ConsumerOptions.__dataclass_fields__}
 
 
 async def _offsets_to_read_from(
@@ -147,8 +140,7 @@ async def read_back(
 async def last_rows(options: WriteOptions, producer_id: int, there: Mapping[TopicPartition, int]) -> dict[TopicPartition, Hash]:
     """The hash, without the partition, of the last row that this producer wrote to each partition. Rows that were deleted since
     are left out. Raises RequestTimeout."""
-    admin_options = {name: value for name, value in options.client.items() if name in AdminOptions.__dataclass_fields__}
-    async with Admin(**admin_options) as admin:
+    async with Admin(**admin_options(options.client)) as admin:
         described = await admin.describe_producers(list(there), [producer_id], timeout_ms=options.write_timeout_ms)
     offsets = {
         place: known.last_offset

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from strandline.client.options import ClientOptions, ConsumerOptions, ProducerOptions, table_of
+from strandline.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions, table_of
 from strandline.pipeline.option_names import CLIENT_PREFIXES, refusal, unknown, unknown_of_client
 from strandline.pipeline.packing import Packing
 from strandline.protocol.errors import UsageError
@@ -166,6 +166,16 @@ def read_options(written: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
         read_timeout_ms=options.count("readTimeoutMs", least=1) or 120_000,
         rows_per_batch=options.count("rowsPerBatch", least=1) or 10_000,
     )
+
+
+def admin_options(client: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a client's options that an admin client has, too."""
+    return {name: value for name, value in client.items() if name in AdminOptions.__dataclass_fields__}
+
+
+def consumer_options(client: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a client's options that a consumer has, too."""
+    return {name: value for name, value in client.items() if name in ConsumerOptions.__dataclass_fields__}
 
 
 def write_options(written: Mapping[str, str]) -> WriteOptions:

@@ -28,10 +28,9 @@ from pyspark.sql.types import StructType
 
 from strandline.client import Admin, Producer, Receipt, TopicPartition
 from strandline.client.cluster.shared_cluster import SharedCluster
-from strandline.client.options import AdminOptions
 from strandline.pipeline.earlier_rows import Comparison, first_note, hash_of_first, last_rows, read_back
 from strandline.pipeline.errors import RowsDiffer
-from strandline.pipeline.options import WriteOptions
+from strandline.pipeline.options import WriteOptions, admin_options
 from strandline.pipeline.placement import by_place, places_of
 from strandline.pipeline.rows import by_topic, check_columns, columns_of
 from strandline.pipeline.session import Session, session
@@ -198,8 +197,7 @@ class TaskWriter:
                 await self._meet(topic)
 
     async def _all_topics(self) -> list[str]:
-        options = {name: value for name, value in self.options.client.items() if name in AdminOptions.__dataclass_fields__}
-        async with Admin(**options) as admin:
+        async with Admin(**admin_options(self.options.client)) as admin:
             return sorted(await admin.list_topics())
 
     def _is_the_first(self) -> bool:
@@ -290,11 +288,10 @@ def check_same_tasks(options: WriteOptions, messages: Sequence[WriterCommitMessa
 
 async def _check_no_more_tasks(here: Session, options: WriteOptions, topic: str, write: Written, tasks: int) -> None:
     named = {"producer_name": f"{write.name}/{tasks}", "producer_work_epoch": write.work_epoch}
-    admin_options = {name: value for name, value in options.client.items() if name in AdminOptions.__dataclass_fields__}
     async with (
         here.clusters.lend(options.client, [topic]) as cluster,
         Producer(cluster=cluster, **{**options.client, **named}) as producer,
-        Admin(**admin_options) as admin,
+        Admin(**admin_options(options.client)) as admin,
     ):
         places = [TopicPartition(topic, partition) for partition in await producer.partitions_for(topic)]
         if not producer.is_first_attempt:  # Fences the first surplus task, which may still run.

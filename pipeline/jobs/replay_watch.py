@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from strandline.client import Admin, TopicPartition
-from strandline.client.options import AdminOptions
 from strandline.pipeline.jobs.replay_plan import Plan
+from strandline.pipeline.options import admin_options
 from strandline.protocol.errors import StrandlineError
 
 TELL_EVERY_S = 5.0
@@ -30,8 +30,8 @@ async def rows_written(admin: Admin, plan: Plan) -> dict[int, int]:
 
 
 def admin_of(client: Mapping[str, Any]) -> Admin:
-    """With those of a producer's options that an admin has, too."""
-    return Admin(**{name: value for name, value in client.items() if name in AdminOptions.__dataclass_fields__})
+    """An admin client with those of a producer's options that it has, too."""
+    return Admin(**admin_options(client))
 
 
 @contextmanager
