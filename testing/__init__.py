@@ -1,7 +1,7 @@
-"""Tests of what keeps records: a cluster with faults in a test of yours, and judges of what came of it.
+"""A cluster with faults for your tests, and oracles that judge what its clients saw and what its logs hold.
 
-The public face. Names are imported on first use: a pytest plugin (`plugin.py`) stands in this package, and must cost
-nothing where nobody uses it.
+These are the public names. They are imported on first use, because pytest loads the plugin (`plugin.py`) of this package in every
+run, also in runs that do not use it.
 """
 
 from __future__ import annotations
