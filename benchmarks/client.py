@@ -1,8 +1,8 @@
-"""What the client costs per record: `python benchmarks/client.py`.
+"""Measures the client's cost per record, in nanoseconds of one core: `python benchmarks/client.py`.
 
-Three layers, so that a slower figure has an address: the accumulator with its codec alone, the producer and the consumer
-against a broker in the same process that only stores bytes (tests/client/scripted.py is too slow for that: this one
-checks nothing), each in nanoseconds of one core.
+It measures three layers separately, so that a slower figure can be located: the accumulator with its codec, the producer, and the
+consumer. Producer and consumer talk to a broker in the same process that only stores bytes and checks nothing
+(tests/client/scripted.py would be too slow).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOPIC_ID = bytes(15) + b"\1"
 
 
 class Sink:
-    """A broker that acknowledges everything at once, keeps it, and hands it out again."""
+    """A broker that acknowledges every batch at once, stores it, and returns it to fetches."""
 
     def __init__(self) -> None:
         self.ends: dict[int, int] = {}

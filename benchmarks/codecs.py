@@ -1,9 +1,9 @@
-"""How fast record batches are built, checked by the leader, and read, per record.
+"""Measures the time per record to build record batches, to check them as the leader does, and to read them.
 
     python benchmarks/codecs.py
 
 100-byte values in batches of about 64 KiB; the best of several rounds, in nanoseconds per record, checksum included.
-"Columns" is what `Consumer.fetch_batches` does with a batch, "into Arrow" begins with those columns: 16 batches become
+"Columns" is the work of `Consumer.fetch_batches` on a batch; "into Arrow" starts with those columns and joins 16 batches into
 one of 9,600 rows. Needs pyarrow (the dev extra).
 """
 

@@ -1,8 +1,8 @@
-"""`make bench`: our cluster and a real Apache Kafka, one after the other, several rounds; medians and ratios.
+"""`make bench`: compares a Strandline cluster with a real Apache Kafka in several rounds; prints medians and ratios.
 
-Each round starts each cluster from nothing and runs the same rows on it in the same order. The clusters take turns in going
-first, since the second finds a page cache that the first has warmed. Rows are independent: one that fails is reported and does
-not stop the others. The machine's speed swings, so only ratios of one run mean something.
+Each round starts both clusters with empty data, one after the other, and runs the same rows in the same order. The first
+cluster alternates, because the second finds a warm page cache. Rows are independent: a failed row is reported, the others run.
+The machine's speed varies, so only ratios within one run are meaningful.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import loads_kafka
 import loads_ours
+from json_values import CODECS
 from python_build import this_python
 from systems import Kafka, KafkaUnavailable, Ours, System, cpu_s
 
@@ -32,13 +33,16 @@ ROWS = (
     "raw",
     "latency",
     "consume",
+    "codecs",
+    "clean",
     "failover",
     "controller",
     "partitions_1000",
 )
 FAULTS = ("kill -9 of a leader", "SIGTERM of a leader")
+CLEAN_TIMEOUT_S = 600
 Kind = tuple[type[System], Any]
-"""A cluster, and its loads."""
+"""A cluster and the functions that measure it."""
 CONTROLLER_FAULT = "kill -9 of the active controller"
 
 
@@ -48,6 +52,8 @@ class Sizes(NamedTuple):
     raw_bytes: int = 1_000_000_000
     latency: int = 5_000
     consume: int = 3_000_000
+    codecs: int = 1_000_000
+    keys: int = 1_000_000
     idle_s: float = 10.0
 
     def scaled(self, factor: float) -> Sizes:
@@ -55,7 +61,7 @@ class Sizes(NamedTuple):
 
 
 class Results:
-    """Figure by figure, one value per round and system."""
+    """The values of each figure, one per round and system."""
 
     def __init__(self) -> None:
         self.values: dict[str, dict[str, list[float]]] = {}
@@ -105,6 +111,16 @@ async def run_round(system: System, loads: Any, sizes: Sizes, rows: set[str], re
         await row("raw", lambda: loads.raw(system, "traw", sizes.raw_bytes))
         await row("latency", lambda: loads.one_at_a_time(system, "tlatency", sizes.latency))
         await row("consume", lambda: loads.backlog(system, "tconsume", sizes.consume))
+        for codec in CODECS if "codecs" in rows else ():
+            await system.create_topic(f"tcodec-{codec}", 6)
+            await row("codecs", lambda codec=codec: loads.codec(system, f"tcodec-{codec}", codec, sizes.codecs))  # type: ignore[misc]
+        for size in (100, 1000):
+            await row(
+                "clean",
+                lambda size=size: asyncio.wait_for(  # type: ignore[misc]
+                    loads.clean(system, f"tclean{size}", size, sizes.keys, sizes.keys * 5 // 4), CLEAN_TIMEOUT_S
+                ),
+            )
         results.add(system.name, {"memory of the six, after load, MB": system.rss_mb()})
         for fault in FAULTS:
             await row("failover", lambda fault=fault: loads.failover(system, "tfail", fault))  # type: ignore[misc]
@@ -121,7 +137,7 @@ async def _metadata_outage(system: Ours) -> dict[str, float]:
 
 
 async def partitions_1000(system: System, idle_s: float) -> dict[str, float]:
-    """Idle CPU of a broker with 1,000 partitions, and how long its death leaves partitions without a leader."""
+    """Measure the idle CPU of brokers with 1,000 partitions, and the time from a broker's death until all have a leader."""
     import signal
 
     await system.create_topic("many", 1000)
@@ -157,14 +173,20 @@ PAIRS = (
     ("one at a time, p99, against aiokafka", "one at a time, strandline p99, ms", "one at a time, aiokafka p99, ms"),
     ("backlog, against aiokafka", "backlog, strandline, records/s", "backlog, aiokafka, records/s"),
     ("backlog, against Java", "backlog, strandline, records/s", "backlog, java, records/s"),
+    *(
+        (f"{codec}, {way}, against {client}", f"{codec}, {way}, strandline, records/s", f"{codec}, {way}, {client}, records/s")
+        for codec in CODECS
+        for way in ("produce", "consume")
+        for client in ("confluent-kafka", "aiokafka")
+    ),
 )
-"""What is compared with what, where the clients differ; a figure of one name on both sides is its own pair."""
+"""Pairs of figures with different names, because the clients differ. Figures of the same name are paired without an entry."""
 
 
 def report(results: Results, note: str) -> str:
     medians = results.medians()
     lines = [f"{this_python()}; {platform.machine()}; {note}", ""]
-    lines.append(f"{'figure (median)':<66} {'kafka':>14} {'strandline':>14} {'ours / theirs':>14}")
+    lines.append(f"{'figure (median)':<66} {'kafka':>14} {'strandline':>14} {'ratio':>14}")
     for name, by in medians.items():
         cells = [f"{by[s]:,.2f}" if s in by else "" for s in ("kafka", "strandline")]
         ratio = f"{by['strandline'] / by['kafka']:.2f}" if by.get("kafka") and "strandline" in by else ""
@@ -178,7 +200,7 @@ def report(results: Results, note: str) -> str:
 
 
 def turns(kinds: Sequence[Kind], rounds: int) -> list[list[Kind]]:
-    """The clusters of each round, in order: each goes first in every second round."""
+    """The clusters of each round, in order: the first one alternates."""
     return [list(kinds) if number % 2 == 0 else list(reversed(kinds)) for number in range(rounds)]
 
 

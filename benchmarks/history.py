@@ -1,9 +1,9 @@
-"""How long the history checker takes, and what it needs: one good history, judged once.
+"""Measures the time and memory that the history checker needs for one valid history.
 
     python benchmarks/history.py --sends 1000000 --partitions 10 --records-per-poll 5
 
-Every record is acknowledged and read by two consumers, one of them the final one; a client asks for the end of the log
-now and then. Memory is that of the process, with the history in it.
+Every record is acknowledged and read by two consumers, one of them the final read; a client sometimes asks for the end of the
+log. The memory is that of the process, including the history.
 """
 
 from __future__ import annotations

@@ -1,20 +1,24 @@
-"""The rows for Apache Kafka, with the clients that its users have: Java's tools, confluent-kafka, aiokafka."""
+"""Measures the rows of `make bench` on Apache Kafka, with its users' clients: Java's tools, confluent-kafka, aiokafka."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import time
+from collections.abc import Sequence
 
+import keyed_log
 import trickle
-from raw_client import make_batch, produce_kafka
+from json_values import json_values
+from raw_client import fill_kafka, make_batch, produce_kafka
 from systems import Kafka
 
 Figures = dict[str, float]
+SEGMENT_BYTES = 16 << 20
 
 
 async def _java_producer(system: Kafka, topic: str, records: int, size: int) -> tuple[float, float]:
-    """records/s and MiB/s of Java's own load tool, batches of 256 KiB."""
+    """Return records/s and MiB/s of Kafka's own load tool with batches of 256 KiB."""
     out = await system.run_tool(
         "kafka-producer-perf-test", "--topic", topic, "--num-records", str(records), "--record-size", str(size),
         "--throughput", "-1", "--command-property", f"bootstrap.servers={system.bootstrap}", "acks=all", "batch.size=262144",
@@ -36,7 +40,9 @@ async def produce_100(system: Kafka, topic: str, records: int) -> Figures:
     }
 
 
-def _confluent_producer(bootstrap: str, topic: str, records: int) -> float:
+def _confluent_producer(
+    bootstrap: str, topic: str, records: int, values: Sequence[bytes] = (b"x" * 100,), codec: str = "none"
+) -> float:
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -48,13 +54,14 @@ def _confluent_producer(bootstrap: str, topic: str, records: int) -> float:
             "batch.num.messages": 10_000,
             "queue.buffering.max.messages": 500_000,
             "enable.idempotence": True,
+            "compression.type": codec,
         }
     )
-    value = b"x" * 100
-    producer.produce(topic, value)
+    producer.produce(topic, values[0])
     producer.flush(30)
     started = time.monotonic()
-    for _ in range(records):
+    for number in range(records):
+        value = values[number % len(values)]
         while True:
             try:
                 producer.produce(topic, value)
@@ -65,18 +72,24 @@ def _confluent_producer(bootstrap: str, topic: str, records: int) -> float:
     return records / (time.monotonic() - started)
 
 
-async def _aiokafka_producer(bootstrap: str, topic: str, records: int) -> float:
+async def _aiokafka_producer(
+    bootstrap: str, topic: str, records: int, values: Sequence[bytes] = (b"x" * 100,), codec: str = "none"
+) -> float:
     from aiokafka import AIOKafkaProducer
 
-    value = b"x" * 100
     async with AIOKafkaProducer(
-        bootstrap_servers=bootstrap, acks="all", linger_ms=5, max_batch_size=262_144, enable_idempotence=True
+        bootstrap_servers=bootstrap,
+        acks="all",
+        linger_ms=5,
+        max_batch_size=262_144,
+        enable_idempotence=True,
+        compression_type=None if codec == "none" else codec,
     ) as producer:
-        await producer.send_and_wait(topic, value)
+        await producer.send_and_wait(topic, values[0])
         started = time.monotonic()
         futures: list[asyncio.Future[object]] = []
-        for _ in range(records):
-            futures.append(await producer.send(topic, value))
+        for number in range(records):
+            futures.append(await producer.send(topic, values[number % len(values)]))
             if len(futures) == 20_000:
                 await asyncio.gather(*futures[:10_000])
                 del futures[:10_000]
@@ -115,6 +128,11 @@ async def one_at_a_time(system: Kafka, topic: str, records: int) -> Figures:
 
 async def backlog(system: Kafka, topic: str, records: int) -> Figures:
     await _java_producer(system, topic, records, 100)
+    aiokafka = await _aiokafka_consumer(system, topic, records)
+    return {"backlog, java, records/s": await _java_consumer(system, topic, records), "backlog, aiokafka, records/s": aiokafka}
+
+
+async def _aiokafka_consumer(system: Kafka, topic: str, records: int) -> float:
     from aiokafka import AIOKafkaConsumer, TopicPartition
 
     partitions = [TopicPartition(topic, p) for p in await system.leaders(topic)]
@@ -131,10 +149,9 @@ async def backlog(system: Kafka, topic: str, records: int) -> Figures:
             if not polled:
                 raise RuntimeError("aiokafka got no records for 10 s")
             read += sum(map(len, polled.values()))
-        aiokafka = read / (time.monotonic() - started)
+        return read / (time.monotonic() - started)
     finally:
         await consumer.stop()
-    return {"backlog, java, records/s": await _java_consumer(system, topic, records), "backlog, aiokafka, records/s": aiokafka}
 
 
 async def _java_consumer(system: Kafka, topic: str, records: int) -> float:
@@ -144,6 +161,55 @@ async def _java_consumer(system: Kafka, topic: str, records: int) -> float:
     )  # fmt: skip
     header, values = [line.split(", ") for line in out.splitlines() if line.count(", ") > 5][-2:]
     return float(dict(zip(header, values, strict=False))["fetch.nMsg.sec"])
+
+
+async def clean(system: Kafka, topic: str, size: int, keys: int, records: int) -> Figures:
+    configs = {"cleanup.policy": "delete", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": str(SEGMENT_BYTES)}
+    await system.create_topic(topic, 1, replication_factor=1, configs=configs)
+    count = -(-records // keyed_log.per_batch(size))
+    await fill_kafka(system.bootstrap, topic, keyed_log.batches(size, keys, records), count)
+    before = system.broker_cpu_s()
+    await system.set_topic_config(topic, "cleanup.policy", "compact")
+    line = re.compile(rf"cleaned log {topic}-0 .*\n\s+([\d,.]+) MB of log processed in ([\d,.]+) seconds")
+    while (found := next(filter(None, map(line.search, system.broker_logs())), None)) is None:
+        await asyncio.sleep(0.1)
+    cpu = system.broker_cpu_s() - before
+    closed, seconds = (float(number.replace(",", "")) for number in found.groups())
+    closed *= 1 << 20  # its megabytes are mebibytes
+    return {f"cleaner, {size} B, MB/s": closed / seconds / 1e6, f"cleaner, {size} B, broker CPU s/GB": cpu / closed * 1e9}
+
+
+async def codec(system: Kafka, topic: str, name: str, records: int) -> Figures:
+    values = json_values()
+    produced = await asyncio.to_thread(_confluent_producer, system.bootstrap, topic, records, values, name)
+    consumed = await asyncio.to_thread(_confluent_consumer, system.bootstrap, topic, records)
+    await system.create_topic(f"{topic}-aiokafka", 6)
+    aio_records = records // 4
+    return {
+        f"{name}, produce, confluent-kafka, records/s": produced,
+        f"{name}, consume, confluent-kafka, records/s": consumed,
+        f"{name}, produce, aiokafka, records/s": await _aiokafka_producer(
+            system.bootstrap, f"{topic}-aiokafka", aio_records, values, name
+        ),
+        f"{name}, consume, aiokafka, records/s": await _aiokafka_consumer(system, topic, records),
+    }
+
+
+def _confluent_consumer(bootstrap: str, topic: str, records: int) -> float:
+    from confluent_kafka import Consumer, TopicPartition
+
+    settings = {"bootstrap.servers": bootstrap, "group.id": f"bench-{topic}", "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings | {"enable.auto.commit": False, "max.partition.fetch.bytes": 4 << 20})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(6)])
+    started, read = time.monotonic(), 0
+    while read < records:
+        polled = consumer.consume(10_000, 1.0)
+        read += sum(message.error() is None for message in polled)
+        if time.monotonic() - started > 300:
+            raise RuntimeError("confluent-kafka did not read the records within 300 s")
+    seconds = time.monotonic() - started
+    consumer.close()
+    return read / seconds
 
 
 async def failover(system: Kafka, topic: str, fault: str) -> Figures:

@@ -1,20 +1,28 @@
-"""The rows for our cluster, with our client. Each function returns figures by name; units are part of the names."""
+"""Measures the rows of `make bench` on Strandline. Each function returns figures by name; units are part of the names."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from time import perf_counter
+from typing import Literal
 
+import keyed_log
 import trickle
-from raw_client import make_batch, produce_ours
+from json_values import json_values
+from raw_client import fill_ours, make_batch, produce_ours
 from systems import Ours
 
 from strandline.bench.loads import Load, consume, latency, produce
-from strandline.client import Admin, NewTopic, Producer
+from strandline.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from strandline.client.errors import BufferFull
+from strandline.local_cluster import Node
 from strandline.protocol.errors import StrandlineError
 
 Figures = dict[str, float]
+Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+SEGMENT_BYTES = 16 << 20
 
 
 async def produce_1000(system: Ours, topic: str, records: int) -> Figures:
@@ -54,6 +62,65 @@ async def backlog(system: Ours, topic: str, records: int) -> Figures:
     return {"backlog, strandline, records/s": result.records_per_s}
 
 
+async def clean(system: Ours, topic: str, size: int, keys: int, records: int) -> Figures:
+    configs = {"cleanup.policy": "delete", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": SEGMENT_BYTES}
+    async with Admin(bootstrap_servers=system.bootstrap) as admin:
+        await admin.create_topics([NewTopic(topic, partitions=1, replication_factor=1, configs=configs)])
+        count = -(-records // keyed_log.per_batch(size))
+        await fill_ours(system.bootstrap, topic, keyed_log.batches(size, keys, records), count)
+        (broker,) = (broker for broker in system.cluster.brokers if (broker.data / f"{topic}-0").exists())
+        closed = sum(path.stat().st_size for path in sorted((broker.data / f"{topic}-0").glob("*.log"))[:-1])
+        before = system.broker_cpu_s()
+        await admin.alter_configs("topic", topic, {"cleanup.policy": "compact"})
+        while not (lines := cleaned_lines(broker, topic)):
+            await asyncio.sleep(0.1)
+        cpu = system.broker_cpu_s() - before
+    seconds = lines[0]["took_ms"] / 1000
+    return {f"cleaner, {size} B, MB/s": closed / seconds / 1e6, f"cleaner, {size} B, broker CPU s/GB": cpu / closed * 1e9}
+
+
+async def codec(system: Ours, topic: str, name: Codec, records: int) -> Figures:
+    return {
+        f"{name}, produce, strandline, records/s": await _produce_codec(system.bootstrap, topic, name, records),
+        f"{name}, consume, strandline, records/s": await _consume(system.bootstrap, topic, records),
+    }
+
+
+async def _produce_codec(bootstrap: str, topic: str, name: Codec, records: int) -> float:
+    values = json_values()
+    async with Producer(bootstrap_servers=bootstrap, compression_type=name, batch_size=262_144, linger_ms=5) as producer:
+        await producer.send_and_wait(topic, values[0])
+        started = perf_counter()
+        for number in range(records):
+            value = values[number % len(values)]
+            try:
+                producer.send_nowait(topic, value)
+            except BufferFull:
+                await producer.send(topic, value)
+            if not number % 512:
+                await asyncio.sleep(0)
+        await producer.flush()
+        return records / (perf_counter() - started)
+
+
+async def _consume(bootstrap: str, topic: str, records: int) -> float:
+    async with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", max_partition_fetch_bytes=4 << 20) as consumer:
+        await consumer.assign([TopicPartition(topic, partition) for partition in range(6)])
+        started, read = perf_counter(), 0
+        while read < records:
+            polled = await consumer.getmany(timeout_ms=10_000)
+            if not polled:
+                raise RuntimeError("no records came for 10 s")
+            read += sum(map(len, polled.values()))
+        return read / (perf_counter() - started)
+
+
+def cleaned_lines(broker: Node, topic: str) -> list[dict[str, float]]:
+    """The lines that a broker has logged at the end of each cleaning of this topic."""
+    lines = [json.loads(line) for line in broker.log_file.read_text().splitlines() if "log_cleaner.cleaned" in line]
+    return [line for line in lines if line["topic"] == topic]
+
+
 async def failover(system: Ours, topic: str, fault: str) -> Figures:
     async with Producer(bootstrap_servers=system.bootstrap, acks="all", linger_ms=0) as producer:
 
@@ -64,7 +131,7 @@ async def failover(system: Ours, topic: str, fault: str) -> Figures:
 
 
 async def metadata_outage_ms(system: Ours) -> float:
-    """From the death of the active controller until a topic can be created again."""
+    """Measure the time from the death of the active controller until a topic can be created again."""
     async with Admin(bootstrap_servers=system.bootstrap) as admin:
         victim = await system.active_controller()
         system.signal(victim, signal.SIGKILL)

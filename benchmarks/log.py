@@ -1,8 +1,8 @@
-"""Micro-benchmark of the log: what an append and a read cost beside the kernel's share.
+"""Micro-benchmark of the log: the cost of an append and of a read, compared with the kernel's share.
 
     python benchmarks/log.py [--seconds 0.5]
 
-Every figure is a median; `write` is the same number of bytes through a bare `os.pwrite`, so that the difference is ours.
+Every figure is a median. `write` is a bare `os.pwrite` of the same number of bytes, so the difference is Strandline's cost.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def open_log(path: str, name: str, **config: int) -> Log:
 
 
 def microseconds(call: Callable[[], object], seconds: float, most: int) -> float:
-    """Median over the rounds of the time per call."""
+    """Return the median of the rounds' time per call."""
     rounds = []
     for _ in range(ROUNDS):
         calls, start = 0, time.perf_counter()
@@ -61,7 +61,7 @@ def microseconds(call: Callable[[], object], seconds: float, most: int) -> float
 
 
 def bench_append(path: str, size: int, calls: int) -> None:
-    """Bare write and append take turns, so that both meet the same state of the page cache."""
+    """Measure bare write and append alternately, so that both find the page cache in the same state."""
     batch = memoryview(bytearray(batch_of(size)))
     descriptor = os.open(os.path.join(path, f"bare-{size}"), os.O_RDWR | os.O_CREAT)
     leader, follower = open_log(path, f"leader-{size}"), open_log(path, f"follower-{size}")
@@ -138,13 +138,13 @@ def bench_open(path: str, count: int) -> None:
     for log in logs:
         for _ in range(5):
             log.append_as_leader(data, 1, NOW_MS)
-        log.recovery_point = log.log_end_offset  # the fsyncs are not what is measured here
+        log.recovery_point = log.log_end_offset  # this benchmark does not measure fsync
         log.unsynced.clear()
         log.close()
     start = time.perf_counter()
     logs = open_all(True)
     opened = time.perf_counter() - start
-    print(f"{count:,} logs: created in {created:.3f} s, opened after an orderly stop in {opened:.3f} s")
+    print(f"{count:,} logs: created in {created:.3f} s, opened after a clean shutdown in {opened:.3f} s")
     print(f"descriptors open: {files.open_descriptors}")
 
 

@@ -1,5 +1,5 @@
-"""How this Python was built. Profile-guided optimisation (PGO) takes a third off the CPU that our processes need, so `make bench`
-names the build beside its figures, and `make` takes an optimised Python where the machine has one (.ci/find-python).
+"""Prints how this Python was built. With profile-guided optimisation (PGO) processes need a third less CPU, so `make bench` names
+the build with its figures, and `make` uses an optimised Python if the machine has one (.ci/find-python).
 
     python3.11 benchmarks/python_build.py             CPython 3.11.9, built with PGO and LTO
     python3.11 benchmarks/python_build.py --rank      "optimised" or "plain"; exit code 1 for a Python that cannot be used here
@@ -15,8 +15,8 @@ from typing import Any
 
 
 def has_pgo(variables: Mapping[str, Any]) -> bool:
-    """`--enable-optimizations` is in CONFIG_ARGS, or it is Debian's build: Debian takes the profile by a `make` of its own,
-    without the option, and empties the flag for its use in what it installs. (An unoptimised build keeps that flag, unused.)"""
+    """Return True if CONFIG_ARGS has `--enable-optimizations`, or if it is Debian's build. Debian runs PGO with a `make` of its
+    own, without the option, and empties the PGO flag in the installed configuration; an unoptimised build keeps the flag."""
     if "--enable-optimizations" in str(variables.get("CONFIG_ARGS") or ""):
         return True
     return bool(variables.get("PGO_PROF_GEN_FLAG")) and variables.get("PGO_PROF_USE_FLAG") == ""
@@ -28,12 +28,12 @@ def has_lto(variables: Mapping[str, Any]) -> bool:
 
 
 def describe(version: str, variables: Mapping[str, Any]) -> str:
-    """One clause for the head of a table. LTO that a distribution has left no trace of is not claimed."""
+    """Describe the build in one clause for the head of a table. LTO is named only if the configuration shows it."""
     features = [name for name, there in (("PGO", has_pgo(variables)), ("LTO", has_lto(variables))) if there]
     how = (
         f"built with {' and '.join(features)}"
         if features
-        else "built without PGO and LTO: about a third slower than an optimised one"
+        else "built without PGO and LTO: about a third slower than an optimised build"
     )
     return f"{version}, {how}{', debug' if variables.get('Py_DEBUG') else ''}"
 

@@ -1,9 +1,9 @@
-"""Ready-made batches over plain sockets: what the brokers alone can do, the same client for both wire protocols.
+"""Measures brokers alone: a client that sends prepared batches over plain sockets, the same for both wire protocols.
 
-One connection per broker, a fixed number of requests in flight on each, one batch per request, acks=all, partitions of
-the broker in turn. Batches are made before the clock starts; a request's head is the only thing that is made anew.
+It opens one connection per broker with a fixed number of requests in flight. A request has one batch, acks=all, for the broker's
+partitions in turn. The batches are built before the clock starts; only a request's head is built while it runs.
 
-    Kafka's Produce request, version 7 (the newest one without tagged fields that it still serves for sure):
+    Kafka's Produce request, version 7 (the newest version without tagged fields that Kafka still supports):
     i32 length | i16 key 0 | i16 version | i32 correlation id | i16 -1 client id | i16 -1 transactional id | i16 acks
     | i32 timeout | i32 1 | i16 n topic | i32 1 | i32 partition | i32 size | batch
 """
@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import struct
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from itertools import repeat
 from time import perf_counter
 from typing import NamedTuple
 
@@ -37,7 +39,7 @@ def make_batch(size: int, record_size: int = 1000) -> bytes:
 
 
 class _Lane(asyncio.Protocol, ABC):
-    """One connection: keeps `in_flight` requests on their way until nothing is left to send."""
+    """One connection: keeps `in_flight` requests in flight until every batch is sent."""
 
     def __init__(self, shared: _Shared, partitions: list[int]) -> None:
         self._shared = shared
@@ -54,12 +56,13 @@ class _Lane(asyncio.Protocol, ABC):
             self._send()
 
     def _send(self) -> None:
-        if not self._shared.take():
+        batch = self._shared.take()
+        if batch is None:
             return
         partition = self._partitions[self._turn % len(self._partitions)]
         self._turn += 1
         self._correlation += 1
-        self.transport.writelines(self.request(self._correlation, partition, self._shared.batch))  # type: ignore[attr-defined]
+        self.transport.writelines(self.request(self._correlation, partition, batch))  # type: ignore[attr-defined]
 
     def data_received(self, data: bytes) -> None:
         self._waiting += data
@@ -86,17 +89,17 @@ class _Lane(asyncio.Protocol, ABC):
 
 
 class _Shared:
-    """What all lanes draw from."""
+    """The batches left to send, shared by all connections."""
 
-    def __init__(self, batch: bytes, requests: int, in_flight: int) -> None:
-        self.batch = batch
+    def __init__(self, batches: Iterable[bytes], requests: int, in_flight: int) -> None:
+        self._batches = iter(batches)
         self.in_flight = in_flight
-        self._to_send = self._to_come = requests
+        self._to_come = requests
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def take(self) -> bool:
-        self._to_send -= 1
-        return self._to_send >= 0
+    def take(self) -> bytes | None:
+        """The next batch; None if all are sent."""
+        return next(self._batches, None)
 
     def done(self) -> None:
         self._to_come -= 1
@@ -138,7 +141,7 @@ class _KafkaLane(_Lane):
 
 
 async def produce_raw(lanes: list[tuple[str, int, _Lane]], shared: _Shared) -> float:
-    """Seconds until every request was answered."""
+    """Send all batches; returns the seconds until every request has a response."""
     loop = asyncio.get_running_loop()
     for host, port, lane in lanes:
         await loop.create_connection(lambda lane=lane: lane, host, port)  # type: ignore[misc]
@@ -157,6 +160,27 @@ def _result(batch: bytes, requests: int, seconds: float) -> RawResult:
 
 
 async def produce_ours(bootstrap: str, topic: str, batch: bytes, requests: int, in_flight: int = 5) -> RawResult:
+    shared = _Shared(repeat(batch, requests), requests, in_flight)
+    return _result(batch, requests, await send_ours(bootstrap, topic, shared))
+
+
+async def produce_kafka(bootstrap: str, topic: str, batch: bytes, requests: int, in_flight: int = 5) -> RawResult:
+    shared = _Shared(repeat(batch, requests), requests, in_flight)
+    return _result(batch, requests, await send_kafka(bootstrap, topic, shared))
+
+
+async def fill_ours(bootstrap: str, topic: str, batches: Iterable[bytes], count: int) -> None:
+    """Send `count` batches to a topic of one partition, in their order."""
+    await send_ours(bootstrap, topic, _Shared(batches, count, 5))
+
+
+async def fill_kafka(bootstrap: str, topic: str, batches: Iterable[bytes], count: int) -> None:
+    """The same as `fill_ours`, for Apache Kafka."""
+    await send_kafka(bootstrap, topic, _Shared(batches, count, 5))
+
+
+async def send_ours(bootstrap: str, topic: str, shared: _Shared) -> float:
+    """Returns the seconds until every batch is acknowledged."""
     from strandline.protocol.rpc.connection import Connection
 
     host, _, port = bootstrap.split(",")[0].rpartition(":")
@@ -168,26 +192,25 @@ async def produce_ours(bootstrap: str, topic: str, batch: bytes, requests: int, 
     led: dict[int, list[int]] = {}
     for partition in answer.topics[0].partitions:
         led.setdefault(partition.leader_id, []).append(partition.partition)
-    shared = _Shared(batch, requests, in_flight)
     lanes: list[tuple[str, int, _Lane]] = []
     for broker, partitions in led.items():
         lane = _OurLane(shared, partitions)
         lane.topic_id = answer.topics[0].topic_id
         lanes.append((*brokers[broker], lane))
-    return _result(batch, requests, await produce_raw(lanes, shared))
+    return await produce_raw(lanes, shared)
 
 
-async def produce_kafka(bootstrap: str, topic: str, batch: bytes, requests: int, in_flight: int = 5) -> RawResult:
+async def send_kafka(bootstrap: str, topic: str, shared: _Shared) -> float:
+    """Returns the seconds until every batch is acknowledged."""
     from confluent_kafka.admin import AdminClient
 
     metadata = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(topic, 10)
     led: dict[int, list[int]] = {}
     for number, partition in metadata.topics[topic].partitions.items():
         led.setdefault(partition.leader, []).append(number)
-    shared = _Shared(batch, requests, in_flight)
     lanes: list[tuple[str, int, _Lane]] = []
     for broker, partitions in led.items():
         lane = _KafkaLane(shared, partitions)
         lane.topic = topic.encode()
         lanes.append(("127.0.0.1", metadata.brokers[broker].port, lane))
-    return _result(batch, requests, await produce_raw(lanes, shared))
+    return await produce_raw(lanes, shared)

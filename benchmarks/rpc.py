@@ -1,6 +1,6 @@
-"""How fast the rpc layer alone is: an echo server and one client, each in a process of its own.
+"""Measures the rpc layer alone, with an echo server and one client, each in its own process.
 
-    python benchmarks/rpc.py                     requests with 64 KiB of records, and with 200 bytes, answered at once
+    python benchmarks/rpc.py                     requests with 64 KiB of records, and with 200 bytes
     python benchmarks/rpc.py --size 1048576 --in-flight 5 --megabytes 2000
     python benchmarks/rpc.py --loop asyncio
 
@@ -55,7 +55,7 @@ def serve(pipe: Pipe, loop: str) -> None:
 
 
 async def ask(port: int, size: int, in_flight: int, total: int) -> float:
-    """Keep `in_flight` requests on the way until `total` are answered; returns the seconds that it took."""
+    """Keep `in_flight` requests in flight until `total` have a response; returns the seconds that this took."""
     connection = await Connection.connect("127.0.0.1", port, client_id="bench")
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
@@ -118,7 +118,7 @@ def measure(size: int, in_flight: int, total: int, loop: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, help="bytes of records per request (default: 65536 and 200)")
-    parser.add_argument("--in-flight", type=int, help="requests on the way (default: 5 for large ones, 50 for small)")
+    parser.add_argument("--in-flight", type=int, help="requests in flight (default: 5 for large ones, 50 for small ones)")
     parser.add_argument("--megabytes", type=int, default=3000, help="how much to send, of large requests")
     parser.add_argument("--requests", type=int, default=200_000, help="how many to send, of small requests")
     parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")

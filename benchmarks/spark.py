@@ -1,8 +1,8 @@
-"""`make bench-spark`: our data source in Spark, and Spark's own Kafka connector on a real Apache Kafka; medians and ratios.
+"""`make bench-spark`: compares Strandline's data source with Spark's Kafka connector on a real Apache Kafka; medians and ratios.
 
-Both clusters (three controllers and three brokers each) and both Sparks (`local[2]`) are up all the time; each work is done
-by the one and then by the other, so that both meet the same machine. The first pass is not counted. What differs is said in
-the report: the connector of Spark 4.0.0 is what can be had, ours needs 4.2.
+Both clusters (three controllers and three brokers each) and both Sparks (`local[2]`) run all the time. The two systems do each
+job one after the other, so that both find the machine in the same state. The first pass is not counted. The Spark versions
+differ, as the report says: the connector is available for Spark 4.0.0, and Strandline's data source needs 4.2.
 
     python benchmarks/spark.py [--rows 2000000] [--rounds 3] [--only write,stream] [--skip-kafka] [--json FILE]
 
@@ -46,7 +46,7 @@ WORKS = {
     "copy_stream": "stream into a topic, acks=all, 4 partitions, 50 batches",
 }
 STREAMS = {"stream": 20, "long_stream": 200, "wide_stream": 20, "copy_stream": 50}
-"""Batches into which the rows are cut."""
+"""Number of batches that a stream splits the rows into."""
 WIDE_PARTITIONS = 100
 
 
@@ -58,7 +58,7 @@ def log(text: str) -> None:
 
 
 def connector() -> tuple[str, str]:
-    """The Python with the Spark of the connector, and its jars; made the first time."""
+    """Return the Python with the connector's Spark and its jars. The first call installs them."""
     venv, jars = HOME / f"venv-{CONNECTOR_SPARK}", HOME / f"jars-{CONNECTOR_SPARK}"
     if not (venv / ".complete").exists():
         log(f"installing PySpark {CONNECTOR_SPARK} into {venv}")
@@ -73,7 +73,7 @@ def connector() -> tuple[str, str]:
 
 
 class Spark:
-    """A process of spark_works.py."""
+    """A process of spark_works.py, which runs one Spark."""
 
     def __init__(self, system: str) -> None:
         environment = dict(os.environ)
@@ -117,7 +117,7 @@ class Spark:
 
 
 class Side:
-    """One of the two: a cluster, a Spark, and what came out."""
+    """One of the two systems: its cluster, its Spark and the measured figures."""
 
     def __init__(self, system: System, rows: int) -> None:
         self.system, self.rows = system, rows
@@ -164,7 +164,7 @@ class Side:
         return f"output-{self.topics}"
 
     async def memory(self) -> list[float]:
-        """Of the largest worker, in a Spark of its own: after N rows, and after 4 N."""
+        """Return the memory of the largest Python worker in MB after N rows and after 4 N rows, in a separate Spark."""
         await self._fill("input4", PARTITIONS, times=4)
         self.spark.stop()
         self.spark = Spark(self.system.name)
@@ -220,7 +220,7 @@ async def measure(arguments: argparse.Namespace) -> str:
             await side.start(works)
         for number in range(arguments.rounds + 1):
             for work in works:
-                # They take turns in going first: the second finds a warm page cache.
+                # The first one alternates, because the second finds a warm page cache.
                 for side in sides if number % 2 else sides[::-1]:
                     await side.round(work, counted=number > 0)
         memory = [] if arguments.skip_memory else await sides[0].memory()
@@ -242,7 +242,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--only", default="", help=f"of {','.join(WORKS)}")
     parser.add_argument("--skip-kafka", action="store_true")
-    parser.add_argument("--skip-memory", action="store_true", help="leave out the memory of workers, which takes 4 more inputs")
+    parser.add_argument(
+        "--skip-memory", action="store_true", help="do not measure the memory of workers, which needs 4 times as many rows"
+    )
     parser.add_argument("--json", help="every run, to this file")
     print(asyncio.run(measure(parser.parse_args())))
 

@@ -1,11 +1,11 @@
-"""What is measured, inside one Spark: run by `spark.py`, once for each system, in the Python that has that Spark.
+"""Runs the measured jobs inside one Spark. `spark.py` starts it once per system, with the Python that has that Spark.
 
-    python spark_works.py {strandline|kafka}      commands on stdin, a line of JSON each; an answer on stdout, likewise
+    python spark_works.py {strandline|kafka}      reads commands from stdin and writes answers to stdout, one line of JSON each
 
     {"work": "read", "servers": ..., "topic": ..., "rows": ..., ...}  ->  {"seconds": ..., "cpu_s": ..., "workers_mb": ...}
 
-Both systems do the same with the same options of Spark; what differs is the name of the source. `cpu_s` is that of this
-whole tree of processes, the JVM and the workers; `workers_mb` the largest that a worker of Python ever was.
+Both systems run the same jobs with the same Spark options; only the name of the source differs. `cpu_s` is the CPU time of this
+process and its children, the JVM and the workers. `workers_mb` is the largest memory of any Python worker.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Works:
         return reader.option("startingOffsets", "earliest").load()
 
     def aggregate(self, work: dict[str, Any]) -> None:
-        """Every column is looked at."""
+        """Read every column, so that no column is skipped."""
         row = (
             self._read(work)
             .selectExpr(
@@ -86,7 +86,7 @@ class Works:
         frame.write.format(self.system).mode("append").options(**options).save()
 
     def _frame(self, rows: int, keys: bool) -> DataFrame:
-        """Values of 100 bytes, in memory before the clock runs."""
+        """Prepare rows with values of 100 bytes in memory before the clock starts."""
         if self._made is None or self._made[:2] != (rows, keys):
             columns = ["cast(lpad(cast(id as string), 100, 'x') as binary) value"]
             if keys:
@@ -100,7 +100,7 @@ class Works:
         self._frame(work["rows"], work.get("keys", False))
 
     def stream(self, work: dict[str, Any]) -> dict[str, float]:
-        """All rows in `batches` batches, into nothing, or into the topic `into`."""
+        """Stream all rows in `batches` batches, to Spark's noop sink or to the topic `into`."""
         reader = self.spark.readStream.format(self.system).options(**self._servers(work)).option("subscribe", work["topic"])
         limit = str(work["rows"] // work["batches"])
         rows = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", limit).load()
@@ -131,7 +131,7 @@ class Works:
 
 
 def batch_times(durations: list[dict[str, int]]) -> dict[str, float]:
-    """Medians in milliseconds. The first batch pays for the start of the query, and is in none of them."""
+    """Return medians in milliseconds, without the first batch, which includes the start of the query."""
     after_first = durations[1:]
     whole = [each["triggerExecution"] for each in after_first]
     return {
@@ -154,7 +154,7 @@ def tree(pid: int) -> list[int]:
 
 
 def tree_cpu_s(pid: int) -> float:
-    """User and system time of all of them, and of their children that have ended."""
+    """Return the user and system time of these processes and of their ended children, in seconds."""
     total = 0
     for each in tree(pid):
         try:
@@ -180,7 +180,7 @@ def peak_mb(pid: int) -> float:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # What Spark and its workers print is no answer.
+    os.dup2(2, 1)  # Output of Spark and its workers must not mix with the answers.
     works = Works(sys.argv[1])
     answers.write(json.dumps({"ready": True}) + "\n")
     try:

@@ -1,4 +1,4 @@
-"""The two clusters behind one face: three controllers and three brokers, as processes on this machine."""
+"""One interface to both clusters: three controllers and three brokers, as processes on this machine."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class System(ABC):
-    """A cluster under test. Node names are `broker-1`, `controller-101`, ... in both."""
+    """A cluster under test. In both systems the nodes are named `broker-1`, `controller-101` and so on."""
 
     name: str
     bootstrap: str
 
     @abstractmethod
     async def start(self) -> float:
-        """Start from nothing; seconds until every broker serves."""
+        """Start with empty data; returns the seconds until every broker serves."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Stop and forget the data."""
+        """Stop the cluster and delete its data."""
 
     @abstractmethod
     def pids(self) -> dict[str, int]: ...
@@ -50,7 +50,7 @@ class System(ABC):
 
     @abstractmethod
     async def leaders(self, topic: str) -> dict[int, int]:
-        """partition -> leading broker, -1 where there is none"""
+        """Return partition -> id of its leader, -1 if it has none."""
 
     def broker_pids(self) -> list[int]:
         return [pid for name, pid in self.pids().items() if name.startswith("broker")]
@@ -71,7 +71,7 @@ def rss_mb(pid: int) -> float:
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of a process so far; 0 when it is gone."""
+    """Return the user and system time of a process in seconds; 0 if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -138,11 +138,11 @@ class Ours(System):
 
 
 class KafkaUnavailable(Exception):
-    """Why Apache Kafka cannot be measured here."""
+    """Raised with the reason why Apache Kafka cannot be measured on this machine."""
 
 
 def kafka_tools() -> Path:
-    """The launcher of a real Apache Kafka; raises with the reason when there is none."""
+    """Return the path of the launcher of a real Apache Kafka. Raises KafkaUnavailable if there is none."""
     path = Path(os.environ.get("STRANDLINE_KAFKA_TOOLS") or ROOT.parent / "shared" / "tools" / "apache-kafka")
     if not os.access(path, os.X_OK):
         raise KafkaUnavailable(f"no launcher of Apache Kafka at {path} (STRANDLINE_KAFKA_TOOLS)")
@@ -153,7 +153,7 @@ def kafka_tools() -> Path:
 
 
 class Kafka(System):
-    """Started by the launcher, which formats the storage first; that is not counted."""
+    """Apache Kafka, started by the launcher. The time to format the storage is not counted."""
 
     name = "kafka"
 
@@ -171,7 +171,7 @@ class Kafka(System):
         return out.decode()
 
     async def run_tool(self, *arguments: str) -> str:
-        """One of Kafka's own command line tools; its output, both streams."""
+        """Run one of Kafka's command line tools; returns its output, both streams."""
         process = await asyncio.create_subprocess_exec(
             str(self._tools),
             "--dir",
@@ -192,7 +192,7 @@ class Kafka(System):
         up = json.loads((await self._launcher("up")).splitlines()[-1])
         self.bootstrap = up["bootstrap"].replace("localhost", "127.0.0.1")
         opened = time.monotonic()
-        # Open ports are not yet a working cluster: the brokers have to be registered and unfenced.
+        # Open ports do not mean a working cluster: the brokers must be registered and unfenced.
         while True:
             admin = _confluent_admin(self.bootstrap)
             if len(admin.list_topics(timeout=5).brokers) == 3:
@@ -224,14 +224,30 @@ class Kafka(System):
         leader = next(line.split(":")[1].strip() for line in status.splitlines() if line.startswith("LeaderId"))
         return f"controller-{leader}"
 
-    async def create_topic(self, topic: str, partitions: int) -> None:
+    async def create_topic(
+        self, topic: str, partitions: int, replication_factor: int = 3, configs: dict[str, str] | None = None
+    ) -> None:
         from confluent_kafka.admin import NewTopic
 
         admin = _confluent_admin(self.bootstrap)
-        for future in admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=3)]).values():
+        made = NewTopic(topic, num_partitions=partitions, replication_factor=replication_factor, config=configs or {})
+        for future in admin.create_topics([made]).values():
             await asyncio.to_thread(future.result)
         while any(leader < 0 for leader in (await self.leaders(topic)).values()) or not await self.leaders(topic):
             await asyncio.sleep(0.05)
+
+    async def set_topic_config(self, topic: str, key: str, value: str) -> None:
+        from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        admin = _confluent_admin(self.bootstrap)
+        for future in admin.incremental_alter_configs([resource]).values():
+            await asyncio.to_thread(future.result)
+
+    def broker_logs(self) -> list[str]:
+        """What each broker has logged."""
+        return [path.read_text(errors="replace") for path in self._folder.glob("broker-*/stderr.log")]
 
     async def leaders(self, topic: str) -> dict[int, int]:
         metadata = await asyncio.to_thread(_confluent_admin(self.bootstrap).list_topics, topic, 10)

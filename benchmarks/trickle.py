@@ -1,6 +1,6 @@
-"""Fail-over as a producer feels it, the same for every client: one record per partition and millisecond, then a fault.
+"""Measures a fail-over from a producer's view, the same for every client: one record per partition and millisecond, then a fault.
 
-A partition's gap is the longest time between two acknowledgements around the fault; the figure is the longest of all.
+A partition's gap is the longest time between two acknowledgements around the fault. The figure is the largest of all gaps.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from time import perf_counter
 from systems import System
 
 WAITING_MAX = 50
-"""Records of a partition that wait for their acknowledgement; beyond, it is left out for a millisecond."""
+"""Largest number of unacknowledged records per partition. A partition at the limit gets no record in this millisecond."""
 Send = Callable[[int, bytes], Awaitable[None]]
 INTERVAL_S, BEFORE_S, AFTER_S, RECOVERY_S = 0.001, 1.5, 2.0, 60.0
 FAULTS = {

@@ -8,7 +8,9 @@ What is re-checked:
 
     the log end moved          followers' parked fetches
     the high watermark moved   waiting produces, consumers' parked fetches; followers hear of it in their next response
-    the ISR changed            waiting produces (the ISR may be below the minimum now)
+    the ISR changed            waiting produces (the ISR may be below the minimum now), and waiting deletions
+    the log start moved        followers' parked fetches, and waiting deletions
+    the low watermark moved    waiting deletions
     role or epoch changed      all of them
 """
 
@@ -31,6 +33,7 @@ class ActionQueue:
         self._call_soon = call_soon
         self._is_scheduled = False
         self._produces: dict[Partition, None] = {}
+        self._deletions: dict[Partition, None] = {}
         self._fetches: dict[ParkedFetch, None] = {}
 
     # -- notifications of partitions ----------------------------------------------------------------------------------
@@ -54,6 +57,16 @@ class ActionQueue:
         if len(partition.waiters):
             self._produces[partition] = None
             self._schedule()
+        self.on_low_watermark_moved(partition)
+
+    def on_log_start_moved(self, partition: Partition) -> None:
+        self._wake(partition.followers)
+        self.on_low_watermark_moved(partition)
+
+    def on_low_watermark_moved(self, partition: Partition) -> None:
+        if len(partition.deletions):
+            self._deletions[partition] = None
+            self._schedule()
 
     def on_role_changed(self, partition: Partition) -> None:
         attached = [*partition.followers, *partition.consumers]
@@ -64,6 +77,7 @@ class ActionQueue:
         if len(partition.waiters):
             self._produces[partition] = None
             self._schedule()
+        self.on_low_watermark_moved(partition)
 
     def _wake(self, watchers: Iterable[PartitionWatcher]) -> None:
         for watcher in watchers:
@@ -84,11 +98,17 @@ class ActionQueue:
         """Re-check every request that was noted. Requests that are noted meanwhile are served in the next iteration."""
         self._is_scheduled = False
         produces, self._produces = self._produces, {}
+        deletions, self._deletions = self._deletions, {}
         fetches, self._fetches = self._fetches, {}
         # A bug in one operation must not keep the others from being served.
         for partition in produces:
             try:
                 serve_waiters(partition)
+            except Exception:
+                logger.exception("action_queue.action_failed", subject=repr(partition))
+        for partition in deletions:
+            try:
+                serve_deletions(partition)
             except Exception:
                 logger.exception("action_queue.action_failed", subject=repr(partition))
         for fetch in fetches:
@@ -107,3 +127,12 @@ def serve_waiters(partition: Partition) -> None:
         partition.waiters.fail(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
     else:
         partition.waiters.reach(partition.log.high_watermark, leader_state.epoch)
+
+
+def serve_deletions(partition: Partition) -> None:
+    """Complete the waiting DeleteRecords requests that the partition's present state decides."""
+    leader_state = partition.leader_state
+    if leader_state is None:
+        partition.deletions.fail(partition.absence)
+    else:
+        partition.deletions.reach(leader_state.low_watermark(), leader_state.epoch)

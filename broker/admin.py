@@ -44,6 +44,10 @@ from strandline.protocol.messages.admin import (
     MetadataRequest,
     MetadataResponse,
     MetadataTopic,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
 )
 from strandline.protocol.messages.common import ZERO_UUID, Message
 from strandline.protocol.messages.data import InitProducerIdRequest, InitProducerIdResponse
@@ -54,7 +58,8 @@ FORWARD_TIMEOUT_MS_MAX = 60_000
 """The longest timeout of a forwarded request, whatever the client asks for: a broker without a controller must answer some
 time."""
 OWN_IMAGE_WAIT_S = 5.0
-"""How long an answer waits for the broker's own image. After that it is sent anyway, because the change is committed."""
+"""How long a response waits until the broker's own image has the change. Then it is sent anyway, because the change is
+committed."""
 
 _BROKER_KEYS = by_name(KEYS)
 
@@ -64,6 +69,8 @@ _FORWARDED = (
     apis.CREATE_PARTITIONS,
     apis.INCREMENTAL_ALTER_CONFIGS,
     apis.ELECT_LEADERS,
+    apis.UNREGISTER_BROKER,
+    apis.UPDATE_FEATURES,
     apis.DESCRIBE_QUORUM,
 )
 
@@ -164,7 +171,7 @@ class AdminHandlers:
         if body.name is None:
             request.reply(InitProducerIdResponse(0, await self._producer_ids.next_id(), 0))
         else:
-            request.reply(await self._producer_ids.of_name(body))
+            request.reply(await self._producer_ids.of_name(body.name, body))
 
     # -- the controller's decisions -----------------------------------------------------------------------------------
 
@@ -204,6 +211,7 @@ def _partition(index: int, partition: PartitionRegistration, alive: set[int]) ->
         list(partition.isr),
         [replica for replica in partition.replicas if replica not in alive],
         list(partition.elr),
+        list(partition.last_known_elr),
     )
 
 
@@ -228,9 +236,15 @@ def _visible(body: Message, response: Message) -> Condition | None:
         return lambda image: all(_has_partitions(image, name, count) for name, count in counts.items())
     if isinstance(body, IncrementalAlterConfigsRequest) and isinstance(response, IncrementalAlterConfigsResponse):
         return _configs_visible(body, response)
+    if isinstance(body, UnregisterBrokerRequest) and isinstance(response, UnregisterBrokerResponse):
+        return lambda image: response.error_code != 0 or body.broker_id not in image.brokers
     if isinstance(body, ElectLeadersRequest) and isinstance(response, ElectLeadersResponse):
         elected = [(result.topic, result.partition) for result in response.results if not result.error_code]
         return lambda image: all(_has_preferred_leader(image, *where) for where in elected)
+    if isinstance(body, UpdateFeaturesRequest) and isinstance(response, UpdateFeaturesResponse):
+        failed = {result.feature for result in response.results if result.error_code}
+        level = max((u.max_version_level for u in body.feature_updates if u.feature not in failed), default=0)
+        return lambda image: image.feature_level >= level
     return None
 
 

@@ -11,12 +11,16 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from strandline.controller.metadata.config_keys import (
+    COARSE_BROKER_CONFIGS,
     DYNAMIC_BROKER_CONFIGS,
     INT_MAX,
     LONG_MAX,
     REQUIRED,
+    TOPIC_CONFIGS,
     ConfigKey,
+    as_topic_values,
     by_name,
+    check_topic_values,
     parse,
     without_blanks,
 )
@@ -159,6 +163,45 @@ _LOG = (
     ConfigKey("producer.id.expiration.ms", "int", 86_400_000, "ms", "how long the state of a silent producer is kept", min=1),
 )
 
+_CLEANER = (
+    ConfigKey("log.cleaner.enable", "boolean", True, "", "compact the topics whose cleanup.policy has 'compact'"),
+    ConfigKey("log.cleaner.threads", "int", 1, "", "logs that are compacted at the same time", min=1, max=64),
+    ConfigKey(
+        "log.cleaner.dedupe.buffer.size",
+        "long",
+        128 << 20,
+        "bytes",
+        "memory for the keys of the logs that are being compacted, 24 bytes per key, of all threads together",
+        min=1 << 10,
+    ),
+    ConfigKey(
+        "log.cleaner.io.buffer.load.factor",
+        "double",
+        0.9,
+        "",
+        "the part of the memory for keys that may be filled: with more, a round reaches further and is slower",
+        min=0.01,
+        max=1,
+    ),
+    ConfigKey(
+        "log.cleaner.io.buffer.size",
+        "int",
+        512 << 10,
+        "bytes",
+        "buffers for reading and writing segments, of all threads together",
+        min=1 << 10,
+    ),
+    ConfigKey(
+        "log.cleaner.io.max.bytes.per.second",
+        "double",
+        1.7976931348623157e308,
+        "bytes",
+        "the most bytes that compaction reads and writes per second",
+        min=1,
+    ),
+    ConfigKey("log.cleaner.backoff.ms", "long", 15_000, "ms", "how long compaction waits when there is no log to compact", min=0),
+)
+
 _LIMITS = (
     ConfigKey("max.connections", "int", INT_MAX, "", "the most connections of one listener", min=1),
     ConfigKey("connections.max.idle.ms", "long", 600_000, "ms", "an idle connection is closed after this time", min=1),
@@ -172,8 +215,10 @@ KEYS: tuple[ConfigKey, ...] = (
     *_CONTROLLER_LINK,
     *_REPLICATION,
     *_LOG,
+    *_CLEANER,
     *_LIMITS,
     *DYNAMIC_BROKER_CONFIGS.values(),
+    *COARSE_BROKER_CONFIGS.values(),
 )
 _BY_NAME = by_name(KEYS)
 _PARSED = frozenset(
@@ -234,6 +279,14 @@ class BrokerConfig:
     log_stray_retention_ms: int
     producer_id_expiration_ms: int
 
+    log_cleaner_enable: bool
+    log_cleaner_threads: int
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_io_buffer_load_factor: float
+    log_cleaner_io_buffer_size: int
+    log_cleaner_io_max_bytes_per_second: float
+    log_cleaner_backoff_ms: int
+
     max_connections: int
     connections_max_idle_ms: int
     socket_request_max_bytes: int
@@ -247,7 +300,8 @@ class BrokerConfig:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> BrokerConfig:
-        """From Kafka's dotted keys. Raises `UsageError` with one sentence that names the key if a value is wrong."""
+        """Parse a mapping of Kafka's dotted keys to values. Raises `UsageError` with one sentence that names the key if a
+        value is wrong."""
         values = parse(KEYS, mapping)
         as_they_are = {name: values[key] for name, key in _FIELDS.items()}
         listeners = _listeners("listeners", values["listeners"])
@@ -270,7 +324,8 @@ class BrokerConfig:
     @property
     def topic_defaults(self) -> dict[str, Any]:
         """The defaults for topics that this broker's configuration sets."""
-        return {name: self.values[name] for name in DYNAMIC_BROKER_CONFIGS if name in self.given}
+        names = (*DYNAMIC_BROKER_CONFIGS, *COARSE_BROKER_CONFIGS)
+        return {name: self.values[name] for name in names if name in self.given}
 
     @property
     def given_values(self) -> dict[str, Any]:
@@ -296,6 +351,7 @@ class BrokerConfig:
             raise UsageError("config broker.heartbeat.interval.ms must be smaller than broker.session.timeout.ms")
         if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
             raise UsageError("config replica.fetch.wait.max.ms must not be larger than replica.lag.time.max.ms")
+        check_topic_values(parse(TOPIC_CONFIGS, as_topic_values(self.topic_defaults)))
         if any(voter.id == self.node_id for voter in self.voters):
             raise UsageError(f"config node.id: {self.node_id} is the id of a controller in controller.quorum.voters")
 

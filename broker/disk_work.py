@@ -1,9 +1,10 @@
-"""Slow work on the disk that no request waits for: on a thread if the broker has threads, otherwise at once."""
+"""Slow work beside the event loop: on a thread if the broker has threads, otherwise at once."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from strandline.protocol.loggers import get_logger
 from strandline.storage.files import DiskError
@@ -44,12 +45,33 @@ class DiskWork:
             done()
 
 
-def run_blocking(work: Callable[[], None], then: Callable[[], None]) -> None:
-    """Run `work` on a thread and then `then` on the loop, whether the work failed or not."""
+def run_blocking(work: Callable[[], None], then: Callable[[], None], pool: ThreadPoolExecutor | None = None) -> None:
+    """Run `work` on a thread and then `then` on the loop, whether the work failed or not. `pool`: by default the loop's."""
 
     def on_done(done: asyncio.Future[None]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
             logger.warning("broker.blocking_work_failed", reason=str(error))
         then()
 
-    asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(on_done)
+    asyncio.get_running_loop().run_in_executor(pool, work).add_done_callback(on_done)
+
+
+class WorkThreads:
+    """A few threads for work that takes the processor instead of the disk. Reads of the disk do not wait behind it, and the event
+    loop competes with a few threads only. Called as a `RunBlocking`."""
+
+    def __init__(self, count: int) -> None:
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="work")
+        self._is_stopped = False
+
+    def __call__(self, work: Callable[[], None], then: Callable[[], None]) -> None:
+        def unless_stopped() -> None:
+            if not self._is_stopped:
+                then()
+
+        run_blocking(work, unless_stopped, self._pool)
+
+    def stop(self) -> None:
+        """Drop the work that has not begun, and call no `then` any more. Does not wait."""
+        self._is_stopped = True
+        self._pool.shutdown(wait=False, cancel_futures=True)

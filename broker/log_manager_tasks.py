@@ -21,7 +21,7 @@ from strandline.storage.log.log import FlushWork, Log, LogConfig
 logger = get_logger(__name__)
 
 LOGS_PER_TURN = 50
-"""How many logs one iteration of the event loop visits; requests are served in between."""
+"""Number of logs per iteration of the event loop, so that requests are served in between."""
 
 
 class LogManagerTasks:
@@ -67,7 +67,7 @@ class LogManagerTasks:
             logger.info("logs.recovered", log_dir=self._log_dir.path, logs=len(existing), clean=self._log_dir.was_clean)
 
     def checkpoint(self) -> None:
-        """Flush closed segments on a thread, then write the checkpoint that says that they are durable."""
+        """Flush closed segments on a thread, then write the recovery-point checkpoint, which says that they are durable."""
         work = self._log_dir.flush_work()
         self._aside(lambda: [item.run() for _, item in work], lambda: self._on_flushed(work))
 
@@ -96,17 +96,27 @@ class LogManagerTasks:
 
     def delete_old_segments(self, replicas: ReplicaManager) -> None:
         """Apply retention, and forget the state of producers that have been silent for long. Files are removed on a thread,
-        because unlinking a large one may take 100 ms."""
+        because unlinking a large one may take 100 ms, and `file.delete.delay.ms` later, or when the broker starts again."""
         now_ms = self._wall_clock_ms()
 
         def visit(log_: Log) -> None:
             log_.expire_producers(now_ms, replicas.image.knows_producer)
             log_.drop_indexes()
-            paths = log_.delete_old_segments(now_ms)
-            if paths:
-                asyncio.get_running_loop().run_in_executor(None, self._unlink, paths)
+            if not log_.is_being_cleaned:  # its round ends with retention
+                self.apply_retention(log_)
 
         self._for_each(replicas, visit)
+
+    def apply_retention(self, log_: Log) -> None:
+        """Delete the segments of one log that its retention does not keep."""
+        paths = log_.delete_old_segments(self._wall_clock_ms())
+        if paths:
+            self.remove_later(log_, paths)
+
+    def remove_later(self, log_: Log, paths: list[str]) -> None:
+        """Unlink renamed files of a log after `file.delete.delay.ms`, on a thread."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(log_.config.file_delete_delay_ms / 1000, loop.run_in_executor, None, self._unlink, paths)
 
     def _unlink(self, paths: list[str]) -> None:
         for path in paths:

@@ -24,6 +24,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import RESOURCE_BROKER, RESOURCE_TOPIC
 from strandline.protocol.partitions import TopicIdPartition
+from strandline.protocol.records.compression import LEVELS, Codec, Compression
 from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.files import DiskError
 from strandline.storage.log.log import Log
@@ -158,7 +159,7 @@ class MetadataApplier:
             name = self._directory.image.topics_by_id[key[0]].name
             settings = self._topic_config(name)
             opened = self._open(name, key, settings)
-            opened.config = self._log_config(settings)  # the recovery opened it before the settings were known
+            self._configure(key, opened, settings)  # the recovery opened it before the settings were known
             partition = Partition(key, name, opened, self._context, self._observer, settings["min.insync.replicas"])
             self._directory.partitions[key] = partition
         return partition
@@ -180,6 +181,7 @@ class MetadataApplier:
             return open_log()
 
     def _delete(self, key: TopicIdPartition, reason: ErrorCode) -> None:
+        self._directory.converting.discard(key)
         partition = self._directory.partitions.pop(key, None)
         if partition is None:
             return
@@ -208,8 +210,15 @@ class MetadataApplier:
                 if partition.topic not in settings:
                     settings[partition.topic] = self._topic_config(partition.topic)
                 values = settings[partition.topic]
-                partition.log.config = self._log_config(values)
+                self._configure(partition.key, partition.log, values)
                 partition.set_min_insync_replicas(int(values["min.insync.replicas"]))
+
+    def _configure(self, key: TopicIdPartition, log: Log, settings: dict[str, Any]) -> None:
+        log.config = self._log_config(settings)
+        if log.config.needs_preparation:
+            self._directory.converting.add(key)
+        else:
+            self._directory.converting.discard(key)
 
     def _log_config(self, settings: dict[str, Any]) -> LogConfig:
         """The settings of a log: those of its topic, and those that the broker has for all logs."""
@@ -231,9 +240,12 @@ class MetadataApplier:
 
 def log_config(topic_config: dict[str, Any]) -> LogConfig:
     """The settings of a topic that its logs act on."""
+    compacts = "compact" in topic_config["cleanup.policy"]
+    segment_ms, lag_ms = topic_config["segment.ms"], topic_config["max.compaction.lag.ms"]
     return LogConfig(
         segment_bytes=topic_config["segment.bytes"],
-        segment_ms=topic_config["segment.ms"],
+        segment_ms=min(segment_ms, lag_ms) if compacts else segment_ms,  # only closed segments are compacted
+        segment_jitter_ms=topic_config["segment.jitter.ms"],
         index_interval_bytes=topic_config["index.interval.bytes"],
         segment_index_bytes=topic_config["segment.index.bytes"],
         max_message_bytes=topic_config["max.message.bytes"],
@@ -241,5 +253,23 @@ def log_config(topic_config: dict[str, Any]) -> LogConfig:
         flush_ms=topic_config["flush.ms"],
         retention_ms=topic_config["retention.ms"],
         retention_bytes=topic_config["retention.bytes"],
+        deletes="delete" in topic_config["cleanup.policy"],
+        compacts=compacts,
+        min_cleanable_dirty_ratio=topic_config["min.cleanable.dirty.ratio"],
+        delete_retention_ms=topic_config["delete.retention.ms"],
+        min_compaction_lag_ms=topic_config["min.compaction.lag.ms"],
+        max_compaction_lag_ms=lag_ms,
+        file_delete_delay_ms=topic_config["file.delete.delay.ms"],
         message_timestamp_type=topic_config["message.timestamp.type"],
+        message_timestamp_before_max_ms=topic_config["message.timestamp.before.max.ms"],
+        message_timestamp_after_max_ms=topic_config["message.timestamp.after.max.ms"],
+        compression=_compression(topic_config),
     )
+
+
+def _compression(topic_config: dict[str, Any]) -> Compression | None:
+    name = topic_config["compression.type"]
+    if name == "producer":
+        return None
+    codec = Codec.NONE if name == "uncompressed" else Codec[name.upper()]
+    return Compression(codec, topic_config[f"compression.{name}.level"] if codec in LEVELS else None)

@@ -66,6 +66,10 @@ class BrokerMetrics:
         self.became_follower = 0
         self.truncated_below_hw = 0
         """Truncations of records that this replica had considered committed, because a later leader lacks them: see the log."""
+        self.restarted_out_of_range = 0
+        self.restarted_for_tombstones = 0
+        """Logs that were emptied to be copied again from the leader's log start: the leader had deleted the records after the log
+        end, or had removed tombstones that this replica lacked."""
         self.elected_with_missing_records = 0
         """Elections of this broker with a log that may have lost records since it was last in sync: see the log."""
         self.metadata_apply = Histogram()

@@ -8,15 +8,15 @@ Costs, because a busy broker parks every `acks=all` produce here:
 - Deadlines: operations with the same timeout expire in the order in which they were parked, so each timeout has one queue (an
   insertion-ordered dict; leaving it early costs O(1)). One timer stands for the earliest deadline of all queues. It is not moved
   when that operation completes: it fires once without an effect and is set again.
-- Conditions: operations that wait for a high watermark are ordered by the offset that they need, so a move of the high watermark
-  costs only as much as the operations that it completes (`HighWatermarkWatchers`).
+- Conditions: operations that wait for a watermark are ordered by the offset that they need, so a move of the watermark costs only
+  as much as the operations that it completes (`WatermarkWatchers`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from strandline.protocol.errors import ErrorCode
@@ -69,9 +69,11 @@ class DelayedOperation:
             queue.pop(self, None)
 
     def on_complete(self) -> None:
+        """Called once, when the condition of the operation is met. Subclasses send the response."""
         raise NotImplementedError
 
     def on_expiration(self) -> None:
+        """Called once, when the deadline passes first. Subclasses send the response for a timeout."""
         raise NotImplementedError
 
 
@@ -82,7 +84,6 @@ class Purgatory:
         self._now = now
         self._call_later = call_later
         self._queues: dict[int, dict[DelayedOperation, None]] = {}
-        """Timeout in ms -> the operations with this timeout, the next to expire first."""
         self._queues_max = _QUEUES_MAX
         self._timer: Timer | None = None
         self._timer_due = float("inf")
@@ -91,6 +92,16 @@ class Purgatory:
     def __len__(self) -> int:
         """How many operations are parked."""
         return sum(map(len, self._queues.values()))
+
+    @property
+    def queues(self) -> Mapping[int, Mapping[DelayedOperation, None]]:
+        """Timeout in ms -> the parked operations with this timeout, the next to expire first."""
+        return self._queues
+
+    @property
+    def timer_due(self) -> float:
+        """When the timer for the earliest deadline fires; infinite if no timer is set."""
+        return float("inf") if self._timer is None else self._timer_due
 
     def park(self, operation: DelayedOperation, timeout_ms: int) -> None:
         queue = self._queues.get(timeout_ms)
@@ -161,7 +172,7 @@ class Purgatory:
 
 
 class OffsetWaiter(Protocol):
-    """Waits for the high watermark of one or more partitions; `index` is the number of the partition in its request."""
+    """Waits for the high or low watermark of one or more partitions; `index` is the number of the partition in its request."""
 
     is_completed: bool
 
@@ -169,8 +180,9 @@ class OffsetWaiter(Protocol):
     def on_failed(self, index: int, error_code: int) -> None: ...
 
 
-class HighWatermarkWatchers:
-    """The operations that wait for the high watermark of one partition, the smallest required offset first.
+class WatermarkWatchers:
+    """The operations that wait for the high watermark of one partition, or for its low watermark, the smallest required offset
+    first.
 
     A waiter belongs to the leader epoch in which its records were appended. In a later epoch of the same broker, the high
     watermark may cover the same offsets with other records, because the broker may have followed and truncated in between.
@@ -189,8 +201,12 @@ class HighWatermarkWatchers:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._ended)
 
+    def operations(self) -> Iterator[OffsetWaiter]:
+        """All waiting operations, those of earlier leader epochs first. An operation may wait for several offsets."""
+        return (waiter for entries in (self._ended, self._waiting) for _, _, waiter in entries)
+
     def add(self, required_offset: int, index: int, waiter: OffsetWaiter, leader_epoch: int) -> None:
-        """Wait until the high watermark reaches `required_offset`, for records that were appended in this leader epoch."""
+        """Wait until the watermark reaches `required_offset`, for a request that was begun in this leader epoch."""
         if leader_epoch != self.leader_epoch:
             self._begin_epoch(leader_epoch)
         waiting = self._waiting
@@ -205,8 +221,8 @@ class HighWatermarkWatchers:
         self._waiting.clear()
         self.leader_epoch = leader_epoch
 
-    def reach(self, high_watermark: int, leader_epoch: int) -> int:
-        """Complete the waiters whose offset the high watermark of this leader epoch covers; returns how many.
+    def reach(self, watermark: int, leader_epoch: int) -> int:
+        """Complete the waiters whose offset the watermark of this leader epoch has reached; returns how many.
 
         Waiters of earlier epochs fail with NOT_LEADER_OR_FOLLOWER: their records may have been truncated; a retry finds out."""
         if leader_epoch != self.leader_epoch:
@@ -216,14 +232,14 @@ class HighWatermarkWatchers:
             for _, index, waiter in ended:
                 waiter.on_failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         waiting, reached = self._waiting, 0
-        while waiting and waiting[0][0] <= high_watermark:
+        while waiting and waiting[0][0] <= watermark:
             _, index, waiter = waiting.popleft()
             waiter.on_reached(index)
             reached += 1
         return reached
 
     def fail(self, error_code: int) -> None:
-        """Fail all waiters: the high watermark will not cover their records, or the ISR is too small for their guarantee."""
+        """Fail all waiters: the watermark will not reach their offsets, or the ISR is too small for their guarantee."""
         for _, index, waiter in self._take_all():
             waiter.on_failed(index, error_code)
 

@@ -14,6 +14,7 @@ from typing import Any
 from strandline.broker.action_queue import ActionQueue
 from strandline.broker.disk_work import DiskWork, RunBlocking
 from strandline.broker.fetch.fetch_session import FetchSessionCache
+from strandline.broker.log_start_saver import LogStartSaver
 from strandline.broker.metadata_applier import MetadataApplier
 from strandline.broker.partition.context import AlterPartitionSubmitter, PartitionContext
 from strandline.broker.partition.directory import PartitionDirectory
@@ -44,7 +45,7 @@ class ReplicaConfig:
 
 
 class ReplicaManager:
-    """The replicas of one broker."""
+    """Owns the replicas of one broker: it creates and removes them as the metadata says, and gives requests access to them."""
 
     def __init__(
         self,
@@ -75,6 +76,7 @@ class ReplicaManager:
             directory, fetchers, log_dir, now=now, on_log_dir_failed=on_log_dir_failed, on_leader_damaged=on_leader_damaged
         )
         self._disk_work = DiskWork(run_blocking, self.failures.on_disk_error)
+        self.log_starts = LogStartSaver(log_dir, self._disk_work)
         self._applier = MetadataApplier(
             directory,
             failures=self.failures,
@@ -90,6 +92,8 @@ class ReplicaManager:
                 registered_epoch=directory.registered_epoch,
                 is_active=directory.is_active,
                 metrics=directory.metrics,
+                save_log_starts=self.log_starts.save,
+                save_cleaner_offsets=log_dir.save_cleaner_offsets,
             ),
             observer=self._action_queue,
             doors=doors,

@@ -1,21 +1,27 @@
 """The client: `Producer`, `Consumer`, `Admin`, their records and their errors, for asyncio.
 
-admin.py, admin_types.py       the admin client            arguments.py    names and partitions, checked
 options.py, option_types.py    the options, and what they accept
 errors.py                      the tree of errors          home.py         the event loop that a client belongs to
+admin_types.py                 what the admin client returns
+arguments.py                   names and partitions, checked
 reference.py, option_docs.py   docs/client.md, and the options that `help` shows
 
-cluster/     bootstrap, connections, metadata, questions to the leaders of many partitions
+admin/       the admin client: its calls by subject (topics, partitions, configs, nodes)
+cluster/     connections, metadata and its refreshes, requests to any broker, questions to the leaders of many partitions
 producer/    the producer: accumulator and partition queues (pure), the sender and how deliveries fail
 consumer/    the consumer: partition states and fetch sessions (pure), the fetcher, records and columns
 """
 
-from strandline.client.admin import Admin
+from strandline.client.admin.admin import Admin
 from strandline.client.admin_types import (
     BrokerDescription,
+    BrokerFeatures,
     ClusterDescription,
     ConfigEntry,
+    DeletedRecords,
     ElectionResult,
+    FeatureRange,
+    FeaturesDescription,
     LogDirDescription,
     NewTopic,
     PartitionDescription,
@@ -57,6 +63,7 @@ __all__ = [
     "BatchMetadata",
     "BinaryColumn",
     "BrokerDescription",
+    "BrokerFeatures",
     "BufferFull",
     "ClientClosed",
     "ClientError",
@@ -65,9 +72,12 @@ __all__ = [
     "Consumer",
     "ConsumerRecord",
     "CorruptRecords",
+    "DeletedRecords",
     "DeliveryFailed",
     "DeliveryTimeout",
     "ElectionResult",
+    "FeatureRange",
+    "FeaturesDescription",
     "FetchedBatch",
     "HeadersColumn",
     "LogDirDescription",

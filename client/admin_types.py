@@ -39,6 +39,8 @@ class PartitionDescription:
     """Replicas on brokers that are not alive."""
     eligible_leader_replicas: tuple[int, ...]
     """Replicas outside the ISR that have all committed records (ELR, KIP-966)."""
+    last_known_elr: tuple[int, ...] = ()
+    """While the partition has no leader, the replica that led it last (KIP-966)."""
 
     @property
     def is_under_replicated(self) -> bool:
@@ -124,6 +126,33 @@ class QuorumDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class FeatureRange:
+    """The levels of a feature that a node supports."""
+
+    min_level: int
+    max_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFeatures:
+    """The features that a broker supports, by name; None if the broker did not answer."""
+
+    broker_id: int
+    supported: Mapping[str, FeatureRange] | None
+
+
+@dataclass(frozen=True, slots=True)
+class FeaturesDescription:
+    """The features of the cluster, and those that its brokers support (KIP-584)."""
+
+    levels: Mapping[str, int]
+    """The level of each feature of the cluster. "metadata.version" is the level of the metadata records."""
+    metadata_offset: int
+    """The offset of the metadata log at which the answering broker knows `levels`; -1 if it does not know them yet."""
+    brokers: list[BrokerFeatures]
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaInfo:
     """A replica on the disk of one broker."""
 
@@ -149,6 +178,18 @@ class ElectionResult:
     why there was no election."""
 
     partition: TopicPartition
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRecords:
+    """The outcome of `delete_records` for one partition. `code` NONE: no replica that is alive has a record below
+    `low_watermark`. REQUEST_TIMED_OUT: the leader may have deleted the records, but not every replica has. Otherwise `message`
+    says why nothing was deleted."""
+
+    low_watermark: int = -1
+    """The smallest log start of the replicas that are alive; -1 if `code` is not NONE."""
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None
 

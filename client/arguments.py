@@ -1,8 +1,10 @@
 """Names of topics and partitions as callers write them, checked.
 
-A str is a sequence of strs, and so is a (topic, partition) pair a sequence: `describe_topics("orders")` would ask for the
-topics o, r, d, ... Where several are wanted, a single one is refused with a sentence that shows what to write. One rule for all
-calls: a mistaken `delete_topics` must not guess.
+A str is a sequence of strs, and a (topic, partition) pair is a sequence, too: `describe_topics("orders")` would ask for the
+topics o, r, d, ... A call that takes several names or partitions therefore rejects a single one, with a message that shows what
+to write.
+
+Each function returns its argument in normal form, and raises UsageError if the argument is not what its docstring describes.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ OFFSET_MAX = 2**63 - 2
 
 
 def checked_whole(what: str, value: Any, least: int = 0, most: int = 2**31 - 1) -> int:
-    """A whole number, also one of numpy's. A float or bool is none: requests could not carry it."""
+    """A whole number from `least` to `most`, also one of numpy's, as an int. UsageError for any other value, also for a float or
+    a bool, which requests cannot carry. `what` is the argument's name in the message."""
     if not isinstance(value, bool):
         try:
             number = operator.index(value)
@@ -33,7 +36,7 @@ def checked_whole(what: str, value: Any, least: int = 0, most: int = 2**31 - 1) 
 
 
 def checked_name(name: object) -> str:
-    """A topic's name."""
+    """A topic's name. UsageError if it is not a str, is empty, or cannot be encoded in UTF-8."""
     if not isinstance(name, str) or not name:
         raise UsageError(f"a topic is named by a non-empty str, not {name!r}")
     check_encodes("the name of a topic", name)
@@ -59,12 +62,12 @@ def checked_list(what: str, items: Any) -> list[Any]:
 
 
 def checked_names(names: Iterable[str]) -> list[str]:
-    """Names of topics."""
+    """Several topics' names. UsageError for a single str, and for a name that `checked_name` rejects."""
     return [checked_name(name) for name in checked_list("topics", names)]
 
 
 def checked_partition(tp: Any) -> TopicPartition:
-    """One (topic, partition) pair."""
+    """One (topic, partition) pair. UsageError if it is not a pair of a topic's name and a whole number of at least 0."""
     is_pair = isinstance(tp, (tuple, list)) and len(tp) == 2
     if not is_pair or not isinstance(tp[0], str) or not tp[0]:
         raise UsageError(f'a partition is written TopicPartition("orders", 0) or ("orders", 0), not {tp!r}')
@@ -72,17 +75,25 @@ def checked_partition(tp: Any) -> TopicPartition:
 
 
 def checked_partitions(tps: Iterable[Any]) -> list[TopicPartition]:
-    """An iterable of (topic, partition) pairs."""
+    """Several (topic, partition) pairs. UsageError for a single pair, and for one that `checked_partition` rejects."""
     if isinstance(tps, tuple) and len(tps) == 2 and isinstance(tps[0], str):
         raise UsageError(f"partitions must be a list, not a single pair: write [{tuple(tps)!r}]")
     return [checked_partition(tp) for tp in checked_list("partitions", tps)]
 
 
 def checked_by_partition(wanted: Any) -> dict[TopicPartition, Any]:
-    """A mapping of (topic, partition) pairs to timestamps (milliseconds since 1970, -1 or -2)."""
+    """A mapping of (topic, partition) pairs to timestamps: milliseconds since 1970, -1 (the latest offset) or -2 (the earliest).
+    UsageError for another type, for a pair that `checked_partition` rejects, and for another timestamp."""
     if not isinstance(wanted, Mapping):
         raise UsageError(f'offsets by time are asked for by a mapping such as {{("orders", 0): time_ms}}, not {wanted!r}')
     return {
         checked_partition(tp): checked_whole("a timestamp (ms since 1970)", value, -2, TIMESTAMP_MAX)
         for tp, value in wanted.items()
     }
+
+
+def checked_offsets(before: Any) -> dict[TopicPartition, int]:
+    """A mapping of (topic, partition) pairs to offsets, or to -1 for the end."""
+    if not isinstance(before, Mapping):
+        raise UsageError(f'offsets are given by a mapping such as {{("orders", 0): 42}}, not {before!r}')
+    return {checked_partition(tp): checked_whole("an offset", value, -1, OFFSET_MAX) for tp, value in before.items()}

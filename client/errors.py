@@ -136,7 +136,10 @@ class RequestTimeout(ClientError):
 
 
 class DeliveryFailed(ClientError):
-    """The record was rejected, and is not sent again."""
+    """The record was rejected, and is not sent again. `is_invalid_record`: True if this record breaks a rule of its topic; False
+    if it is valid and was rejected because other records of its batch are not; None if the error is not one of single records."""
+
+    is_invalid_record: bool | None = None
 
 
 class DeliveryTimeout(DeliveryFailed):

@@ -16,7 +16,7 @@ from strandline.protocol.errors import UsageError
 class Home:
     """The event loop that runs when this is constructed. `client` names the client in errors: "producer".
 
-    `between_runs`: plain calls of this client may also come from the thread of the loop while the loop stands still, between two
+    `between_runs`: plain calls of this client may also come from the thread of the loop while the loop does not run, between two
     `run_until_complete`. Nothing else runs then. A producer does not allow it, because a plain call of it starts work."""
 
     def __init__(self, client: str, *, between_runs: bool = False) -> None:

@@ -24,10 +24,12 @@ class OptionType:
     text: str
 
     def check(self, value: Any) -> Any:
+        """The normal form of a value that a program writes. ValueError if the type does not accept it."""
         raise NotImplementedError
 
     def parse(self, text: str) -> Any:
-        """By default, the text is checked like a value that a program writes."""
+        """The normal form of a value that stands as text in a properties file. ValueError if the type does not accept it. By
+        default the type accepts the same texts as from a program."""
         return self.check(text)
 
 
@@ -102,6 +104,7 @@ class Flag(OptionType):
         return value
 
     def parse(self, text: str) -> bool:
+        """ValueError for any other text."""
         known = {"true": True, "false": False}
         if text.lower() not in known:
             raise ValueError
@@ -191,11 +194,12 @@ class Nothing(OptionType):
 
 
 class Addresses(OptionType):
-    """ "host:port,host:port", or a sequence of "host:port"."""
+    """The addresses of bootstrap servers: a str "host:port,host:port", or a sequence of strs "host:port"."""
 
     text = '"host:port,host:port", or a list of "host:port"'
 
     def check(self, value: Any) -> str | Sequence[str]:
+        """The value as it was given. UsageError if it names no address, or one is not host:port; ValueError for another type."""
         parse_bootstrap(value)
         checked: str | Sequence[str] = value
         return checked
@@ -216,7 +220,9 @@ class OrNone(OptionType):
 
 
 def parse_bootstrap(servers: str | Sequence[str]) -> list[Address]:
-    """ "host:port,host:port", or a list of "host:port"."""
+    """The addresses in a str "host:port,host:port" or in a sequence of strs "host:port", each once, in the order given.
+
+    ValueError if `servers` is neither; UsageError if it names no address, or one of them is not host:port."""
     if not isinstance(servers, str) and (not isinstance(servers, Iterable) or isinstance(servers, (bytes, Mapping))):
         raise ValueError
     parts = servers.split(",") if isinstance(servers, str) else list(servers)

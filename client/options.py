@@ -32,6 +32,7 @@ from strandline.client.option_types import (
 )
 from strandline.protocol.errors import UsageError
 from strandline.protocol.producer_names import NAME_LENGTH_MAX, NOTE_BYTES_MAX, WORK_EPOCH_MAX
+from strandline.protocol.records.compression import LEVELS, Codec, Compression
 
 Serializer = Callable[[Any], bytes | None]
 Deserializer = Callable[[bytes], Any]
@@ -161,6 +162,18 @@ class ProducerOptions(ClientOptions):
     )
     linger_ms: float = option(0, Number(0), "How long a batch that is not full waits for more records.", "ms")
     batch_size: int = option(16_384, _POSITIVE, "A batch is closed when the next record would make it larger than this.", "bytes")
+    compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] | None = option(
+        None,
+        OrNone(Choice("none", "gzip", "snappy", "lz4", "zstd")),
+        "The codec of the batches. Brokers store and send them as they are, and consumers decompress them. A batch is compressed "
+        "when it is sent, so `batch_size` counts its records before that; use larger batches than without a codec.",
+    )
+    compression_level: int | None = option(
+        None,
+        OrNone(Whole(-131_072, 22)),
+        "How hard the codec tries: gzip from 1 to 9, lz4 from 1 to 17, zstd from -131072 to 22. None: the codec's default. "
+        "Snappy has no levels.",
+    )
     buffer_memory: int = option(
         33_554_432,
         Whole(1, INT64_MAX),
@@ -219,17 +232,36 @@ class ProducerOptions(ClientOptions):
         self._check_order("linger_ms", "delivery_timeout_ms")
         self._check_order("batch_size", "buffer_memory")
         self._check_order("batch_size", "max_request_size")
+        self._check_level()
         if self.producer_name is None and (self.producer_work_epoch or self.producer_note is not None):
             raise UsageError("producer_work_epoch and producer_note need a producer_name")
         if self.producer_name is not None and not self.idempotent:
             raise UsageError('producer_name needs idempotence, and with it acks="all"')
 
+    def _check_level(self) -> None:
+        level, name = self.compression_level, self.compression_type or "none"
+        if level is None:
+            return
+        lowest, highest, _ = LEVELS.get(Codec[name.upper()], (0, 0, 0))
+        if not lowest < highest:
+            raise UsageError(f"compression_level needs a codec with levels (gzip, lz4 or zstd), not {name}")
+        if not lowest <= level <= highest:
+            raise UsageError(f"compression_level of {name} must be from {lowest} to {highest}, not {level}")
+
+    @property
+    def compression(self) -> Compression | None:
+        """How batches are compressed; None: not at all."""
+        codec = Codec[(self.compression_type or "none").upper()]
+        return Compression(codec, self.compression_level) if codec else None
+
     @property
     def required_acks(self) -> int:
+        """`acks` as produce requests have it: -1 for "all"."""
         return -1 if self.acks == "all" else int(self.acks)
 
     @property
     def idempotent(self) -> bool:
+        """Whether the producer is idempotent (KIP-98). By default it is with `acks="all"` (KIP-679)."""
         return self.required_acks == -1 if self.enable_idempotence is None else self.enable_idempotence
 
 
@@ -312,10 +344,14 @@ class ClientKeywords(TypedDict, total=False):
 
 
 class ProducerKeywords(ClientKeywords, total=False):
+    """The keyword arguments of `Producer`, for type checkers."""
+
     acks: int | Literal["all"]
     enable_idempotence: bool | None
     linger_ms: float
     batch_size: int
+    compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] | None
+    compression_level: int | None
     buffer_memory: int
     max_request_size: int
     max_in_flight_requests_per_connection: int
@@ -328,6 +364,8 @@ class ProducerKeywords(ClientKeywords, total=False):
 
 
 class ConsumerKeywords(ClientKeywords, total=False):
+    """The keyword arguments of `Consumer`, for type checkers."""
+
     group_id: str | None
     auto_offset_reset: Literal["latest", "earliest", "error", "none"]
     fetch_max_wait_ms: int
@@ -355,7 +393,8 @@ AnyOptions = TypeVar("AnyOptions", bound=ClientOptions)
 
 def parse_options(kind: type[AnyOptions], keywords: Mapping[str, Any]) -> AnyOptions:
     """The checked options from keyword arguments, and from the mapping `config` among them, with names in Kafka's dotted form. If
-    an option is in both, the keyword argument counts."""
+    an option is in both, the keyword argument counts. TypeError for the name of an unknown option; UsageError for a value that
+    the option does not accept, and if `config` is no mapping."""
     rows = {row.name: row for row in table_of(kind)}
     config = keywords.get("config")
     if config is not None and not isinstance(config, Mapping):

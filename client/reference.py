@@ -80,8 +80,8 @@ _TO_DO: Mapping[str, str] = {
     "UnknownTopic": 'Create the topic (brokers do not create topics on their own), or set `on_missing_topic="wait"`.',
     "RequestFailed": "Look at `e.code` ([docs/protocol.md](protocol.md) lists the codes). Call again if `e.retriable`.",
     "RequestTimeout": "Call again, or with a longer `timeout_ms`. A change that was sent may have been made: look before repeating it.",
-    "DeliveryFailed": "Look at `e.code` and the message, correct the cause, and send the record again. The producer continues with "
-    "other records.",
+    "DeliveryFailed": "Look at `e.code` and the message, correct the cause, and send the record again. If `e.is_invalid_record` is "
+    "False, send it again as it is. The producer continues with other records.",
     "DeliveryTimeout": "Find out whether the record is in the log before you send it again, or it may be there twice; a named producer "
     "can ask (`written`). Or raise `delivery_timeout_ms`.",
     "ProducerFenced": "Stop: the newer producer writes the remaining rows.",
@@ -105,7 +105,7 @@ says otherwise.
 | class names | `AIOKafkaProducer`, `AIOKafkaConsumer`, `AIOKafkaAdminClient` | `Producer`, `Consumer`, `Admin` |
 | consumer groups | `group_id`, `commit`, `committed`, rebalance listeners | not yet; each consumer reads all partitions, or those it assigns |
 | transactions | `transactional_id`, `begin_transaction` | not yet; a named producer writes each row once (`producer_name`, `written`) |
-| compression | `compression_type` | not yet |
+| compression | `compression_type` | `compression_type` and `compression_level` |
 | TLS and SASL | `security_protocol`, `ssl_context`, `sasl_*` | not yet |
 | `api_version`, `connections_max_idle_ms`, `client_rack`, `consumer_timeout_ms`, `exclude_internal_topics` | options | not accepted |
 | `subscription`, `topics`, `last_stable_offset`, `last_poll_timestamp`, `seek_to_committed` | calls of the consumer | missing |
@@ -163,9 +163,19 @@ def _client(kind: type[Any], options: type[ClientOptions]) -> Iterator[str]:
         yield from options_table(own)
     else:
         yield "It has the options of every client and no others.\n"
-    for name, member in vars(kind).items():
-        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
-            yield f"\n### {kind.__name__}.{name}\n\n{_call(name, member)}"
+    for name, member in calls_of(kind).items():
+        yield f"\n### {kind.__name__}.{name}\n\n{_call(name, member)}"
+
+
+def calls_of(kind: type[Any]) -> dict[str, Any]:
+    """By name, the public methods and properties of a client: its own, then those of the classes that it derives from."""
+    members = {name: member for base in reversed(kind.__mro__) for name, member in vars(base).items()}
+    order = dict.fromkeys(name for base in kind.__mro__ for name in vars(base))
+    return {
+        name: members[name]
+        for name in order
+        if not name.startswith("_") and (inspect.isfunction(members[name]) or isinstance(members[name], property))
+    }
 
 
 def _call(name: str, member: Any) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 
 class BrokerSession:
+    """The session of one process of a broker. Its heartbeats renew it."""
+
     __slots__ = ("broker_epoch", "broker_id", "deadline", "metadata_offset", "shutdown_offset")
 
     def __init__(self, broker_id: int, broker_epoch: int) -> None:
@@ -37,6 +39,7 @@ class BrokerSessions:
         return session if session is not None and session.broker_epoch == broker_epoch else None
 
     def is_live(self, broker_id: int, broker_epoch: int, now: float) -> bool:
+        """Whether this broker epoch has a session that has not ended."""
         session = self.get(broker_id, broker_epoch)
         return session is not None and session.deadline > now
 
@@ -63,6 +66,7 @@ class BrokerSessions:
             self.touch(broker_id, broker_epoch, now)
 
     def next_deadline(self) -> float | None:
+        """When the first session ends; None if there is no session."""
         first = next(iter(self._sessions.values()), None)
         return None if first is None else first.deadline
 

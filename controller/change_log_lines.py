@@ -25,6 +25,11 @@ ROWS_MAX = 1000
 
 def log_changes(delta: MetadataDelta, cause: str = "") -> None:
     """Log one batch. `cause` is why the decision was made, as one word of docs/logs.md."""
+    level, previous = delta.image.feature_level, delta.before.feature_level
+    if level != previous:
+        logger.info(
+            "metadata.level_raised", feature_level=level, previous_feature_level=previous, metadata_offset=delta.image.offset
+        )
     for broker_id in delta.changed_brokers:
         broker = delta.image.brokers.get(broker_id)
         if broker is not None:
@@ -36,6 +41,14 @@ def log_changes(delta: MetadataDelta, cause: str = "") -> None:
                 in_controlled_shutdown=broker.in_controlled_shutdown,
                 metadata_offset=delta.image.offset,
                 partitions=len(delta.changed_partitions),
+            )
+        elif broker_id in delta.before.brokers:
+            before = delta.before.brokers[broker_id]
+            logger.info(
+                "broker.unregistered",
+                broker_id=broker_id,
+                broker_epoch=before.broker_epoch,
+                metadata_offset=delta.image.offset,
             )
     for topic in delta.removed_topics:
         logger.info("topic.removed", topic=topic.name, topic_id=topic.topic_id.hex(), partitions=len(topic.partitions))

@@ -1,4 +1,4 @@
-"""The brokers of the cluster: registration, heartbeats, fencing, controlled shutdown.
+"""The brokers of the cluster: registration and its end, heartbeats, fencing, controlled shutdown.
 
 A broker's states, and the heartbeat that changes them. "Caught up" means that the broker has applied its own registration
 record. "Moved" means that it leads no partition, and has applied the records that moved its leaders away.
@@ -18,14 +18,23 @@ from __future__ import annotations
 
 from enum import Enum
 
+import msgspec
+
 from strandline.controller.broker_sessions import BrokerSession, BrokerSessions
 from strandline.controller.decision import Decision
+from strandline.controller.metadata.features import UnsupportedLevel, levels_of
 from strandline.controller.metadata.image import BrokerRegistration, MetadataImage
-from strandline.controller.metadata.records import AnyRecord, BrokerRegistrationChangeRecord, RegisterBrokerRecord
+from strandline.controller.metadata.records import (
+    AnyRecord,
+    BrokerRegistrationChangeRecord,
+    RegisterBrokerRecord,
+    UnregisterBrokerRecord,
+)
 from strandline.controller.partition_index import PartitionIndex
 from strandline.controller.replica_placer import UsableBroker
 from strandline.controller.replication_control import check_broker_epoch, elect_leaderless, remove_from_isrs
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.admin import UnregisterBrokerRequest, UnregisterBrokerResponse
 from strandline.protocol.messages.cluster import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -35,9 +44,13 @@ from strandline.protocol.messages.cluster import (
 from strandline.protocol.messages.common import ZERO_UUID
 
 FENCE, UNFENCE = 1, -1
+TOPICS_NAMED_MAX = 10
+"""The most topics that one error message names."""
 
 
 class BrokerControlState(Enum):
+    """The state of a broker as the active controller sees it; see the table at the top."""
+
     FENCED = "fenced"
     UNFENCED = "unfenced"
     CONTROLLED_SHUTDOWN = "controlled shutdown"
@@ -66,27 +79,36 @@ def register_broker(
     next_offset: int,
     now: float,
 ) -> Decision[BrokerRegistrationResponse]:
-    """`next_offset` is the offset of the first record of this decision. Raises BrokerError INCONSISTENT_CLUSTER_ID,
-    DUPLICATE_BROKER_REGISTRATION while the session of another process lasts, and INVALID_REQUEST."""
-    _check_registration(image, sessions, request, cluster_id, now)
+    """Register a process as a broker (KIP-631). It starts fenced, with a new broker epoch; the old process of this broker leaves
+    all ISRs. If the same process registers again, its epoch and state stay.
+
+    `next_offset` is the offset of the first record of this decision. Raises BrokerError INCONSISTENT_CLUSTER_ID,
+    UNSUPPORTED_VERSION if the broker does not support the level of the metadata, DUPLICATE_BROKER_REGISTRATION while the session
+    of another process lasts, and INVALID_REQUEST."""
+    check_registration(image, sessions, request, cluster_id, now)
     existing = image.brokers.get(request.broker_id)
     if existing is not None and existing.incarnation_id == request.incarnation_id:
-        return _register_again(existing, sessions, request, now)
+        return register_again(existing, sessions, request, now, image.feature_level)
     records = remove_from_isrs(image, index, request.broker_id)
     broker_epoch = next_offset + len(records)
-    records.append(_registration_record(request, broker_epoch, fenced=True, in_controlled_shutdown=False))
+    records.append(_registration_record(request, broker_epoch, image.feature_level))
     sessions.touch(request.broker_id, broker_epoch, now)
     return Decision(BrokerRegistrationResponse(0, broker_epoch), records, may_split=True, cause="broker_registered")
 
 
-def _check_registration(
+def check_registration(
     image: MetadataImage, sessions: BrokerSessions, request: BrokerRegistrationRequest, cluster_id: str, now: float
 ) -> None:
+    """Raises INCONSISTENT_CLUSTER_ID, UNSUPPORTED_VERSION, INVALID_REQUEST, or DUPLICATE_BROKER_REGISTRATION while another
+    process has the id."""
     if request.cluster_id != cluster_id:
         raise BrokerError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
             f"broker {request.broker_id} belongs to cluster {request.cluster_id!r}, this is cluster {cluster_id!r}",
         )
+    supported = levels_of(request.features)
+    if not supported.include(image.feature_level):
+        raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, str(UnsupportedLevel(image.feature_level, supported)))
     if request.broker_id < 0:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"{request.broker_id} is not a broker id")
     if request.incarnation_id == ZERO_UUID:
@@ -106,31 +128,71 @@ def _check_registration(
         )
 
 
-def _register_again(
-    existing: BrokerRegistration, sessions: BrokerSessions, request: BrokerRegistrationRequest, now: float
+def register_again(
+    existing: BrokerRegistration, sessions: BrokerSessions, request: BrokerRegistrationRequest, now: float, level: int
 ) -> Decision[BrokerRegistrationResponse]:
     """The same process registers again, because the first response was lost or its address changed: epoch and state stay."""
     sessions.touch(existing.broker_id, existing.broker_epoch, now)
-    record = _registration_record(
-        request, existing.broker_epoch, fenced=existing.fenced, in_controlled_shutdown=existing.in_controlled_shutdown
+    record = msgspec.structs.replace(
+        _registration_record(request, existing.broker_epoch, level),
+        fenced=existing.fenced,
+        in_controlled_shutdown=existing.in_controlled_shutdown,
     )
-    unchanged = (existing.listeners, existing.rack, existing.log_dirs) == (record.listeners, record.rack, record.log_dirs)
+    unchanged = RegisterBrokerRecord(**msgspec.structs.asdict(existing)) == record
     return Decision(BrokerRegistrationResponse(0, existing.broker_epoch), [] if unchanged else [record])
 
 
-def _registration_record(
-    request: BrokerRegistrationRequest, broker_epoch: int, *, fenced: bool, in_controlled_shutdown: bool
-) -> RegisterBrokerRecord:
+def _registration_record(request: BrokerRegistrationRequest, broker_epoch: int, level: int) -> RegisterBrokerRecord:
+    """The record of a registration that starts fenced, in the format of this level."""
     return RegisterBrokerRecord(
         request.broker_id,
         broker_epoch,
         request.incarnation_id,
         tuple(request.listeners),
         request.rack,
-        fenced,
-        in_controlled_shutdown,
-        tuple(request.log_dirs),
+        log_dirs=tuple(request.log_dirs),
+        features=tuple(request.features) if level else (),
     )
+
+
+# -- unregistration ---------------------------------------------------------------------------------------------------
+
+
+def unregister_broker(
+    image: MetadataImage, index: PartitionIndex, sessions: BrokerSessions, request: UnregisterBrokerRequest, *, now: float
+) -> Decision[UnregisterBrokerResponse]:
+    """Remove the registration of a broker that has stopped for good (UnregisterBroker, KIP-631). If a process of it starts again,
+    it registers anew.
+
+    The response has the error BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST while the broker is alive or hosts replicas. Kafka
+    accepts both, although a live broker registers again at once, and replicas are left without a broker that could host them."""
+    broker = image.brokers.get(request.broker_id)
+    if broker is None:
+        text = f"broker {request.broker_id} is not registered"
+        return Decision(UnregisterBrokerResponse(ErrorCode.BROKER_ID_NOT_REGISTERED, text))
+    problem = _is_needed(image, index, sessions, broker, now)
+    if problem is not None:
+        return Decision(UnregisterBrokerResponse(ErrorCode.INVALID_REQUEST, f"broker {broker.broker_id} {problem}"))
+    return Decision(UnregisterBrokerResponse(0), [UnregisterBrokerRecord(broker.broker_id, broker.broker_epoch)])
+
+
+def _is_needed(
+    image: MetadataImage, index: PartitionIndex, sessions: BrokerSessions, broker: BrokerRegistration, now: float
+) -> str | None:
+    """Why the broker cannot be unregistered, as the end of a sentence; None if it can."""
+    if not broker.fenced or sessions.is_live(broker.broker_id, broker.broker_epoch, now):
+        return "is alive: stop it first, and retry when its session has ended"
+    if not index.hosted_by(broker.broker_id):
+        return None
+    hosted: dict[str, int] = {}
+    for topic in image.topics_by_id.values():
+        count = sum(broker.broker_id in partition.replicas for partition in topic.partitions.values())
+        if count:
+            hosted[topic.name] = count
+    named = [f"{name} ({count})" for name, count in sorted(hosted.items())]
+    more = f" and {len(named) - TOPICS_NAMED_MAX} more topics" if len(named) > TOPICS_NAMED_MAX else ""
+    of_topics = ", ".join(named[:TOPICS_NAMED_MAX]) + more
+    return f"hosts {sum(hosted.values())} replicas, of {of_topics}: delete the topics or move the replicas first"
 
 
 # -- heartbeats -------------------------------------------------------------------------------------------------------
@@ -145,6 +207,11 @@ def heartbeat(
     committed_offset: int,
     now: float,
 ) -> Decision[BrokerHeartbeatResponse]:
+    """Renew the broker's session, and change the broker's state if its heartbeat asks for that (KIP-631; the states are at the
+    top).
+
+    `committed_offset`: a broker may stop only after the records that move its leaders away are committed and applied. Raises
+    BrokerError STALE_BROKER_EPOCH for a process that is not the registered one."""
     check_broker_epoch(image, request.broker_id, request.broker_epoch)
     broker = image.brokers[request.broker_id]
     session = sessions.touch(broker.broker_id, broker.broker_epoch, now)
@@ -159,7 +226,7 @@ def heartbeat(
     )
     decision = Decision(reply)
     if next_ is not current:
-        decision.records, decision.may_split = _transition(image, index, broker, next_), True
+        decision.records, decision.may_split = transition(image, index, broker, next_), True
         decision.cause = _CAUSES[next_]
     if next_ is BrokerControlState.SHUTDOWN_NOW:
         # The broker stops now: a new process of it need not wait for the session to end.
@@ -182,6 +249,7 @@ def _remember_shutdown_offset(decision: Decision[BrokerHeartbeatResponse], sessi
 
 
 def current_state(broker: BrokerRegistration) -> BrokerControlState:
+    """The state in the broker's registration. SHUTDOWN_NOW is none of them: it is only a next state."""
     if broker.fenced:
         return BrokerControlState.FENCED
     return BrokerControlState.CONTROLLED_SHUTDOWN if broker.in_controlled_shutdown else BrokerControlState.UNFENCED
@@ -213,7 +281,7 @@ def _next_of_fenced(broker: BrokerRegistration, request: BrokerHeartbeatRequest,
     return BrokerControlState.UNFENCED
 
 
-def _transition(
+def transition(
     image: MetadataImage, index: PartitionIndex, broker: BrokerRegistration, next_: BrokerControlState
 ) -> list[AnyRecord]:
     """The records of the transition, in an order that is safe if a fail-over keeps only the first of them.
@@ -235,7 +303,8 @@ def _transition(
 
 
 def fence_broker(image: MetadataImage, index: PartitionIndex, broker: BrokerRegistration) -> list[AnyRecord]:
-    """The partitions change first, then the broker is fenced: so no record of the batch leaves a fenced broker as a leader."""
+    """The records that fence a broker; none if it is fenced already. The partitions change first, then the broker is fenced: so
+    no record of the batch leaves a fenced broker as a leader."""
     if broker.fenced:
         return []
     moves = remove_from_isrs(image, index, broker.broker_id)

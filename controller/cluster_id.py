@@ -46,6 +46,7 @@ class Agreement:
         """The last answer of each voter to this process. Answers to an earlier process are not kept."""
 
     def on_answer(self, voter_id: int, cluster_id: str | None) -> None:
+        """Take the id of another voter. Raises UsageError if two voters belong to different clusters."""
         if voter_id in self._others:
             self.answers[voter_id] = cluster_id
             refuse_two_clusters(self.answers)
@@ -59,6 +60,8 @@ class Agreement:
 
     @property
     def may_create(self) -> bool:
+        """Whether this voter may create the id: it has the lowest node id, and every other voter has answered that it has
+        none."""
         return all(self.node_id < other and other in self.answers and self.answers[other] is None for other in self._others)
 
     @property
@@ -67,6 +70,8 @@ class Agreement:
 
 
 class Agreed(NamedTuple):
+    """The id on which the voters have agreed."""
+
     cluster_id: str
     from_node_id: int | None
     """The voter that had it already; None if this process has created it, and no other voter has it yet."""

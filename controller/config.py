@@ -100,6 +100,30 @@ KEYS: tuple[ConfigKey, ...] = (
         "a producer name that was not used for this time is removed, and with it what is known of its earlier attempts",
         min=1,
     ),
+    ConfigKey(
+        "auto.leader.rebalance.enable",
+        "boolean",
+        True,
+        "",
+        "whether leaders return by themselves to their preferred replicas, after these have returned",
+    ),
+    ConfigKey(
+        "leader.imbalance.check.interval.seconds",
+        "long",
+        10,
+        "s",
+        "leaders return to a broker when it has been back in the ISRs of all its partitions for this time",
+        min=1,
+    ),
+    ConfigKey(
+        "leader.imbalance.per.broker.percentage",
+        "int",
+        0,
+        "",
+        "leaders return to a broker only if it does not lead more than this share of the partitions that prefer it, in per cent",
+        min=0,
+        max=100,
+    ),
     ConfigKey("num.partitions", "int", 1, "", "partitions of a topic that is created without a number of partitions", min=1),
     ConfigKey(
         "default.replication.factor",
@@ -138,6 +162,9 @@ class ControllerConfig:
     broker_session_timeout_ms: int
     broker_connection_loss_grace_ms: int
     producer_name_expiration_ms: int
+    auto_leader_rebalance_enable: bool
+    leader_imbalance_check_interval_s: int
+    leader_imbalance_per_broker_percentage: int
     num_partitions: int
     default_replication_factor: int
     max_connections: int
@@ -170,6 +197,9 @@ class ControllerConfig:
             broker_session_timeout_ms=values["broker.session.timeout.ms"],
             broker_connection_loss_grace_ms=values["broker.connection.loss.grace.ms"],
             producer_name_expiration_ms=values["producer.name.expiration.ms"],
+            auto_leader_rebalance_enable=values["auto.leader.rebalance.enable"],
+            leader_imbalance_check_interval_s=values["leader.imbalance.check.interval.seconds"],
+            leader_imbalance_per_broker_percentage=values["leader.imbalance.per.broker.percentage"],
             num_partitions=values["num.partitions"],
             default_replication_factor=values["default.replication.factor"],
             max_connections=values["max.connections"],

@@ -11,7 +11,15 @@ from collections.abc import Mapping
 
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.config_describe import describe_broker, describe_resources, describe_topic
-from strandline.controller.metadata.config_keys import DYNAMIC_BROKER_CONFIGS, TOPIC_CONFIGS, ConfigKey, unknown_key
+from strandline.controller.metadata.config_keys import (
+    DYNAMIC_BROKER_CONFIGS,
+    TOPIC_CONFIGS,
+    ConfigKey,
+    as_topic_values,
+    check_topic_values,
+    parse,
+    unknown_key,
+)
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import AnyRecord, ConfigRecord
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
@@ -67,16 +75,37 @@ def incremental_alter_configs(
 def _alter_resource(image: MetadataImage, resource: AlterConfigsResource) -> list[AnyRecord]:
     keys = _keys_of_resource(image, resource.resource_type, resource.resource_name)
     now_set = image.config(resource.resource_type, resource.resource_name)
+    wanted: dict[str, str | None] = {}
     records: list[AnyRecord] = []
     seen: dict[str, None] = {}
     for config in resource.configs:
         if config.name in seen:
             raise BrokerError(ErrorCode.INVALID_CONFIG, f"config {config.name} is given twice")
         seen[config.name] = None
-        value = _requested_value(keys, config)
+        value = wanted[config.name] = _requested_value(keys, config)
         if value != now_set.get(config.name):
             records.append(ConfigRecord(resource.resource_type, resource.resource_name, config.name, value))
+    _check_together(image, resource, wanted)
     return records
+
+
+def _check_together(image: MetadataImage, resource: AlterConfigsResource, wanted: Mapping[str, str | None]) -> None:
+    """Refuse values that contradict other values of the same resource. For a broker, these are the defaults of its topics."""
+    values = {**image.config(resource.resource_type, resource.resource_name), **wanted}
+    given = {name: value for name, value in values.items() if value is not None}
+    if resource.resource_type == RESOURCE_BROKER:
+        check_topic_configs(image, as_topic_values(given))
+    else:
+        check_topic_configs(image, given)
+
+
+def check_topic_configs(image: MetadataImage, configs: Mapping[str, str]) -> None:
+    """Check the values of a topic together with the defaults of the cluster. BrokerError INVALID_CONFIG."""
+    defaults = image.config(RESOURCE_BROKER, "")
+    try:
+        check_topic_values(parse(TOPIC_CONFIGS, {**as_topic_values(defaults), **configs}))
+    except UsageError as e:
+        raise BrokerError(ErrorCode.INVALID_CONFIG, str(e)) from None
 
 
 def _requested_value(keys: Mapping[str, ConfigKey], config: AlterableConfig) -> str | None:

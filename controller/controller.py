@@ -21,12 +21,15 @@ from strandline.controller.broker_sessions import BrokerSessions
 from strandline.controller.change_log_lines import log_changes
 from strandline.controller.cluster_control import fence_broker
 from strandline.controller.decision import Decision
+from strandline.controller.metadata.features import SUPPORTED, Levels, decode_records
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.records import AnyRecord, decode_record, encode_record
+from strandline.controller.metadata.records import AnyRecord, FeatureLevelRecord, encode_record
 from strandline.controller.metrics import ControllerMetrics
 from strandline.controller.partition_index import PartitionIndex
+from strandline.controller.raft.listener import QuorumWriter
 from strandline.controller.replication_control import elect_leaderless
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError
+from strandline.protocol.feature_names import METADATA_VERSION
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import SnapshotId
 
@@ -38,26 +41,30 @@ BATCH_BYTES = 1024 * 1024
 """The size of a batch of a decision that may be split; far below the quorum's limit (`batch_bytes_max`)."""
 
 
-class QuorumWriter(Protocol):
-    """The part of the quorum (`controller/raft`) that the controller needs."""
+class ActivityTimer(Protocol):
+    """A part of the shell whose timer runs while this controller is active."""
 
-    @property
-    def log_end_offset(self) -> int: ...
+    def on_active(self) -> None:
+        """This controller has become active."""
 
-    def append(self, records: Sequence[bytes], epoch: int) -> int:
-        """Append one atomic batch and return its last offset. Raises BrokerError NOT_CONTROLLER if this node does not lead
-        `epoch`."""
-        ...
+    def on_inactive(self) -> None:
+        """This controller is no longer active, or its process stops."""
 
 
 class ActiveState:
     """State that only an active controller has, beside the image. It is dropped when the controller resigns."""
 
-    def __init__(self, epoch: int, image: MetadataImage, session_timeout_s: float) -> None:
+    def __init__(self, epoch: int, writer: QuorumWriter, image: MetadataImage, session_timeout_s: float) -> None:
         self.epoch = epoch
+        self.writer = writer
         self.index = PartitionIndex(image)
         """The index of `Controller.image`, always up to date."""
         self.sessions = BrokerSessions(session_timeout_s)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the first record of the next decision."""
+        return self.writer.log_end_offset
 
 
 class _Waiting(NamedTuple):
@@ -68,13 +75,13 @@ class _Waiting(NamedTuple):
 
 
 class Controller:
-    """Decides by `submit`. Decisions read `image`, `active` and `next_offset`, and change none of them."""
+    """Decides by `submit`. Decisions read `image` and `active`, and change none of them."""
 
-    def __init__(self, *, node_id: int, session_timeout_ms: int, now: Callable[[], float]) -> None:
+    def __init__(self, *, node_id: int, session_timeout_ms: int, now: Callable[[], float], levels: Levels = SUPPORTED) -> None:
+        """`levels`: the levels of the metadata that this controller supports."""
         self.node_id = node_id
         self.now = now
-        self.quorum: QuorumWriter | None = None
-        """Set once, before the quorum starts, because each of the two needs the other."""
+        self.levels = levels
         self.image = MetadataImage.EMPTY
         """The newest image. On the active controller it may be ahead of `committed`."""
         self.committed = MetadataImage.EMPTY
@@ -83,10 +90,8 @@ class Controller:
         self.active: ActiveState | None = None
         self.leader_id: int | None = None
         self.metrics = ControllerMetrics()
-        self.on_active: Callable[[], None] | None = None
-        """Called when this controller has become active: the shell starts its timers."""
-        self.on_inactive: Callable[[], None] | None = None
-        """Called when it has resigned: the shell stops its timers."""
+        self.timers: list[ActivityTimer] = []
+        """Started, in this order, when this controller has become active, and stopped when it has resigned."""
         self._session_timeout_s = session_timeout_ms / 1000
         self._uncommitted: deque[MetadataImage] = deque()
         """The images after each own append that is not committed yet, in order."""
@@ -94,12 +99,6 @@ class Controller:
         """In order of their offsets."""
 
     # -- writing ------------------------------------------------------------------------------------------------------
-
-    @property
-    def next_offset(self) -> int:
-        """The offset of the first record of the next decision."""
-        assert self.quorum is not None
-        return self.quorum.log_end_offset
 
     def submit(self, decide: Callable[[ActiveState], Decision[R]], on_reply: Callable[[R | BrokerError], None]) -> None:
         """Decide now. `on_reply` is called exactly once, at once or later, with the reply or the error."""
@@ -116,16 +115,18 @@ class Controller:
             self._waiting.append(_Waiting(offset, on_reply, decision.reply))
 
     def require_active(self) -> ActiveState:
+        """The state of the active controller. Raises BrokerError NOT_CONTROLLER, with the active node if it is known."""
         if self.active is None:
             raise self.not_controller()
         return self.active
 
     def not_controller(self) -> BrokerError:
+        """The error for requests that only the active controller may answer."""
         leader = "the active one is unknown" if self.leader_id in (None, -1, self.node_id) else f"node {self.leader_id} is"
         return BrokerError(ErrorCode.NOT_CONTROLLER, f"node {self.node_id} is not the active controller; {leader}")
 
     def _write(self, active: ActiveState, decision: Decision[Any]) -> int:
-        encoded = [encode_record(record) for record in decision.records]
+        encoded = _encode(decision.records, self.image.feature_level)
         start = last_offset = 0
         for end in _ends_of_batches(encoded) if decision.may_split else (len(encoded),):
             last_offset = self._write_batch(active, decision.records[start:end], encoded[start:end], decision.cause)
@@ -135,18 +136,17 @@ class Controller:
         return last_offset
 
     def _write_batch(self, active: ActiveState, records: Sequence[AnyRecord], encoded: Sequence[bytes], cause: str) -> int:
-        assert self.quorum is not None
-        last_offset = self.next_offset + len(records) - 1
+        last_offset = active.next_offset + len(records) - 1
         # Applied before the append: a record that contradicts the image must never reach the log.
         delta = self.image.apply(records, last_offset, active.epoch)
-        appended = self.quorum.append(encoded, active.epoch)
+        appended = active.writer.append(encoded, active.epoch)
         if appended != last_offset:
             # The broker epochs in the batch are wrong. Write no more; replay committed records like a standby controller.
             self.on_resign(active.epoch)
             raise InternalError(f"a batch was expected to end at metadata offset {last_offset}, but ends at {appended}")
         self.image = delta.image
         active.index.apply(delta)
-        self.metrics.on_delta(delta)
+        self.metrics.on_delta(delta, cause)
         log_changes(delta, cause)
         if last_offset > self.committed_offset:
             self._uncommitted.append(delta.image)
@@ -195,9 +195,11 @@ class Controller:
     # -- notifications of the quorum (QuorumListener) -------------------------------------------------------------------
 
     def on_committed(self, base_offset: int, last_offset: int, epoch: int, records: Sequence[bytes]) -> None:
+        """Apply a committed batch. A standby controller applies it to its image; the active one has applied it when it was
+        written, and now sends the replies that waited for it."""
         self.committed_offset = max(self.committed_offset, last_offset)
         if self.active is None:
-            decoded = [decode_record(record) for record in records]
+            decoded = decode_records(records, self.levels)
             self.committed = self.image = self.committed.apply(decoded, last_offset, epoch).image
             return
         while self._uncommitted and self._uncommitted[0].offset <= last_offset:
@@ -211,30 +213,47 @@ class Controller:
             done.on_reply(done.reply)
 
     def on_snapshot(self, snapshot_id: SnapshotId, records: Iterable[bytes]) -> None:
+        """Replace the whole state of this standby controller by the snapshot. Raises InternalError if the controller is
+        active."""
         if self.active is not None:
             raise InternalError("the quorum asked an active controller to load a snapshot")
-        decoded = (decode_record(record) for record in records)
+        decoded = decode_records(records, self.levels)
         offset = snapshot_id.end_offset - 1
         self.committed = self.image = MetadataImage.from_records(decoded, offset, snapshot_id.epoch)
         self.committed_offset = offset
 
     def snapshot_records(self) -> Iterable[bytes]:
         """The records of the committed image. They may be read later, because images do not change."""
-        return map(encode_record, self.committed.to_records())
+        level = self.committed.feature_level
+        return (encode_record(record, level) for record in self.committed.to_records())
 
-    def on_leader(self, epoch: int) -> None:
+    def on_leader(self, epoch: int, writer: QuorumWriter) -> None:
         """Become active. Every record that was committed before this epoch has been handed over."""
         self.leader_id = self.node_id
-        self.active = ActiveState(epoch, self.image, self._session_timeout_s)
+        self.active = ActiveState(epoch, writer, self.image, self._session_timeout_s)
         # Connections that broke while another controller was active do not count.
         self.metrics.silent_since.clear()
         # It is unknown since when a broker has been silent: each gets a whole session. A fenced one stays so until a heartbeat.
         unfenced = [(b.broker_id, b.broker_epoch) for b in self.image.brokers.values() if not b.fenced]
         self.active.sessions.restart(unfenced, self.now())
         logger.info("controller.activated", node_id=self.node_id, controller_epoch=epoch, metadata_offset=self.image.offset)
+        self._set_first_level()
         self._complete_elections(self.active)
-        if self.on_active is not None:
-            self.on_active()
+        for timer in self.timers:
+            timer.on_active()
+
+    def _set_first_level(self) -> None:
+        """A new cluster begins at the highest level that its first active controller supports. Metadata without a level is that
+        of an older version, and stays at level 0 until it is upgraded."""
+        level = self.levels.highest
+        if not (self.image.is_blank and level):
+            return
+
+        def on_reply(reply: BrokerError | None) -> None:
+            if reply is not None:
+                logger.warning("controller.first_level_failed", reason=str(reply))
+
+        self.submit(lambda _: Decision(None, [FeatureLevelRecord(METADATA_VERSION, level)]), on_reply)
 
     def _complete_elections(self, active: ActiveState) -> None:
         """Elect leaders for the partitions without one: the last controller may have written only a part of a split decision."""
@@ -249,6 +268,8 @@ class Controller:
         self.submit(completion, on_reply)
 
     def on_resign(self, epoch: int) -> None:
+        """Become a standby controller: return to the committed image, and answer every waiting request with NOT_CONTROLLER. Their
+        records may still become committed."""
         if self.active is None:
             return
         self.active = None
@@ -257,8 +278,8 @@ class Controller:
         self._uncommitted.clear()
         refused, self._waiting = self._waiting, deque()
         logger.info("controller.resigned", node_id=self.node_id, controller_epoch=epoch, refused=len(refused))
-        if self.on_inactive is not None:
-            self.on_inactive()
+        for timer in self.timers:
+            timer.on_inactive()
         error = self.not_controller()
         for waiting in refused:
             waiting.on_reply(error)
@@ -266,6 +287,16 @@ class Controller:
     def on_leader_changed(self, leader_id: int | None, epoch: int) -> None:
         self.leader_id = leader_id
         self.metrics.new_active_controllers += leader_id is not None and leader_id >= 0
+
+
+def _encode(records: Sequence[AnyRecord], level: int) -> list[bytes]:
+    """The records in the format of this level, and those after a FeatureLevelRecord in the format of its level."""
+    encoded = []
+    for record in records:
+        if isinstance(record, FeatureLevelRecord):
+            level = record.feature_level
+        encoded.append(encode_record(record, level))
+    return encoded
 
 
 def _ends_of_batches(encoded: Sequence[bytes]) -> Iterator[int]:

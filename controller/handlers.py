@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from strandline.controller.cluster_control import heartbeat, register_broker
+from strandline.controller.cluster_control import heartbeat, register_broker, unregister_broker
 from strandline.controller.config_control import describe_configs, incremental_alter_configs
 from strandline.controller.controller import ActiveState, Controller
 from strandline.controller.decision import Decision
@@ -36,6 +36,8 @@ class Request(Protocol):
 
 
 class ControllerApis:
+    """The requests that only the active controller answers."""
+
     def __init__(self, controller: Controller, topics: TopicControl, cluster_id: str, wall_clock_ms: Callable[[], int]) -> None:
         self._controller = controller
         self._topics = topics
@@ -43,6 +45,8 @@ class ControllerApis:
         self._wall_clock_ms = wall_clock_ms
 
     def handlers(self) -> Mapping[int, Callable[[Request], None]]:
+        """The handler of each API. It decides at once, and replies when the records of the decision are committed; the error of a
+        decision becomes the reply."""
         c, topics = self._controller, self._topics
         decisions: dict[int, Decide] = {
             apis.BROKER_REGISTRATION: self._register_broker,
@@ -56,6 +60,9 @@ class ControllerApis:
             apis.INCREMENTAL_ALTER_CONFIGS: lambda active, body: incremental_alter_configs(c.image, body),
             apis.DESCRIBE_CONFIGS: lambda active, body: Decision(describe_configs(c.image, body)),
             apis.ELECT_LEADERS: lambda active, body: elect_leaders(c.image, body),
+            apis.UNREGISTER_BROKER: lambda active, body: unregister_broker(
+                c.image, active.index, active.sessions, body, now=c.now()
+            ),
             apis.DESCRIBE_CLUSTER: lambda active, body: Decision(self._describe_cluster(body)),
         }
         return {key: self._handler(decide) for key, decide in decisions.items()}
@@ -80,7 +87,7 @@ class ControllerApis:
             active.sessions,
             body,
             cluster_id=self._cluster_id,
-            next_offset=c.next_offset,
+            next_offset=active.next_offset,
             now=c.now(),
         )
 

@@ -45,7 +45,7 @@ PROBE_CONNECT_MS = 150
 """The kernel of a live host accepts at once, however busy the process is."""
 PROBE_ANSWER_MS = 1000
 LATE_S = 0.02
-"""If a timer fires later than this, the process or the whole machine stood still."""
+"""If a timer fires later than this, the process or the whole machine was paused."""
 NAME_GONE_MS = 500
 """A new active controller fences a broker that has not connected, and whose host name has been unknown for this time."""
 
@@ -72,6 +72,8 @@ class Tagged(Protocol):
 
 
 class BrokerLiveness:
+    """Notices brokers that fail: by the end of their sessions, and earlier by broken connections and probes."""
+
     def __init__(
         self,
         controller: Controller,
@@ -88,7 +90,7 @@ class BrokerLiveness:
         """Broker id -> the connection that last carried a heartbeat of its current incarnation."""
         self._timer: asyncio.TimerHandle | None = None
         self._planned = 0.0
-        """When the timer is due. If it fires much later, this process stood still."""
+        """When the timer is due. If it fires much later, this process was paused."""
         self._was_late = False
         """The timer has fired late, and was started once more to wait for delayed heartbeats."""
         self._tasks: dict[asyncio.Task[object], None] = {}
@@ -96,12 +98,15 @@ class BrokerLiveness:
     # -- from the server --
 
     def on_active(self) -> None:
+        """Start the timer of the sessions. Unfenced brokers whose heartbeats have not arrived after a grace are probed: the
+        connections on which they sent them led to another controller."""
         self._arm()
         for broker in self._controller.image.brokers.values():
             if not broker.fenced:
                 self._spawn(self._look_for(broker))
 
     def on_inactive(self) -> None:
+        """Stop the timer and all probes, and forget the connections."""
         self._connections.clear()
         self._was_late = False
         if self._timer is not None:
@@ -125,6 +130,8 @@ class BrokerLiveness:
         self._arm()
 
     def on_connection_lost(self, connection: Tagged) -> None:
+        """If the connection carried the heartbeats of a broker with a session, probe the broker, and fence it if its process has
+        ended."""
         broker_id = connection.tag
         if broker_id is None or self._connections.get(broker_id) is not connection:
             return
@@ -158,11 +165,11 @@ class BrokerLiveness:
         if active is not None and late_s > self._session_timeout_s / 2:
             # This process was stopped, and heartbeats may lie unread in its sockets.
             late_ms = round(late_s * 1000)
-            logger.warning("controller.sessions_extended", late_ms=late_ms, reason="the controller itself stood still")
+            logger.warning("controller.sessions_extended", late_ms=late_ms, reason="the controller itself was paused")
             live = [(session.broker_id, session.broker_epoch) for session in active.sessions.all()]
             active.sessions.restart(live, controller.now())
         elif active is not None and late_s > LATE_S and not self._was_late:
-            # The length of the standstill is unknown. Brokers that stood still as well send a heartbeat at once.
+            # The length of the pause is unknown. Brokers that were paused as well send a heartbeat at once.
             self._was_late = True
             self._arm_at(controller.now() + self._session_timeout_s / 8)
             return

@@ -7,6 +7,18 @@ from collections import deque
 from strandline.controller.metadata.image import NO_LEADER, MetadataDelta
 from strandline.protocol.metrics import DURATION_S, Histogram
 
+ELECTION_CAUSES = (
+    "broker_fenced",
+    "broker_registered",
+    "broker_unfenced",
+    "controlled_shutdown",
+    "election_completed",
+    "leader_proposed",
+    "leaders_balanced",
+    "preferred_election",
+)
+"""The causes of decisions that elect leaders, as docs/logs.md explains them."""
+
 
 class ControllerMetrics:
     """Counts since the start of the process, over all periods in which it was the active controller."""
@@ -14,6 +26,7 @@ class ControllerMetrics:
     def __init__(self) -> None:
         self.elections = 0
         """Elections of a new leader for a partition."""
+        self.elections_by_cause: dict[str, int] = dict.fromkeys(ELECTION_CAUSES, 0)
         self.unclean_elections = 0
         """Elections of a leader from outside the ISR."""
         self.new_active_controllers = 0
@@ -30,17 +43,21 @@ class ControllerMetrics:
     def on_heard(self, broker_id: int) -> None:
         self.silent_since.pop(broker_id, None)
 
-    def on_delta(self, delta: MetadataDelta) -> None:
-        """Count the elections in a decision of the active controller."""
+    def on_delta(self, delta: MetadataDelta, cause: str = "") -> None:
+        """Count the elections in a decision of the active controller. `cause` is that of the decision."""
         for key in delta.changed_partitions:
             before, after = delta.before.partition(key), delta.image.partition(key)
             if before is None or after is None or after.leader in (before.leader, NO_LEADER):
                 continue
             self.elections += 1
+            if cause in self.elections_by_cause:
+                self.elections_by_cause[cause] += 1
             self.unclean_elections += after.leader not in before.isr
 
 
 class QuorumMetrics:
+    """The metrics of one voter of the metadata quorum."""
+
     def __init__(self) -> None:
         self.leader_changes = 0
         self.commit = Histogram()
@@ -54,11 +71,13 @@ class QuorumMetrics:
         self._appended.append((last_offset, now))
 
     def on_high_watermark(self, high_watermark: int, now: float) -> None:
+        """Measure the time from append to commit, for the appends below the high watermark."""
         appended = self._appended
         while appended and appended[0][0] < high_watermark:
             self.commit.observe(now - appended.popleft()[1])
 
     def on_resign(self) -> None:
+        """Forget the appends that are not committed: their time is not measured."""
         self._appended.clear()
 
     def on_leader_known(self, is_known: bool, now: float) -> None:

@@ -22,6 +22,8 @@ GO_ON_S = 0.1
 
 
 class NameExpiry:
+    """Removes unused producer names while this controller is active."""
+
     def __init__(self, controller: Controller, *, wall_clock_ms: Callable[[], int], expiration_ms: int) -> None:
         self._controller = controller
         self._wall_clock_ms = wall_clock_ms

@@ -58,4 +58,5 @@ def change_partition(
 
 
 def without(isr: BrokerIds, broker_id: int) -> BrokerIds:
+    """The ISR without this broker; it may be empty."""
     return tuple(member for member in isr if member != broker_id)

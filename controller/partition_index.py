@@ -7,7 +7,7 @@ active. If a broker with 1,000 of 100,000 partitions dies, the work is proportio
 from __future__ import annotations
 
 from strandline.controller.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration
-from strandline.controller.metadata.records import NO_LEADER
+from strandline.controller.metadata.records import NO_LEADER, BrokerIds
 from strandline.protocol.partitions import TopicIdPartition
 
 _Keys = dict[TopicIdPartition, None]
@@ -15,12 +15,21 @@ _Keys = dict[TopicIdPartition, None]
 
 
 class PartitionIndex:
+    """Looks up partitions by a member of their ISR, by a missing leader and by a preferred replica that does not lead, and topics
+    by the form of their name."""
+
     def __init__(self, image: MetadataImage) -> None:
         self._in_isr: dict[int, _Keys] = {}
         """Broker -> partitions that have it in the ISR."""
         self._led: dict[int, int] = {}
         """Broker -> how many partitions it leads."""
         self._leaderless: _Keys = {}
+        self._hosted: dict[int, int] = {}
+        """Broker -> how many partitions have it among their replicas."""
+        self._preferring: dict[int, int] = {}
+        """Broker -> how many partitions have it as their preferred replica."""
+        self._imbalanced: dict[int, _Keys] = {}
+        """Broker -> partitions whose preferred replica it is, and that it does not lead. A broker without any has no entry."""
         self._by_folded_name: dict[str, dict[str, None]] = {}
         """Topic name with '_' for '.' -> the topics of that form. Two of them would share metric names."""
         for topic in image.topics_by_id.values():
@@ -29,6 +38,7 @@ class PartitionIndex:
                 self._update((topic.topic_id, index), None, partition)
 
     def apply(self, delta: MetadataDelta) -> None:
+        """Bring the index up to date with `delta.image`. Deltas must be applied in order, and each once."""
         for topic in delta.removed_topics:
             self._remove_name(topic.name)
             for index, partition in topic.partitions.items():
@@ -40,14 +50,36 @@ class PartitionIndex:
             self._update(key, before.partition(key), image.partition(key))
 
     def with_broker_in_isr(self, broker_id: int) -> list[TopicIdPartition]:
+        """The partitions whose ISR has this broker."""
         return list(self._in_isr.get(broker_id, ()))
 
     def without_leader(self) -> list[TopicIdPartition]:
+        """The partitions that have no leader."""
         return list(self._leaderless)
 
     def led_by(self, broker_id: int) -> int:
         """How many partitions the broker leads."""
         return self._led.get(broker_id, 0)
+
+    def hosted_by(self, broker_id: int) -> int:
+        """How many partitions have a replica on the broker."""
+        return self._hosted.get(broker_id, 0)
+
+    def is_in_all_isrs(self, broker_id: int) -> bool:
+        """Whether the broker is in the ISR of every partition that has a replica on it."""
+        return len(self._in_isr.get(broker_id, ())) == self.hosted_by(broker_id)
+
+    def brokers_out_of_balance(self) -> list[int]:
+        """The brokers that do not lead every partition whose preferred replica they are."""
+        return list(self._imbalanced)
+
+    def imbalanced(self, broker_id: int) -> list[TopicIdPartition]:
+        """The partitions whose preferred replica is on this broker, and that it does not lead."""
+        return list(self._imbalanced.get(broker_id, ()))
+
+    def imbalance_percentage(self, broker_id: int) -> float:
+        """How many of the partitions whose preferred replica is on this broker it does not lead, in per cent."""
+        return 100 * len(self._imbalanced.get(broker_id, ())) / max(1, self._preferring.get(broker_id, 0))
 
     def colliding_name(self, name: str) -> str | None:
         """The name of another topic that differs from `name` only in '.' and '_'; None if there is none."""
@@ -63,11 +95,39 @@ class PartitionIndex:
             for broker_id in new_isr:
                 if broker_id not in old_isr:
                     self._in_isr.setdefault(broker_id, {})[key] = None
+        self._update_replicas(before.replicas if before else (), after.replicas if after else ())
+        self._update_balance(key, before, after)
         old_leader = before.leader if before else None
         new_leader = after.leader if after else None
         if old_leader != new_leader:
             self._leader_left(key, old_leader)
             self._leader_came(key, new_leader)
+
+    def _update_replicas(self, before: BrokerIds, after: BrokerIds) -> None:
+        if before == after:
+            return
+        for broker_id in before:
+            self._hosted[broker_id] -= 1
+        for broker_id in after:
+            self._hosted[broker_id] = self._hosted.get(broker_id, 0) + 1
+        if before:
+            self._preferring[before[0]] -= 1
+        if after:
+            self._preferring[after[0]] = self._preferring.get(after[0], 0) + 1
+
+    def _update_balance(
+        self, key: TopicIdPartition, before: PartitionRegistration | None, after: PartitionRegistration | None
+    ) -> None:
+        was, is_now = _missing_leader(before), _missing_leader(after)
+        if was == is_now:
+            return
+        if was is not None:
+            keys = self._imbalanced[was]
+            del keys[key]
+            if not keys:
+                del self._imbalanced[was]
+        if is_now is not None:
+            self._imbalanced.setdefault(is_now, {})[key] = None
 
     def _leader_left(self, key: TopicIdPartition, leader: int | None) -> None:
         if leader == NO_LEADER:
@@ -93,5 +153,13 @@ class PartitionIndex:
                 del self._by_folded_name[fold_name(name)]
 
 
+def _missing_leader(partition: PartitionRegistration | None) -> int | None:
+    """The preferred replica of the partition if it does not lead; None if it leads, or if there is no partition."""
+    if partition is None or partition.leader == partition.replicas[0]:
+        return None
+    return partition.replicas[0]
+
+
 def fold_name(name: str) -> str:
+    """The form of a topic's name in the names of metrics, where '.' and '_' are one character."""
     return name.replace(".", "_")

@@ -24,6 +24,8 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 
 
 class UsableBroker(NamedTuple):
+    """A broker that may get replicas. A fenced one gets them only after the others of its rack."""
+
     broker_id: int
     rack: str | None
     fenced: bool

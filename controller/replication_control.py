@@ -38,7 +38,8 @@ from strandline.protocol.partitions import TopicIdPartition
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
-    """Raise BrokerError STALE_BROKER_EPOCH if the request is not of the registered incarnation of the broker."""
+    """Raise BrokerError STALE_BROKER_EPOCH if the broker is not registered, or the request is of another process of it than the
+    registered one."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is not registered")
@@ -50,6 +51,7 @@ def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) 
 
 
 def may_lead(image: MetadataImage) -> MayLead:
+    """A function that returns whether a broker may lead: it is registered, unfenced and not shutting down (KIP-841)."""
     brokers = image.brokers
 
     def is_active(broker_id: int) -> bool:
@@ -63,7 +65,8 @@ def may_lead(image: MetadataImage) -> MayLead:
 
 
 def remove_from_isrs(image: MetadataImage, index: PartitionIndex, broker_id: int) -> list[AnyRecord]:
-    """The broker leaves all ISRs. Each partition that it led gets a leader from the remaining ISR, or none."""
+    """The records by which a broker that fails, shuts down or registers again leaves all ISRs. Each partition that it led gets a
+    leader from the remaining ISR. If the broker is the last member of an ISR, it stays in it, and the partition has no leader."""
     is_active = may_lead(image)
     return _change_all(
         image, index.with_broker_in_isr(broker_id), lambda other: other != broker_id and is_active(other), leaving=broker_id
@@ -95,6 +98,12 @@ def _change_all(
 
 
 def alter_partition(image: MetadataImage, request: AlterPartitionRequest) -> Decision[AlterPartitionResponse]:
+    """Accept or reject the ISRs that a leader proposes (AlterPartition, KIP-497).
+
+    The reply has an error per partition, and an accepted partition its new state. FENCED_LEADER_EPOCH, INVALID_UPDATE_VERSION and
+    NOT_CONTROLLER: the leader's state of the partition is older or newer than this node's. INELIGIBLE_REPLICA: a proposed member
+    is fenced, shuts down, or is another process than the leader saw (KIP-841, KIP-903). NEW_LEADER_ELECTED: the proposal is
+    accepted, and another broker leads. Raises BrokerError STALE_BROKER_EPOCH for the whole request."""
     check_broker_epoch(image, request.broker_id, request.broker_epoch)
     decision: Decision[AlterPartitionResponse] = Decision(AlterPartitionResponse(0, []), cause="leader_proposed")
     seen: dict[TopicIdPartition, None] = {}
@@ -194,14 +203,17 @@ def _accept(
 
 
 def elect_leaders(image: MetadataImage, request: ElectLeadersRequest) -> Decision[ElectLeadersResponse]:
-    """Make the preferred replicas (the first of each assignment) leaders again. An unclean election is rejected."""
+    """Make the preferred replicas (the first of each assignment) leaders again (ElectLeaders, KIP-183, KIP-460).
+
+    The reply has an error per partition; a request for all partitions leaves out those that need no election. Raises BrokerError
+    INVALID_REQUEST for an unclean election, which is not supported yet."""
     if request.election_type != PREFERRED_ELECTION:
         raise BrokerError(
             ErrorCode.INVALID_REQUEST, "unclean leader election may lose acknowledged records and is not supported yet"
         )
     decision: Decision[ElectLeadersResponse] = Decision(ElectLeadersResponse(0, []), cause="preferred_election")
     for name, index in _asked_partitions(image, request):
-        error, message, record = _elect_preferred(image, name, index)
+        error, message, record = elect_preferred(image, name, index)
         # A request for all partitions is answered with those that changed, or could not change.
         if request.partitions is None and error == ErrorCode.ELECTION_NOT_NEEDED:
             continue
@@ -218,7 +230,10 @@ def _asked_partitions(image: MetadataImage, request: ElectLeadersRequest) -> lis
     return [(topic.name, index) for topic in topics for index in sorted(topic.partitions)]
 
 
-def _elect_preferred(image: MetadataImage, name: str, index: int) -> tuple[ErrorCode, str | None, PartitionChangeRecord | None]:
+def elect_preferred(image: MetadataImage, name: str, index: int) -> tuple[ErrorCode, str | None, PartitionChangeRecord | None]:
+    """Make the first replica of one partition its leader. Returns an error code, its reason, and the record to write:
+    UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED if it leads already, PREFERRED_LEADER_NOT_AVAILABLE if it is fenced, shuts
+    down or is not in the ISR."""
     topic = image.topic(name)
     partition = topic.partitions.get(index) if topic else None
     if topic is None or partition is None:

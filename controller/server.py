@@ -1,8 +1,9 @@
 """A controller process: the quorum, the controller on top of it, and one listener for both and for the brokers.
 
-At the start it locks the data directory and checks whose it is, binds the port, agrees on the cluster's id (`cluster_id.py`) if
-neither the directory nor the configuration has one, formats an empty directory, opens the quorum, and serves requests. During
-the agreement the port is open already: the handshake answers that there is no id yet, and every other request is rejected.
+At the start it locks the data directory, checks whose it is and whether it supports the level of the metadata in it, binds the
+port, agrees on the cluster's id (`cluster_id.py`) if neither the directory nor the configuration has one, formats an empty
+directory, opens the quorum, and serves requests. During the agreement the port is open already: the handshake answers that there
+is no id yet, and every other request is rejected.
 """
 
 from __future__ import annotations
@@ -14,15 +15,23 @@ from typing import Any
 from strandline.controller.cluster_id import Agreed, agree_on_cluster_id, log_agreed
 from strandline.controller.config import ControllerConfig
 from strandline.controller.controller import Controller
+from strandline.controller.feature_upgrade import FeatureUpgrades
 from strandline.controller.handlers import ControllerApis
+from strandline.controller.leader_balancer import LeaderBalancer
 from strandline.controller.liveness import BrokerLiveness, probe_broker
+from strandline.controller.metadata.features import SUPPORTED, Levels, check_level, finalized
+from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.name_expiry import NameExpiry
+from strandline.controller.phases import Opened, Running
+from strandline.controller.raft.listener import QuorumWriter
 from strandline.controller.raft.quorum import Quorum
+from strandline.controller.raft.recorded_level import recorded_level
 from strandline.controller.topic_control import TopicControl, TopicDefaults
 from strandline.protocol import apis
 from strandline.protocol.doors import Doors, new_uuid
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, StrandlineError, UsageError
 from strandline.protocol.loggers import get_logger
+from strandline.protocol.messages.admin import FinalizedFeature
 from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.server import Limits, Server, ServerConnection, ServerRequest
 from strandline.protocol.rpc.sockets import describe_bind_error
@@ -36,11 +45,14 @@ DRAIN_MS = 200
 
 
 class ControllerServer:
-    def __init__(self, config: ControllerConfig, doors: Doors, files: Files) -> None:
+    """One controller: its metadata log, its voter of the quorum, and the listener."""
+
+    def __init__(self, config: ControllerConfig, doors: Doors, files: Files, *, levels: Levels = SUPPORTED) -> None:
+        """`levels`: the levels of the metadata that this controller supports; other ones play another version in tests."""
         self.config = config
+        self._levels = levels
         self.port = config.port
         """After `start`: the port that was bound."""
-        self.listening = False
         self.ready = asyncio.Event()
         """Set when this node first knows an active controller."""
         self.failure: asyncio.Future[StrandlineError] | None = None
@@ -48,28 +60,57 @@ class ControllerServer:
         self.incarnation_id = new_uuid(doors.random)
         self.stopwatch = doors.stopwatch
         self.made_at = doors.stopwatch()
-        self.has_quorum = False
-        """The metadata log is open; `controller` and `quorum` exist."""
+        self.opened: Opened | None = None
+        """None before the metadata log is open."""
+        self.running: Running | None = None
+        """The phase that follows; None before the quorum's node has taken up a role."""
         self.servers: list[Server] = []
         """The server of the one listener, once it listens."""
         self.request_metrics = RequestMetrics(doors.stopwatch)
         self._doors = doors
         self._files = files
-        self.cluster_id: str | None = None
+
+    # -- what others look at ------------------------------------------------------------------------------------------
+
+    @property
+    def listening(self) -> bool:
+        return bool(self.servers)
+
+    @property
+    def has_quorum(self) -> bool:
+        """The quorum's node has taken up a role."""
+        return self.running is not None
+
+    @property
+    def cluster_id(self) -> str | None:
         """None until it is known and on the disk, during `start`."""
-        self.controller: Controller
-        self.quorum: Quorum
-        self._log_dir: LogDir
-        """Holds the lock and meta.properties. The quorum owns the metadata log in it."""
-        self._liveness: BrokerLiveness | None = None
-        self._name_expiry: NameExpiry
-        self._server: Server
+        return None if self.opened is None else self.opened.cluster_id
+
+    @property
+    def controller(self) -> Controller:
+        """The controller's state. Raises InternalError before the metadata log is open."""
+        if self.opened is None:
+            raise self._not_open()
+        return self.opened.controller
+
+    @property
+    def quorum(self) -> Quorum:
+        """This node's voter. Raises InternalError before the metadata log is open."""
+        if self.opened is None:
+            raise self._not_open()
+        return self.opened.quorum
+
+    def _not_open(self) -> InternalError:
+        return InternalError(f"the metadata log of controller {self.config.node_id} is not open yet")
+
+    # -- start --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Open the quorum and listen. Raises UsageError if the data directory or the address cannot be used."""
         config = self.config
         claim = Claim.take(self._files, config.data_dir, node_id=config.node_id, cluster_id=config.cluster_id, role="controller")
         try:
+            check_level(recorded_level(self._files, config.data_dir), self._levels)
             await self._start(claim)
         except DiskError as e:
             claim.release()
@@ -79,67 +120,84 @@ class ControllerServer:
             raise
 
     async def _start(self, claim: Claim) -> None:
-        await self._bind()
+        server = await self._bind()
         try:
-            cluster_id = await self._open(claim)
-            self._build(cluster_id)
-            await self.quorum.start()
-            self.has_quorum = True
+            opened = self.opened = await self._open(claim, server)
+            opened.quorum.start()
+            self.running = Running(opened)
         except BaseException:
-            await self._server.stop()
+            await server.stop()
             raise
-        self._server.handlers.update(self._handlers(cluster_id))
+        server.handlers.update(self._handlers(opened))
         if not self.listening:
-            await self._listen()
+            await self._listen(server)
 
-    async def _open(self, claim: Claim) -> str:
-        """Open the data directory, and format it if it is empty. Returns the cluster's id, which is on the disk by then."""
-        agreed = await self._agree() if claim.cluster_id is None else None
-        cluster_id = agreed.cluster_id if agreed is not None else claim.cluster_id
-        self._log_dir = LogDir.open_claimed(claim, cluster_id=cluster_id, random=self._doors.random)
-        assert cluster_id is not None
-        self.cluster_id = self._server.cluster_id = cluster_id  # and sent in the handshake
-        if agreed is not None:
-            log_agreed(self.config.node_id, self.config.voters, agreed)
-        return cluster_id
-
-    async def _bind(self) -> None:
+    async def _bind(self) -> Server:
         config = self.config
-        self._server = self._make_server()
+        server = self._make_server()
         try:
-            self.port = await self._server.bind(config.host, config.port)
+            self.port = await server.bind(config.host, config.port)
         except OSError as e:
             raise UsageError(describe_bind_error(config.host, config.port, e)) from e
+        return server
 
-    async def _listen(self) -> None:
-        await self._server.serve()
-        self.servers = [self._server]
-        self.listening = True
+    async def _listen(self, server: Server) -> None:
+        await server.serve()
+        self.servers = [server]
 
-    async def _agree(self) -> Agreed:
+    async def _open(self, claim: Claim, server: Server) -> Opened:
+        """Open the data directory and the metadata log in it, and format the directory if it is empty. By the end the cluster's
+        id is on the disk, and is sent in the handshake."""
+        if claim.cluster_id is None:
+            agreed = await self._agree(server)
+            cluster_id = agreed.cluster_id
+            log_dir = self._open_log_dir(claim, cluster_id)
+            log_agreed(self.config.node_id, self.config.voters, agreed)
+        else:
+            cluster_id = claim.cluster_id
+            log_dir = self._open_log_dir(claim, cluster_id)
+        server.cluster_id = cluster_id
+        server.finalized_features = self._finalized_features
+        return self._open_quorum(server, cluster_id, log_dir)
+
+    async def _agree(self, server: Server) -> Agreed:
         """Only during the agreement does a controller listen before it knows its cluster."""
-        await self._listen()
+        await self._listen(server)
         config = self.config
         timeout_ms = config.cluster_id_agreement_timeout_ms
         return await agree_on_cluster_id(config.node_id, config.voters, self._doors.random, timeout_ms)
 
-    async def stop(self) -> None:
-        """Resign first, so that another controller is active before this one stops."""
-        if self._liveness is not None:
-            self._name_expiry.on_inactive()
-            await self._liveness.stop()
-        await self.quorum.stop()
-        await self._server.stop(DRAIN_MS)
-        self._log_dir.close(clean=False)
+    def _open_log_dir(self, claim: Claim, cluster_id: str) -> LogDir:
+        return LogDir.open_claimed(claim, cluster_id=cluster_id, random=self._doors.random)
 
-    def _build(self, cluster_id: str) -> None:
+    def _open_quorum(self, server: Server, cluster_id: str, log_dir: LogDir) -> Opened:
         config, loop = self.config, asyncio.get_running_loop()
         self.failure = loop.create_future()
         session_timeout_ms = config.broker_session_timeout_ms
-        self.controller = _ReadyController(
-            node_id=config.node_id, session_timeout_ms=session_timeout_ms, now=loop.time, ready=self.ready
+        controller = _ReadyController(
+            node_id=config.node_id,
+            session_timeout_ms=session_timeout_ms,
+            now=loop.time,
+            levels=self._levels,
+            ready=self.ready,
         )
-        self.quorum = Quorum(
+        liveness = BrokerLiveness(
+            controller,
+            grace_ms=config.broker_connection_loss_grace_ms,
+            session_timeout_ms=session_timeout_ms,
+            probe=probe_broker,
+        )
+        name_expiry = NameExpiry(
+            controller, wall_clock_ms=self._doors.wall_clock_ms, expiration_ms=config.producer_name_expiration_ms
+        )
+        leader_balancer = LeaderBalancer(
+            controller,
+            interval_s=config.leader_imbalance_check_interval_s,
+            percentage=config.leader_imbalance_per_broker_percentage,
+            is_enabled=config.auto_leader_rebalance_enable,
+        )
+        controller.timers += [liveness, name_expiry, leader_balancer]
+        quorum = Quorum.open(
             node_id=config.node_id,
             cluster_id=cluster_id,
             voters=config.voters,
@@ -147,37 +205,34 @@ class ControllerServer:
             files=self._files,
             doors=self._doors,
             config=config.raft,
-            listener=self.controller,
+            listener=controller,
             on_fatal=self._on_fatal,
         )
-        self.controller.quorum = self.quorum
-        self._liveness = BrokerLiveness(
-            self.controller,
-            grace_ms=config.broker_connection_loss_grace_ms,
-            session_timeout_ms=session_timeout_ms,
-            probe=probe_broker,
-        )
-        self._name_expiry = NameExpiry(
-            self.controller,
-            wall_clock_ms=self._doors.wall_clock_ms,
-            expiration_ms=config.producer_name_expiration_ms,
-        )
-        self.controller.on_active = self._on_active
-        self.controller.on_inactive = self._on_inactive
+        return Opened(server, cluster_id, log_dir, controller, quorum, liveness, name_expiry, leader_balancer)
 
-    def _on_active(self) -> None:
-        assert self._liveness is not None
-        self._liveness.on_active()
-        self._name_expiry.on_active()
+    # -- stop ---------------------------------------------------------------------------------------------------------
 
-    def _on_inactive(self) -> None:
-        assert self._liveness is not None
-        self._liveness.on_inactive()
-        self._name_expiry.on_inactive()
+    async def stop(self) -> None:
+        """Resign first, so that another controller is active before this one stops."""
+        opened = self.opened
+        if opened is None:
+            return
+        opened.name_expiry.on_inactive()
+        opened.leader_balancer.on_inactive()
+        await opened.liveness.stop()
+        await opened.quorum.stop()
+        await opened.server.stop(DRAIN_MS)
+        opened.log_dir.close(clean=False)
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def _finalized_features(self) -> tuple[int, list[FinalizedFeature]]:
+        image = MetadataImage.EMPTY if self.opened is None else self.opened.controller.committed
+        return image.offset, finalized(image.feature_level)
 
     def _make_server(self) -> Server:
         config = self.config
-        return Server(
+        server = Server(
             {
                 api.key: self._refuse_early
                 for api in apis.APIS.values()
@@ -196,47 +251,54 @@ class ControllerServer:
             on_connection_lost=self._on_connection_lost,
             metrics=self.request_metrics,
         )
+        server.supported_features = self._levels.features
+        return server
 
     def _refuse_early(self, request: ServerRequest) -> None:
         """The error is retriable: the client tries another controller, or this one later."""
         raise BrokerError(ErrorCode.NOT_CONTROLLER, f"controller {self.config.node_id} is starting")
 
-    def _handlers(self, cluster_id: str) -> Mapping[int, Any]:
-        assert self._liveness is not None
-        liveness = self._liveness
+    def _handlers(self, opened: Opened) -> Mapping[int, Any]:
+        controller, liveness = opened.controller, opened.liveness
         defaults = TopicDefaults(self.config.num_partitions, self.config.default_replication_factor)
         topics = TopicControl(self._doors.random, defaults)
-        apis_ = ControllerApis(self.controller, topics, cluster_id, self._doors.wall_clock_ms)
-        ours: dict[int, Callable[[Any], None]] = dict(apis_.handlers())
+        apis_ = ControllerApis(controller, topics, opened.cluster_id, self._doors.wall_clock_ms)
+        ours: dict[int, Callable[[Any], Any]] = dict(apis_.handlers())
         decide_heartbeat, decide_registration = ours[apis.BROKER_HEARTBEAT], ours[apis.BROKER_REGISTRATION]
 
         def handle_heartbeat(request: ServerRequest) -> None:
             decide_heartbeat(request)
-            self.controller.metrics.on_heard(request.body.broker_id)
+            controller.metrics.on_heard(request.body.broker_id)
             liveness.on_heartbeat(request.connection, request.body.broker_id, request.body.broker_epoch)
 
         def handle_registration(request: ServerRequest) -> None:
             decide_registration(request)
-            broker = self.controller.image.brokers.get(request.body.broker_id)
+            broker = controller.image.brokers.get(request.body.broker_id)
             if broker is not None and broker.incarnation_id == request.body.incarnation_id:
                 # So a process that dies before its first heartbeat is detected like any other.
                 liveness.on_heartbeat(request.connection, broker.broker_id, broker.broker_epoch)
 
         ours[apis.BROKER_HEARTBEAT] = handle_heartbeat
         ours[apis.BROKER_REGISTRATION] = handle_registration
-        return {**self.quorum.handlers, **ours}
+        ours[apis.UPDATE_FEATURES] = FeatureUpgrades(controller, self.config.voters, opened.cluster_id).handle
+        return {**opened.quorum.handlers, **ours}
 
     def _on_connection_lost(self, connection: ServerConnection) -> None:
-        if self._liveness is not None:
-            if connection.tag is not None:
-                assert isinstance(connection.tag, int)
-                self.controller.metrics.on_connection_lost(connection.tag, self.controller.now())
-            self._liveness.on_connection_lost(connection)
+        opened = self.opened
+        if opened is None:
+            return
+        if connection.tag is not None:
+            assert isinstance(connection.tag, int)
+            opened.controller.metrics.on_connection_lost(connection.tag, opened.controller.now())
+        opened.liveness.on_connection_lost(connection)
+
+    # -- failures -----------------------------------------------------------------------------------------------------
 
     def _on_fatal(self, error: BaseException) -> None:
         """The quorum's node has failed: reject every request that waits for a commit."""
-        if self.controller.active is not None:
-            self.controller.on_resign(self.controller.active.epoch)
+        active = self.controller.active
+        if active is not None:
+            self.controller.on_resign(active.epoch)
         if self.failure is not None and not self.failure.done():
             if isinstance(error, DiskError):
                 text = f"the data directory {self.config.data_dir} failed ({error}); the controller cannot continue without it"
@@ -249,12 +311,14 @@ class ControllerServer:
 class _ReadyController(Controller):
     """Sets `ready` when a leader is first known."""
 
-    def __init__(self, *, node_id: int, session_timeout_ms: int, now: Callable[[], float], ready: asyncio.Event) -> None:
-        super().__init__(node_id=node_id, session_timeout_ms=session_timeout_ms, now=now)
+    def __init__(
+        self, *, node_id: int, session_timeout_ms: int, now: Callable[[], float], levels: Levels, ready: asyncio.Event
+    ) -> None:
+        super().__init__(node_id=node_id, session_timeout_ms=session_timeout_ms, now=now, levels=levels)
         self._ready = ready
 
-    def on_leader(self, epoch: int) -> None:
-        super().on_leader(epoch)
+    def on_leader(self, epoch: int, writer: QuorumWriter) -> None:
+        super().on_leader(epoch, writer)
         self._ready.set()
 
     def on_leader_changed(self, leader_id: int | None, epoch: int) -> None:

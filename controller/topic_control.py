@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 
 from strandline.controller.cluster_control import usable_brokers
-from strandline.controller.config_control import check_config
+from strandline.controller.config_control import check_config, check_topic_configs
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.config_keys import TOPIC_CONFIGS
 from strandline.controller.metadata.image import MetadataImage, TopicImage
@@ -56,6 +56,8 @@ class TopicDefaults:
 
 
 class TopicControl:
+    """Decides about new topics and partitions: names, configurations, and the brokers that get the replicas."""
+
     def __init__(self, random: Random, defaults: TopicDefaults) -> None:
         self._random = random
         self._defaults = defaults
@@ -65,6 +67,13 @@ class TopicControl:
     def create_topics(
         self, image: MetadataImage, index: PartitionIndex, request: CreateTopicsRequest
     ) -> Decision[CreateTopicsResponse]:
+        """Create topics (CreateTopics). Replicas are placed on racks in turn unless the request assigns them; the ISR of a new
+        partition is all its active replicas.
+
+        The reply has an error per topic: INVALID_TOPIC_EXCEPTION (also if the name differs from another only in '.' and '_'),
+        TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG,
+        INVALID_REQUEST. With `validate_only` nothing is written. Raises BrokerError POLICY_VIOLATION if the request would create
+        more than PARTITIONS_PER_REQUEST_MAX partitions."""
         _check_amount(sum(max(t.num_partitions, len(t.assignments), 1) for t in request.topics))
         decision: Decision[CreateTopicsResponse] = Decision(CreateTopicsResponse([]), cause="topic_created")
         times = Counter(topic.name for topic in request.topics)
@@ -96,6 +105,7 @@ class TopicControl:
         else:
             _check_assignments(image, assignments, len(assignments[0]))
         configs = _topic_configs(topic)
+        check_topic_configs(image, configs)
         topic_id = self._new_topic_id(image)
         records: list[AnyRecord] = [TopicRecord(topic.name, topic_id)]
         records += _new_partitions(image, topic_id, assignments, first_index=0)
@@ -124,6 +134,11 @@ class TopicControl:
     # -- add partitions --
 
     def create_partitions(self, image: MetadataImage, request: CreatePartitionsRequest) -> Decision[CreatePartitionsResponse]:
+        """Add partitions to topics (CreatePartitions, KIP-195), with the replication factor that the topic has.
+
+        The reply has an error per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS if the topic has as many already,
+        INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, INVALID_REQUEST. With `validate_only` nothing is written. Raises
+        BrokerError POLICY_VIOLATION as `create_topics` does."""
         _check_amount(sum(_added(image, topic) for topic in request.topics))
         decision: Decision[CreatePartitionsResponse] = Decision(CreatePartitionsResponse([]), cause="partitions_added")
         times = Counter(topic.name for topic in request.topics)
@@ -262,6 +277,10 @@ def _topic_configs(topic: CreatableTopic) -> dict[str, str]:
 
 
 def delete_topics(image: MetadataImage, request: DeleteTopicsRequest) -> Decision[DeleteTopicsResponse]:
+    """Delete topics by name or by id (DeleteTopics, KIP-516). Brokers delete the logs when they apply the record.
+
+    The reply has an error per topic: UNKNOWN_TOPIC_OR_PARTITION for a name, UNKNOWN_TOPIC_ID for an id, INVALID_REQUEST for a
+    topic that is named twice, or by both or neither."""
     decision: Decision[DeleteTopicsResponse] = Decision(DeleteTopicsResponse([]))
     found = [_find_topic(image, state) for state in request.topics]
     times = Counter(topic.topic_id for topic in found if isinstance(topic, TopicImage))
@@ -281,13 +300,11 @@ def delete_topics(image: MetadataImage, request: DeleteTopicsRequest) -> Decisio
 
 
 def _find_topic(image: MetadataImage, state: DeleteTopicState) -> TopicImage | BrokerError:
-    by_id = state.topic_id != ZERO_UUID
-    if by_id == (state.name is not None):
+    if (state.topic_id != ZERO_UUID) == (state.name is not None):
         return BrokerError(ErrorCode.INVALID_REQUEST, "a topic is deleted either by name or by id")
-    if by_id:
+    if state.name is None:
         topic = image.topics_by_id.get(state.topic_id)
         return topic or BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {state.topic_id.hex()}")
-    assert state.name is not None
     return image.topic(state.name) or BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {state.name!r}")
 
 

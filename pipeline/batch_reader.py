@@ -47,7 +47,7 @@ class BatchReader(DataSourceReader):
         self._task = task_reader(options)
 
     def partitions(self) -> list[InputPartition]:
-        # Spark wants at least one task.
+        # Spark needs at least one task.
         return [RangePartition(task) for task in packed(self._ranges(), self._options.packing)] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
@@ -57,34 +57,34 @@ class BatchReader(DataSourceReader):
 
     def _ranges(self) -> list[Range]:
         view = ClusterView(self._options.client, self._options.subscription)
-        all_places = view.partitions()
-        earliest = view.earliest(all_places)
-        latest = {place: end.offset for place, end in view.latest(all_places).items()}
+        tps = view.partitions()
+        earliest = view.earliest(tps)
+        latest = {tp: end.offset for tp, end in view.latest(tps).items()}
         starts = starts_of(self._options, view.at, earliest, latest)
         ends = ends_of(self._options, view.at, earliest, latest)
-        wanted = [place for place in all_places if self._bounds.wants(place)]
+        wanted = [tp for tp in tps if self._bounds.wants(tp)]
         since = self._since(view, wanted, latest)
         ranges = []
-        for place in wanted:
-            start = self._checked("start", place, starts[place], earliest[place], latest[place])
-            end = self._checked("end", place, ends[place], earliest[place], latest[place])
-            start, end = self._bounds.clip(max(start, since.get(place, 0)), end)
-            ranges.append(Range(*place, start, end, topic_id=view.topic_ids[place.topic]))
+        for tp in wanted:
+            start = self._checked("start", tp, starts[tp], earliest[tp], latest[tp])
+            end = self._checked("end", tp, ends[tp], earliest[tp], latest[tp])
+            start, end = self._bounds.clip(max(start, since.get(tp, 0)), end)
+            ranges.append(Range(*tp, start, end, topic_id=view.topic_ids[tp.topic]))
         return ranges
 
-    def _since(self, view: ClusterView, places: list[TopicPartition], latest: Offsets) -> dict[TopicPartition, int]:
+    def _since(self, view: ClusterView, tps: list[TopicPartition], latest: Offsets) -> dict[TopicPartition, int]:
         """The start offsets that a filter on the timestamp allows; empty if there is no such filter."""
         since_ms = self._bounds.since_ms
-        return {} if since_ms is None else or_end(view.at(dict.fromkeys(places, max(0, since_ms))), latest)
+        return {} if since_ms is None else or_end(view.at(dict.fromkeys(tps, max(0, since_ms))), latest)
 
-    def _checked(self, what: str, place: TopicPartition, offset: int, earliest: int, latest: int) -> int:
-        """The offset if the log has it. Else raises DataLoss, or with `failOnDataLoss=false` returns the nearest that the log
-        has."""
+    def _checked(self, what: str, tp: TopicPartition, offset: int, earliest: int, latest: int) -> int:
+        """Returns the offset if the log has it. Otherwise raises DataLoss, or with `failOnDataLoss=false` returns the nearest
+        offset in the log."""
         if earliest <= offset <= latest:
             return offset
         if self._options.fail_on_data_loss:
-            text = f"the {what} offset {offset} of {place} was asked for, and the log holds {earliest} to {latest}"
-            raise DataLoss(text, topic=place.topic, partition=place.partition)
+            text = f"the {what} offset {offset} of {tp} is not in the log, which has the offsets {earliest} to {latest}"
+            raise DataLoss(text, topic=tp.topic, partition=tp.partition)
         return min(max(offset, earliest), latest)
 
 

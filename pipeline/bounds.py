@@ -1,6 +1,6 @@
-"""Where a read starts and ends: resolves the options on offsets and times against the offsets that the log has. Pure.
+"""Computes the offsets at which a read starts and ends, from the options on offsets and timestamps. Pure.
 
-An option that lists offsets must list every partition that is read. A default for a forgotten partition would go unnoticed.
+An option that lists offsets must list every partition that is read: a user would not notice a default for a forgotten one.
 """
 
 from __future__ import annotations
@@ -33,48 +33,46 @@ def ends_of(options: ReadOptions, at: LookUp, earliest: Offsets, latest: Offsets
 
 def or_end(found: Mapping[TopicPartition, int | None], latest: Offsets) -> dict[TopicPartition, int]:
     """The offsets that were found; the end of the log for partitions without one."""
-    return {place: latest[place] if offset is None else offset for place, offset in found.items()}
+    return {tp: latest[tp] if offset is None else offset for tp, offset in found.items()}
 
 
 def of_position(
-    option: str, position: Position, places: Iterable[TopicPartition], earliest: Offsets, latest: Offsets
+    option: str, position: Position, tps: Iterable[TopicPartition], earliest: Offsets, latest: Offsets
 ) -> dict[TopicPartition, int]:
     """An offset for each partition. Raises UsageError if the option omits one of them, or lists one that is not read."""
     if position == "earliest":
-        return {place: earliest[place] for place in places}
+        return {tp: earliest[tp] for tp in tps}
     if position == "latest":
-        return {place: latest[place] for place in places}
-    written = _complete(option, position, places)
-    return {place: {EARLIEST: earliest[place], LATEST: latest[place]}.get(n, n) for place, n in written.items()}
+        return {tp: latest[tp] for tp in tps}
+    written = _complete(option, position, tps)
+    return {tp: {EARLIEST: earliest[tp], LATEST: latest[tp]}.get(n, n) for tp, n in written.items()}
 
 
-def times_of(option: str, times: Times, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+def times_of(option: str, times: Times, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """A timestamp (ms) for each partition. Raises UsageError as `of_position` does."""
     if isinstance(times, int):
-        return dict.fromkeys(places, times)
-    return _complete(option, times, places)
+        return dict.fromkeys(tps, times)
+    return _complete(option, times, tps)
 
 
 def starting_at(
     found: Mapping[TopicPartition, int | None], times: Offsets, latest: Offsets, strategy: str
 ) -> dict[TopicPartition, int]:
     """The first offset that is young enough. If a partition has none: UsageError, or with the strategy "latest" its end."""
-    for place, offset in found.items():
+    for tp, offset in found.items():
         if offset is None and strategy == "error":
             raise UsageError(
-                f"no record of {place} is as young as the starting timestamp {times[place]}; "
+                f"no record of {tp} is as young as the starting timestamp {times[tp]}; "
                 "to start there at the end, set the option startingOffsetsByTimestampStrategy to latest"
             )
     return or_end(found, latest)
 
 
-def _complete(
-    option: str, written: Mapping[str, Mapping[int, int]], places: Iterable[TopicPartition]
-) -> dict[TopicPartition, int]:
-    wanted = set(places)
+def _complete(option: str, written: Mapping[str, Mapping[int, int]], tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    wanted = set(tps)
     given = {TopicPartition(topic, p): number for topic, of_topic in written.items() for p, number in of_topic.items()}
     if missing := sorted(wanted - set(given)):
-        raise UsageError(f"option {option} says nothing about {', '.join(map(str, missing))}")
+        raise UsageError(f"option {option} lacks {', '.join(map(str, missing))}")
     if extra := sorted(set(given) - wanted):
         raise UsageError(f"option {option} names {', '.join(map(str, extra))}, which is not read")
-    return {place: given[place] for place in sorted(wanted)}
+    return {tp: given[tp] for tp in sorted(wanted)}

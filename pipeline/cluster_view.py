@@ -28,7 +28,7 @@ class ClusterView:
         exist."""
         topics = self._describe()
         self.topic_ids.update({topic.name: topic.topic_id for topic in topics})
-        return sorted(place for topic in topics for place in self._wanted_of(topic))
+        return sorted(tp for topic in topics for tp in self._wanted_of(topic))
 
     def _wanted_of(self, topic: TopicDescription) -> Iterable[TopicPartition]:
         known = [p.partition for p in topic.partitions]
@@ -37,27 +37,25 @@ class ClusterView:
                 raise UnknownTopic(f"the topic has {len(known)} partitions", topic=topic.name, partition=partition)
             yield TopicPartition(topic.name, partition)
 
-    def earliest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def earliest(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The log start offset of each partition; 0 if its leader reports none."""
-        found = self._look_up(dict.fromkeys(places, EARLIEST))
-        return {place: 0 if answer is None else answer.offset for place, answer in found.items()}
+        found = self._look_up(dict.fromkeys(tps, EARLIEST))
+        return {tp: 0 if answer is None else answer.offset for tp, answer in found.items()}
 
-    def latest(self, places: Iterable[TopicPartition]) -> ReadPositions:
+    def latest(self, tps: Iterable[TopicPartition]) -> ReadPositions:
         """The offset after the last readable record, with its leader epoch and the id of the topic that it belongs to."""
-        found = self._look_up(dict.fromkeys(places, LATEST))
+        found = self._look_up(dict.fromkeys(tps, LATEST))
         return {
-            place: ReadPosition(
-                *((0, NO_EPOCH) if answer is None else (answer.offset, answer.leader_epoch)), self._topic_id(place)
-            )
-            for place, answer in found.items()
+            tp: ReadPosition(*((0, NO_EPOCH) if answer is None else (answer.offset, answer.leader_epoch)), self._topic_id(tp))
+            for tp, answer in found.items()
         }
 
-    def _topic_id(self, place: TopicPartition) -> bytes:
-        return self.topic_ids.get(place.topic, UNKNOWN_ID)
+    def _topic_id(self, tp: TopicPartition) -> bytes:
+        return self.topic_ids.get(tp.topic, UNKNOWN_ID)
 
     def at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """The offset of the first record at or after each timestamp (ms); None if there is no such record."""
-        return {place: None if answer is None else answer.offset for place, answer in self._look_up(times).items()}
+        return {tp: None if answer is None else answer.offset for tp, answer in self._look_up(times).items()}
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -68,7 +66,7 @@ class ClusterView:
         if not wanted:
             return {}
         here = session()
-        names = {place.topic for place in wanted}
+        names = {tp.topic for tp in wanted}
         with here.client(Consumer, self._client, up_to_date=not names <= self.topic_ids.keys()) as consumer:
             known = consumer.topic_ids(names)
             if any(known[name] != self.topic_ids[name] for name in known if name in self.topic_ids):

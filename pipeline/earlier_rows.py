@@ -54,6 +54,7 @@ MEMORY_BYTES_MAX = 64 * 1024 * 1024
 FETCH_WAIT_MS = 500
 
 Hash = bytes
+_NOT_READ = "the rows of an earlier attempt could not be read within writeTimeoutMs: check that the leaders are up, and retry"
 
 
 # -- where to start ---------------------------------------------------------------------------------------------------
@@ -85,67 +86,69 @@ def _end_offsets(options: WriteOptions, topic: str) -> list[int]:
     here, timeout_ms = session(), options.write_timeout_ms
     with here.client(Admin, admin_options(options.client)) as admin:
         (described,) = here.run(admin.describe_topics([topic]))
-        places = [TopicPartition(topic, partition.partition) for partition in described.partitions]
-        found = here.run(admin.list_offsets(dict.fromkeys(places, LATEST), timeout_ms=timeout_ms))
-    for place in places:
-        if found.get(place) is None:
-            text = "the leader has not returned the end offset of the partition: is it up? (option writeTimeoutMs)"
-            raise RequestTimeout(text, topic=topic, partition=place.partition, elapsed_ms=timeout_ms)
+        tps = [TopicPartition(topic, partition.partition) for partition in described.partitions]
+        found = here.run(admin.list_offsets(dict.fromkeys(tps, LATEST), timeout_ms=timeout_ms))
+    for tp in tps:
+        if found.get(tp) is None:
+            text = (
+                "the leader did not return the end offset of the partition within writeTimeoutMs: check that it is up, and retry"
+            )
+            raise RequestTimeout(text, topic=topic, partition=tp.partition, elapsed_ms=timeout_ms)
     return [end.offset for _, end in sorted(found.items()) if end is not None]
 
 
 async def _offsets_to_read_from(
-    consumer: Consumer, places: Iterable[TopicPartition], note: WriteNote | None
+    consumer: Consumer, tps: Iterable[TopicPartition], note: WriteNote | None
 ) -> list[dict[TopicPartition, int]]:
-    """The start offsets to try, the cheapest first; the next are tried if rows are missing.
+    """The start offsets to try, the cheapest first. The next ones are tried if rows are missing.
 
     The end offsets of the note are exact, so nothing else is tried. Its time is not exact, because clocks differ.
     """
-    places = list(places)
-    if note is not None and note.starts is not None and {place.topic for place in places} == {note.topic}:
+    tps = list(tps)
+    if note is not None and note.starts is not None and {tp.topic for tp in tps} == {note.topic}:
         starts = note.starts
-        return [{place: starts[place.partition] if place.partition < len(starts) else 0 for place in places}]
-    earliest = await consumer.beginning_offsets(places)
+        return [{tp: starts[tp.partition] if tp.partition < len(starts) else 0 for tp in tps}]
+    earliest = await consumer.beginning_offsets(tps)
     if note is None or note.started_at_ms < 0:
         return [earliest]
     since_ms = max(0, note.started_at_ms - CLOCK_SKEW_MS)
-    young = await consumer.offsets_for_times(dict.fromkeys(places, since_ms))
-    return [{place: earliest[place] if (at := young[place]) is None else at.offset for place in places}, earliest]
+    young = await consumer.offsets_for_times(dict.fromkeys(tps, since_ms))
+    return [{tp: earliest[tp] if (at := young[tp]) is None else at.offset for tp in tps}, earliest]
 
 
 # -- reading back -----------------------------------------------------------------------------------------------------
 
 
 async def read_back(
-    options: WriteOptions, producer_id: int, there: Mapping[TopicPartition, int], note: WriteNote | None, by_partition: bool
+    options: WriteOptions, producer_id: int, written: Mapping[TopicPartition, int], note: WriteNote | None, by_partition: bool
 ) -> Counter[Hash]:
-    """The hashes of the rows that this producer wrote to these partitions; `there` is their number. Raises RowsDiffer if some of
+    """The hashes of the rows that this producer wrote; `written` has their number in each partition. Raises RowsDiffer if some of
     them were deleted, and RequestTimeout."""
-    counts = {place: count for place, count in there.items() if count}
+    counts = {tp: count for tp, count in written.items() if count}
     async with Consumer(**{**consumer_options(options.client), "auto_offset_reset": "error"}) as consumer:
         await consumer.assign(list(counts))
-        ways = await _offsets_to_read_from(consumer, counts, note)
-        for is_last, starts in ((starts is ways[-1], starts) for starts in ways):
+        attempts = await _offsets_to_read_from(consumer, counts, note)
+        for starts in attempts:
             earlier = _EarlierRows(producer_id, by_partition, dict(counts))
             try:
                 await _read_from(consumer, starts, earlier, options.write_timeout_ms)
             except RowsDiffer:
-                if is_last:
+                if starts is attempts[-1]:
                     raise
             else:
                 return earlier.found
-    raise AssertionError("there is at least one way")
+    raise AssertionError("there is at least one attempt")
 
 
-async def last_rows(options: WriteOptions, producer_id: int, there: Mapping[TopicPartition, int]) -> dict[TopicPartition, Hash]:
+async def last_rows(options: WriteOptions, producer_id: int, written: Mapping[TopicPartition, int]) -> dict[TopicPartition, Hash]:
     """The hash, without the partition, of the last row that this producer wrote to each partition. Rows that were deleted since
     are left out. Raises RequestTimeout."""
     async with Admin(**admin_options(options.client)) as admin:
-        described = await admin.describe_producers(list(there), [producer_id], timeout_ms=options.write_timeout_ms)
+        described = await admin.describe_producers(list(written), [producer_id], timeout_ms=options.write_timeout_ms)
     offsets = {
-        place: known.last_offset
-        for place, count in there.items()
-        for known in described[place].producers
+        tp: known.last_offset
+        for tp, count in written.items()
+        for known in described[tp].producers
         if known.producer_id == producer_id and known.last_sequence == count - 1
     }
     found: dict[TopicPartition, Hash] = {}
@@ -153,37 +156,36 @@ async def last_rows(options: WriteOptions, producer_id: int, there: Mapping[Topi
         return found
     async with Consumer(**{**consumer_options(options.client), "auto_offset_reset": "earliest"}) as consumer:
         await consumer.assign(list(offsets))
-        for place, offset in offsets.items():
-            consumer.seek(place, offset)
+        for tp, offset in offsets.items():
+            consumer.seek(tp, offset)
         try:
             async with asyncio.timeout(options.write_timeout_ms / 1000):
                 while offsets:
-                    for place, batches in (await consumer.fetch_batches(timeout_ms=FETCH_WAIT_MS)).items():
-                        if place in offsets:
-                            found.update(_row_at(offsets.pop(place), place, batches, producer_id))
-                            consumer.pause(place)
-                    for place in [place for place, offset in offsets.items() if await consumer.position(place) > offset]:
-                        del offsets[place]
-                        consumer.pause(place)
+                    for tp, batches in (await consumer.fetch_batches(timeout_ms=FETCH_WAIT_MS)).items():
+                        if tp in offsets:
+                            found.update(_row_at(offsets.pop(tp), tp, batches, producer_id))
+                            consumer.pause(tp)
+                    for tp in [tp for tp, offset in offsets.items() if await consumer.position(tp) > offset]:
+                        del offsets[tp]
+                        consumer.pause(tp)
         except TimeoutError:
-            text = "the rows of an earlier attempt could not be read in time: is the leader up? (option writeTimeoutMs)"
-            raise RequestTimeout(text, elapsed_ms=options.write_timeout_ms) from None
+            raise RequestTimeout(_NOT_READ, elapsed_ms=options.write_timeout_ms) from None
     return found
 
 
 def _row_at(
-    offset: int, place: TopicPartition, batches: Iterable[FetchedBatch], producer_id: int
+    offset: int, tp: TopicPartition, batches: Iterable[FetchedBatch], producer_id: int
 ) -> Iterator[tuple[TopicPartition, Hash]]:
     for batch in batches:
         row = batch.clip(offset, offset + 1)
         if len(row) and batch.producer_id == producer_id:
-            yield place, next(_hashes_of(row, by_partition=False))
+            yield tp, next(_hashes_of(row, by_partition=False))
 
 
 async def _read_from(consumer: Consumer, starts: Mapping[TopicPartition, int], earlier: _EarlierRows, timeout_ms: float) -> None:
     consumer.resume(*starts)
-    for place, offset in starts.items():
-        consumer.seek(place, offset)
+    for tp, offset in starts.items():
+        consumer.seek(tp, offset)
     ends = await consumer.end_offsets(list(starts))
     while earlier.left:
         try:
@@ -193,10 +195,9 @@ async def _read_from(consumer: Consumer, starts: Mapping[TopicPartition, int], e
         except (OffsetOutOfRange, LogTruncated, TopicRecreated, UnknownTopic) as e:
             raise RowsDiffer(f"the rows of an earlier attempt can no longer be read: {e}") from e
         except TimeoutError:
-            text = "the rows of an earlier attempt could not be read in time: is the leader up? (option writeTimeoutMs)"
-            raise RequestTimeout(text, elapsed_ms=timeout_ms) from None
-        for place in earlier.take(fetched):
-            consumer.pause(place)
+            raise RequestTimeout(_NOT_READ, elapsed_ms=timeout_ms) from None
+        for tp in earlier.take(fetched):
+            consumer.pause(tp)
         await earlier.check_not_behind(consumer, ends)
 
 
@@ -210,32 +211,34 @@ class _EarlierRows:
 
     def take(self, fetched: Mapping[TopicPartition, list[FetchedBatch]]) -> Iterator[TopicPartition]:
         """Adds the producer's rows among those fetched. Yields the partitions of which all rows are found."""
-        for place, batches in fetched.items():
+        for tp, batches in fetched.items():
             for batch in batches:
-                if batch.producer_id == self.producer_id and place in self.left:
-                    self.left[place] -= len(batch)
+                if batch.producer_id == self.producer_id and tp in self.left:
+                    self.left[tp] -= len(batch)
                     self.found.update(_hashes_of(batch, self.by_partition))
-            if self.left.get(place) == 0:
-                del self.left[place]
-                yield place
+            if self.left.get(tp) == 0:
+                del self.left[tp]
+                yield tp
 
     async def check_not_behind(self, consumer: Consumer, ends: Mapping[TopicPartition, int]) -> None:
-        for place, count in self.left.items():
-            if await consumer.position(place) >= ends[place]:
-                text = f"{count} rows that an earlier attempt wrote to {place} have been deleted since"
-                raise RowsDiffer(text, topic=place.topic, partition=place.partition)
+        for tp, count in self.left.items():
+            if await consumer.position(tp) >= ends[tp]:
+                text = f"{count} rows that an earlier attempt wrote to {tp} have been deleted since"
+                raise RowsDiffer(text, topic=tp.topic, partition=tp.partition)
 
 
 def _hashes_of(batch: FetchedBatch, by_partition: bool) -> Iterator[Hash]:
     count = len(batch)
     headers = repeat(()) if batch.headers is None else map(batch.headers.__getitem__, range(count))
     keys, values = map(batch.keys.__getitem__, range(count)), map(batch.values.__getitem__, range(count))
-    place = batch.partition if by_partition else None
-    return (_hash(place, *row) for row in zip(keys, values, headers, strict=False))
+    partition = batch.partition if by_partition else None
+    return (_hash(partition, *row) for row in zip(keys, values, headers, strict=False))
 
 
-def _hash(place: int | None, key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]] | None) -> Hash:
-    return blake2b(msgspec.msgpack.encode((place, key, value, list(headers or ()))), digest_size=16).digest()
+def _hash(
+    partition: int | None, key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]] | None
+) -> Hash:
+    return blake2b(msgspec.msgpack.encode((partition, key, value, list(headers or ()))), digest_size=16).digest()
 
 
 # -- comparing --------------------------------------------------------------------------------------------------------
@@ -250,20 +253,20 @@ class Comparison:
     by_partition: bool
     missing: Spool = field(default_factory=lambda: Spool())
 
-    def take(self, rows: pa.RecordBatch, columns: Columns, places: pa.Array) -> None:
-        """Matches some rows of the task; `places` holds their partitions."""
+    def take(self, rows: pa.RecordBatch, columns: Columns, partitions: pa.Array) -> None:
+        """Matches some rows of the task; `partitions` are the partitions to which they go."""
         values, keys, headers = columns
-        at = places.to_pylist() if self.by_partition else repeat(None)
+        targets = partitions.to_pylist() if self.by_partition else repeat(None)
         is_missing = []
-        for place, key, value, own in zip(at, keys or repeat(None), values, headers or repeat(None), strict=False):
-            row = _hash(place, key, value, own)
+        for partition, key, value, own in zip(targets, keys or repeat(None), values, headers or repeat(None), strict=False):
+            row = _hash(partition, key, value, own)
             known = self.earlier.get(row, 0)
             is_missing.append(not known)
             if known > 1:
                 self.earlier[row] = known - 1
             elif known:
                 del self.earlier[row]
-        kept = rows.append_column("place", places).filter(pa.array(is_missing, pa.bool_()))
+        kept = rows.append_column("target_partition", partitions).filter(pa.array(is_missing, pa.bool_()))
         if kept.num_rows:
             self.missing.add(kept)
 
@@ -302,7 +305,7 @@ class Spool:
         self._kept, self._bytes = [], 0
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """All of them, in order; then it is empty."""
+        """Yields all rows in order. Afterwards the spool is empty."""
         if self._writer is not None:
             self._writer.close()
             self._file.seek(0)

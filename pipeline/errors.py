@@ -11,14 +11,14 @@ class DataLoss(ClientError):
     partition was deleted. With the option `failOnDataLoss=false` the job skips the gap instead."""
 
     def __init__(self, what: str, *, topic: str, partition: int) -> None:
-        hint = "; to go on without what is missing, set the option failOnDataLoss to false"
+        hint = "; to continue without the missing records, set the option failOnDataLoss to false"
         super().__init__(what + hint, topic=topic, partition=partition)
 
 
-def recreated(place: TopicPartition, offset: int) -> str:
+def recreated(tp: TopicPartition, offset: int) -> str:
     """The error text for a query whose topic was recreated after the query had read up to `offset`."""
     return (
-        f"{place} was read up to offset {offset}, and its topic was deleted and recreated since; to read all of the new "
+        f"{tp} was read up to offset {offset}, and its topic was deleted and recreated since; to read all of the new "
         "topic, start the query with a new checkpoint"
     )
 
@@ -28,7 +28,7 @@ class WrongColumns(ClientError):
 
 
 class RowsDiffer(ClientError):
-    """A retried task has other rows than the attempt before, so the sink cannot tell which rows the log already has."""
+    """A retried task has other rows than the attempt before, so the sink does not know which rows the log already has."""
 
 
 class WriteNotDistinct(ClientError):

@@ -29,9 +29,9 @@ class Bounds:
     since_ms: int | None = None
     """Timestamp in ms since the epoch: the query needs no older record. None: no bound."""
 
-    def wants(self, place: TopicPartition) -> bool:
-        in_topics = self.topics is None or place.topic in self.topics
-        return in_topics and (self.partitions is None or place.partition in self.partitions)
+    def wants(self, tp: TopicPartition) -> bool:
+        in_topics = self.topics is None or tp.topic in self.topics
+        return in_topics and (self.partitions is None or tp.partition in self.partitions)
 
     def clip(self, start: int, end: int) -> tuple[int, int]:
         """The part of the offsets `start` to `end` that lies within the bounds."""
@@ -64,12 +64,12 @@ class Bounds:
     def take_offset(self, each: Filter, value: int) -> bool:
         """Narrows the offsets by a comparison with `value`. False if `each` is not a comparison that bounds them."""
         least = {GreaterThan: value + 1, GreaterThanOrEqual: value, EqualTo: value}.get(type(each))
-        behind = {LessThan: value, LessThanOrEqual: value + 1, EqualTo: value + 1}.get(type(each))
+        end = {LessThan: value, LessThanOrEqual: value + 1, EqualTo: value + 1}.get(type(each))
         if least is not None:
             self.start = max(self.start, least)
-        if behind is not None:
-            self.end = behind if self.end is None else min(self.end, behind)
-        return least is not None or behind is not None
+        if end is not None:
+            self.end = end if self.end is None else min(self.end, end)
+        return least is not None or end is not None
 
     def _take_time(self, each: Filter, value: datetime) -> None:
         if type(each) in (GreaterThan, GreaterThanOrEqual, EqualTo):

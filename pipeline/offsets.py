@@ -26,7 +26,7 @@ UNKNOWN_ID = b""
 
 
 class ReadPosition(NamedTuple):
-    """The next offset to read in one partition, with the epoch and topic id that tell whether the log is still the same."""
+    """The next offset to read in one partition. Epoch and topic id show whether the log was truncated or the topic recreated."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -41,12 +41,13 @@ class ReadPosition(NamedTuple):
 ReadPositions = dict[TopicPartition, ReadPosition]
 
 
-def to_json(places: Mapping[TopicPartition, ReadPosition], packing: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """The JSON that Spark stores: equal text for equal positions. `packing` is that of the batch that ends there."""
+def to_json(tps: Mapping[TopicPartition, ReadPosition], packing: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """The JSON that Spark stores; equal positions give equal text. `packing` is that of the batch that ends at these
+    positions."""
     topics: dict[str, dict[str, int]] = {}
     epochs: dict[str, dict[str, int]] = {}
     ids: dict[str, str] = {}
-    for (topic, partition), position in sorted(places.items()):
+    for (topic, partition), position in sorted(tps.items()):
         topics.setdefault(topic, {})[str(partition)] = position.offset
         if position.leader_epoch != NO_EPOCH:
             epochs.setdefault(topic, {})[str(partition)] = position.leader_epoch
@@ -63,15 +64,15 @@ def from_json(stored: Mapping[str, Any]) -> ReadPositions:
     epochs, ids = stored.get("epochs", {}), stored.get("ids", {})
     if version not in (0, VERSION):
         raise UsageError(
-            f"the checkpoint holds offsets of version {version}, this is version {VERSION}: it was written by a newer one"
+            f"the checkpoint holds offsets of version {version}, and this release knows version {VERSION}: use the newer release"
         )
     try:
-        return dict(_places(topics, epochs, ids))
+        return dict(_read_positions(topics, epochs, ids))
     except (AttributeError, TypeError, ValueError):
-        raise UsageError(f"the checkpoint holds {dict(stored)!r}, which are no offsets of a strandline source") from None
+        raise UsageError(f"the checkpoint holds {dict(stored)!r}, which are not offsets of the strandline source") from None
 
 
-def _places(topics: Any, epochs: Any, ids: Any) -> Iterable[tuple[TopicPartition, ReadPosition]]:
+def _read_positions(topics: Any, epochs: Any, ids: Any) -> Iterable[tuple[TopicPartition, ReadPosition]]:
     for topic, of_topic in topics.items():
         known, topic_id = epochs.get(topic, {}), bytes.fromhex(ids.get(topic, ""))
         for partition, offset in of_topic.items():

@@ -50,7 +50,7 @@ KAFKA: tuple[Foreign, ...] = (
         ("kafka.security.protocol", "kafka.sasl.*", "kafka.ssl.*"),
         "leave it out and keep the cluster in a trusted network, because connections are neither encrypted nor authenticated",
     ),
-    Foreign(("kafka.compression.*",), "leave it out, because batches are not compressed"),
+    Foreign(("kafka.compression.*",), "set compression.type on the topic instead: its leaders compress every batch then"),
     Foreign(
         ("kafka.transactional.id", "kafka.transaction.*"),
         "leave it out, because delivery=exactly-once needs no transactions, and producerName names the query",

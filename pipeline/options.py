@@ -140,9 +140,11 @@ def read_options(written: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     starting = options.position("startingOffsets", "latest" if is_stream else "earliest")
     ending = options.position("endingOffsets", "latest")
     if not is_stream and (starting == "latest" or _names(starting, LATEST)):
-        raise UsageError("option startingOffsets: a batch read cannot start at the latest offsets, nothing is behind them")
+        raise UsageError(
+            "option startingOffsets: a batch read cannot start at the latest offsets, because no records follow them"
+        )
     if ending == "earliest" or _names(ending, EARLIEST):
-        raise UsageError("option endingOffsets: a read cannot end at the earliest offsets, nothing is before them")
+        raise UsageError("option endingOffsets: a read cannot end at the earliest offsets, because no records precede them")
     least, most = options.count("minPartitions", least=1) or 0, options.count("maxPartitions", least=1)
     if most is not None and most < least:
         raise UsageError(f"option maxPartitions is {most}, which is less than minPartitions ({least})")
@@ -169,12 +171,12 @@ def read_options(written: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
 
 
 def admin_options(client: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a client's options that an admin client has, too."""
+    """The options of `client` that the class `Admin` accepts."""
     return {name: value for name, value in client.items() if name in AdminOptions.__dataclass_fields__}
 
 
 def consumer_options(client: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a client's options that a consumer has, too."""
+    """The options of `client` that the class `Consumer` accepts."""
     return {name: value for name, value in client.items() if name in ConsumerOptions.__dataclass_fields__}
 
 
@@ -324,7 +326,7 @@ def _pattern(value: str) -> str:
     try:
         re.compile(value)
     except re.error as e:
-        raise UsageError(f"option subscribePattern is no regular expression: {e}") from None
+        raise UsageError(f"option subscribePattern is not a regular expression: {e}") from None
     return value
 
 

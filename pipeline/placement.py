@@ -25,14 +25,14 @@ _M = pa.scalar(MURMUR2_M, _UINT32)
 _BITS = {bits: pa.scalar(bits, _UINT32) for bits in (8, 13, 15, 16, 24)}
 
 
-def places_of(rows: pa.RecordBatch, first: int, task: int, partitions: int) -> pa.Array:
+def partitions_of(rows: pa.RecordBatch, first: int, task: int, partitions: int) -> pa.Array:
     """The partition of each row, as int32 without nulls. `first` is the number of the first row within its task. Every attempt of
     the task gets the same result, provided that it passes the same `partitions`."""
     names = rows.schema.names
-    places = rows.column("partition") if "partition" in names else pa.nulls(rows.num_rows, pa.int32())
-    if places.null_count and "key" in names:
-        places = pc.coalesce(places, places_of_keys(rows.column("key"), partitions))
-    return pc.coalesce(places, _blocks(rows.num_rows, first, task, partitions)) if places.null_count else places
+    chosen = rows.column("partition") if "partition" in names else pa.nulls(rows.num_rows, pa.int32())
+    if chosen.null_count and "key" in names:
+        chosen = pc.coalesce(chosen, partitions_of_keys(rows.column("key"), partitions))
+    return pc.coalesce(chosen, _blocks(rows.num_rows, first, task, partitions)) if chosen.null_count else chosen
 
 
 def _blocks(count: int, first: int, task: int, partitions: int) -> pa.Array:
@@ -45,18 +45,18 @@ def _blocks(count: int, first: int, task: int, partitions: int) -> pa.Array:
     return pa.concat_arrays(runs) if runs else pa.array([], pa.int32())
 
 
-def by_place(rows: pa.RecordBatch, places: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
+def split_by_partition(rows: pa.RecordBatch, chosen: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Splits the rows by partition; the order within a partition is kept."""
     if not rows.num_rows:
         return
-    bounds = pc.min_max(places).as_py()
+    bounds = pc.min_max(chosen).as_py()
     if bounds["min"] == bounds["max"]:
         yield bounds["min"], rows
         return
-    order = pc.array_sort_indices(places)  # Stable.
+    order = pc.array_sort_indices(chosen)  # Stable.
     rows, start = rows.take(order), 0
-    for place, stop in _runs(places.take(order)):
-        yield place, rows.slice(start, stop - start)
+    for partition, stop in _runs(chosen.take(order)):
+        yield partition, rows.slice(start, stop - start)
         start = stop
 
 
@@ -69,17 +69,17 @@ def _runs(ordered: pa.Array) -> Iterator[tuple[int, int]]:
 # -- keys -------------------------------------------------------------------------------------------------------------
 
 
-def places_of_keys(keys: pa.Array, partitions: int) -> pa.Array:
+def partitions_of_keys(keys: pa.Array, partitions: int) -> pa.Array:
     """The partition of each key, as int32; null for a null key."""
     present = keys.drop_null().cast(pa.binary())
     if not len(present):
         return pa.nulls(len(keys), pa.int32())
     hashes = positive_hashes(present).cast(pa.int32())
     count = pa.scalar(partitions, pa.int32())
-    places = pc.subtract(hashes, pc.multiply(pc.divide(hashes, count), count))
+    chosen = pc.subtract(hashes, pc.multiply(pc.divide(hashes, count), count))
     if len(present) == len(keys):
-        return places
-    return pc.replace_with_mask(pa.nulls(len(keys), pa.int32()), keys.is_valid(), places)
+        return chosen
+    return pc.replace_with_mask(pa.nulls(len(keys), pa.int32()), keys.is_valid(), chosen)
 
 
 def positive_hashes(keys: pa.Array) -> pa.Array:

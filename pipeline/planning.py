@@ -1,8 +1,8 @@
-"""Which ranges of offsets are read, and in how many pieces. Pure.
+"""Chooses the ranges of offsets that a batch reads, and splits them. Pure.
 
-A **range** is a piece of one partition, `[start, end)`: what one task reads. The rules are those of Spark's Kafka
-connector: a limit is shared among the partitions in proportion to what each has to offer, and `minPartitions` splits the
-largest ranges first.
+A **range** is a part of one partition, the offsets `[start, end)`. The rules are those of Spark's Kafka connector: the partitions
+share a limit (`maxOffsetsPerTrigger`) in proportion to their available offsets, and `minPartitions` splits the largest ranges
+first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Range:
     """Id of the topic to read. A topic that was recreated under the same name has other records at these offsets."""
 
     @property
-    def place(self) -> TopicPartition:
+    def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
     @property
@@ -45,25 +45,25 @@ class Range:
 def limited(start: ReadPositions, available: ReadPositions, most: int) -> ReadPositions:
     """The end positions of a batch of about `most` offsets, shared among the partitions in proportion to what is available. Every
     partition with new offsets gets at least one, so the total may exceed `most` a little."""
-    sizes = {place: max(0, end.offset - start[place].offset) for place, end in available.items()}
+    sizes = {tp: max(0, end.offset - start[tp].offset) for tp, end in available.items()}
     total = sum(sizes.values())
     if total <= most:
         return dict(available)
-    shares = {place: size * most / total for place, size in sizes.items()}
-    taken = {place: max(floor(share), min(sizes[place], 1)) for place, share in shares.items()}
+    shares = {tp: size * most / total for tp, size in sizes.items()}
+    taken = {tp: max(floor(share), min(sizes[tp], 1)) for tp, share in shares.items()}
     _hand_out_rest(taken, shares, sizes, most - sum(taken.values()))
-    return {place: _advance(start[place], end, taken[place]) for place, end in available.items()}
+    return {tp: _advance(start[tp], end, taken[tp]) for tp, end in available.items()}
 
 
 def _hand_out_rest(
     taken: dict[TopicPartition, int], shares: Mapping[TopicPartition, float], sizes: Mapping[TopicPartition, int], rest: int
 ) -> None:
     """Distributes the offsets that rounding left over, first to the partitions that rounding cut most."""
-    for place in sorted(taken, key=lambda p: (taken[p] - shares[p], p)):
+    for tp in sorted(taken, key=lambda p: (taken[p] - shares[p], p)):
         if rest <= 0:
             return
-        if taken[place] < sizes[place]:
-            taken[place] += 1
+        if taken[tp] < sizes[tp]:
+            taken[tp] += 1
             rest -= 1
 
 
@@ -87,7 +87,7 @@ def split(ranges: Sequence[Range], min_pieces: int = 0, max_size: int | None = N
 
 
 def _counts(ranges: Sequence[Range], wanted: int) -> list[int]:
-    """Into how many pieces each range is cut. Each further piece goes to the range whose pieces are largest."""
+    """The number of pieces of each range, `wanted` in total. Each further piece goes to the range whose pieces are largest."""
     counts = [1] * len(ranges)
     for _ in range(wanted - len(ranges)):
         largest = max(range(len(ranges)), key=lambda i: ranges[i].size / counts[i])

@@ -1,4 +1,4 @@
-"""One private event loop per process, and the clients that live on it.
+"""One private event loop per process, and the clients that it runs.
 
 Spark calls the data source synchronously, on a thread without a loop, in processes that it forks, keeps for many tasks, and ends
 without notice. So each process has one loop (a fork gets its own) that runs only while a caller waits for a result. A client is

@@ -31,7 +31,7 @@ from strandline.client.cluster.shared_cluster import SharedCluster
 from strandline.pipeline.earlier_rows import Comparison, first_note, hash_of_first, last_rows, read_back
 from strandline.pipeline.errors import RowsDiffer
 from strandline.pipeline.options import WriteOptions, admin_options
-from strandline.pipeline.placement import by_place, places_of
+from strandline.pipeline.placement import partitions_of, split_by_partition
 from strandline.pipeline.rows import by_topic, check_columns, columns_of
 from strandline.pipeline.session import Session, session
 from strandline.pipeline.write_identity import WriteIdentity, decode_note, options_of, write_identity
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 SENDING = {"batch_size": 262_144, "buffer_memory": 67_108_864, "linger_ms": 20, "max_request_size": 8_388_608}
-"""Default client options of the sink: large batches, because a task writes as fast as it can."""
+"""Default client options of the sink. Batches are large, because a task writes as fast as it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Written(WriterCommitMessage):
 
 @dataclass(slots=True)
 class TaskWriter:
-    """One attempt of one task: places rows, skips or compares those that the log holds, and sends the others."""
+    """One attempt of one task: chooses partitions, skips or compares the rows that the log holds, and sends the others."""
 
     options: WriteOptions
     producer: Producer
@@ -71,7 +71,7 @@ class TaskWriter:
     _numbers: dict[str, int] = field(default_factory=dict)
     """Number of rows of each topic so far."""
     _skip: dict[TopicPartition, int] = field(default_factory=dict)
-    """Number of next rows for each partition that the log already holds."""
+    """Number of rows to skip next in each partition, because the log already holds them."""
     _last_rows: dict[TopicPartition, bytes] = field(default_factory=dict)
     """Hash of the last row to skip in each partition, if it could be read."""
     _comparisons: dict[str, Comparison] = field(default_factory=dict)
@@ -93,34 +93,35 @@ class TaskWriter:
             self._first_row = hash_of_first(batch, include_headers=self.options.include_headers)
         for topic, rows in by_topic(batch, self.options.topic):
             if topic not in self._counts:
-                await self._meet(topic)
-            places = places_of(rows, self._numbers.get(topic, 0), self.task, self._counts[topic])
+                await self._begin_topic(topic)
+            targets = partitions_of(rows, self._numbers.get(topic, 0), self.task, self._counts[topic])
             self._numbers[topic] = self._numbers.get(topic, 0) + rows.num_rows
             if (comparison := self._comparisons.get(topic)) is not None:
-                comparison.take(rows, columns_of(rows, self.options.include_headers), places)
+                comparison.take(rows, columns_of(rows, self.options.include_headers), targets)
                 continue
-            for partition, run in by_place(rows, places):
-                await self._send(topic, partition, self._not_yet_there(TopicPartition(topic, partition), run))
+            for partition, run in split_by_partition(rows, targets):
+                await self._send(topic, partition, self._rows_to_send(TopicPartition(topic, partition), run))
         self.rows += batch.num_rows
-        self._look_at_receipts()
+        self._check_receipts()
 
-    def _not_yet_there(self, place: TopicPartition, rows: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
-        there = min(self._skip.get(place, 0), rows.num_rows)
-        if there:
-            self._skip[place] -= there
-            if not self._skip[place]:
-                self._check_last(place, rows.slice(there - 1, 1))
-        return rows.slice(there)
+    def _rows_to_send(self, tp: TopicPartition, rows: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+        """The rows without those at the beginning that the log already holds."""
+        in_log = min(self._skip.get(tp, 0), rows.num_rows)
+        if in_log:
+            self._skip[tp] -= in_log
+            if not self._skip[tp]:
+                self._check_last(tp, rows.slice(in_log - 1, 1))
+        return rows.slice(in_log)
 
-    def _check_last(self, place: TopicPartition, row: pyarrow.RecordBatch) -> None:
+    def _check_last(self, tp: TopicPartition, row: pyarrow.RecordBatch) -> None:
         """Raises RowsDiffer if this row, the last to skip, differs from the last row that the earlier attempt wrote."""
-        last = self._last_rows.get(place)
+        last = self._last_rows.get(tp)
         if last is not None and last != hash_of_first(row, include_headers=self.options.include_headers):
             raise RowsDiffer(
                 f"the rows of task {self.task} for this partition differ from those that an earlier attempt wrote, although "
                 "rowOrder=stable promises the same rows in the same order; without this option the next attempt compares rows",
-                topic=place.topic,
-                partition=place.partition,
+                topic=tp.topic,
+                partition=tp.partition,
             )
 
     async def _send(self, topic: str, partition: int, rows: pyarrow.RecordBatch) -> None:
@@ -128,14 +129,14 @@ class TaskWriter:
         for receipt in (await self.producer.send_columns(topic, values, keys, headers, partition=partition)).firsts():
             self._receipts[receipt.batch] = receipt
 
-    def _look_at_receipts(self) -> None:
+    def _check_receipts(self) -> None:
         """Raises the error of the first batch that failed, and drops the receipts of finished batches."""
         for batch, receipt in list(self._receipts.items()):
             if receipt.done:
                 receipt.result()
                 del self._receipts[batch]
 
-    async def _meet(self, topic: str) -> None:
+    async def _begin_topic(self, topic: str) -> None:
         """Before the first row of a topic: finds the rows of this task that the log holds, to be skipped or compared."""
         partitions = await self.producer.partitions_for(topic)
         self._counts[topic] = min(self._noted_partitions() or len(partitions), len(partitions))
@@ -143,14 +144,14 @@ class TaskWriter:
             return
         await self.producer.flush(self.options.write_timeout_ms)
         must_compare = not self._is_order_stable()
-        there = await self._what_is_there(topic, partitions, alone=must_compare)
-        found = sum(there.values())
+        in_log = await self._rows_in_log(topic, partitions, alone=must_compare)
+        found = sum(in_log.values())
         self.found += found
         if found and must_compare:
-            self._comparisons[topic] = await self._compare(there)
+            self._comparisons[topic] = await self._compare(in_log)
         else:
-            self._skip.update({place: count for place, count in there.items() if count})
-            self._last_rows.update(await last_rows(self.options, self.producer.producer_id, there) if found else {})
+            self._skip.update({tp: count for tp, count in in_log.items() if count})
+            self._last_rows.update(await last_rows(self.options, self.producer.producer_id, in_log) if found else {})
 
     def _noted_partitions(self) -> int | None:
         """The number of partitions over which the first attempt distributed its rows; None if its note does not say. A recreated
@@ -163,38 +164,40 @@ class TaskWriter:
         note = decode_note(self.producer.note)
         return self.options.row_order == "stable" and note is not None and note.is_followed_by(self._first_row)
 
-    async def _what_is_there(self, topic: str, partitions: list[int], *, alone: bool) -> dict[TopicPartition, int]:
+    async def _rows_in_log(self, topic: str, partitions: list[int], *, alone: bool) -> dict[TopicPartition, int]:
+        """The number of rows of this task that the log holds in each partition. `alone` fences earlier attempts in all of
+        them."""
         # In another order, rows may go to other partitions than in an earlier attempt that still runs.
-        places = [TopicPartition(topic, partition) for partition in partitions]
-        return await self.producer.written(places, alone=alone, timeout_ms=self.options.write_timeout_ms)
+        tps = [TopicPartition(topic, partition) for partition in partitions]
+        return await self.producer.written(tps, alone=alone, timeout_ms=self.options.write_timeout_ms)
 
-    async def _compare(self, there: dict[TopicPartition, int]) -> Comparison:
+    async def _compare(self, in_log: dict[TopicPartition, int]) -> Comparison:
         note, by_partition, producer_id = decode_note(self.producer.note), self._by_partition, self.producer.producer_id
-        return Comparison(await read_back(self.options, producer_id, there, note, by_partition), by_partition)
+        return Comparison(await read_back(self.options, producer_id, in_log, note, by_partition), by_partition)
 
     async def finish(self) -> Written:
         """Writes the rows that a comparison found missing, and waits until all rows are acknowledged. Raises RowsDiffer if the
         log holds rows that this attempt does not have."""
         if not self._is_the_first():
-            await self._meet_topics_without_rows()
+            await self._begin_topics_without_rows()
         for topic, comparison in self._comparisons.items():
             comparison.check(self.task, topic)
         for topic, comparison in self._comparisons.items():
-            await self._write_what_is_missing(topic, comparison)
+            await self._write_missing(topic, comparison)
         await self.producer.flush(self.options.write_timeout_ms)
-        self._look_at_receipts()
+        self._check_receipts()
         if any(self._skip.values()):
-            places = ", ".join(f"{count} of {place}" for place, count in self._skip.items() if count)
-            text = f"task {self.task} has fewer rows than an earlier attempt wrote (missing {places}): its input has changed"
+            missing = ", ".join(f"{count} of {tp}" for tp, count in self._skip.items() if count)
+            text = f"task {self.task} has fewer rows than an earlier attempt wrote (missing {missing}): its input has changed"
             raise RowsDiffer(text)
         return Written(self.rows, self.found)
 
-    async def _meet_topics_without_rows(self) -> None:
+    async def _begin_topics_without_rows(self) -> None:
         """Checks the topics for which this attempt has no rows: an earlier attempt may have written some."""
         topics = [self.options.topic] if self.options.topic is not None else await self._all_topics()
         for topic in topics:
             if topic not in self._counts:
-                await self._meet(topic)
+                await self._begin_topic(topic)
 
     async def _all_topics(self) -> list[str]:
         async with Admin(**admin_options(self.options.client)) as admin:
@@ -203,11 +206,11 @@ class TaskWriter:
     def _is_the_first(self) -> bool:
         return self.options.delivery == "at-least-once" or self.producer.is_first_attempt
 
-    async def _write_what_is_missing(self, topic: str, comparison: Comparison) -> None:
+    async def _write_missing(self, topic: str, comparison: Comparison) -> None:
         for rows in comparison.missing.drain():
-            for partition, run in by_place(rows, rows.column("place")):
+            for partition, run in split_by_partition(rows, rows.column("target_partition")):
                 await self._send(topic, partition, run)
-            self._look_at_receipts()
+            self._check_receipts()
 
 
 def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.RecordBatch], *, is_stream: bool) -> Written:
@@ -293,10 +296,10 @@ async def _check_no_more_tasks(here: Session, options: WriteOptions, topic: str,
         Producer(cluster=cluster, **{**options.client, **named}) as producer,
         Admin(**admin_options(options.client)) as admin,
     ):
-        places = [TopicPartition(topic, partition) for partition in await producer.partitions_for(topic)]
+        tps = [TopicPartition(topic, partition) for partition in await producer.partitions_for(topic)]
         if not producer.is_first_attempt:  # Fences the first surplus task, which may still run.
-            await producer.written(places, alone=True, timeout_ms=options.write_timeout_ms)
-        described = await admin.describe_producers(places, timeout_ms=options.write_timeout_ms)
+            await producer.written(tps, alone=True, timeout_ms=options.write_timeout_ms)
+        described = await admin.describe_producers(tps, timeout_ms=options.write_timeout_ms)
     counts: Counter[str] = Counter()
     for found in described.values():
         for known in found.producers:

@@ -33,6 +33,8 @@ logger = get_logger(__name__)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Spark's `DataSourceStreamReader` for topics. Every method may raise UsageError or DataLoss."""
+
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._task = task_reader(options)
@@ -42,19 +44,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end positions of the last request, for `reportLatestOffset`."""
         self._last_batch_at: float | None = None
 
-    # -- how far ------------------------------------------------------------------------------------------------------
+    # -- offsets ------------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         """The positions at which a query without a checkpoint begins."""
         view = self._view()
-        places = view.partitions()
-        latest = view.latest(places)
-        ends = {place: end.offset for place, end in latest.items()}
-        starts = starts_of(self._options, view.at, view.earliest(places), ends)
+        tps = view.partitions()
+        latest = view.latest(tps)
+        ends = {tp: end.offset for tp, end in latest.items()}
+        starts = starts_of(self._options, view.at, view.earliest(tps), ends)
         return to_json(
             {
-                place: latest[place] if ends[place] == start else ReadPosition(start, topic_id=latest[place].topic_id)
-                for place, start in starts.items()
+                tp: latest[tp] if ends[tp] == start else ReadPosition(start, topic_id=latest[tp].topic_id)
+                for tp, start in starts.items()
             }
         )
 
@@ -71,12 +73,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stored = from_json(start)
         begin, end = stored, self._available(stored)
         self._known_end = end
-        begin = {place: begin.get(place, ReadPosition(0, topic_id=at.topic_id)) for place, at in end.items()}
+        begin = {tp: begin.get(tp, ReadPosition(0, topic_id=at.topic_id)) for tp, at in end.items()}
         if not self._is_worth_a_batch(begin, end, limit):
             return start
         if isinstance(limit, ReadMaxRows):
             end = limited(begin, end, limit.max_rows)
-        until = {place: _advanced(begin[place], at) for place, at in end.items()}
+        until = {tp: _advanced(begin[tp], at) for tp, at in end.items()}
         return start if until == stored else to_json(until, self._options.packing.to_json())
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -94,18 +96,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _not_before(self, begin: ReadPositions, end: ReadPositions) -> ReadPositions:
         """Raises DataLoss if a topic was recreated or its log ends before what was read, unless the user accepts losses."""
-        for place, at in end.items():
-            read = begin.get(place)
+        for tp, at in end.items():
+            read = begin.get(tp)
             if read is not None and read.is_of_another_topic(at):
-                self._lost(place, recreated(place, read.offset))
+                self._lost(tp, recreated(tp, read.offset))
             elif read is not None and at.offset < read.offset:
-                self._lost(place, f"{place} was read up to offset {read.offset}, and its log ends at {at.offset}")
+                self._lost(tp, f"{tp} was read up to offset {read.offset}, and its log now ends at {at.offset}")
         return end
 
     def _check_none_is_gone(self, begin: ReadPositions, end: ReadPositions) -> None:
-        for place in sorted(begin.keys() - end.keys()):
-            read = f"{place} was read up to offset {begin[place].offset}"
-            self._lost(place, f"{read}, and is not there any more: it was deleted, or the options do not name it any more")
+        for tp in sorted(begin.keys() - end.keys()):
+            read = f"{tp} was read up to offset {begin[tp].offset}"
+            self._lost(tp, f"{read}, and is gone: it was deleted, or the options no longer name it")
 
     def _is_worth_a_batch(self, begin: ReadPositions, end: ReadPositions, limit: ReadLimit) -> bool:
         """Whether `minOffsetsPerTrigger` offsets are available or `maxTriggerDelay` is over. AvailableNow never waits."""
@@ -115,7 +117,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = time.monotonic()
         if self._last_batch_at is None:
             self._last_batch_at = now
-        count = sum(max(0, at.offset - begin[place].offset) for place, at in end.items())
+        count = sum(max(0, at.offset - begin[tp].offset) for tp, at in end.items())
         if count < least and now - self._last_batch_at < self._options.max_trigger_delay_ms / 1000:
             return False
         self._last_batch_at = now
@@ -128,17 +130,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         new = sorted(set(stop) - set(begin))
         firsts = self._view().earliest(new) if new else {}
         ranges = []
-        for place, at in sorted(stop.items()):
-            first = begin[place] if place in begin else ReadPosition(self._first_of_new(place, firsts[place]))
+        for tp, at in sorted(stop.items()):
+            first = begin[tp] if tp in begin else ReadPosition(self._first_of_new(tp, firsts[tp]))
             if first.is_of_another_topic(at):
                 first = ReadPosition(first.offset, topic_id=at.topic_id)  # The user accepts this loss.
             topic_id = at.topic_id or first.topic_id
-            ranges.append(Range(*place, first.offset, at.offset, first.leader_epoch, topic_id=topic_id))
+            ranges.append(Range(*tp, first.offset, at.offset, first.leader_epoch, topic_id=topic_id))
         return [RangePartition(task) for task in packed(ranges, self._options.packing.of_batch(end))]
 
-    def _first_of_new(self, place: TopicPartition, earliest: int) -> int:
+    def _first_of_new(self, tp: TopicPartition, earliest: int) -> int:
         if earliest > 0:
-            self._lost(place, f"{place} is new and was expected from offset 0 on; the earliest that is left is {earliest}")
+            self._lost(tp, f"{tp} is new, and its log already begins at offset {earliest} instead of 0")
         return earliest
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
@@ -152,10 +154,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _view(self) -> ClusterView:
         return ClusterView(self._options.client, self._options.subscription)
 
-    def _lost(self, place: TopicPartition, what: str) -> None:
+    def _lost(self, tp: TopicPartition, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLoss(what, topic=place.topic, partition=place.partition)
-        logger.warning("pipeline.data_lost", topic=place.topic, partition=place.partition, reason=what)
+            raise DataLoss(what, topic=tp.topic, partition=tp.partition)
+        logger.warning("pipeline.data_lost", topic=tp.topic, partition=tp.partition, reason=what)
 
 
 def _advanced(begin: ReadPosition, at: ReadPosition) -> ReadPosition:

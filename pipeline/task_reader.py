@@ -1,16 +1,15 @@
-"""What a task does: ranges of partitions, from the log into Arrow batches.
+"""Reads the ranges of one task from the log into Arrow batches.
 
-Every record in the ranges is handed out, or the task fails: with `DataLoss` when the log no longer has them, with the
-client's error when the leader could not be reached in time. Offsets without a record (control records, compaction) are
-legal gaps. Rows are made from whole record batches, without a Python object per record.
+A task returns every record in its ranges, or it fails: with `DataLoss` if the log no longer has them, with `RequestTimeout` if
+none arrive in time. Offsets without a record (control records, compaction) are legal gaps. Rows are built from whole record
+batches, without a Python object per record.
 
-A task hands out range after range, in the order in which they were planned: a task that is run again brings the same rows in
-the same order, which sinks with `rowOrder=stable` rely on. One consumer fetches all ranges of a group at the same time, so the
-records of the second range arrive while those of the first are handed out. A group is as large as its buffers may be
-(`PREFETCH_BYTES`).
+A task returns range after range, in the planned order. So a task that runs again returns the same rows in the same order, on
+which sinks with `rowOrder=stable` rely. One consumer fetches all ranges of a group at the same time: the records of the second
+range arrive while those of the first are returned. `PREFETCH_BYTES` bounds the size of a group.
 
-The consumer is kept from task to task, so its metadata may be old. A task does not refresh it: a range holds its topic's id, and
-a broker that is no longer the leader rejects the fetch, after which the consumer refreshes the metadata.
+The consumer is kept from task to task, so its metadata may be old. A task does not refresh it. It need not, because a range holds
+its topic's id, and a broker that is no longer the leader rejects the fetch, after which the consumer refreshes its metadata.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 TOPIC_RETRY_S, TOPIC_GRACE_S = 0.05, 2.0
-"""Every broker learns of a recreated topic within the grace time, unless it is cut off."""
+"""Brokers know of a recreated topic within `TOPIC_GRACE_S`, unless they are disconnected from the controllers."""
 FETCH_WAIT_MS = 1000
-"""The longest wait of one fetch; the bound of the whole task is `read_timeout_ms`."""
+"""The longest wait of one fetch. `read_timeout_ms` bounds the wait for the next records."""
 PREFETCH_BYTES = 64 * 1024 * 1024
-"""The ranges that are fetched at the same time buffer at most about this much."""
+"""Approximate limit of the buffers of all ranges that are fetched at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +89,10 @@ def groups(wanted: Sequence[Range], most: int) -> Iterator[list[Range]]:
     has one position per partition."""
     group: dict[TopicPartition, Range] = {}
     for each in wanted:
-        if len(group) == most or each.place in group:
+        if len(group) == most or each.tp in group:
             yield list(group.values())
             group = {}
-        group[each.place] = each
+        group[each.tp] = each
     if group:
         yield list(group.values())
 
@@ -103,12 +102,12 @@ class _Group:
 
     def __init__(self, task: TaskReader, here: Session, consumer: Consumer, ranges: Sequence[Range]) -> None:
         self._task, self._here, self._consumer = task, here, consumer
-        self._left = {each.place: each for each in ranges}
+        self._left = {each.tp: each for each in ranges}
         """The ranges that are not yet read to their end."""
 
     def batches(self) -> Iterator[FetchedBatch]:
         for wanted in self._begin():
-            if wanted.place in self._left:
+            if wanted.tp in self._left:
                 yield from self._batches(wanted)
                 self._finish(wanted)
 
@@ -118,9 +117,9 @@ class _Group:
         consumer = self._consumer
         consumer.resume(*consumer.paused())
         for wanted in list(self._left.values()):
-            consumer.fetch_until(wanted.place, wanted.end)
+            consumer.fetch_until(wanted.tp, wanted.end)
             if wanted not in others:
-                consumer.seek(wanted.place, wanted.start, wanted.leader_epoch)
+                consumer.seek(wanted.tp, wanted.start, wanted.leader_epoch)
             elif not self._go_on(wanted, wanted.start, _recreated(consumer, wanted)):
                 self._finish(wanted)
         return list(self._left.values())
@@ -131,7 +130,7 @@ class _Group:
         here, consumer = self._here, self._consumer
         deadline = here.loop.time() + TOPIC_GRACE_S
         self._assign()
-        while others := [r for r in self._left.values() if r.topic_id not in (UNKNOWN_ID, consumer.topic_id(r.place))]:
+        while others := [r for r in self._left.values() if r.topic_id not in (UNKNOWN_ID, consumer.topic_id(r.tp))]:
             if here.loop.time() > deadline:
                 return others
             here.run(consumer.refresh_metadata())
@@ -151,26 +150,26 @@ class _Group:
                     raise
                 for wanted in gone:
                     self._go_on(wanted, wanted.start, e)
-                    del self._left[wanted.place]
+                    del self._left[wanted.tp]
 
     def _finish(self, wanted: Range) -> None:
         """Ends the range and pauses its partition; later errors of this partition are ignored."""
-        self._left.pop(wanted.place, None)
-        self._consumer.pause(wanted.place)
+        self._left.pop(wanted.tp, None)
+        self._consumer.pause(wanted.tp)
 
     def _batches(self, wanted: Range) -> Iterator[FetchedBatch]:
         here, consumer, timeout_ms = self._here, self._consumer, self._task.read_timeout_ms
-        position = here.run(consumer.position(wanted.place))
+        position = here.run(consumer.position(wanted.tp))
         silent_since = here.loop.time()
         while position < wanted.end:
             before = position
             try:
-                batches, position = here.run(_step(consumer, wanted.place, min(FETCH_WAIT_MS, timeout_ms)))
+                batches, position = here.run(_step(consumer, wanted.tp, min(FETCH_WAIT_MS, timeout_ms)))
             except (OffsetOutOfRange, LogTruncated, TopicRecreated, UnknownTopic) as e:
                 self._on_loss(wanted, e)
-                if wanted.place not in self._left:
+                if wanted.tp not in self._left:
                     return
-                position = here.run(consumer.position(wanted.place))
+                position = here.run(consumer.position(wanted.tp))
                 continue
             for batch in batches:
                 yield batch.clip(wanted.start, wanted.end)
@@ -178,7 +177,7 @@ class _Group:
                 silent_since = here.loop.time()
             elif here.loop.time() - silent_since > timeout_ms / 1000:
                 raise RequestTimeout(
-                    f"no records came from offset {position} on, of {wanted}: is its leader up? (option readTimeoutMs)",
+                    f"no records of {wanted} arrived from offset {position} on within readTimeoutMs: check that its leader is up",
                     topic=wanted.topic,
                     partition=wanted.partition,
                     elapsed_ms=timeout_ms,
@@ -186,53 +185,53 @@ class _Group:
 
     def _on_loss(self, current: Range, error: ClientError) -> None:
         """Handles a loss. The consumer raises errors of all its partitions, so the error may concern a later range."""
-        place = TopicPartition(error.topic or current.topic, current.partition if error.partition is None else error.partition)
-        wanted = self._left.get(place, current)
-        position = self._here.run(self._consumer.position(wanted.place))
+        tp = TopicPartition(error.topic or current.topic, current.partition if error.partition is None else error.partition)
+        wanted = self._left.get(tp, current)
+        position = self._here.run(self._consumer.position(wanted.tp))
         if not self._go_on(wanted, position, error):
             self._finish(wanted)
 
     def _go_on(self, wanted: Range, position: int, error: Exception) -> bool:
         """Seeks past the lost records, or raises DataLoss if the user does not accept losses. False if nothing of the range is
         left to read."""
-        here, consumer, place = self._here, self._consumer, wanted.place
+        here, consumer, tp = self._here, self._consumer, wanted.tp
         earliest = latest = -1
         if not isinstance(error, UnknownTopic):
-            earliest = here.run(consumer.beginning_offsets([place]))[place]
-            latest = here.run(consumer.end_offsets([place]))[place]
+            earliest = here.run(consumer.beginning_offsets([tp]))[tp]
+            latest = here.run(consumer.end_offsets([tp]))[tp]
         if self._task.fail_on_data_loss:
             raise DataLoss(
-                _what_is_gone(wanted, position, earliest, latest, error), topic=place.topic, partition=place.partition
+                _what_is_gone(wanted, position, earliest, latest, error), topic=tp.topic, partition=tp.partition
             ) from error
         go_on_at = max(position, earliest)
         logger.warning(
-            "pipeline.data_lost", topic=place.topic, partition=place.partition, position=position, log_start_offset=earliest,
+            "pipeline.data_lost", topic=tp.topic, partition=tp.partition, position=position, log_start_offset=earliest,
             log_end_offset=latest,
         )  # fmt: skip
         if go_on_at >= min(wanted.end, latest):
             return False
-        consumer.seek(place, go_on_at)
+        consumer.seek(tp, go_on_at)
         return True
 
 
-async def _step(consumer: Consumer, place: TopicPartition, timeout_ms: int) -> tuple[list[FetchedBatch], int]:
+async def _step(consumer: Consumer, tp: TopicPartition, timeout_ms: int) -> tuple[list[FetchedBatch], int]:
     """Fetches the next batches of this partition; returns them with the position after them."""
-    polled = await consumer.fetch_batches(place, timeout_ms=timeout_ms)
-    return polled.get(place, []), await consumer.position(place)
+    polled = await consumer.fetch_batches(tp, timeout_ms=timeout_ms)
+    return polled.get(tp, []), await consumer.position(tp)
 
 
 def _recreated(consumer: Consumer, wanted: Range) -> TopicRecreated:
-    found = consumer.topic_id(wanted.place)
+    found = consumer.topic_id(wanted.tp)
     return TopicRecreated(topic=wanted.topic, partition=wanted.partition, position=wanted.start, topic_id=found)
 
 
 def _what_is_gone(wanted: Range, position: int, earliest: int, latest: int, error: Exception) -> str:
     if isinstance(error, LogTruncated):
-        return f"the log of {wanted.place} is not the one that was read before: {error}"
+        return f"the log of {wanted.tp} was truncated below the offset that was read: {error}"
     if isinstance(error, UnknownTopic):
-        return f"{wanted.place} was read up to offset {position} when its topic was deleted"
+        return f"{wanted.tp} was read up to offset {position} when its topic was deleted"
     if isinstance(error, TopicRecreated):
-        return f"{recreated(wanted.place, position)} (it holds {earliest} to {latest})"
+        return f"{recreated(wanted.tp, position)} (it has the offsets {earliest} to {latest})"
     if position < earliest:
-        return f"offset {position} of {wanted.place} was expected, and the earliest that is left is {earliest}"
-    return f"offset {position} of {wanted.place} was expected, and the log ends at {latest}"
+        return f"offset {position} of {wanted.tp} is next to read, and the log now begins at {earliest}"
+    return f"offset {position} of {wanted.tp} is next to read, and the log ends at {latest}"

@@ -1,7 +1,8 @@
 """The identity of a write: the producer name and work epoch of its tasks, and how two writes are distinguished.
 
 A named producer skips the rows that the log already holds. If two different writes shared a name, the second would look like a
-retry of the first and its rows would be lost without an error. The name comes from what Spark tells the tasks:
+retry of the first and its rows would be lost without an error. The name is made of local properties that Spark sets for each
+task:
 
     kind of write                              producer name                                work epoch
     stream (`writeStream`)                     spark/<query id>/<task>                      batch id
@@ -11,9 +12,9 @@ retry of the first and its rows would be lost without an error. The name comes f
 The option `producerName` takes the place of the query id or the job. Spark's `queryName` is not an identity: Spark itself
 does not require that it is unique.
 
-If the function of `foreachBatch` writes on a thread of its own or runs with Spark Connect, Spark does not tell its tasks query
-and batch, and the write looks like a batch job. With the options `producerName`, `writeName` and `batchId` it gets the name and
-work epoch that it would have inside `foreachBatch`.
+If the function of `foreachBatch` writes on a thread of its own or runs with Spark Connect, the tasks do not have the properties
+for query and batch, and the write looks like a batch job. With the options `producerName`, `writeName` and `batchId` it gets the
+name and work epoch that it would have inside `foreachBatch`.
 
 Inside `foreachBatch` all writes of a batch have the same query id and batch id, also when the batch is run again after a restart.
 The option `writeName` distinguishes two writes to one topic. A write that may be either a retry or another write fails with
@@ -162,8 +163,8 @@ def write_identity(
 
 
 def _run_id(application: str | None, execution: str | None) -> str:
-    """An id that all writes of a batch share in one run, and that changes when the batch is run again. It is empty if Spark does
-    not tell: then runs cannot be distinguished, and a write that finds rows of another write fails."""
+    """An id that all writes of a batch share in one run, and that changes when the batch is run again. It is empty if the
+    properties are missing: then runs cannot be distinguished, and a write that finds rows of another write fails."""
     if not application or not execution:
         return ""
     return blake2b(f"{application}/{execution}".encode(), digest_size=16).hexdigest()

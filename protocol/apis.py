@@ -34,6 +34,7 @@ METADATA = 3
 API_VERSIONS = 18
 CREATE_TOPICS = 19
 DELETE_TOPICS = 20
+DELETE_RECORDS = 21
 INIT_PRODUCER_ID = 22
 OFFSET_FOR_LEADER_EPOCH = 23
 DESCRIBE_CONFIGS = 32
@@ -46,11 +47,13 @@ BEGIN_QUORUM_EPOCH = 53
 END_QUORUM_EPOCH = 54
 DESCRIBE_QUORUM = 55
 ALTER_PARTITION = 56
+UPDATE_FEATURES = 57
 FETCH_SNAPSHOT = 59
 DESCRIBE_CLUSTER = 60
 DESCRIBE_PRODUCERS = 61
 BROKER_REGISTRATION = 62
 BROKER_HEARTBEAT = 63
+UNREGISTER_BROKER = 64
 ALLOCATE_PRODUCER_IDS = 67
 INIT_NAMED_PRODUCER = 120
 """Not in Kafka, whose keys are far below it."""
@@ -67,6 +70,7 @@ APIS: dict[int, Api] = {
         Api(API_VERSIONS, "ApiVersions", admin.ApiVersionsRequest, admin.ApiVersionsResponse, _BOTH),
         Api(CREATE_TOPICS, "CreateTopics", admin.CreateTopicsRequest, admin.CreateTopicsResponse, _BOTH),
         Api(DELETE_TOPICS, "DeleteTopics", admin.DeleteTopicsRequest, admin.DeleteTopicsResponse, _BOTH),
+        Api(DELETE_RECORDS, "DeleteRecords", data.DeleteRecordsRequest, data.DeleteRecordsResponse, (BROKER,)),
         Api(
             INIT_PRODUCER_ID,
             "InitProducerId",
@@ -104,6 +108,7 @@ APIS: dict[int, Api] = {
         Api(END_QUORUM_EPOCH, "EndQuorumEpoch", cluster.EndQuorumEpochRequest, cluster.EndQuorumEpochResponse, (CONTROLLER,)),
         Api(DESCRIBE_QUORUM, "DescribeQuorum", cluster.DescribeQuorumRequest, cluster.DescribeQuorumResponse, _BOTH),
         Api(ALTER_PARTITION, "AlterPartition", cluster.AlterPartitionRequest, cluster.AlterPartitionResponse, (CONTROLLER,)),
+        Api(UPDATE_FEATURES, "UpdateFeatures", admin.UpdateFeaturesRequest, admin.UpdateFeaturesResponse, _BOTH),
         Api(FETCH_SNAPSHOT, "FetchSnapshot", cluster.FetchSnapshotRequest, cluster.FetchSnapshotResponse, (CONTROLLER,)),
         Api(DESCRIBE_CLUSTER, "DescribeCluster", admin.DescribeClusterRequest, admin.DescribeClusterResponse, _BOTH),
         Api(
@@ -121,6 +126,7 @@ APIS: dict[int, Api] = {
             (CONTROLLER,),
         ),
         Api(BROKER_HEARTBEAT, "BrokerHeartbeat", cluster.BrokerHeartbeatRequest, cluster.BrokerHeartbeatResponse, (CONTROLLER,)),
+        Api(UNREGISTER_BROKER, "UnregisterBroker", admin.UnregisterBrokerRequest, admin.UnregisterBrokerResponse, _BOTH),
         Api(
             ALLOCATE_PRODUCER_IDS,
             "AllocateProducerIds",

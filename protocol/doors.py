@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from random import Random
 
 STOPWATCH: Callable[[], float] = time.perf_counter
-"""Seconds since an arbitrary start, with a resolution below a microsecond. For metrics only; no decision may depend on it."""
+"""Returns seconds since an arbitrary start, with a resolution below a microsecond. For metrics only; no decision may depend on
+it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ class ErrorCode(IntEnum):
     DUPLICATE_RESOURCE = 92
     INCONSISTENT_VOTER_SET = 94
     INVALID_UPDATE_VERSION = 95
+    FEATURE_UPDATE_FAILED = 96
     SNAPSHOT_NOT_FOUND = 98
     POSITION_OUT_OF_RANGE = 99
     UNKNOWN_TOPIC_ID = 100
@@ -102,7 +103,7 @@ class ErrorCode(IntEnum):
 
 
 class Flags(NamedTuple):
-    """How a client should react to an error code, and what the code means."""
+    """Properties of an error code: how a client should react, and what the code means."""
 
     retriable: bool
     refresh_metadata: bool
@@ -169,7 +170,8 @@ ERRORS: dict[ErrorCode, Flags] = {
         (ErrorCode.RESOURCE_NOT_FOUND, _FATAL, "there is no such resource"),
         (ErrorCode.DUPLICATE_RESOURCE, _FATAL, "the resource exists already or is named twice"),
         (ErrorCode.INCONSISTENT_VOTER_SET, _FATAL, "the voter sets differ"),
-        (ErrorCode.INVALID_UPDATE_VERSION, _FATAL, "the partition epoch is not the current one"),
+        (ErrorCode.INVALID_UPDATE_VERSION, _FATAL, "the partition epoch or the feature level is not an allowed one"),
+        (ErrorCode.FEATURE_UPDATE_FAILED, _FATAL, "the features of the cluster could not be updated"),
         (ErrorCode.SNAPSHOT_NOT_FOUND, _FATAL, "there is no such snapshot"),
         (ErrorCode.POSITION_OUT_OF_RANGE, _FATAL, "the position is outside the snapshot"),
         (ErrorCode.UNKNOWN_TOPIC_ID, _REFRESH, "this broker does not know the topic id"),

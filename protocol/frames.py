@@ -183,8 +183,8 @@ class UnsupportedVersion(PeerError):
 
 
 def decode_request(frame: Buffer) -> Request[Any]:
-    """Decode the frame of a request (without its length field). `BadBody` and `UnsupportedVersion` can be answered; after any
-    other `PeerError` the connection must be closed."""
+    """Decode the frame of a request (without its length field). Raises `BadBody` and `UnsupportedVersion`, for which the
+    server can send an error response; after any other `PeerError` the connection must be closed."""
     if len(frame) < 2 or frame[0] != _ARRAY_OF_5:
         raise _unreadable(frame)
     if len(frame) > _BYTES_WITHOUT_RECORDS_MAX and frame[1] != PRODUCE and frame[1] in APIS:
@@ -217,7 +217,7 @@ def decode_response(api_key: int, frame: Buffer) -> tuple[int, Message] | Refusa
 
 
 def correlation_id_of(frame: Buffer) -> int:
-    """The correlation id of a response's frame, which tells the request and so the type of the body."""
+    """Return the correlation id of a response's frame, which identifies the request and with it the type of the body."""
     if len(frame) >= 6 and 0x92 <= frame[0] <= 0x94:
         first = frame[1]
         if first < 0x80:
@@ -231,7 +231,7 @@ def correlation_id_of(frame: Buffer) -> int:
 
 
 _UINT_END = {0xCC: 3, 0xCD: 4, 0xCE: 6}
-"""By first byte: where a msgpack uint8, uint16 or uint32 that starts at byte 1 ends."""
+"""First byte of a msgpack uint8, uint16 or uint32 -> the end of the number, if it starts at byte 1."""
 
 
 def _unreadable(frame: Buffer) -> PeerError:

@@ -20,7 +20,7 @@ TEXT_MAX = 300
 
 
 class Suppressed(NamedTuple):
-    """How many lines were suppressed since the last printed line; the next line reports it."""
+    """The number of lines that were suppressed since the last printed line; the next printed line reports it."""
 
     suppressed: int
     """Lines of this subject."""

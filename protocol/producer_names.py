@@ -11,6 +11,8 @@ from __future__ import annotations
 
 FIRST_NAMED = 1 << 62
 """The smallest id of a named producer."""
+NAMED, NAMED_BITS = 0x40, 0xC0
+"""The first byte of the id of a named producer, and the mask for it."""
 NUMBER_MAX = WORK_EPOCH_MAX = 2**31 - 1
 NAME_LENGTH_MAX = 255
 """Characters."""

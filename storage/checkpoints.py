@@ -1,6 +1,7 @@
 """The small text files of a data directory, in exactly Kafka's format if Kafka has the file.
 
-    replication-offset-checkpoint, recovery-point-offset-checkpoint, log-start-offset-checkpoint (per data directory)
+    replication-offset-checkpoint, recovery-point-offset-checkpoint, log-start-offset-checkpoint,
+    cleaner-offset-checkpoint, removed-tombstones-checkpoint (per data directory; Kafka has no file like the last one)
         0                       version
         2                       number of lines that follow
         orders 0 1200           topic partition offset
@@ -46,6 +47,8 @@ from strandline.storage.disk import DiskError, Files
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
+FIRST_DIRTY_OFFSETS = "cleaner-offset-checkpoint"
+REMOVED_TOMBSTONES = "removed-tombstones-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 STRAY_METADATA = "stray.metadata"
@@ -122,8 +125,8 @@ class LeaderEpochCheckpoint:
 
     @staticmethod
     def decode(data: bytes) -> list[tuple[int, int]] | None:
-        """(epoch, start offset) of each entry; None also if the epochs do not increase or the offsets decrease, because no log
-        writes that."""
+        """Return (epoch, start offset) of each entry. Returns None if the file is malformed, or if the epochs do not increase
+        or the offsets decrease, because no log writes that."""
         rows = _checkpoint_rows(data)
         if rows is None:
             return None
@@ -195,7 +198,7 @@ class StrayMetadata:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """The owner of a data directory. No other file could tell it, so it is never guessed or rebuilt."""
+    """The owner of a data directory: its cluster and node. No other file contains this, so it is never guessed or rebuilt."""
 
     cluster_id: str | None
     node_id: int

@@ -101,6 +101,10 @@ class Lock(ABC):
 class Files(ABC):
     """The part of a file system that the package uses. The methods raise DiskError if the disk fails."""
 
+    def for_thread(self) -> Files:
+        """The same file system for work that opens files on another thread: with open descriptors of its own, if that matters."""
+        return self
+
     @abstractmethod
     def open(self, path: str, *, create: bool) -> File:
         """Open a file for reading and appending. `create`: create it if it is missing; `fsync_dir` makes its name durable."""
@@ -136,6 +140,14 @@ class Files(ABC):
     def owner(self, path: str) -> int | None:
         """The user id of the owner of a file or directory; None if not known."""
         return None
+
+    def modified_ms(self, path: str) -> int | None:
+        """When the file was written last, in ms of the wall clock; None if not known."""
+        return None
+
+    @abstractmethod
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        """Set the time that `modified_ms` returns until the file is written again. The next fsync of the file covers it."""
 
     def boot_id(self) -> str:
         """An id of the machine's boot: while it stays the same, no write in the page cache was lost. Empty if not known."""

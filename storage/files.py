@@ -1,4 +1,4 @@
-"""The file system, and the only module of the package that opens files.
+"""The file system. Brokers, controllers and logs open files only through this module.
 
 `RealFiles` is the operating system's file system. Appends go directly to the page cache (0.5 us for small ones, 11 us for
 64 KiB: less than a thread would cost). Operations that may block for long (fsync, unlink of a large file, a read of cold bytes)
@@ -47,7 +47,7 @@ _PARKED = -1
 
 
 class RealFile(File):
-    """A file of the operating system, whose descriptor may be parked."""
+    """A file of the operating system, whose descriptor may be parked. The methods raise DiskError if the operation fails."""
 
     __slots__ = ("_fd", "_files", "_used")
 
@@ -196,7 +196,8 @@ class RealLock(Lock):
 
 
 class RealFiles(Files):
-    """The operating system's file system."""
+    """The operating system's file system. The methods raise DiskError if an operation fails, and `lock` raises UsageError if
+    another process has the lock."""
 
     def __init__(self, *, descriptors_max: int = 512) -> None:
         self.descriptors_max = descriptors_max
@@ -205,6 +206,9 @@ class RealFiles(Files):
         self._open: deque[RealFile] = deque()
         """Files in the order in which they were opened. Parked and closed ones are dropped when they reach the front, or when the
         queue grows too long."""
+
+    def for_thread(self) -> RealFiles:
+        return RealFiles(descriptors_max=16)
 
     def open(self, path: str, *, create: bool) -> RealFile:
         fd = self.open_descriptor(path, create=create)
@@ -301,6 +305,18 @@ class RealFiles(Files):
             return os.stat(path).st_uid
         except OSError:
             return None
+
+    def modified_ms(self, path: str) -> int | None:
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000
+        except OSError:
+            return None
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        try:
+            os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
+        except OSError as e:
+            raise DiskError("write", path, e.errno or errno.EIO) from e
 
     def boot_id(self) -> str:
         try:

@@ -169,6 +169,7 @@ class LocalCluster:
         return ",".join(f"{HOST}:{n.port}" for n in self.brokers)
 
     def node(self, name: str) -> Node:
+        """Return the node of this name, such as broker-1. Raises UsageError if there is none."""
         node = self.nodes.get(name)
         if node is None:
             raise UsageError(f"there is no node {name!r}; there are {', '.join(self.nodes)}")
@@ -253,7 +254,8 @@ class LocalCluster:
         self._tell("resumed", node, f"resumed (SIGCONT), pid {node.pid}")
 
     async def start_node(self, name: str) -> None:
-        """Start a node that is down; returns when the process runs, not when it is ready (`wait_ready`)."""
+        """Start a node that is down; returns when the process runs, not when it is ready (`wait_ready`). Raises UsageError if it
+        runs already."""
         node = self.node(name)
         if node.running:
             raise UsageError(f"{name} is running already (pid {node.pid})")
@@ -262,6 +264,7 @@ class LocalCluster:
         self._write_state()
 
     async def wait_ended(self, name: str, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
+        """Wait until the node's process has ended. Raises ClusterError after `timeout_ms`."""
         try:
             await asyncio.wait_for(self._ended(self.node(name)), timeout_ms / 1000)
         except TimeoutError:
@@ -426,6 +429,7 @@ async def unfenced_brokers(port: int) -> set[int]:
 
 
 def check_port_numbers(ports: Iterable[int]) -> None:
+    """Raise UsageError for a number that is no TCP port."""
     wrong = next((port for port in ports if not 0 < port < 65536), None)
     if wrong is not None:
         raise UsageError(f"a port is a number from 1 to 65535, and a node of this cluster would get {wrong}; change --base-port")
@@ -461,8 +465,8 @@ def _is_free(port: int) -> bool:
 
 
 def free_port_range(count: int) -> int:
-    """The first of `count` consecutive free ports. They lie below the range of ephemeral ports, so that the port of a node
-    that is down stays free."""
+    """Return the first of `count` consecutive free ports, below the range of ephemeral ports, so that the port of a node that is
+    down stays free. Raises ClusterError if there are none."""
     first = 20_000 + secrets.randbelow(10_000)
     candidates: list[int] = [*range(first, 31_000, count), *range(20_000, first, count)]
     for base in candidates:

@@ -54,6 +54,9 @@ RESERVED_ENVIRONMENT = frozenset(
 FAILED = 1
 """Exit code of an error of the environment, such as a port in use, a locked data directory or a failed disk. A retry can
 succeed."""
+SWITCH_INTERVAL_S = 0.0002
+"""After how long a thread lets the event loop run. The default, 5 ms, delays a request several times if a thread cleans a log or
+converts compressed batches meanwhile, because the loop gives up the interpreter at every system call."""
 WRONG_USAGE = 2
 """Exit code of an error in the configuration or the command line. A retry fails again."""
 
@@ -86,7 +89,8 @@ def read_config(role: str, path: str | None, environment: Mapping[str, str], set
 
 
 def read_toml(path: str) -> dict[str, Any]:
-    """A TOML file as dotted keys: `node.id = 1`, `"node.id" = 1` and `[node] id = 1` all mean the same."""
+    """Read a TOML file as dotted keys: `node.id = 1`, `"node.id" = 1` and `[node] id = 1` all mean the same. Raises UsageError if
+    the file cannot be read or is not TOML."""
     import tomllib
 
     try:
@@ -110,7 +114,8 @@ def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
 
 
 def from_environment(role: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The keys in `STRANDLINE_<KEY>` variables, with dots as underscores. Keys of the other role are ignored."""
+    """Return the keys in `STRANDLINE_<KEY>` variables, with dots as underscores. Keys of the other role are ignored. Raises
+    UsageError for an unknown key or a wrong value."""
     given = {n: v for n, v in environment.items() if n.startswith("STRANDLINE_") and n not in RESERVED_ENVIRONMENT}
     if not given:
         return {}
@@ -262,6 +267,7 @@ def _calm_the_collector() -> None:
 def run(role: str, config: str | None, settings: Sequence[str] = (), stop_with_parent: bool = False) -> int:
     """Run a node in this process until it stops; returns the exit code. An error is one sentence on stderr."""
     _prepare_to_be_process_one()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     logs.configure(node=role, environment=os.environ)
     try:
         logs.check_environment(os.environ)

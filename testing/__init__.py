@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from strandline.testing.kit.conditions import (
         Condition,
         caught_up,
+        cleaned,
         controller,
         epoch,
         fenced,
@@ -43,6 +44,7 @@ __all__ = [
     "Verdict",
     "caught_up",
     "check",
+    "cleaned",
     "compare_replicas",
     "controller",
     "epoch",
@@ -69,6 +71,7 @@ _HOMES = {
     "Verdict": "strandline.testing.history",
     "caught_up": _CONDITIONS,
     "check": "strandline.testing.history",
+    "cleaned": _CONDITIONS,
     "compare_replicas": "strandline.testing.replicas",
     "controller": _CONDITIONS,
     "epoch": _CONDITIONS,

@@ -65,16 +65,16 @@ class _Answer:
 
 
 class Fetch(DelayedOperation):
-    """One fetch request, until it is answered."""
+    """One fetch request, from its arrival until the broker responds."""
 
-    __slots__ = ("_counted", "_handler", "_is_full", "_max_bytes", "_min_bytes", "_request", "_warmed", "session")
+    __slots__ = ("_counted", "_is_full", "_max_bytes", "_min_bytes", "_warmed", "handler", "request", "session")
 
     def __init__(self, handler: FetchHandler, request: ServerRequest, session: FetchSession, is_full: bool) -> None:
         super().__init__()
         body = request.body
         assert isinstance(body, FetchRequest)
-        self._handler = handler
-        self._request = request
+        self.handler = handler
+        self.request = request
         self.session = session
         self._is_full = is_full
         """Whether the answer lists every partition of the session, changed or not."""
@@ -93,7 +93,7 @@ class Fetch(DelayedOperation):
             self._warm_up(answer)
         elif self._is_enough(answer) or max_wait_ms == 0 or not self.session.partitions:
             self.is_completed = True
-            self._reply(answer)
+            self.reply(answer)
         else:
             self.session.forget_quiet(answer.quiet)
             self._park(max_wait_ms)
@@ -103,7 +103,7 @@ class Fetch(DelayedOperation):
 
     def _park(self, max_wait_ms: int) -> None:
         self.session.parked = self
-        self._handler.purgatory.park(self, max_wait_ms)
+        self.handler.purgatory.park(self, max_wait_ms)
 
     # -- what ends it -------------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class Fetch(DelayedOperation):
         """A partition of the session moved: visit the dirty partitions again, and answer if that makes an answer."""
         if self.is_completed or (self._min_bytes > 1 and not self._has_counted_enough()):
             return
-        if self._request.connection.closed:
+        if self.request.connection.closed:
             self._leave()
             self._part()
             return
@@ -121,16 +121,16 @@ class Fetch(DelayedOperation):
             self._warm_up(answer)
         elif self._is_enough(answer):
             self._leave()
-            self._reply(answer)
+            self.reply(answer)
         else:
             self.session.forget_quiet(answer.quiet)
 
     def on_complete(self) -> None:
         """The session ends, or its next request has arrived: answer with what there is."""
-        self._reply(self._collect(arrival=False))
+        self.reply(self._collect(arrival=False))
 
     def on_expiration(self) -> None:
-        metrics = self._handler.directory.metrics
+        metrics = self.handler.directory.metrics
         if self.session.is_follower:
             metrics.expired_follower_fetches += 1
         else:
@@ -143,12 +143,12 @@ class Fetch(DelayedOperation):
         self.is_completed = False
         self.session.parked = self
         self._warmed = answer.cold_key
-        self._handler.warm_up(answer.cold, self._on_warm)
+        self.handler.warm_up(answer.cold, self._on_warm)
 
     def _on_warm(self) -> None:
         if not self.is_completed:
             self._leave()
-            self._reply(self._collect(arrival=False))
+            self.reply(self._collect(arrival=False))
 
     # -- visiting partitions ------------------------------------------------------------------------------------------
 
@@ -160,22 +160,23 @@ class Fetch(DelayedOperation):
             try:
                 partition = cached.partition or self._attach(cached)
                 if is_follower:
-                    self._visit_for_follower(cached, partition, answer, arrival)
+                    self.visit_for_follower(cached, partition, answer, arrival)
                 else:
-                    self._visit_for_consumer(cached, partition, answer)
+                    self.visit_for_consumer(cached, partition, answer)
             except BrokerError as e:
-                self._add_error(cached, self._handler.failures.code_of(cached.key, e), answer)
+                self.add_error(cached, self.handler.failures.code_of(cached.key, e), answer)
             except DiskError as e:
-                self._handler.failures.on_disk_error(e)
-                self._add_error(cached, ErrorCode.KAFKA_STORAGE_ERROR, answer)
+                self.handler.failures.on_disk_error(e)
+                self.add_error(cached, ErrorCode.KAFKA_STORAGE_ERROR, answer)
         return answer
 
     def _attach(self, cached: SessionPartition) -> Partition:
-        partition = self._handler.directory.partition(cached.key)
+        partition = self.handler.directory.partition(cached.key)
         cached.attach(partition)
         return partition
 
-    def _visit_for_follower(self, cached: SessionPartition, partition: Partition, answer: _Answer, arrival: bool) -> None:
+    def visit_for_follower(self, cached: SessionPartition, partition: Partition, answer: _Answer, arrival: bool) -> None:
+        """Record the follower's progress if its request arrives now, and add records up to the log end to the answer."""
         session, leader_state, log_ = self.session, partition.leader_state, partition.log
         epoch, offset = cached.current_leader_epoch, cached.fetch_offset
         if leader_state is None or leader_state.epoch != epoch:
@@ -191,7 +192,8 @@ class Fetch(DelayedOperation):
         look_again = session.replica_id not in leader_state.isr.isr
         self._add(cached, partition, log_.log_end_offset, diverging, look_again, answer)
 
-    def _visit_for_consumer(self, cached: SessionPartition, partition: Partition, answer: _Answer) -> None:
+    def visit_for_consumer(self, cached: SessionPartition, partition: Partition, answer: _Answer) -> None:
+        """Add what a consumer may see of the partition to the answer: records below the high watermark."""
         partition.check_leader_epoch(cached.current_leader_epoch)
         if partition.role is Role.NONE:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -217,6 +219,8 @@ class Fetch(DelayedOperation):
             look_again = True
             buffers, size = self._read(cached, partition, end, answer)
         high_watermark, start = log_.high_watermark, log_.log_start_offset
+        if start > cached.log_start_offset and self.session.is_follower and cached.is_start_news(start):
+            answer.is_urgent = True  # DeleteRecords waits until the follower has moved its log start
         if not (
             size
             or self._is_full
@@ -228,6 +232,9 @@ class Fetch(DelayedOperation):
                 answer.quiet.append(cached)
             return
         response = FetchPartitionResponse(cached.key[0], cached.key[1], 0, high_watermark, high_watermark, start)
+        if log_.tombstones_removed_below and self.session.is_follower:
+            # Read after the records: a tombstone that they lack lies below it.
+            response.tombstones_removed_below = min(log_.tombstones_removed_below, log_.log_end_offset)
         if diverging is not None:
             response.diverging_epoch = diverging
         answer.responses.append(response)
@@ -235,8 +242,9 @@ class Fetch(DelayedOperation):
         answer.seen.append((cached, size, look_again))
         answer.size += size
 
-    def _add_error(self, cached: SessionPartition, code: ErrorCode, answer: _Answer) -> None:
-        leader = self._handler.directory.current_leader(cached.key) if code in _LEADER_HELPS else CurrentLeader()
+    def add_error(self, cached: SessionPartition, code: ErrorCode, answer: _Answer) -> None:
+        """Answer for one partition with an error."""
+        leader = self.handler.directory.current_leader(cached.key) if code in _LEADER_HELPS else CurrentLeader()
         answer.responses.append(FetchPartitionResponse(cached.key[0], cached.key[1], code, current_leader=leader))
         answer.records.append([])
         answer.seen.append((cached, 0, True))
@@ -246,7 +254,7 @@ class Fetch(DelayedOperation):
         room = self._max_bytes - answer.size
         if answer.size and room <= 0:
             return [], 0
-        may_block = not self._handler.has_threads or cached.key == self._warmed
+        may_block = not self.handler.has_threads or cached.key == self._warmed
         wanted = cached.max_bytes if cached.max_bytes < room else room
         partition.metrics.fetches += 1
         try:
@@ -277,7 +285,8 @@ class Fetch(DelayedOperation):
 
     # -- answering ----------------------------------------------------------------------------------------------------
 
-    def _reply(self, answer: _Answer) -> None:
+    def reply(self, answer: _Answer) -> None:
+        """Send the answer, and remember in the session what it tells the fetcher."""
         session = self.session
         session.forget_quiet(answer.quiet)
         for response, (cached, size, look_again) in zip(answer.responses, answer.seen, strict=True):
@@ -285,13 +294,13 @@ class Fetch(DelayedOperation):
             if size or response.error_code:
                 self._count(cached, size, response.error_code)
         if answer.cold is not None:
-            self._handler.warm_up(answer.cold, None)
+            self.handler.warm_up(answer.cold, None)
         self._part()
-        self._request.reply(FetchResponse(0, 0, session.id, answer.responses, []), answer.records)
+        self.request.reply(FetchResponse(0, 0, session.id, answer.responses, []), answer.records)
 
     def _count(self, cached: SessionPartition, size: int, error_code: int) -> None:
         partition = cached.partition
-        metrics = self._handler.directory.metrics.departed if partition is None else partition.metrics
+        metrics = self.handler.directory.metrics.departed if partition is None else partition.metrics
         if error_code:
             metrics.fetches += 1
             metrics.failed_fetches += 1
@@ -366,4 +375,4 @@ class FetchHandler:
 
 
 _LEADER_HELPS = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})
-"""Errors that are answered with the present leader, which saves the client a metadata request (KIP-951)."""
+"""Errors whose response names the current leader, which saves the client a metadata request (KIP-951)."""

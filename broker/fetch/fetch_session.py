@@ -29,11 +29,11 @@ NO_SESSION = 0
 SESSION_ID_MAX = 2**31 - 1
 EVICTION_S = 120.0
 PARTITIONS_MAX = 100_000
-"""Of one session: it bounds the memory of a session."""
+"""Largest number of partitions in one session, which bounds its memory."""
 
 
 class SessionPartition:
-    """One partition of one session: the fetcher's position, and what the last response told the fetcher."""
+    """One partition of one session: the fetcher's position, and the offsets that the last response contained."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -77,6 +77,11 @@ class SessionPartition:
         self.records_are_out = False
         self.sent_error = 0
 
+    def is_start_news(self, log_start_offset: int) -> bool:
+        """Whether a response sent now would be the first that tells the fetcher of this log start. The fetcher would drop a
+        response that is stale."""
+        return log_start_offset != self.sent_log_start_offset and not self.records_are_out
+
     def mark_dirty(self) -> ParkedFetch | None:
         """Have the session look at the partition before its next answer. Returns the session's parked fetch, if it has one."""
         session = self.session
@@ -84,7 +89,7 @@ class SessionPartition:
         return session.parked
 
     def on_answer(self, answer: FetchPartitionResponse, size: int, look_again: bool) -> None:
-        """Remember what a response tells the fetcher, and whether the partition has to be visited again before it moves.
+        """Remember the offsets in a response, and whether the partition has to be visited again before it moves.
 
         A partition that was served goes to the end of the queue, so that a full response does not starve the other partitions."""
         self.sent_high_watermark = -1 if self.records_are_out else answer.high_watermark
@@ -190,7 +195,8 @@ class FetchSessionCache:
 
     def __init__(self, random: Random, slots: int = 1000) -> None:
         self._random = random
-        self._slots = slots
+        self.slots = slots
+        """The largest number of sessions."""
         self._sessions: dict[int, FetchSession] = {}
         """By session id; the least recently used first."""
         self.evictions = 0
@@ -215,21 +221,24 @@ class FetchSessionCache:
             named = self._sessions.get(request.session_id)
             if named is not None and named.replica_id == request.replica_id:
                 self.remove(named.id)
-            return self._full(request, now), True
-        session = self._continue(request, now)
+            return self.full_fetch(request, now), True
+        session = self.incremental_fetch(request, now)
         if session.partitions:
             return session, False
         self.remove(session.id)
         return FetchSession(NO_SESSION, request.replica_id, request.replica_epoch, now), False
 
-    def _full(self, request: FetchRequest, now: float) -> FetchSession:
+    def full_fetch(self, request: FetchRequest, now: float) -> FetchSession:
+        """The session of a request that names all its partitions. Its id is 0 if it ends with the answer: the request asked for
+        none, or the cache has no room for it."""
         session = FetchSession(NO_SESSION, request.replica_id, request.replica_epoch, now)
         session.update(request.partitions)
         if request.session_epoch == INITIAL_EPOCH and session.partitions:
             self._maybe_admit(session, now)
         return session
 
-    def _continue(self, request: FetchRequest, now: float) -> FetchSession:
+    def incremental_fetch(self, request: FetchRequest, now: float) -> FetchSession:
+        """The session that the request continues, updated by the request."""
         session = self._sessions.get(request.session_id)
         # A session belongs to one process: another replica, or the same one restarted, cannot continue it.
         if session is None or (session.replica_id, session.replica_epoch) != (request.replica_id, request.replica_epoch):
@@ -253,11 +262,12 @@ class FetchSessionCache:
             session.close()
 
     def _maybe_admit(self, session: FetchSession, now: float) -> None:
-        if len(self._sessions) < self._slots or self._try_evict(session, now):
+        if len(self._sessions) < self.slots or self.try_evict(session, now):
             session.id = self._new_id()
             self._sessions[session.id] = session
 
-    def _try_evict(self, newcomer: FetchSession, now: float) -> bool:
+    def try_evict(self, newcomer: FetchSession, now: float) -> bool:
+        """Remove a session that the newcomer may replace. False if there is none."""
         victim = self._victim(newcomer, now)
         if victim is None:
             return False

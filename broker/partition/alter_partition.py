@@ -72,7 +72,7 @@ class AlterPartitionItem(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """A proposal that the controller has answered."""
+    """A proposal with the controller's response."""
 
     item: AlterPartitionItem
     answer: AlterPartitionPartitionResponse
@@ -88,7 +88,7 @@ class AlterPartitionQueue:
         """Proposals without an answer, those on the wire included; in the order of submission."""
         self._in_flight: Sequence[AlterPartitionItem] | None = None
         """The proposals in the request on the wire; None if there is no request."""
-        self._doubtful: set[TopicIdPartition] = set()
+        self.doubtful: set[TopicIdPartition] = set()
         """Pending proposals of which an earlier copy was sent and got no answer."""
 
     def __len__(self) -> int:
@@ -97,6 +97,11 @@ class AlterPartitionQueue:
     @property
     def in_flight(self) -> bool:
         return self._in_flight is not None
+
+    @property
+    def superseded(self) -> list[AlterPartitionItem]:
+        """The proposals on the wire that were cancelled since: the response does not decide them any more."""
+        return [item for item in self._in_flight or () if self._pending.get(item.key) is not item]
 
     def submit(self, item: AlterPartitionItem) -> bool:
         """Queue a proposal. False if the partition has one already; then nothing was queued."""
@@ -108,7 +113,7 @@ class AlterPartitionQueue:
     def cancel(self, key: TopicIdPartition) -> None:
         """Drop the partition's proposal, because newer metadata superseded it: its callback will not be called."""
         self._pending.pop(key, None)
-        self._doubtful.discard(key)
+        self.doubtful.discard(key)
 
     def next_request(self, broker_id: int, broker_epoch: int) -> AlterPartitionRequest | None:
         """All waiting proposals as one request. None while another request is on the wire, or if no proposal waits."""
@@ -119,7 +124,7 @@ class AlterPartitionQueue:
 
     def on_lost(self) -> None:
         """A copy of the request got no answer, and the channel sends it again."""
-        self._doubtful.update(item.key for item in self._in_flight or () if self._pending.get(item.key) is item)
+        self.doubtful.update(item.key for item in self._in_flight or () if self._pending.get(item.key) is item)
 
     def on_failure(self) -> None:
         """The request brought no answer for any partition: it timed out, was lost, or was refused as a whole."""
@@ -136,7 +141,7 @@ class AlterPartitionQueue:
             answer = answers.get(item.key)
             if answer is None or self._pending.get(item.key) is not item or answer.error_code in _NOT_DECIDED:
                 continue
-            decided.append(Decided(item, answer, item.key in self._doubtful))
+            decided.append(Decided(item, answer, item.key in self.doubtful))
             self.cancel(item.key)
         return decided
 

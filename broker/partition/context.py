@@ -18,7 +18,8 @@ class AlterPartitionSubmitter(Protocol):
     """Carries ISR proposals to the controller (`broker/partition/alter_partition.py`)."""
 
     def submit(self, item: AlterPartitionItem) -> bool:
-        """False if a proposal is already pending for this partition; then nothing was queued."""
+        """Queue a proposal for the controller. Returns False, and queues nothing, if one is already pending for this
+        partition."""
 
     def cancel(self, key: TopicIdPartition) -> None:
         """Drop the proposal because newer metadata superseded it: its `on_result` will not be called."""
@@ -26,7 +27,7 @@ class AlterPartitionSubmitter(Protocol):
 
 @dataclass(slots=True)
 class PartitionContext:
-    """What all partitions of a broker share."""
+    """The objects that all partitions of a broker use: configuration, clock, metrics, and the way to the controller."""
 
     broker_id: int
     now: Callable[[], float]
@@ -38,15 +39,21 @@ class PartitionContext:
     is_active: Callable[[int], bool]
     """Broker id -> registered, not fenced and not in controlled shutdown, as far as the metadata image knows."""
     metrics: BrokerMetrics = field(default_factory=BrokerMetrics)
+    save_log_starts: Callable[[], None] = lambda: None
+    """Writes the log starts to the disk soon."""
+    save_cleaner_offsets: Callable[[], None] = lambda: None
+    """Makes `first_dirty_offset` and `tombstones_removed_below` of all logs durable now. DiskError."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderEvents:
-    """What a leader's state calls when something moved that requests may be waiting for."""
+    """Callbacks of a leader's state for changes that waiting requests may depend on."""
 
     log_end_moved: Callable[[], object]
     high_watermark_moved: Callable[[], object]
     isr_changed: Callable[[], object]
+    log_start_moved: Callable[[], object]
+    low_watermark_moved: Callable[[], object]
 
 
 def log_fields(topic: str, key: TopicIdPartition, leader_epoch: int, partition_epoch: int, log: Log) -> dict[str, object]:

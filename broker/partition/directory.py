@@ -23,6 +23,9 @@ class PartitionDirectory:
         """That of this broker's registration, as of the image."""
         self.image = MetadataImage.EMPTY
         self.partitions: dict[TopicIdPartition, Partition] = {}
+        self.converting: set[TopicIdPartition] = set()
+        """The partitions whose topic is compacted, or has a codec of its own (`compression.type` is not `producer`). Empty on
+        many brokers: then a produce request does without a look at its partitions before the append."""
         self.metrics = BrokerMetrics()
         self.disk_error: DiskError | None = None
         """Set once the log directory failed: nothing is served from it any more."""

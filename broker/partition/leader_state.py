@@ -27,14 +27,16 @@ from strandline.broker.metrics import TopicMetrics
 from strandline.broker.partition.alter_partition import AlterPartitionItem
 from strandline.broker.partition.context import LeaderEvents, PartitionContext, log_fields
 from strandline.broker.partition.partition_state import CommittedIsr, IsrState, PendingExpandIsr, PendingShrinkIsr
-from strandline.broker.partition.replica import NEVER, FetchTimes, Replica
+from strandline.broker.partition.replica import NEVER, UNKNOWN_OFFSET, FetchTimes, Replica
 from strandline.protocol.errors import BrokerError, ErrorCode, to_code
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.cluster import AlterPartitionPartitionResponse
 from strandline.protocol.partitions import TopicIdPartition
+from strandline.storage.log.validation import NONE_CHECKED, CheckedTimes
 
 if TYPE_CHECKING:
     from strandline.controller.metadata.image import PartitionRegistration
+    from strandline.storage.disk import Buffer
     from strandline.storage.log.log import AppendInfo, Log
 
 logger = get_logger(__name__)
@@ -132,39 +134,41 @@ class LeaderState:
         """The controller changed the ISR or the assigned replicas. A proposal in flight was accepted by that, or is void."""
         self.partition_epoch = registration.partition_epoch
         is_ours = not isinstance(self.isr, CommittedIsr) and set(registration.isr) == set(self.isr.proposed)
-        self._drop_proposal()
+        self.drop_proposal()
         if set(registration.isr) != set(self.isr.isr):
             reason = "this leader proposed it" if is_ours else "the controller changed it"
             logger.info("isr.committed", **self.fields, isr=list(registration.isr), reason=reason)
-        self._install(registration.isr)
+        self.install_isr(registration.isr)
         self._assign(registration)
         self._after_isr_change()
 
-    def _install(self, isr: tuple[int, ...]) -> None:
+    def install_isr(self, isr: tuple[int, ...]) -> None:
+        """Take a committed ISR. A member that it removes has to show its progress again before it may rejoin."""
         for member in self.isr.isr:
             if member not in isr and member in self.replicas:
                 self.replicas[member].forget_progress(self.context.now())
         self.isr = CommittedIsr(isr)
 
     def resign(self) -> None:
-        self._drop_proposal()
+        self.drop_proposal()
 
-    def _drop_proposal(self) -> None:
+    def drop_proposal(self) -> None:
+        """Withdraw the proposal in flight, if there is one: its answer will not count."""
         if self.isr.is_in_flight:
             self.context.alter_partition.cancel(self.key)
             self.isr = self.isr.committed
 
     # -- appends ------------------------------------------------------------------------------------------------------
 
-    def append(self, records: memoryview, now_ms: int) -> AppendInfo:
-        """Append a producer's batches. For `acks=all` the caller has checked the min ISR. Raises what `Log.append_as_leader`
-        raises."""
+    def append(self, records: Buffer, now_ms: int, checked: CheckedTimes = NONE_CHECKED) -> AppendInfo:
+        """Append a producer's batches. For `acks=all` the caller has checked the min ISR. `checked`: times of batches that were
+        checked before. Raises what `Log.append_as_leader` raises."""
         log_ = self.log
         end = log_.log_end_offset
         for replica in self.replicas.values():
             if replica.log_end_offset == end:
                 replica.before_leader_appends()
-        info = log_.append_as_leader(records, self.epoch, now_ms)
+        info = log_.append_as_leader(records, self.epoch, now_ms, checked)
         if not info.duplicate:
             metrics = self.metrics
             metrics.bytes_in += info.size
@@ -186,13 +190,14 @@ class LeaderState:
         log_ = self.log
         if log_.high_watermark >= log_.log_end_offset or self.is_under_min_isr:
             return False
-        high_watermark = self._smallest_log_end()
+        high_watermark = self.smallest_log_end()
         if high_watermark <= log_.high_watermark or not log_.update_high_watermark(high_watermark):
             return False
         self.events.high_watermark_moved()
         return True
 
-    def _smallest_log_end(self) -> int:
+    def smallest_log_end(self) -> int:
+        """The offset up to which every member of the maximal ISR, and every follower that may join it now, has the log."""
         end = smallest = self.log.log_end_offset
         maximal = self.isr.maximal
         for broker_id, replica in self.replicas.items():
@@ -203,9 +208,33 @@ class LeaderState:
                 smallest = replica.log_end_offset
         return smallest
 
+    # -- deleting records ---------------------------------------------------------------------------------------------
+
+    def delete_records(self, before_offset: int) -> None:
+        """Move the log start up to this offset. Raises OFFSET_OUT_OF_RANGE above the high watermark: what lies there may still be
+        replaced by other records."""
+        log_ = self.log
+        if before_offset > log_.high_watermark:
+            reason = f"{before_offset} is above the high watermark, {log_.high_watermark}"
+            raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, reason)
+        if log_.increment_log_start_offset(before_offset):
+            logger.info("partition.records_deleted", **self.fields)
+            self.events.log_start_moved()
+
+    def low_watermark(self) -> int:
+        """The smallest log start of the replicas that are alive: no record below it can be read. -1 if one of them has not named
+        its log start in this leader epoch (KIP-107)."""
+        context, smallest = self.context, self.log.log_start_offset
+        for broker_id, replica in self.replicas.items():
+            if context.is_active(broker_id):
+                is_known = replica.broker_epoch == context.registered_epoch(broker_id)
+                smallest = min(smallest, replica.log_start_offset if is_known else UNKNOWN_OFFSET)
+        return smallest
+
     # -- followers ----------------------------------------------------------------------------------------------------
 
     def replica(self, broker_id: int) -> Replica:
+        """Return the state of a follower. Raises NOT_LEADER_OR_FOLLOWER if the broker is not an assigned replica."""
         replica = self.replicas.get(broker_id)
         if replica is None:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} is not a replica of this partition")
@@ -222,6 +251,7 @@ class LeaderState:
             reason = f"broker {replica.broker_id} has registered again since this fetch was sent"
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
         end = self.log.log_end_offset
+        is_start_news = log_start_offset != replica.log_start_offset or broker_epoch != replica.broker_epoch
         moved = replica.on_fetch(fetch_offset, log_start_offset, end, broker_epoch, context.now())
         replica.session = session
         if replica.broker_id not in self.isr.maximal:
@@ -230,6 +260,8 @@ class LeaderState:
             self._on_member_lost_records(replica)
         if moved:
             self.maybe_increment_high_watermark()
+        if is_start_news:
+            self.events.low_watermark_moved()
 
     def forget_session(self, broker_id: int, session: FetchTimes) -> None:
         """The session ends: its fetches say nothing about the follower any more."""
@@ -242,7 +274,8 @@ class LeaderState:
         context = self.context
         return context.is_active(replica.broker_id) and replica.broker_epoch == context.registered_epoch(replica.broker_id)
 
-    def _is_in_sync(self, replica: Replica) -> bool:
+    def is_in_sync(self, replica: Replica) -> bool:
+        """Whether the follower's log reaches the high watermark and the start of this leader epoch (KAFKA-7128)."""
         return replica.log_end_offset >= max(self.log.high_watermark, self.epoch_start_offset)
 
     # -- the ISR ------------------------------------------------------------------------------------------------------
@@ -251,8 +284,8 @@ class LeaderState:
         isr = self.isr
         if not isinstance(isr, CommittedIsr) or replica.broker_id in isr.maximal:
             return
-        if self._is_in_sync(replica) and self._is_eligible(replica):
-            self._propose(isr.expand(replica.broker_id, replica.broker_epoch))
+        if self.is_in_sync(replica) and self._is_eligible(replica):
+            self.propose(isr.expand(replica.broker_id, replica.broker_epoch))
 
     def on_brokers_changed(self, changed: list[int]) -> None:
         """A broker was registered, fenced or unfenced. A follower that caught up before it became active is proposed now, without
@@ -266,6 +299,7 @@ class LeaderState:
                 replica.forget_progress(self.context.now())
             elif replica.is_heard:
                 self.maybe_expand_isr(replica)
+        self.events.low_watermark_moved()
 
     def maybe_shrink_isr(self) -> None:
         isr = self.isr
@@ -273,9 +307,9 @@ class LeaderState:
             removed = self.out_of_sync()
             if removed:
                 self._log_lag(removed)
-                self._propose(isr.shrink(removed))
+                self.propose(isr.shrink(removed))
         elif self._repeat:
-            self._propose(self._still_right(isr))
+            self.propose(self._still_right(isr))
 
     def _still_right(self, pending: PendingExpandIsr | PendingShrinkIsr) -> PendingExpandIsr | PendingShrinkIsr:
         """The proposal to repeat. An expansion is based on the log end of one process of the replica. If that process is gone, or
@@ -285,7 +319,7 @@ class LeaderState:
         replica = self.replicas.get(pending.added)
         if replica is None or replica.broker_epoch != pending.added_epoch:
             return pending.withdraw()
-        return pending if self._is_in_sync(replica) and self._is_eligible(replica) else pending.withdraw()
+        return pending if self.is_in_sync(replica) and self._is_eligible(replica) else pending.withdraw()
 
     def _on_member_lost_records(self, replica: Replica) -> None:
         """A member of the ISR asks for records that it had before: its disk lost or damaged them. It must not be elected before
@@ -295,7 +329,7 @@ class LeaderState:
             logger.warning(
                 "isr.member_lost_records", **self.fields, broker_id=replica.broker_id, fetch_offset=replica.log_end_offset
             )
-            self._propose(isr.shrink((replica.broker_id,)))
+            self.propose(isr.shrink((replica.broker_id,)))
 
     def _log_lag(self, removed: tuple[int, ...]) -> None:
         for member in removed:
@@ -311,7 +345,8 @@ class LeaderState:
             member for member in self.isr.isr if member in self.replicas and not self.replicas[member].is_caught_up(end, now, lag)
         )
 
-    def _propose(self, pending: PendingExpandIsr | PendingShrinkIsr) -> None:
+    def propose(self, pending: PendingExpandIsr | PendingShrinkIsr) -> None:
+        """Ask the controller for this ISR. Without effect while the partition has another proposal in the queue."""
         before, self.isr, self._repeat = self.isr, pending, False
         item = AlterPartitionItem(
             topic_id=self.key[0],
@@ -340,24 +375,25 @@ class LeaderState:
             logger.info("isr.stale_answer_ignored", **self.fields, error=to_code(answer.error_code).name)
             return
         if answer.error_code:
-            self._on_refusal(pending, to_code(answer.error_code), is_doubtful)
+            self.on_refusal(pending, to_code(answer.error_code), is_doubtful)
         elif answer.leader_epoch != self.epoch or answer.partition_epoch < self.partition_epoch:
             epochs = [answer.leader_epoch, answer.partition_epoch]
             logger.info("isr.stale_answer_ignored", **self.fields, stale_epochs=epochs)
         else:
             self.partition_epoch = answer.partition_epoch
-            self._install(tuple(answer.isr))
+            self.install_isr(tuple(answer.isr))
             logger.info("isr.committed", **self.fields, isr=list(answer.isr), reason="this leader proposed it")
             self._after_isr_change()
 
-    def _on_refusal(self, pending: IsrState, code: ErrorCode, is_doubtful: bool) -> None:
+    def on_refusal(self, pending: IsrState, code: ErrorCode, is_doubtful: bool) -> None:
+        """The controller refused the proposal: drop it, withdraw it, repeat it later, or wait for newer metadata."""
         self.context.metrics.refused_isr_proposals += 1
         logger.info("isr.refused", **self.fields, isr=list(pending.isr), error=code.name)
         if code in _WAIT_FOR_METADATA:
             return
         is_withdrawn = isinstance(pending, PendingExpandIsr) and pending.is_withdrawn
         if isinstance(pending, PendingExpandIsr) and is_doubtful and not is_withdrawn:
-            self._propose(pending.withdraw())
+            self.propose(pending.withdraw())
         elif code in _NOT_APPLIED and not is_withdrawn:
             self.isr = pending.committed
             self.maybe_increment_high_watermark()

@@ -101,6 +101,7 @@ class LogFailures:
     def stop_all(self, reason: ErrorCode) -> None:
         partitions = list(self._directory.partitions.values())
         self._directory.partitions.clear()
+        self._directory.converting.clear()
         for partition in partitions:
             self._fetchers.remove(partition.key)
             partition.stop(reason)

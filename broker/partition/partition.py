@@ -17,6 +17,12 @@ its broker asks to be fenced for a moment if another member of the ISR can lead.
 cuts its own records behind the damage once the leader's records have arrived. It must not do that while it is a member of the
 ISR: if it were elected then, it would lack acknowledged records, and no replica would notice. Its fetch from below the high
 watermark makes the leader remove it from the ISR first.
+
+No deleted key comes back: a cleaner removes a tombstone some time after it has removed the values that the tombstone deletes. A
+follower that has copied such a value, but not the tombstone, would keep the value for ever. So each fetch response says below
+which offset the leader's log may lack tombstones (`tombstones_removed_below`). If that lies above the follower's log end, the
+follower needs a fresh copy of the log. While it makes one, the leader goes on removing tombstones, which does no harm below
+`copy_clean_below`: when the copy began, the values that those tombstones delete were gone from the leader's log already.
 """
 
 from __future__ import annotations
@@ -29,7 +35,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from strandline.broker.partition.context import LeaderEvents, PartitionContext, log_fields
 from strandline.broker.partition.leader_state import LeaderState
 from strandline.broker.partition.watchers import PartitionWatcher
-from strandline.broker.purgatory import HighWatermarkWatchers
+from strandline.broker.purgatory import WatermarkWatchers
 from strandline.controller.metadata.image import NO_LEADER, PartitionRegistration
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
@@ -71,6 +77,12 @@ class PartitionObserver(Protocol):
     def on_log_end_moved(self, partition: Partition) -> None: ...
     def on_high_watermark_moved(self, partition: Partition) -> None: ...
     def on_isr_changed(self, partition: Partition) -> None: ...
+    def on_log_start_moved(self, partition: Partition) -> None:
+        """The leader has moved its log start, and its followers should move theirs."""
+
+    def on_low_watermark_moved(self, partition: Partition) -> None:
+        """The low watermark may have moved: a follower has moved its log start, or is not waited for any more."""
+
     def on_role_changed(self, partition: Partition) -> None:
         """The role or the leader epoch has changed, or the partition is not on this broker any more."""
 
@@ -83,6 +95,8 @@ class Partition:
         "absence",
         "consumers",
         "context",
+        "copy_clean_below",
+        "deletions",
         "followers",
         "handled_damage",
         "is_in_isr",
@@ -120,6 +134,9 @@ class Partition:
         """Whether this replica, as a follower, is a member of the ISR by the newest registration."""
         self.handled_damage: int | None = None
         """The value of `log.corrupt_at` at which the fetcher begins; None if there is no damage."""
+        self.copy_clean_below = 0
+        """The leader's first dirty offset at the moment when this follower began to copy the log from its start: values below it
+        that the leader had removed by then are not in the copy. It holds for one leader in one epoch; 0 if no copy was begun."""
         self.role = Role.NONE
         self.leader_id = NO_LEADER
         self.leader_epoch = -1
@@ -130,8 +147,10 @@ class Partition:
         """Not None exactly when the role is LEADER."""
         self.absence = ErrorCode.NOT_LEADER_OR_FOLLOWER
         """Error returned to produce requests that are waiting when the leadership ends."""
-        self.waiters = HighWatermarkWatchers()
+        self.waiters = WatermarkWatchers()
         """Produces that wait for the high watermark."""
+        self.deletions = WatermarkWatchers()
+        """DeleteRecords requests that wait for the low watermark."""
         self.followers: dict[PartitionWatcher, None] = {}
         """The entries of followers' fetch sessions for this partition; woken when the log end moves."""
         self.consumers: dict[PartitionWatcher, None] = {}
@@ -187,6 +206,8 @@ class Partition:
                 log_end_moved=partial(observer.on_log_end_moved, self),
                 high_watermark_moved=partial(observer.on_high_watermark_moved, self),
                 isr_changed=partial(observer.on_isr_changed, self),
+                log_start_moved=partial(observer.on_log_start_moved, self),
+                low_watermark_moved=partial(observer.on_low_watermark_moved, self),
             ),
             min_insync_replicas=self.min_insync_replicas,
         )
@@ -209,8 +230,8 @@ class Partition:
         return True
 
     def stop(self, reason: ErrorCode) -> None:
-        """Give up the role because the partition is deleted or offline, or because the broker stops. Waiting requests are
-        answered with `reason`."""
+        """Give up the role because the partition is deleted or offline, or because the broker stops. Waiting requests
+        fail with `reason`."""
         self.absence = reason
         self._resign()
         self.role = Role.NONE
@@ -234,6 +255,10 @@ class Partition:
         self._partition_epoch = registration.partition_epoch
         self.leader_id = registration.leader
         self.leader_epoch = registration.leader_epoch
+        self.copy_clean_below = 0
+        log_ = self.log
+        # The previous leader may lack tombstones that lie above our log end. What comes next is copied from another log.
+        log_.tombstones_removed_below = min(log_.tombstones_removed_below, log_.log_end_offset)
 
     def _log_damage(self, outcome: str) -> None:
         damage = self.handled_damage = self.log.corrupt_at
@@ -274,7 +299,8 @@ class Partition:
         return self.leader_state
 
     def leading_follower(self, epoch: int) -> LeaderState:
-        """As `leading`, for a follower's request. It must name the epoch: progress of an older epoch must not move our HW."""
+        """Return the leader's state for a follower's request, like `leading`. The request must name the leader epoch, because
+        progress of an older epoch must not move our HW."""
         if epoch < 0:
             raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH, "a follower must name the leader epoch")
         return self.leading(epoch)
@@ -314,7 +340,7 @@ class Partition:
     # -- the follower's side ------------------------------------------------------------------------------------------
 
     def fetch_position(self) -> FetchPosition:
-        """The position for the next fetch: the log end, or the damage if there is any."""
+        """Return the position of the next fetch: the log end, or the first damaged offset if the log has damage."""
         log_ = self.log
         if (damage := log_.corrupt_at) is not None:
             return FetchPosition(self.leader_epoch, damage, log_.epochs.epoch_for_offset(damage - 1), log_.log_start_offset)
@@ -332,27 +358,37 @@ class Partition:
     def append_fetched(self, position: FetchPosition, response: FetchPartitionResponse, records: memoryview) -> bool:
         """Apply a fetch response: append its records up to the epoch of the fetch, then take the leader's HW and log start.
 
-        False if the response is stale; then nothing was changed. Raises `DiskError`, and `BrokerError` if the records cannot be
-        appended.
+        False if the response is stale; then nothing was changed. Also False if the leader's first batch begins before our log
+        end. The leader's log start lies inside that batch then, our records below it are another history, and they are dropped.
+        Raises `DiskError`, and `BrokerError` if the records cannot be appended.
         """
         if not self._is_at(position):
             return False
         log_ = self.log
+        if response.tombstones_removed_below > position.fetch_offset:
+            self._note_removed_tombstones(response.tombstones_removed_below)
         if log_.corrupt_at is not None:
             self._cut_damage(log_.corrupt_at)
             if log_.log_end_offset != position.fetch_offset:
                 return False
         if len(records):
-            self._check_own_epoch(read_header(records, 0).leader_epoch)
+            first = read_header(records, 0)
+            if first.base_offset < log_.log_end_offset <= response.log_start_offset and log_.size_bytes:
+                self._drop_fork(response.log_start_offset)
+                return False
+            self._check_own_epoch(first.leader_epoch)
             info = log_.append_as_follower(records, position.leader_epoch)
             self.metrics.replication_bytes_in += 0 if info is None else info.size
             if info is None or info.size < len(records):
                 # The leader entered a newer epoch while it built the response, so its HW is of that epoch, too.
                 logger.info("partition.newer_epoch_ignored", **self.fields)
                 return True
+            if self.copy_clean_below > log_.first_dirty_offset:
+                log_.first_dirty_offset = min(self.copy_clean_below, log_.log_end_offset)
         moved = response.high_watermark > log_.high_watermark and log_.update_high_watermark(response.high_watermark)
         if log_.log_start_offset < response.log_start_offset <= log_.high_watermark:
             log_.increment_log_start_offset(response.log_start_offset)
+            self.context.save_log_starts()  # A restart would bring the deleted records back, here and in a later leader's log.
         if moved:
             self.observer.on_high_watermark_moved(self)
         return True
@@ -366,6 +402,48 @@ class Partition:
             log_.mark_corrupt(max(start, log_.log_start_offset))
             reason = f"the leader continues in epoch {epoch}, but our last epoch is {known}: our log is damaged from {start} on"
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+
+    # -- a fresh copy -------------------------------------------------------------------------------------------------
+
+    def needs_fresh_copy(self, position: FetchPosition, tombstones_removed_below: int) -> bool:
+        """Whether the leader's log may lack tombstones that this log needs: they lie at or above our log end, and this log may
+        hold values that they delete.
+
+        Raises KAFKA_STORAGE_ERROR if this replica is in the ISR, and so must not drop a record. A leader removes only committed
+        tombstones, so a member of the ISR has copied them, unless its disk has lost them."""
+        if not self._is_at(position) or tombstones_removed_below <= max(position.fetch_offset, self.copy_clean_below):
+            return False
+        self._check_may_start_over()
+        return True
+
+    def _check_may_start_over(self) -> None:
+        if self.is_in_isr and self.has_records:
+            reason = "this replica lacks tombstones that the leader has removed, and keeps its records until it has left the ISR"
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+
+    @property
+    def has_records(self) -> bool:
+        return self.log.log_end_offset > self.log.log_start_offset
+
+    def begin_copy(self, position: FetchPosition, start: int, clean_below: int, producers: Iterable[KnownProducer]) -> None:
+        """Begin a fresh copy of the leader's log, whose first dirty offset is `clean_below`. If this log has records, they are
+        dropped, and the copy begins at the leader's log start, or at ours if that is higher: a log start does not move back."""
+        if not self._is_at(position):
+            return
+        if self.has_records:
+            self._check_may_start_over()
+            reason = "the leader has removed tombstones that this replica lacks"
+            self._restart_at(max(start, self.log.log_start_offset), producers, reason)
+            self.context.metrics.restarted_for_tombstones += 1
+        self.copy_clean_below = clean_below
+
+    def _note_removed_tombstones(self, removed_below: int) -> None:
+        """The records of this response lack tombstones that the leader has removed: remember it durably before they are appended,
+        because this replica may lead later."""
+        log_ = self.log
+        if removed_below > log_.tombstones_removed_below:
+            log_.tombstones_removed_below = removed_below
+            self.context.save_cleaner_offsets()
 
     def _cut_damage(self, offset: int) -> None:
         """Cut the log at the damage: the leader's history agrees with ours up to there, and its records are at hand."""
@@ -386,14 +464,20 @@ class Partition:
 
         If the leader's log starts after the point where the histories part, the leader cannot know that point and names its log
         start. Then everything that we have below its log start is removed at once: it may belong to another history, and no
-        replica can tell any more.
+        replica can tell any more. A log without records stays as it is.
         """
         if not self._is_at(position):
             return
         self.truncate_to_divergence(position, diverging)
-        if 0 < self.log.log_end_offset <= leader_log_start_offset:
-            # One offset before it: then the next fetch is out of range, and the requests that follow bring the producers' state.
-            self.truncate_fully_and_start_at(self.fetch_position(), leader_log_start_offset - 1)
+        if self.log.log_start_offset < self.log.log_end_offset <= leader_log_start_offset:
+            self._drop_fork(leader_log_start_offset)
+
+    def _drop_fork(self, leader_log_start_offset: int) -> None:
+        """Remove all records, which lie below the leader's log start and may belong to another history.
+
+        The log begins one offset before the leader's log start. So the next fetch is out of range, and the requests that follow
+        bring the producers' state."""
+        self._restart_at(leader_log_start_offset - 1, (), "its records may belong to another history than the leader's")
 
     def truncate_to_divergence(self, position: FetchPosition, diverging: EpochEndOffset) -> None:
         """Cut the records that the leader's history does not have (KIP-101, KIP-279). The next fetch compares again.
@@ -418,23 +502,34 @@ class Partition:
             epoch, end = log_.end_offset_for_epoch(diverging.epoch)
             is_common = epoch == diverging.epoch
             offset = diverging.end_offset if epoch < 0 else min(end, diverging.end_offset) if is_common else end
-        self._truncate(min(offset, log_.log_end_offset), "diverging epoch")
+        self.truncate_to(min(offset, log_.log_end_offset), "diverging epoch")
 
     def truncate_to_leader_end(self, position: FetchPosition, leader_end_offset: int) -> None:
         """The fetch was out of range because the leader's log ends below ours: cut our log to the leader's end."""
         if self._is_at(position) and leader_end_offset < self.log.log_end_offset:
-            self._truncate(leader_end_offset, "the leader's log is shorter")
+            self.truncate_to(leader_end_offset, "the leader's log is shorter")
 
-    def truncate_fully_and_start_at(self, position: FetchPosition, offset: int, producers: Iterable[KnownProducer] = ()) -> None:
+    def truncate_fully_and_start_at(
+        self, position: FetchPosition, offset: int, producers: Iterable[KnownProducer] = (), clean_below: int = 0
+    ) -> None:
         """The fetch was out of range because the leader has deleted the records after our log end: empty the log and start at
-        `offset`, with the leader's state of named producers whose batches are deleted."""
+        `offset`, with the leader's state of named producers whose batches are deleted. `clean_below`: the leader's first dirty
+        offset."""
         if self._is_at(position):
-            if self.log.corrupt_at is not None:
-                self._check_may_drop_damage(self.log.corrupt_at)
-            logger.info("partition.restarted", **self.fields, offset=offset)
-            self.log.truncate_fully_and_start_at(offset, ProducerStates.from_leader(producers, offset))
+            self._restart_at(offset, producers, "the leader has deleted the records after the log end")
+            self.context.metrics.restarted_out_of_range += 1
+            self.copy_clean_below = clean_below
 
-    def _truncate(self, offset: int, reason: str) -> None:
+    def _restart_at(self, offset: int, producers: Iterable[KnownProducer], reason: str) -> None:
+        """Remove all records, and start the log at `offset`. Raises KAFKA_STORAGE_ERROR if a member of the ISR would drop records
+        behind a damage."""
+        if self.log.corrupt_at is not None:
+            self._check_may_drop_damage(self.log.corrupt_at)
+        logger.info("partition.restarted", **self.fields, offset=offset, reason=reason)
+        self.log.truncate_fully_and_start_at(offset, ProducerStates.from_leader(producers, offset))
+
+    def truncate_to(self, offset: int, reason: str) -> None:
+        """Cut the log, and log and count what was cut."""
         log_ = self.log
         high_watermark, end = log_.high_watermark, log_.log_end_offset
         was_cut = log_.truncate_to(offset)  # If not, only the epochs differ, in which no record was appended.

@@ -22,7 +22,7 @@ class CommittedIsr:
     """No proposal is in flight."""
 
     isr: tuple[int, ...]
-    """As the controller committed it: it contains the leader, and is a subset of the assigned replicas."""
+    """Broker ids of the ISR that the controller committed. It contains the leader and is a subset of the assigned replicas."""
     maximal: frozenset[int] = field(init=False)
     is_in_flight = False
 

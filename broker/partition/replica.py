@@ -27,7 +27,7 @@ class FetchTimes(Protocol):
     """A follower's fetch session, as far as a replica needs it."""
 
     last_fetch_time: float
-    """When the newest fetch of the session arrived; it counts for all partitions of the session."""
+    """Arrival time of the session's newest fetch (loop time, in seconds); it counts for all partitions of the session."""
 
 
 class Replica:

@@ -9,7 +9,7 @@ class ParkedFetch(Protocol):
     """A fetch request that waits for something to move (`broker/fetch/fetch_handler.py`)."""
 
     def complete(self) -> bool:
-        """Answer the request with what there is. False if it was answered before."""
+        """Respond with the records available now. Returns False if the request already has a response."""
 
     def try_complete(self) -> None:
         """Look at the session's dirty partitions again, and answer the request if that makes an answer."""

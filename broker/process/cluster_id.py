@@ -2,7 +2,8 @@
 
 A broker that has no `cluster.id`, neither in its data directory nor in its configuration, adopts the one that a controller
 answers. A broker that has one asks, too: if no controller can be found, or if the controllers belong to another cluster, it stops
-here with one sentence that names the address and the reason.
+here with one sentence that names the address and the reason. The same answer shows the level of the metadata, so a broker that
+does not support it stops here as well.
 
 After an outage of all nodes, brokers may be started before controllers, and a name may not resolve yet. So the broker asks until
 `initial.broker.registration.timeout.ms` is over.
@@ -12,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from strandline.controller.metadata.features import SUPPORTED, Levels, check_level
 from strandline.controller.metadata.voters import Voter
 from strandline.protocol.errors import UsageError
+from strandline.protocol.feature_names import METADATA_VERSION
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import ApiVersionsResponse
 from strandline.protocol.rpc.peer_handshakes import PeerHandshakes, refuse_two_clusters
@@ -21,10 +24,13 @@ from strandline.protocol.rpc.peer_handshakes import PeerHandshakes, refuse_two_c
 logger = get_logger(__name__)
 
 
-async def find_cluster(broker_id: int, voters: Sequence[Voter], known: str | None, timeout_ms: int) -> str:
+async def find_cluster(
+    broker_id: int, voters: Sequence[Voter], known: str | None, timeout_ms: int, levels: Levels = SUPPORTED
+) -> str:
     """The cluster id of the controllers. `known` is the broker's own cluster id, if it has one.
 
-    Raises `UsageError` if the controllers belong to another cluster or to two clusters, or if none answers in time."""
+    Raises `UsageError` if the controllers belong to another cluster or to two clusters, if none answers in time, or if a
+    controller answers that the metadata has a level that is not in `levels`."""
     cluster_ids: dict[int, str] = {}
 
     def on_answer(voter_id: int, answer: ApiVersionsResponse) -> str | None:
@@ -32,6 +38,9 @@ async def find_cluster(broker_id: int, voters: Sequence[Voter], known: str | Non
             return "it has no cluster id yet"
         cluster_ids[voter_id] = answer.cluster_id
         _refuse_another(cluster_ids, known)
+        for feature in answer.finalized_features:
+            if feature.name == METADATA_VERSION:
+                check_level(feature.max_version_level, levels)
         return None
 
     handshakes = PeerHandshakes(

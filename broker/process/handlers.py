@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from strandline.broker.delete_records import DeleteRecordsHandler
 from strandline.broker.describe_log_dirs import DescribeLogDirsHandler
 from strandline.broker.disk_work import RunBlocking
 from strandline.broker.fetch.fetch_handler import FetchHandler
 from strandline.broker.fetch.offsets_handler import OffsetsHandler
 from strandline.broker.produce.describe_producers import DescribeProducersHandler
+from strandline.broker.produce.preparation import MayAppend, always
 from strandline.broker.produce.produce_handler import ProduceHandler
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.protocol import apis
@@ -22,12 +24,15 @@ def data_handlers(
     wall_clock_ms: Callable[[], int],
     log_dir_path: str,
     run_blocking: RunBlocking | None = None,
+    run_preparation: RunBlocking | None = None,
+    may_append: MayAppend = always,
 ) -> dict[int, Callable[[ServerRequest], None]]:
     """Api key -> handler, for the APIs that read, write or describe the partitions of this broker.
 
-    Without `run_blocking` a read may block the loop."""
+    Without `run_blocking` a read may block the loop; without `run_preparation` so may compressed batches, in Produce and in
+    ListOffsets. `may_append`: see `ProduceHandler`."""
     directory, failures = replicas.directory, replicas.failures
-    offsets = OffsetsHandler(directory, failures)
+    offsets = OffsetsHandler(directory, failures, run_preparation)
     fetch = FetchHandler(
         directory,
         failures,
@@ -37,11 +42,13 @@ def data_handlers(
         response_bytes_max=replicas.config.fetch_max_bytes,
         run_blocking=run_blocking,
     )
+    produce = ProduceHandler(directory, failures, replicas.purgatory, wall_clock_ms, run_preparation, may_append)
     return {
-        apis.PRODUCE: ProduceHandler(directory, failures, replicas.purgatory, wall_clock_ms).handle,
+        apis.PRODUCE: produce.handle,
         apis.FETCH: fetch.handle,
         apis.LIST_OFFSETS: offsets.list_offsets,
         apis.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
+        apis.DELETE_RECORDS: DeleteRecordsHandler(directory, failures, replicas.purgatory, replicas.log_starts).handle,
         apis.DESCRIBE_PRODUCERS: DescribeProducersHandler(directory).handle,
         apis.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(directory, log_dir_path).handle,
     }

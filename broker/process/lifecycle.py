@@ -29,7 +29,7 @@ from strandline.protocol.messages.cluster import (
 logger = get_logger(__name__)
 
 SHUTDOWN_UNHEARD_MS = 2000
-"""How long a stopping broker goes on asking while no active controller answers."""
+"""How long a stopping broker keeps asking for permission while no active controller responds."""
 HEARTBEATS_PER_SESSION = 3
 """A heartbeat that has no answer after this part of the session is given up, and the next one begins."""
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from strandline.controller.metadata.features import SUPPORTED, Levels
 from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError, UsageError, to_code
 from strandline.protocol.messages.cluster import (
     BrokerHeartbeatRequest,
@@ -33,7 +34,8 @@ SHUTDOWN_RETRY_MS = 10
 
 
 class State(Enum):
-    """The states of a broker's membership, as in the picture above."""
+    """The states of a broker's membership in the cluster, from unregistered to shutting down. The module's docstring draws the
+    transitions."""
 
     UNREGISTERED = "unregistered"
     FENCED = "fenced"
@@ -43,7 +45,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a broker registers with."""
+    """The fixed data that a broker sends when it registers: ids, listeners, rack and log directory."""
 
     broker_id: int
     cluster_id: str
@@ -55,6 +57,8 @@ class Identity:
     log_dirs: tuple[bytes, ...]
     previous_broker_epoch: int
     """The broker epoch of the last clean shutdown on this data directory; -1 after an unclean one (KIP-966)."""
+    levels: Levels = SUPPORTED
+    """The levels of the metadata that the broker supports."""
 
 
 class LifecycleCore:
@@ -88,6 +92,7 @@ class LifecycleCore:
             rack=identity.rack,
             log_dirs=list(identity.log_dirs),
             previous_broker_epoch=identity.previous_broker_epoch,
+            features=list(identity.levels.features),
         )
 
     def on_registration(self, response: BrokerRegistrationResponse, waited_s: float) -> StrandlineError | None:
@@ -116,6 +121,8 @@ class LifecycleCore:
                 f"the controllers belong to another cluster than {identity.cluster_id!r} (config cluster.id): "
                 "check controller.quorum.voters"
             )
+        if code == ErrorCode.UNSUPPORTED_VERSION and response.error_message:
+            return UsageError(response.error_message)
         error = BrokerError(code, response.error_message)
         return None if error.retriable or code == ErrorCode.UNKNOWN_SERVER_ERROR else UsageError(f"registration refused: {error}")
 
@@ -150,7 +157,7 @@ class LifecycleCore:
             self.wants_step_down = self.wants_step_down and not (sent.want_fence and response.is_fenced)
 
     def pause_ms(self, caught_up: bool) -> int:
-        """How long to wait before the next heartbeat if nothing happens."""
+        """Time until the next heartbeat in ms, if no event makes one due earlier."""
         if self.wants_shutdown and not self.is_shutdown_granted:
             return SHUTDOWN_RETRY_MS
         return RETRY_MS if self.state is State.FENCED and caught_up else self._interval_ms

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from strandline.broker.process.quorum_observer import WAIT_MS_MAX, QuorumObserver
+from strandline.controller.metadata.features import SUPPORTED, Levels, UnsupportedLevel
 from strandline.controller.metadata.image import MetadataDelta, MetadataImage
 from strandline.controller.metadata.voters import Voter
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError, StrandlineError, UsageError
@@ -49,8 +50,10 @@ class MetadataLoader:
         cluster_id: str,
         voters: Sequence[Voter],
         on_fatal: Callable[[StrandlineError], None],
+        levels: Levels = SUPPORTED,
     ) -> None:
-        self._observer = QuorumObserver(broker_id=broker_id, cluster_id=cluster_id, voter_ids=[v.id for v in voters])
+        voter_ids = [voter.id for voter in voters]
+        self._observer = QuorumObserver(broker_id=broker_id, cluster_id=cluster_id, voter_ids=voter_ids, levels=levels)
         self._voters = {voter.id: voter for voter in voters}
         self._cluster_id = cluster_id
         self._client_id = f"broker-{broker_id}-metadata"
@@ -159,6 +162,9 @@ class MetadataLoader:
                 self._observer.on_failure(voter_id)
                 self._drop_connection()
                 delta = None
+            except UnsupportedLevel as e:
+                self._on_fatal(e)
+                return
             except Exception as e:
                 # A broker that stays at this metadata for ever would look alive, and would not be.
                 logger.exception("metadata.loading_failed")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strandline.broker.disk_work import WorkThreads
+from strandline.broker.log_cleaner.runner import LogCleaner
 from strandline.broker.log_manager_tasks import LogManagerTasks
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.broker.replication.fetcher_manager import FetcherManager
@@ -18,6 +20,10 @@ class Opened:
     log_manager_tasks: LogManagerTasks
     fetchers: FetcherManager
     replicas: ReplicaManager
+    work_threads: WorkThreads
+    """Prepare compressed batches."""
+    log_cleaner: LogCleaner
+    cleaner_threads: WorkThreads
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +39,7 @@ class Running:
     """The broker applies the cluster's metadata, from its own registration on, and takes the roles that it names."""
 
     registered: Registered
+
+    @property
+    def opened(self) -> Opened:
+        return self.registered.opened

@@ -16,13 +16,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from strandline.controller.metadata.features import SUPPORTED, Levels, decode_records
 from strandline.controller.metadata.image import MetadataDelta, MetadataImage
-from strandline.controller.metadata.log_fetch import is_next_chunk, metadata_answer, metadata_fetch_request, truncation_offset
-from strandline.controller.metadata.records import AnyRecord, decode_record
+from strandline.controller.metadata.log_fetch import (
+    SNAPSHOT_GONE,
+    Records,
+    is_next_chunk,
+    metadata_answer,
+    metadata_fetch_request,
+    snapshot_fetch_request,
+    truncation_offset,
+)
+from strandline.controller.metadata.records import AnyRecord
 from strandline.protocol.apis import FETCH, FETCH_SNAPSHOT
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError, to_code
 from strandline.protocol.loggers import get_logger
-from strandline.protocol.messages.cluster import FetchSnapshotRequest, FetchSnapshotResponse
+from strandline.protocol.messages.cluster import FetchSnapshotResponse
 from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset, Message, SnapshotId
 from strandline.protocol.messages.data import FetchResponse
 from strandline.protocol.records.batch import BatchHeader, check_crc, iter_headers
@@ -31,7 +40,7 @@ from strandline.protocol.records.reader import decode_batch
 logger = get_logger(__name__)
 
 WAIT_MS_MAX = 500
-"""How long the leader holds a fetch that has nothing to answer."""
+"""How long the leader holds a fetch while there are no new records."""
 BYTES_MAX = 8 << 20
 
 
@@ -53,8 +62,10 @@ class _Download:
 class QuorumObserver:
     """Decides which voter to ask for what, and applies the answers to the image. No clock, no socket."""
 
-    def __init__(self, *, broker_id: int, cluster_id: str, voter_ids: Sequence[int]) -> None:
-        self._broker_id = broker_id
+    def __init__(self, *, broker_id: int, cluster_id: str, voter_ids: Sequence[int], levels: Levels = SUPPORTED) -> None:
+        """`levels`: the levels of the metadata that the broker supports."""
+        self.broker_id = broker_id
+        self._levels = levels
         self.cluster_id = cluster_id
         self._voter_ids = list(voter_ids)
         self._next_voter = broker_id % len(self._voter_ids)
@@ -66,10 +77,8 @@ class QuorumObserver:
         """(leader id, epoch) of the leader that did not answer the last request to it."""
         self.image = MetadataImage.EMPTY
         """All applied records, whether caught up or not."""
-        self._waiting: list[_Waiting] = []
-        self._fetch_offset = 0
-        self._last_epoch = -1
-        """The epoch of the last fetched batch."""
+        self.waiting: list[_Waiting] = []
+        """The fetched batches above the high watermark, in order."""
         self._download: _Download | None = None
         self.high_watermark = -1
 
@@ -85,20 +94,21 @@ class QuorumObserver:
     def request(self) -> tuple[int, Message]:
         """The api key and the request for `target()`."""
         if self._download is not None:
-            return FETCH_SNAPSHOT, FetchSnapshotRequest(
-                replica_id=self._broker_id,
+            return FETCH_SNAPSHOT, snapshot_fetch_request(
+                replica_id=self.broker_id,
                 cluster_id=self.cluster_id,
-                max_bytes=BYTES_MAX,
-                current_leader_epoch=self.epoch,
+                leader_epoch=self.epoch,
                 snapshot_id=self._download.id,
                 position=len(self._download.data),
+                bytes_max=BYTES_MAX,
             )
+        last_epoch, end_offset = self._fetched_end()
         return FETCH, metadata_fetch_request(
-            replica_id=self._broker_id,
+            replica_id=self.broker_id,
             cluster_id=self.cluster_id,
             leader_epoch=self.epoch,
-            fetch_offset=self._fetch_offset,
-            last_fetched_epoch=self._last_epoch,
+            fetch_offset=end_offset,
+            last_fetched_epoch=last_epoch,
             log_start_offset=-1,
             wait_ms_max=WAIT_MS_MAX,
             bytes_max=BYTES_MAX,
@@ -117,39 +127,37 @@ class QuorumObserver:
         """Apply an answer. Returns the records that it committed, as one delta, or None.
 
         Raises `BrokerError` if no other voter can help (another cluster), and `PeerError` if the answer is malformed."""
-        if response.error_code:
-            self._on_error(voter_id, to_code(response.error_code), CurrentLeader())
-            return None
         answer = metadata_answer(response)
         if answer is None:
             raise PeerError(f"controller {voter_id} answered a fetch of one partition with {len(response.partitions)}")
-        if answer.error_code:
-            self._on_error(voter_id, to_code(answer.error_code), answer.current_leader)
+        if answer.error:
+            self._on_error(voter_id, to_code(answer.error), answer.leader)
             return None
-        self._on_leader(voter_id, answer.current_leader.leader_epoch)
-        if answer.snapshot_id.end_offset >= 0:
-            self._start_download(answer.snapshot_id)
-            return None
-        if answer.diverging_epoch.epoch >= 0:
-            self._truncate(answer.diverging_epoch)
-            return None
-        self._take_batches(response.records[0])
-        self.high_watermark = max(self.high_watermark, answer.high_watermark)
-        return self._apply_committed()
+        self._on_leader(voter_id, answer.leader.leader_epoch)
+        match answer.content:
+            case EpochEndOffset() as diverging:
+                self.truncate(diverging)
+            case SnapshotId() as snapshot_id:
+                self._start_download(snapshot_id)
+            case Records() as records:
+                self._take_batches(records.data)
+                self.high_watermark = max(self.high_watermark, records.high_watermark)
+                return self.apply_committed()
+        return None
 
     def on_fetch_snapshot(self, voter_id: int, response: FetchSnapshotResponse) -> MetadataDelta | None:
         """Take one more piece of a snapshot. The last piece replaces the image; returns the delta to it."""
         code, download = to_code(response.error_code), self._download
         if code or download is None:
             self._download = None
-            if code not in (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE):
+            if code not in SNAPSHOT_GONE:
                 self._on_error(voter_id, code, CurrentLeader(response.leader_id, response.leader_epoch))
             return None
         if not is_next_chunk(response, download.id, len(download.data)):
             self._download = None
             raise PeerError(f"controller {voter_id} sent another chunk of the snapshot than the requested one")
         download.data += response.records[0]
-        return self._install(download) if len(download.data) >= response.size else None
+        return self.install_snapshot(download) if len(download.data) >= response.size else None
 
     def _on_leader(self, voter_id: int, epoch: int) -> None:
         self.leader_id = voter_id
@@ -169,44 +177,50 @@ class QuorumObserver:
 
     def _take_batches(self, records: memoryview) -> None:
         for position, header in iter_headers(records):
-            if header.base_offset != self._fetch_offset:
-                raise PeerError(f"a metadata batch starts at {header.base_offset}, not at {self._fetch_offset}")
+            _, end_offset = self._fetched_end()
+            if header.base_offset != end_offset:
+                raise PeerError(f"a metadata batch starts at {header.base_offset}, not at {end_offset}")
             if not check_crc(records, position, header.size):
                 raise BrokerError(ErrorCode.CORRUPT_MESSAGE, f"the metadata batch at offset {header.base_offset} is damaged")
-            self._waiting.append(_Waiting(header, bytes(records[position : position + header.size])))
-            self._fetch_offset = header.last_offset + 1
-            self._last_epoch = header.leader_epoch
+            self.waiting.append(_Waiting(header, bytes(records[position : position + header.size])))
 
-    def _truncate(self, diverging: EpochEndOffset) -> None:
+    def _fetched_end(self) -> tuple[int, int]:
+        """The epoch of the last fetched batch, and the offset after it."""
+        if not self.waiting:
+            return self.image.epoch, self.image.offset + 1
+        last = self.waiting[-1].header
+        return last.leader_epoch, last.last_offset + 1
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch <= `epoch` that was fetched or applied, and its end."""
+        headers = (waiting.header for waiting in reversed(self.waiting))
+        last = next((header for header in headers if header.leader_epoch <= epoch), None)
+        return (self.image.epoch, self.image.offset + 1) if last is None else (last.leader_epoch, last.last_offset + 1)
+
+    def truncate(self, diverging: EpochEndOffset) -> None:
         """Drop the waiting batches that the leader's log does not have. The next fetch continues from there."""
         applied = self.image.offset + 1
         if diverging.end_offset < applied:
             raise InternalError(
                 f"the quorum's log ends epoch {diverging.epoch} at {diverging.end_offset}, but {applied} was committed"
             )
-        offset = truncation_offset(*self._end_offset_for_epoch(diverging.epoch), diverging)
-        while self._waiting and self._waiting[-1].header.last_offset >= offset:
-            self._waiting.pop()
-        self._last_epoch, self._fetch_offset = self._end_offset_for_epoch(diverging.epoch)
+        offset = truncation_offset(self, diverging)
+        while self.waiting and self.waiting[-1].header.last_offset >= offset:
+            self.waiting.pop()
 
-    def _end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch <= `epoch` that was fetched or applied, and its end."""
-        headers = (waiting.header for waiting in reversed(self._waiting))
-        last = next((header for header in headers if header.leader_epoch <= epoch), None)
-        return (self.image.epoch, self.image.offset + 1) if last is None else (last.leader_epoch, last.last_offset + 1)
-
-    def _apply_committed(self) -> MetadataDelta | None:
+    def apply_committed(self) -> MetadataDelta | None:
+        """Apply the waiting batches that the high watermark covers, as one delta; None if it covers none."""
         records: list[AnyRecord] = []
         count = 0
-        for waiting in self._waiting:
+        for waiting in self.waiting:
             if waiting.header.last_offset >= self.high_watermark:
                 break
             count += 1
-            records += _records_of(waiting.header, waiting.data)
+            records += self._records_of(waiting.header, waiting.data)
         if not count:
             return None
-        last = self._waiting[count - 1].header
-        del self._waiting[:count]
+        last = self.waiting[count - 1].header
+        del self.waiting[:count]
         delta = self.image.apply(records, last.last_offset, last.leader_epoch)
         self.image = delta.image
         return delta
@@ -219,27 +233,27 @@ class QuorumObserver:
         logger.info("metadata.snapshot_requested", metadata_offset=snapshot_id.end_offset, controller_epoch=snapshot_id.epoch)
         self._download = _Download(snapshot_id)
 
-    def _install(self, download: _Download) -> MetadataDelta:
+    def install_snapshot(self, download: _Download) -> MetadataDelta:
+        """Replace the image, and all waiting batches, by a downloaded snapshot."""
         self._download = None
         records: list[AnyRecord] = []
         for position, header in iter_headers(download.data):
-            records += _records_of(header, memoryview(download.data)[position : position + header.size])
+            records += self._records_of(header, memoryview(download.data)[position : position + header.size])
         end = download.id.end_offset
         image = MetadataImage.from_records(records, end - 1, download.id.epoch)
         delta = self.image.delta_to(image)
         self.image = image
-        self._waiting.clear()
-        self._fetch_offset, self._last_epoch = end, download.id.epoch
+        self.waiting.clear()
         self.high_watermark = max(self.high_watermark, end)
         return delta
 
-
-def _records_of(header: BatchHeader, data: bytes | memoryview) -> list[AnyRecord]:
-    """The metadata records of a batch; a control batch has none."""
-    if header.is_control:
-        return []
-    try:
-        return [decode_record(record.value) for record in decode_batch(data, 0, header) if record.value is not None]
-    except PeerError as e:
-        # Its checksum is correct and it is committed, so every voter has the same record.
-        raise InternalError(f"the metadata record at offset {header.base_offset} cannot be decoded: {e}") from None
+    def _records_of(self, header: BatchHeader, data: bytes | memoryview) -> list[AnyRecord]:
+        """The metadata records of a batch; a control batch has none. Raises UnsupportedLevel."""
+        if header.is_control:
+            return []
+        values = (record.value for record in decode_batch(data, 0, header) if record.value is not None)
+        try:
+            return decode_records(values, self._levels)
+        except PeerError as e:
+            # Its checksum is correct and it is committed, so every voter has the same record.
+            raise InternalError(f"the metadata record at offset {header.base_offset} cannot be decoded: {e}") from None

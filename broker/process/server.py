@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from strandline.broker.config import BrokerConfig
+from strandline.broker.log_cleaner.runner import LogCleaner
 from strandline.broker.log_manager_tasks import LogManagerTasks
 from strandline.broker.partition.alter_partition import AlterPartitionManager
 from strandline.broker.process.cluster_id import find_cluster
@@ -27,16 +28,18 @@ from strandline.broker.process.controller_channel import NodeToControllerChannel
 from strandline.broker.process.lifecycle import BrokerLifecycle
 from strandline.broker.process.lifecycle_core import Identity
 from strandline.broker.process.metadata_loader import MetadataLoader
+from strandline.broker.process.pause_detector import TICK_MS
 from strandline.broker.process.phases import Opened, Registered, Running
-from strandline.broker.process.standstill import TICK_MS
 from strandline.broker.process.wiring import ControllerLink, broker_handlers, identity_of, open_replicas
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.broker.replication.fetcher_manager import FetcherManager
 from strandline.broker.timers import Timers
+from strandline.controller.metadata.features import SUPPORTED, Levels, finalized
 from strandline.controller.metadata.image import MetadataDelta
 from strandline.protocol.doors import Doors, new_uuid
-from strandline.protocol.errors import StrandlineError, UsageError
+from strandline.protocol.errors import InternalError, StrandlineError, UsageError
 from strandline.protocol.loggers import get_logger
+from strandline.protocol.messages.admin import FinalizedFeature
 from strandline.protocol.messages.common import Listener
 from strandline.protocol.rpc.end_of_iteration import EndOfIteration
 from strandline.protocol.rpc.request_metrics import RequestMetrics
@@ -49,14 +52,16 @@ logger = get_logger(__name__)
 
 DRAIN_MS = 500
 OFFLINE_NOTICE_S = 1.0
-"""How long a broker whose disk failed waits for the controller to fence it, before it ends."""
+"""How long a broker whose disk failed keeps running, so that its heartbeat can report the failure to the controller."""
 
 
 class BrokerServer:
     """One broker. `start` and `stop` once each; `kill` in place of `stop` ends it as a crash would."""
 
-    def __init__(self, config: BrokerConfig, doors: Doors, files: Files) -> None:
+    def __init__(self, config: BrokerConfig, doors: Doors, files: Files, *, levels: Levels = SUPPORTED) -> None:
+        """`levels`: the levels of the metadata that this broker supports; other ones play another version in tests."""
         self.config = config
+        self._levels = levels
         self._doors = doors
         self._files = files
         self.port = 0
@@ -73,8 +78,6 @@ class BrokerServer:
         """Set while the broker is unfenced."""
         self.phase: Opened | Registered | Running | None = None
         """The phase that the start has reached; None before the data directory is open."""
-        self._opened: Opened | None = None
-        """The part that every phase holds."""
         self._servers: list[Server] = []
         self._bound: tuple[Listener, ...] = ()
         """The listeners with the ports that were bound."""
@@ -93,13 +96,18 @@ class BrokerServer:
         return self._stopped
 
     @property
+    def opened(self) -> Opened | None:
+        """The part that every phase holds."""
+        return self.phase.opened if isinstance(self.phase, (Registered, Running)) else self.phase
+
+    @property
     def has_logs(self) -> bool:
         """Whether the data directory is open: only then are there `log_manager_tasks`, `fetchers` and `replicas`."""
-        return self._opened is not None
+        return self.opened is not None
 
     @property
     def log_dir(self) -> LogDir | None:
-        return None if self._opened is None else self._opened.log_dir
+        return None if self.opened is None else self.opened.log_dir
 
     @property
     def log_manager_tasks(self) -> LogManagerTasks:
@@ -110,12 +118,17 @@ class BrokerServer:
         return self._open_data().fetchers
 
     @property
+    def log_cleaner(self) -> LogCleaner:
+        return self._open_data().log_cleaner
+
+    @property
     def replicas(self) -> ReplicaManager:
         return self._open_data().replicas
 
     def _open_data(self) -> Opened:
-        assert self._opened is not None, "the data directory is not open yet"
-        return self._opened
+        if self.opened is None:
+            raise InternalError(f"the data directory of broker {self.config.node_id} is not open yet")
+        return self.opened
 
     @property
     def metadata(self) -> MetadataLoader:
@@ -136,7 +149,7 @@ class BrokerServer:
     # -- metadata -----------------------------------------------------------------------------------------------------
 
     def _identity(self, listeners: tuple[Listener, ...], log_dir: LogDir | None = None) -> Identity:
-        return identity_of(self.config, self.incarnation_id, listeners, log_dir)
+        return identity_of(self.config, self.incarnation_id, listeners, log_dir, self._levels)
 
     def _apply_to_replicas(self, delta: MetadataDelta) -> None:
         if self.lifecycle.is_replaced(delta.image):
@@ -160,13 +173,13 @@ class BrokerServer:
         """Start the broker. Returns when the controller has registered it; raises `StrandlineError` with one sentence if not."""
         self.failure = asyncio.get_running_loop().create_future()
         try:
-            self.phase = self._opened = await self._open()
-            await self._recover_logs(self._opened)
-            self.phase = await self._register(self._opened, self.failure)
+            opened = self.phase = await self._open()
+            await self._recover_logs(opened)
+            registered = self.phase = await self._register(opened, self.failure)
         except BaseException:
             await self._abandon()
             raise
-        self.phase = self._run(self.phase)
+        self.phase = self._run(registered)
 
     async def _open(self) -> Opened:
         """Bind the ports, learn the cluster id, open the data directory. If a port is in use, no controller is found, or the
@@ -190,12 +203,14 @@ class BrokerServer:
             doors=self._doors,
             files=self._files,
             call_soon=end_of_iteration.call_before_writes,
+            request_metrics=self.request_metrics,
             on_log_dir_failed=self._on_log_dir_failed,
         )
 
     async def _find_cluster(self, known: str | None) -> str:
         config = self.config
-        return await find_cluster(config.node_id, config.voters, known, config.initial_broker_registration_timeout_ms)
+        timeout_ms = config.initial_broker_registration_timeout_ms
+        return await find_cluster(config.node_id, config.voters, known, timeout_ms, self._levels)
 
     async def _recover_logs(self, opened: Opened) -> None:
         try:
@@ -209,6 +224,8 @@ class BrokerServer:
         lifecycle.core.identity = self._identity(listeners, opened.log_dir)
         self.link.start()
         self._start_timers(opened)
+        if self.config.log_cleaner_enable:
+            opened.log_cleaner.start()
         opened.log_manager_tasks.remove_deleted()
         await self._until_registered(failure)
         return Registered(opened, lifecycle.broker_epoch)
@@ -246,7 +263,7 @@ class BrokerServer:
 
     def _server(self, listener_name: str, end_of_iteration: EndOfIteration) -> Server:
         config = self.config
-        return Server(
+        server = Server(
             {},
             role="broker",
             node_id=config.node_id,
@@ -261,11 +278,18 @@ class BrokerServer:
             end_of_iteration=end_of_iteration,
             metrics=self.request_metrics,
         )
+        server.supported_features = self._levels.features
+        server.finalized_features = self._finalized_features
+        return server
+
+    def _finalized_features(self) -> tuple[int, list[FinalizedFeature]]:
+        image = self.metadata.image
+        return image.offset, finalized(image.feature_level)
 
     def _start_timers(self, opened: Opened) -> None:
-        config, standstill, replicas, tasks = self.config, self.link.standstill, opened.replicas, opened.log_manager_tasks
+        config, detector, replicas, tasks = self.config, self.link.pause_detector, opened.replicas, opened.log_manager_tasks
         every, now = self._timers.every, asyncio.get_running_loop().time
-        every(min(TICK_MS, config.broker_session_timeout_ms / 8), lambda: standstill.tick(now()))
+        every(min(TICK_MS, config.broker_session_timeout_ms / 8), lambda: detector.tick(now()))
         every(config.replica_lag_time_max_ms / 2, replicas.maybe_shrink_isrs)
         every(config.replica_high_watermark_checkpoint_interval_ms, replicas.checkpoint_high_watermarks)
         every(config.log_flush_offset_checkpoint_interval_ms, self._guarded(tasks.checkpoint))
@@ -311,14 +335,16 @@ class BrokerServer:
 
     async def stop(self) -> None:
         """Stop the broker in order, within a bounded time. A second call does nothing."""
-        if self._stopped or self.log_dir is None:
+        opened = self.opened
+        if self._stopped or opened is None:
             return
         self._stopped = True
         await self._hand_over()
-        self.fetchers.close()
-        self.replicas.shutdown()
+        await opened.log_cleaner.stop()
+        opened.fetchers.close()
+        opened.replicas.shutdown()
         await self._close_network()
-        self._close_logs()
+        self._close_logs(opened)
 
     async def kill(self) -> None:
         """End like a killed process, as far as other nodes and the files can tell: hand over nothing, write nothing."""
@@ -341,16 +367,19 @@ class BrokerServer:
 
     async def _close_network(self, drain_ms: int = DRAIN_MS) -> None:
         self._timers.cancel()
-        if self._opened is not None:
-            self._opened.fetchers.close()
+        if self.opened is not None:
+            self.opened.fetchers.close()
+            self.opened.log_cleaner.kill()
         for server in self._servers:
             await server.stop(drain_ms)
+        if self.opened is not None:
+            self.opened.work_threads.stop()
+            self.opened.cleaner_threads.stop()
         await self.link.stop()
 
-    def _close_logs(self) -> None:
-        assert self.log_dir is not None
+    def _close_logs(self, opened: Opened) -> None:
         try:
-            self.log_dir.close(clean=self.replicas.disk_error is None, broker_epoch=self.lifecycle.broker_epoch)
+            opened.log_dir.close(clean=opened.replicas.disk_error is None, broker_epoch=self.lifecycle.broker_epoch)
         except DiskError as e:
             logger.error("broker.clean_shutdown_failed", reason=str(e))
         logger.info("broker.stopped", broker_id=self.config.node_id, broker_epoch=self.lifecycle.broker_epoch)
@@ -364,8 +393,7 @@ class BrokerServer:
 
     def _on_log_dir_failed(self, error: DiskError) -> None:
         """Report the failure to the controller, which moves the leaders; then end the process, which has nothing left to do."""
-        assert self.log_dir is not None
-        self.lifecycle.on_log_dir_offline(self.log_dir.directory_id)
+        self.lifecycle.on_log_dir_offline(self._open_data().log_dir.directory_id)
         sentence = UsageError(f"the data directory {self.config.data_dir} failed ({error}); a broker cannot go on without one")
         asyncio.get_running_loop().call_later(OFFLINE_NOTICE_S, self._on_fatal, sentence)
 

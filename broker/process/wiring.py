@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from strandline.broker.admin import AdminHandlers
 from strandline.broker.config import BrokerConfig
-from strandline.broker.disk_work import run_blocking
+from strandline.broker.disk_work import WorkThreads, run_blocking
+from strandline.broker.log_cleaner.runner import CleanerSettings, LogCleaner
 from strandline.broker.log_manager_tasks import LogManagerTasks
 from strandline.broker.partition.alter_partition import AlterPartitionManager
 from strandline.broker.process.controller_channel import NodeToControllerChannel
@@ -15,19 +16,25 @@ from strandline.broker.process.handlers import data_handlers
 from strandline.broker.process.lifecycle import BrokerLifecycle
 from strandline.broker.process.lifecycle_core import Identity
 from strandline.broker.process.metadata_loader import MetadataLoader
+from strandline.broker.process.pause_detector import PauseDetector, pause_ms_max, refuse_unless_trusted, while_trusted
 from strandline.broker.process.phases import Opened
-from strandline.broker.process.standstill import Standstill, sleep_ms_max, while_trusted
 from strandline.broker.produce.producer_ids import ProducerIds
 from strandline.broker.replica_manager import ReplicaConfig, ReplicaManager
 from strandline.broker.replication.fetcher import FetcherSettings
 from strandline.broker.replication.fetcher_manager import FetcherManager
+from strandline.controller.metadata.features import Levels
 from strandline.protocol import apis
 from strandline.protocol.doors import Doors
 from strandline.protocol.errors import StrandlineError
 from strandline.protocol.messages.common import Listener
+from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.server import Handler
 from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.files import DiskError, Files
+
+PREPARING_THREADS = 2
+"""More would not help: most of the work is Python's, which one thread at a time can do, and the event loop takes turns with them
+all."""
 
 
 class ControllerLink:
@@ -35,7 +42,11 @@ class ControllerLink:
 
     def __init__(self, config: BrokerConfig, identity: Identity, on_fatal: Callable[[StrandlineError], None]) -> None:
         self.metadata = MetadataLoader(
-            broker_id=config.node_id, cluster_id=config.cluster_id, voters=config.voters, on_fatal=on_fatal
+            broker_id=config.node_id,
+            cluster_id=config.cluster_id,
+            voters=config.voters,
+            on_fatal=on_fatal,
+            levels=identity.levels,
         )
         self.channel = NodeToControllerChannel(broker_id=config.node_id, finder=self.metadata)
         self.lifecycle = BrokerLifecycle(
@@ -48,8 +59,8 @@ class ControllerLink:
             on_fatal=on_fatal,
             no_controller_listens=lambda: self.metadata.no_controller_listens,
         )
-        self.standstill = Standstill(
-            limit_ms=sleep_ms_max(config.broker_session_timeout_ms, config.broker_heartbeat_interval_ms),
+        self.pause_detector = PauseDetector(
+            limit_ms=pause_ms_max(config.broker_session_timeout_ms, config.broker_heartbeat_interval_ms),
             heard_at=lambda: self.metadata.heard_at,
         )
         self.alter_partition = AlterPartitionManager(config.node_id, self.channel, self.lifecycle)
@@ -66,8 +77,10 @@ class ControllerLink:
         self.channel.close()
 
 
-def identity_of(config: BrokerConfig, incarnation_id: bytes, listeners: tuple[Listener, ...], log_dir: LogDir | None) -> Identity:
-    """What the broker registers with. `log_dir`: None before it is open."""
+def identity_of(
+    config: BrokerConfig, incarnation_id: bytes, listeners: tuple[Listener, ...], log_dir: LogDir | None, levels: Levels
+) -> Identity:
+    """Build the data that the broker sends when it registers. `log_dir`: None before it is open."""
     # The controllers check at the first listener whether the broker lives: it must be the one for traffic between nodes.
     listeners = tuple(sorted(listeners, key=lambda listener: listener.name != config.inter_broker_listener_name))
     return Identity(
@@ -78,6 +91,7 @@ def identity_of(config: BrokerConfig, incarnation_id: bytes, listeners: tuple[Li
         rack=config.broker_rack,
         log_dirs=() if log_dir is None else (log_dir.directory_id,),
         previous_broker_epoch=-1 if log_dir is None else log_dir.previous_broker_epoch,
+        levels=levels,
     )
 
 
@@ -89,6 +103,7 @@ def open_replicas(
     doors: Doors,
     files: Files,
     call_soon: Callable[[Callable[[], None]], object],
+    request_metrics: RequestMetrics,
     on_log_dir_failed: Callable[[DiskError], None],
 ) -> Opened:
     """The parts that need the data directory. The logs in it are not recovered yet."""
@@ -123,19 +138,36 @@ def open_replicas(
         on_leader_damaged=link.lifecycle.step_down,
     )
     tasks = LogManagerTasks(log_dir, files, wall_clock_ms=doors.wall_clock_ms, on_disk_error=replicas.on_disk_error)
-    return Opened(log_dir, tasks, fetchers, replicas)
+    cleaner_threads = WorkThreads(config.log_cleaner_threads)
+    cleaner = LogCleaner(
+        log_dir,
+        replicas.directory,
+        replicas.failures,
+        _cleaner_settings(config),
+        files=files.for_thread(),
+        run_blocking=cleaner_threads,
+        remove_later=tasks.remove_later,
+        apply_retention=tasks.apply_retention,
+        wall_clock_ms=doors.wall_clock_ms,
+        stopwatch=doors.stopwatch,
+        requests_served=lambda: request_metrics.requests + fetchers.fetches,
+    )
+    return Opened(log_dir, tasks, fetchers, replicas, WorkThreads(PREPARING_THREADS), cleaner, cleaner_threads)
 
 
 def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, doors: Doors) -> dict[int, Handler]:
     """Api key -> handler, for every API of a broker."""
+    now = asyncio.get_running_loop().time
     data = data_handlers(
         opened.replicas,
-        now=asyncio.get_running_loop().time,
+        now=now,
         wall_clock_ms=doors.wall_clock_ms,
         log_dir_path=opened.log_dir.path,
         run_blocking=run_blocking,
+        run_preparation=opened.work_threads,
+        may_append=refuse_unless_trusted(link.pause_detector, now),
     )
-    data[apis.PRODUCE] = while_trusted(link.standstill, data[apis.PRODUCE])
+    data[apis.PRODUCE] = while_trusted(link.pause_detector, data[apis.PRODUCE])
     producer_ids = ProducerIds(config.node_id, link.channel, link.lifecycle)
     return {**data, **AdminHandlers(config, link.metadata, link.channel, producer_ids).handlers()}
 
@@ -144,6 +176,17 @@ def _address_of(metadata: MetadataLoader, config: BrokerConfig, broker_id: int) 
     broker = metadata.image.brokers.get(broker_id)
     endpoint = broker.endpoint(config.inter_broker_listener_name) if broker is not None else None
     return None if endpoint is None else (endpoint.host, endpoint.port)
+
+
+def _cleaner_settings(config: BrokerConfig) -> CleanerSettings:
+    return CleanerSettings(
+        threads=config.log_cleaner_threads,
+        dedupe_buffer_size=config.log_cleaner_dedupe_buffer_size,
+        io_buffer_load_factor=config.log_cleaner_io_buffer_load_factor,
+        io_buffer_size=config.log_cleaner_io_buffer_size,
+        io_max_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
+        backoff_ms=config.log_cleaner_backoff_ms,
+    )
 
 
 def _fetcher_settings(config: BrokerConfig) -> FetcherSettings:

@@ -16,6 +16,12 @@ A producer id counts only after its batch was checked: a batch with a wrong chec
 A named producer is refused if the controllers have ended its work epoch, or have given a newer producer exclusive use of the
 name; also on partitions to which the newer producer has not written.
 
+Compressed batches are decompressed and checked on a thread if that takes long, and compressed anew if their topic wants another
+codec (`preparation.py`). The connection is on hold meanwhile, as in Kafka, so a producer's batches keep their order.
+
+If records break a rule of their topic (no key on a compacted topic, a timestamp out of range), their batch is refused, and the
+response names them (KIP-467; `storage/log/record_rules.py`).
+
 Each partition of a request succeeds or fails on its own. A request that names a partition twice is refused as a whole, before
 anything is appended.
 """
@@ -25,27 +31,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct
 
-from strandline.broker.metrics import BrokerMetrics, TopicMetrics
+from strandline.broker.disk_work import RunBlocking
+from strandline.broker.metrics import TopicMetrics
 from strandline.broker.partition.directory import PartitionDirectory
 from strandline.broker.partition.log_failures import LogFailures
 from strandline.broker.partition.partition import Partition
+from strandline.broker.produce.preparation import PLAIN_UNNAMED, MayAppend, Preparation, PreparedParts, always
 from strandline.broker.produce.producer_connections import ProducerConnections, is_whole
 from strandline.broker.purgatory import DelayedOperation, Purgatory
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.messages.data import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
+from strandline.protocol.messages.data import (
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    RecordError,
+)
 from strandline.protocol.partitions import TopicIdPartition, refuse_repeated
-from strandline.protocol.producer_names import work_epoch_of
+from strandline.protocol.producer_names import NAMED, NAMED_BITS, work_epoch_of
 from strandline.protocol.records.batch import HEADER_SIZE, LENGTH_PREFIX, PRODUCER_ID_POS
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.files import DiskError
+from strandline.storage.log.conversion import Prepared
+from strandline.storage.log.record_rules import InvalidRecords, bare
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 
 _IDENTITY = Struct(">qh")
 """Producer id and producer epoch, which are adjacent in a batch's header."""
 _LENGTH, _LENGTH_POS = Struct(">i"), 8
-_NAMED, _NAMED_BITS = 0x40, 0xC0
-"""The first byte of the id of a named producer, and the mask for it (`protocol/producer_names.py`)."""
 
 _MALFORMED = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE})
 """Errors of the batch itself. Its sender is logged, at most once a minute."""
@@ -54,13 +68,13 @@ _MALFORMED = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, Err
 class DelayedProduce(DelayedOperation):
     """A produce request that waits for the high watermark of one or more partitions."""
 
-    __slots__ = ("_metrics", "_partitions", "_request", "_responses")
+    __slots__ = ("_directory", "_partitions", "_request", "responses")
 
-    def __init__(self, request: ServerRequest, responses: list[ProducePartitionResponse], metrics: BrokerMetrics) -> None:
+    def __init__(self, request: ServerRequest, responses: list[ProducePartitionResponse], directory: PartitionDirectory) -> None:
         super().__init__()
-        self._metrics = metrics
+        self._directory = directory
         self._request = request
-        self._responses = responses
+        self.responses = responses
         """One for each partition; the list grows while the request is being handled."""
         self._partitions: dict[int, Partition] = {}
         """The partitions that it still waits for, by their index in the response."""
@@ -76,20 +90,23 @@ class DelayedProduce(DelayedOperation):
             self.complete()
 
     def on_failed(self, index: int, error_code: int) -> None:
-        self._partitions[index].metrics.failed_produces += 1
-        _fail(self._responses[index], ErrorCode(error_code))
+        partition, response = self._partitions[index], self.responses[index]
+        partition.metrics.failed_produces += 1
+        _fail(response, ErrorCode(error_code))
+        if error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            response.current_leader = self._directory.current_leader(partition.key)
         self.on_reached(index)
 
     def on_complete(self) -> None:
-        self._request.reply(ProduceResponse(self._responses))
+        self._request.reply(ProduceResponse(self.responses))
 
     def on_expiration(self) -> None:
-        self._metrics.expired_produces += 1
+        self._directory.metrics.expired_produces += 1
         for index, partition in self._partitions.items():
             partition.waiters.discard(self)
             partition.metrics.failed_produces += 1
-            _fail(self._responses[index], ErrorCode.REQUEST_TIMED_OUT)
-        self._request.reply(ProduceResponse(self._responses))
+            _fail(self.responses[index], ErrorCode.REQUEST_TIMED_OUT)
+        self._request.reply(ProduceResponse(self.responses))
 
 
 def _fail(response: ProducePartitionResponse, code: ErrorCode, message: str | None = None) -> None:
@@ -107,19 +124,31 @@ class ProduceHandler:
         failures: LogFailures,
         purgatory: Purgatory,
         wall_clock_ms: Callable[[], int],
+        run_blocking: RunBlocking | None = None,
+        may_append: MayAppend = always,
     ) -> None:
+        """`may_append`: asked before the append of a request that waited for a thread. If it returns False, it has refused the
+        request."""
         self._directory = directory
         self._failures = failures
         self._purgatory = purgatory
         self._wall_clock_ms = wall_clock_ms
         self._connections = ProducerConnections()
+        self._preparation = Preparation(directory, wall_clock_ms, run_blocking, may_append)
 
     def handle(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, ProduceRequest)
-        acks = body.acks
         _check(body)
-        if body.records and self._connections.is_late(body.records[0], request.connection):
+        parts = self._preparation.begin(request, self._append_all)
+        if parts is not None:
+            self._append_all(request, parts)
+
+    def _append_all(self, request: ServerRequest, parts: PreparedParts) -> None:
+        """Append to every partition of the request, and answer it or park it."""
+        body, acks, may_be_named = request.body, request.body.acks, parts is not PLAIN_UNNAMED
+        is_known = _is_first_whole(parts) if parts else None
+        if body.records and self._connections.is_late(body.records[0], request.connection, is_known):
             request.no_reply()
             request.connection.close()
             return
@@ -128,13 +157,14 @@ class ProduceHandler:
         now_ms = self._wall_clock_ms()
         for item, records in zip(body.partitions, body.records, strict=True):
             response = ProducePartitionResponse(item.topic_id, item.partition)
+            prepared = parts.get(len(responses)) if parts else None
             responses.append(response)
-            partition, required_offset = self._append(item, records, acks, response, now_ms)
+            partition, required_offset = self.append(item, records, acks, response, now_ms, prepared, may_be_named)
             if partition is None and response.error_code in _MALFORMED:
                 request.connection.on_malformed(f"produce: {response.error_message}", request.client_id)
             if acks == ACKS_ALL and partition is not None and partition.log.high_watermark < required_offset:
                 if waiting is None:
-                    waiting = DelayedProduce(request, responses, self._directory.metrics)
+                    waiting = DelayedProduce(request, responses, self._directory)
                 waiting.wait_for(partition, len(responses) - 1, required_offset)
         if waiting is not None:
             self._purgatory.park(waiting, body.timeout_ms)
@@ -143,25 +173,32 @@ class ProduceHandler:
         else:
             request.reply(ProduceResponse(responses))
 
-    def _check_not_fenced(self, records: memoryview) -> None:
+    def _check_not_fenced(self, records: memoryview, is_checked: bool) -> None:
         """Refuse the batches of a named producer whose epoch is over. A malformed batch is ignored here: the append refuses
         it."""
         position = 0
         while position + HEADER_SIZE <= len(records):
-            if records[position + PRODUCER_ID_POS] & _NAMED_BITS == _NAMED:
-                self._check_named(records, position)
+            if records[position + PRODUCER_ID_POS] & NAMED_BITS == NAMED:
+                self._check_named(records, position, is_checked)
             (length,) = _LENGTH.unpack_from(records, position + _LENGTH_POS)
             position += max(length + LENGTH_PREFIX, HEADER_SIZE)
 
-    def _check_named(self, records: memoryview, position: int) -> None:
+    def _check_named(self, records: memoryview, position: int, is_checked: bool) -> None:
         producer_id, producer_epoch = _IDENTITY.unpack_from(records, position + PRODUCER_ID_POS)
         is_over = (work_epoch_of(producer_id), producer_epoch) < self._directory.image.oldest_of(producer_id)
-        if is_over and is_whole(records[position:]):
+        if is_over and (is_checked or is_whole(records[position:])):
             text = f"producer {producer_id}: epoch {producer_epoch} is fenced: a newer producer has the name"
             raise BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH, text)
 
-    def _append(
-        self, item: ProducePartition, records: memoryview, acks: int, response: ProducePartitionResponse, now_ms: int
+    def append(
+        self,
+        item: ProducePartition,
+        records: memoryview,
+        acks: int,
+        response: ProducePartitionResponse,
+        now_ms: int,
+        prepared: Prepared | BrokerError | None,
+        may_be_named: bool,
     ) -> tuple[Partition | None, int]:
         """Append to one partition. Returns the partition with the high watermark that commits its records, or (None, 0) on
         failure."""
@@ -175,10 +212,17 @@ class ProduceHandler:
                 raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if acks == ACKS_ALL and leader_state.is_under_min_isr:
                 raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS)
-            self._check_not_fenced(records)
-            info = leader_state.append(records, now_ms)
+            if prepared is None:
+                if may_be_named:
+                    self._check_not_fenced(records, False)
+                info = leader_state.append(records, now_ms)
+            elif isinstance(prepared, BrokerError):
+                raise bare(prepared)  # not `prepared`, which would be in a cycle with this frame
+            else:
+                self._check_not_fenced(records, True)
+                info = leader_state.append(prepared.records, now_ms, prepared.times)
         except BrokerError as e:
-            self._refuse(key, response, e)
+            self.refuse(key, response, e)
             _count_failure(metrics)
             return None, 0
         except DiskError as e:
@@ -192,13 +236,23 @@ class ProduceHandler:
         response.log_start_offset = partition.log.log_start_offset
         return partition, info.last_offset + 1
 
-    def _refuse(self, key: TopicIdPartition, response: ProducePartitionResponse, error: BrokerError) -> None:
+    def refuse(self, key: TopicIdPartition, response: ProducePartitionResponse, error: BrokerError) -> None:
+        """Answer for one partition with an error, and with the present leader if this broker does not lead."""
         if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
             # If all followers are caught up and there is no consumer, no read would ever find the damage.
             self._failures.on_damage(key)
         _fail(response, error.code, error.message)
+        if isinstance(error, InvalidRecords):
+            response.record_errors = [RecordError(index, message) for index, message in error.record_errors.items()]
+            response.invalid_records = error.count
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             response.current_leader = self._directory.current_leader(key)
+
+
+def _is_first_whole(parts: PreparedParts) -> bool | None:
+    """Whether the records of the first partition are valid; None if they were not prepared. Decompressing them again would take
+    the loop long."""
+    return isinstance(parts[0], Prepared) if 0 in parts else None
 
 
 def _count_failure(metrics: TopicMetrics) -> None:

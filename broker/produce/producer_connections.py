@@ -48,8 +48,9 @@ class ProducerConnections:
         self._newest: dict[tuple[str, bytes], int] = {}
         """(listener name, producer id) -> number of the newest connection on which the producer sent a valid batch."""
 
-    def is_late(self, records: memoryview, connection: Numbered) -> bool:
+    def is_late(self, records: memoryview, connection: Numbered, is_known: bool | None = None) -> bool:
         """Whether the producer of these records has used a newer connection. If not, remember this connection as the newest.
+        `is_known`: whether the records are valid, if they were checked before.
 
         False for a malformed batch: the append refuses it."""
         producer_id = bytes(records[_PRODUCER_ID])
@@ -57,7 +58,7 @@ class ProducerConnections:
             return False  # not idempotent: there is no promise, and no id to compare; or a named producer
         key = (connection.listener_name, producer_id)
         newest = self._newest.get(key, -1)
-        if connection.id == newest or not is_whole(records):
+        if connection.id == newest or not (is_whole(records) if is_known is None else is_known):
             return False
         if connection.id < newest:
             return True

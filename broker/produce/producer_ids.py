@@ -66,13 +66,12 @@ class ProducerIds:
         self._next = response.producer_id_start
         self._end = response.producer_id_start + response.producer_id_len
 
-    async def of_name(self, asked: InitProducerIdRequest) -> InitProducerIdResponse:
+    async def of_name(self, name: str, asked: InitProducerIdRequest) -> InitProducerIdResponse:
         """The controller's decision about a producer name, which may be a refusal: it is final, whichever broker passes it on.
 
         Raises a retriable `BrokerError` if the controller cannot be reached; then the client asks another broker."""
-        assert asked.name is not None, "an id without a name comes from a block"
         request = InitNamedProducerRequest(
-            self._broker_id, self._registration.broker_epoch, asked.name, asked.work_epoch, asked.note, asked.producer_epoch
+            self._broker_id, self._registration.broker_epoch, name, asked.work_epoch, asked.note, asked.producer_epoch
         )
         try:
             answer = await self._channel.request(INIT_NAMED_PRODUCER, request, TIMEOUT_MS)

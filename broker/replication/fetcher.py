@@ -13,6 +13,8 @@ The core plans fetches and applies responses; the shell (`fetcher_shell.py`) own
   (KIP-595).
 - A partition whose fetch fails is delayed, a little longer each time, and leaves the session meanwhile. The other partitions go
   on. The first delay is short because right after an election the new leader's metadata may be a few ms behind ours.
+- If the leader's log may lack tombstones that the follower needs, nothing of the response is used. The follower asks for the
+  leader's range, and begins a fresh copy if the leader's log is compacted up to those tombstones. Until then it keeps its log.
 - If the error is `FENCED_LEADER_EPOCH` for our present epoch, our metadata is behind, and only newer metadata helps.
 
 A long poll must not hold up a partition that has just been added (a new topic, a new leader). So if a partition becomes ready
@@ -72,13 +74,14 @@ class Plan(NamedTuple):
 
 
 class FetchState(Enum):
-    """What the fetcher does with a partition (Kafka's ReplicaState, without the truncating one: KIP-595 truncates on a fetch)."""
+    """Whether the fetcher fetches a partition now (Kafka's ReplicaState without `Truncating`: with KIP-595 a fetch finds the
+    divergence)."""
 
     FETCHING = "fetching"
     DELAYED = "delayed"
     """After an error: not fetched before `due`."""
     AWAITING_LEADER_RANGE = "awaiting_leader_range"
-    """Out of range: not fetched before the leader has said where its log starts and ends."""
+    """Out of range, or about to begin a fresh copy: not fetched before the leader has said where its log starts and ends."""
 
 
 _FETCHING, _DELAYED, _AWAITING_LEADER_RANGE = FetchState
@@ -87,7 +90,7 @@ _FETCHING, _DELAYED, _AWAITING_LEADER_RANGE = FetchState
 class _PartitionFetch:
     """One partition that the fetcher copies."""
 
-    __slots__ = ("attempts", "due", "leader_high_watermark", "partition", "sent", "sequence", "state")
+    __slots__ = ("attempts", "due", "lacks_below", "leader_high_watermark", "partition", "sent", "sequence", "state")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -96,6 +99,9 @@ class _PartitionFetch:
         self.sequence = 0
         """The number of the request that named `sent`."""
         self.state = _FETCHING
+        self.lacks_below = 0
+        """If the partition awaits the leader's range for a fresh copy: the leader may lack tombstones below this offset. 0 if it
+        is out of range."""
         self.due = 0.0
         """When a delayed partition is fetched again (loop time, in seconds)."""
         self.attempts = 0
@@ -132,7 +138,7 @@ class FetcherCore:
         self._session_epoch = 0
         """0: the next fetch is a full one that asks for a new session."""
         self._session_refused = False
-        self._generation = 0
+        self.generation = 0
         """The number of the session; a response of an earlier session does not count."""
         self._sequence = 0
         self._in_flight = 0
@@ -150,6 +156,16 @@ class FetcherCore:
         """Each partition with the number of records that it is behind its leader's high watermark; for metrics."""
         for entry in self._entries.values():
             yield entry.partition, max(0, entry.leader_high_watermark - entry.partition.log.log_end_offset)
+
+    @property
+    def fetches(self) -> int:
+        """How many fetches were sent."""
+        return self._sequence
+
+    def awaits(self, plan: Plan, key: TopicIdPartition) -> bool:
+        """Whether the partition was neither dropped nor added again since this fetch was sent, nor fetched again."""
+        entry = self._entries.get(key)
+        return entry is not None and entry.sent is not None and entry.sequence <= plan.sequence
 
     # -- membership ---------------------------------------------------------------------------------------------------
 
@@ -189,7 +205,7 @@ class FetcherCore:
                 self._make_ready(key)
 
     def next_due(self) -> float | None:
-        """When `plan` should be called again for a delayed partition, or for the fetcher as a whole; None if never."""
+        """Return the time at which `plan` must be called again for a delayed partition or the whole fetcher; None if never."""
         if self._paused_until:
             return self._paused_until
         return self._delayed[0][0] if self._delayed else None
@@ -215,7 +231,7 @@ class FetcherCore:
             self._session_epoch = next_epoch(self._session_epoch)
         self._in_flight += 1
         self._full_in_flight = full
-        return Plan(request, self._sequence, self._generation)
+        return Plan(request, self._sequence, self.generation)
 
     def _may_send(self) -> bool:
         """One fetch at a time. A second one only after a parked incremental fetch, for partitions that have just become ready."""
@@ -272,7 +288,7 @@ class FetcherCore:
     def on_response(self, plan: Plan, response: FetchResponse, now: float) -> list[TopicIdPartition]:
         """Apply a response. Returns the partitions whose log or high watermark it may have moved. Raises `PeerError` if the
         response is malformed."""
-        if plan.generation != self._generation:
+        if plan.generation != self.generation:
             return []
         self._in_flight -= 1
         if response.error_code:
@@ -316,7 +332,7 @@ class FetcherCore:
 
     def on_failure(self, plan: Plan, code: ErrorCode, now: float) -> None:
         """The request was refused as a whole."""
-        if plan.generation == self._generation:
+        if plan.generation == self.generation:
             self._on_session_error(code, now)
 
     def on_connection_lost(self) -> None:
@@ -326,7 +342,7 @@ class FetcherCore:
         self._paused_until = now + min(FIRST_BACKOFF_MS << min(self._failures, 16), self._settings.backoff_ms) / 1000
 
     def _start_over(self) -> None:
-        """The connection is gone: no request in flight will be answered, and the leader may be another process."""
+        """Handle the loss of the connection: no request in flight gets a response, and the leader may be another process."""
         self._out_of_range.clear()
         for entry in self._entries.values():
             if entry.state is _AWAITING_LEADER_RANGE:
@@ -336,7 +352,7 @@ class FetcherCore:
     def _end_session(self) -> None:
         """Forget the session: the next fetch is a full one. It names the old session's id, which closes that session. Partitions
         that wait for the leader's range go on waiting."""
-        self._generation += 1
+        self.generation += 1
         self._session_epoch = 0
         self._in_flight = 0
         self._full_in_flight = False
@@ -362,6 +378,11 @@ class FetcherCore:
             if answer.diverging_epoch.epoch >= 0:
                 entry.partition.on_diverging(sent, answer.diverging_epoch, answer.log_start_offset)
                 appended = False
+            elif answer.tombstones_removed_below > sent.fetch_offset and entry.partition.needs_fresh_copy(
+                sent, answer.tombstones_removed_below
+            ):
+                self._await_fresh_copy(entry, sent, answer.tombstones_removed_below, now)
+                return False
             else:
                 appended = entry.partition.append_fetched(sent, answer, records)
         except DiskError as e:
@@ -376,7 +397,7 @@ class FetcherCore:
             return False
         entry.attempts = 0
         entry.leader_high_watermark = answer.high_watermark
-        if not appended or len(records):
+        if not appended or len(records) or entry.partition.log.log_start_offset != sent.log_start_offset:
             self._make_ready(entry.partition.key)
         return appended
 
@@ -392,9 +413,7 @@ class FetcherCore:
     def _on_error(self, entry: _PartitionFetch, sent: FetchPosition, code: ErrorCode, now: float) -> None:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             logger.info("fetcher.out_of_range", **entry.partition.fields, fetch_offset=sent.fetch_offset)
-            entry.state = _AWAITING_LEADER_RANGE
-            self._set_aside(entry.partition.key)
-            self._out_of_range[entry.partition.key] = sent
+            self._await_range(entry, sent, lacks_below=0)
             return
         if code == ErrorCode.FENCED_LEADER_EPOCH and sent.leader_epoch == entry.partition.fetch_position().leader_epoch:
             logger.info("fetcher.fenced", **entry.partition.fields)
@@ -417,27 +436,45 @@ class FetcherCore:
     def _admit(self, entry: _PartitionFetch, code: ErrorCode, now: float) -> Suppressed | None:
         return self._limits.admit(f"{code.name} {entry.partition.topic}-{entry.partition.key[1]}", now)
 
-    # -- out of range -------------------------------------------------------------------------------------------------
+    # -- out of range, or in need of a fresh copy ---------------------------------------------------------------------
+
+    def _await_range(self, entry: _PartitionFetch, sent: FetchPosition, lacks_below: int) -> None:
+        entry.state, entry.lacks_below = _AWAITING_LEADER_RANGE, lacks_below
+        self._set_aside(entry.partition.key)
+        self._out_of_range[entry.partition.key] = sent
+
+    def _await_fresh_copy(self, entry: _PartitionFetch, sent: FetchPosition, lacks_below: int, now: float) -> None:
+        partition = entry.partition
+        suppressed = self._limits.admit(f"fresh copy {partition.topic}-{partition.key[1]}", now)
+        if partition.has_records and suppressed is not None:
+            logger.warning(
+                "fetcher.fresh_copy_needed", **partition.fields, tombstones_removed_below=lacks_below, **suppressed.fields
+            )
+        self._await_range(entry, sent, lacks_below)
 
     def take_out_of_range(self) -> dict[TopicIdPartition, FetchPosition]:
-        """The partitions that are out of range since the last call: the leader must be asked where its log starts and ends."""
+        """The partitions that are out of range or need a fresh copy since the last call: the leader must be asked for its
+        range."""
         taken, self._out_of_range = self._out_of_range, {}
         return taken
 
     def on_leader_range(self, key: TopicIdPartition, asked: FetchPosition, found: LeaderRange, now: float) -> None:
         """Apply the leader's range. If its log ends before ours, cut our tail. If it starts after our log end, start over at its
-        start, with its state of producers. Otherwise fetch again later."""
+        start, with its state of producers; also if a fresh copy is needed, and the leader's log is compacted far enough for one.
+        Otherwise fetch again later."""
         entry = self._entries.get(key)
         if entry is None or entry.sent is not asked:
             return
-        partition, (start, end, producers) = entry.partition, found
+        partition, (start, end, producers, clean_below) = entry.partition, found
         try:
             if end < asked.fetch_offset:
                 partition.truncate_to_leader_end(asked, end)
             elif start > asked.fetch_offset:
-                partition.truncate_fully_and_start_at(asked, start, producers)
+                partition.truncate_fully_and_start_at(asked, start, producers, clean_below)
+            elif entry.lacks_below and clean_below >= entry.lacks_below:
+                partition.begin_copy(asked, start, clean_below, producers)
             else:
-                self._delay(entry, now)
+                self._await_cleaning(entry, clean_below, now)
                 return
         except DiskError as e:
             self._on_disk_failure(entry, e)
@@ -447,7 +484,21 @@ class FetcherCore:
             return
         logger.info("fetcher.leader_range_applied", **partition.fields, leader_log=[start, end], fetch_offset=asked.fetch_offset)
         entry.state = _FETCHING
+        entry.sent = None  # A response that the leader built before it answered the question does not count any more.
         self._make_ready(key)
+
+    def _await_cleaning(self, entry: _PartitionFetch, clean_below: int, now: float) -> None:
+        """Ask again later: the leader is again in our range, or it has to end a round of its log cleaner first."""
+        suppressed = self._limits.admit(f"cleaning {entry.partition.topic}-{entry.partition.key[1]}", now)
+        if entry.lacks_below and suppressed is not None:
+            logger.info(
+                "fetcher.copy_waits_for_cleaning",
+                **entry.partition.fields,
+                tombstones_removed_below=entry.lacks_below,
+                first_dirty_offset=clean_below,
+                **suppressed.fields,
+            )
+        self._delay(entry, now)
 
     def on_leader_range_failed(self, key: TopicIdPartition, asked: FetchPosition, now: float) -> None:
         entry = self._entries.get(key)

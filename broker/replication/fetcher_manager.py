@@ -26,7 +26,7 @@ logger = get_logger(__name__)
 CONNECT_TIMEOUT_MS = 1000
 
 FetcherKey = tuple[int, int]
-"""(leader id, fetcher id)"""
+"""Leader id, and number of the fetcher for this leader (from 0 to num.replica.fetchers - 1)."""
 
 
 def fetcher_id(topic: str, partition: int, fetchers: int) -> int:
@@ -98,7 +98,7 @@ class FetcherManager:
     # -- for metrics --------------------------------------------------------------------------------------------------
 
     def lags(self) -> Iterator[tuple[str, Partition, int]]:
-        """(fetcher name, partition, number of records behind the leader's high watermark) of each partition."""
+        """Yield each partition with its fetcher's name and its lag: the number of records behind the leader's high watermark."""
         for (leader_id, number), fetcher in self._fetchers.items():
             name = f"ReplicaFetcher-{number}-{leader_id}"
             for partition, lag in fetcher.core.lags():
@@ -108,6 +108,11 @@ class FetcherManager:
     def connected(self) -> int:
         """How many fetchers have a connection to their leader."""
         return sum(fetcher.is_connected for fetcher in self._fetchers.values())
+
+    @property
+    def fetches(self) -> int:
+        """How many fetches the present fetchers have sent."""
+        return sum(fetcher.core.fetches for fetcher in self._fetchers.values())
 
     @property
     def given_up(self) -> int:

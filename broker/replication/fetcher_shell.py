@@ -19,11 +19,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
 from strandline.protocol.log_limits import LineLimits, printable
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
-from strandline.protocol.messages.data import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    FetchResponse,
-)
+from strandline.protocol.messages.data import FetchResponse
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.rpc.connection import Connection
 
@@ -165,21 +161,27 @@ class Fetcher:
             self._on_lost(connection, reason)
 
     def _ask_ranges(self) -> None:
-        asked = self.core.take_out_of_range()
-        if not asked or self._connection is None:
+        asked, connection = self.core.take_out_of_range(), self._connection
+        if not asked or connection is None:
             return
         question = RangeQuestion(self._broker_id, asked)
-        for timestamp in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP):
-            self._ask(question, LIST_OFFSETS, question.request(timestamp), partial(question.on_answer, timestamp))
-        self._ask(question, DESCRIBE_PRODUCERS, question.producers_request, question.on_producers)
+        for timestamp in question.TIMESTAMPS:
+            self._ask(connection, question, LIST_OFFSETS, question.request(timestamp), partial(question.on_answer, timestamp))
+        self._ask(connection, question, DESCRIBE_PRODUCERS, question.producers_request, question.on_producers)
 
-    def _ask(self, question: RangeQuestion, api_key: int, request: Message, take: Callable[[Message | Exception], None]) -> None:
+    def _ask(
+        self,
+        connection: Connection,
+        question: RangeQuestion,
+        api_key: int,
+        request: Message,
+        take: Callable[[Message | Exception], None],
+    ) -> None:
         def on_response(response: Message | Exception) -> None:
             take(response)
             self._maybe_take_range(question)
 
-        assert self._connection is not None
-        self._connection.send(api_key, request, on_response=on_response, timeout_ms=REQUEST_TIMEOUT_MS)
+        connection.send(api_key, request, on_response=on_response, timeout_ms=REQUEST_TIMEOUT_MS)
 
     def _maybe_take_range(self, question: RangeQuestion) -> None:
         if question.open or self._closed:

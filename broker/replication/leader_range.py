@@ -1,4 +1,5 @@
-"""For followers that are out of range: asking the leader where its log starts and ends, and which producers it knows.
+"""For followers that are out of range or need a fresh copy: asking the leader where its log starts and ends, below which offset
+it is compacted, and which producers it knows.
 
 The number of rows that a named producer has written is known from its last batch, which may be deleted while the name is still in
 use. A follower that starts over at the leader's log start never sees that batch, so it asks the leader for the state of producers
@@ -14,6 +15,7 @@ from strandline.broker.partition.partition import FetchPosition
 from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.data import (
     EARLIEST_TIMESTAMP,
+    FIRST_DIRTY_TIMESTAMP,
     LATEST_TIMESTAMP,
     DescribeProducersPartition,
     DescribeProducersRequest,
@@ -33,19 +35,23 @@ class LeaderRange(NamedTuple):
     start: int
     end: int
     producers: list[KnownProducer]
-    """All producers that the leader knows. Batches of named producers before `start` are deleted, so the log does not tell
-    them."""
+    """All producers that the leader knows. Batches of named producers before `start` are deleted, so the log does not
+    contain their states."""
+    clean_below: int = 0
+    """The leader's first dirty offset (`LogState.first_dirty_offset`); 0 if the leader is too old to answer."""
 
 
 class RangeQuestion:
-    """Two ListOffsets requests and a DescribeProducers request, sent together, and their answers."""
+    """Three ListOffsets requests and a DescribeProducers request, sent together, and their answers."""
+
+    TIMESTAMPS = (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP, FIRST_DIRTY_TIMESTAMP)
 
     def __init__(self, broker_id: int, asked: dict[TopicIdPartition, FetchPosition]) -> None:
         self.asked = asked
         self._broker_id = broker_id
         self._answers: dict[int, dict[TopicIdPartition, int]] = {}
         self._producers: dict[TopicIdPartition, list[KnownProducer]] = {}
-        self.open = 3
+        self.open = len(self.TIMESTAMPS) + 1
 
     def request(self, timestamp: int) -> ListOffsetsRequest:
         partitions = [
@@ -72,11 +78,13 @@ class RangeQuestion:
                     self._producers[p.topic_id, p.partition] = [_known(state) for state in p.active_producers]
 
     def range_of(self, key: TopicIdPartition) -> LeaderRange | None:
-        """The leader's range of one partition; None if one of the three answers is missing or an error."""
+        """The leader's range of one partition; None if an answer is missing or an error. An older leader does not answer the
+        question for its first dirty offset."""
         start = self._answers.get(EARLIEST_TIMESTAMP, {}).get(key)
         end = self._answers.get(LATEST_TIMESTAMP, {}).get(key)
         producers = self._producers.get(key)
-        return None if start is None or end is None or producers is None else LeaderRange(start, end, producers)
+        clean_below = self._answers.get(FIRST_DIRTY_TIMESTAMP, {}).get(key, 0)
+        return None if start is None or end is None or producers is None else LeaderRange(start, end, producers, clean_below)
 
 
 def _known(state: ProducerState) -> KnownProducer:

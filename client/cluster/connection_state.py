@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
 
+from strandline.client.cluster.port_probe import protocol_of
 from strandline.client.errors import ClientClosed, NoBrokersAvailable
 from strandline.client.option_types import Address
 from strandline.client.options import ClientOptions
@@ -23,10 +23,8 @@ from strandline.protocol.errors import BrokerError, ErrorCode, PeerError, Strand
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
-from strandline.protocol.rpc.dial import dial
 
 HANDSHAKE_TIMEOUT_MS = 5_000
-SNIFF_TIMEOUT_MS = 500
 SLOW_S = 0.1
 """An attempt to connect that takes so long is reported like one that failed, again and again until it ends. A host that is gone
 does not refuse, and the callers that wait for it may find another leader."""
@@ -40,25 +38,35 @@ SOFTWARE = ("strandline-python", "0.1.0")
 
 
 class ConnectionState:
+    """Connects to one address when it is asked to, and keeps what is known of it: failures, suspicion, the broker's id."""
+
     def __init__(self, address: Address, options: ClientOptions, on_change: Callable[[ConnectionState, bool], None]) -> None:
+        """`on_change(state, lost)` is called when the connection was opened (False), and when it was lost, could not be opened,
+        or takes long to open (True)."""
         self.address = address
         self.connection: Connection | None = None
         """The open connection, after its handshake; None if there is none."""
         self.node_id = -1
+        """The id of the broker at this address, from its handshake; -1 before that."""
         self.failures = 0
         """How many attempts to connect have failed since the last one that succeeded."""
         self.last_error: StrandlineError | None = None
+        """Why the last attempt failed, or the last connection was lost; None after an attempt that succeeded."""
         self.retry_at = 0.0
+        """When the backoff ends, on the loop's clock."""
         self._suspected_until = 0.0
+        """Until when other brokers are asked first, on the loop's clock."""
         self._pinged: Connection | None = None
         """The connection on which the answer to a handshake is awaited."""
         self._options = options
         self._on_change = on_change
         self._task: asyncio.Task[Connection] | None = None
+        """The attempt to connect that is under way."""
         self._slow_timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     def describe(self) -> str:
+        """The address and what happened there, for an error message."""
         host, port = self.address
         reason = "connected, no answer" if self.last_error is None else str(self.last_error).removeprefix("NETWORK_EXCEPTION: ")
         return reason if f"{host}:{port}" in reason else f"{host}:{port}: {reason}"
@@ -78,6 +86,7 @@ class ConnectionState:
         self._pinged = None
 
     def is_suspected(self, now: float) -> bool:
+        """Whether a response was overdue less than SUSPECTED_S before `now` (on the loop's clock)."""
         return now < self._suspected_until
 
     def connect_soon(self) -> float:
@@ -98,7 +107,7 @@ class ConnectionState:
 
     def attempt(self) -> asyncio.Task[Connection]:
         """The attempt to connect that is under way; one is begun if there is none. During the backoff, the error of the last
-        attempt is raised again. Several callers share the attempt, so none of them may cancel it."""
+        attempt is raised again; after `close`, ClientClosed. Several callers share the attempt, so none of them may cancel it."""
         if self._closed:
             raise ClientClosed("the client was stopped")
         if self._task is not None:
@@ -136,6 +145,38 @@ class ConnectionState:
             self.retry_at = task.get_loop().time() + min(backoff_ms, self._options.reconnect_backoff_max_ms) / 1000
         self._on_change(self, error is not None)
 
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    async def request(self, api_key: int, body: Message, timeout_ms: float) -> Message:
+        """Send a request, and return its response. Connects first if there is no connection; `timeout_ms` is for both together.
+
+        Raises BrokerError, with `code` REQUEST_TIMED_OUT after `timeout_ms`, or the error of the attempt to connect."""
+        connection = self.connection
+        if connection is None:
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + timeout_ms / 1000
+            connection = await self._connected(timeout_ms)
+            timeout_ms = (deadline - loop.time()) * 1000
+        return await connection.request(api_key, body, timeout_ms=max(1, round(timeout_ms)))
+
+    def begin_request(self, api_key: int, body: Message, timeout_ms: float) -> asyncio.Future[Message]:
+        """`request` as a future. It costs a task only if there is no connection."""
+        if self.connection is not None:
+            return self.connection.request(api_key, body, timeout_ms=max(1, round(timeout_ms)))
+        return asyncio.get_running_loop().create_task(self.request(api_key, body, timeout_ms))
+
+    async def _connected(self, timeout_ms: float) -> Connection:
+        try:
+            attempt = self.attempt()
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await asyncio.shield(attempt)
+        except TimeoutError:
+            host, port = self.address
+            text = f"{host}:{port}: not connected within {timeout_ms:.0f} ms"
+            raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, text) from None
+
+    # -- connecting ---------------------------------------------------------------------------------------------------
+
     async def _connect(self) -> Connection:
         host, port = self.address
         connection = await Connection.connect(
@@ -171,7 +212,7 @@ class ConnectionState:
     async def _explain(self, error: StrandlineError) -> StrandlineError:
         """The handshake failed on an open port: name the protocol that the port speaks, if it is another one."""
         host, port = self.address
-        spoken = await _sniff(host, port)
+        spoken = await protocol_of(host, port)
         if spoken is None:
             return error
         return NoBrokersAvailable(f"{host}:{port}: this port speaks {spoken}, not Strandline's protocol")
@@ -185,6 +226,7 @@ class ConnectionState:
                 self._on_change(self, True)
 
     async def close(self) -> None:
+        """Close the connection, and cancel the attempt to open one."""
         self._closed = True
         if self._slow_timer is not None:
             self._slow_timer.cancel()
@@ -195,44 +237,3 @@ class ConnectionState:
         if self.connection is not None:
             self.connection.close()
             self.connection = None
-
-
-class _Sniffer(asyncio.Protocol):
-    """Sends an HTTP request: a web server answers in HTTP, a TLS port with an alert, a Kafka broker not at all."""
-
-    def __init__(self, first_bytes: asyncio.Future[bytes]) -> None:
-        self._first_bytes = first_bytes
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(b"HEAD / HTTP/1.0\r\n\r\n")
-
-    def data_received(self, data: bytes) -> None:
-        if not self._first_bytes.done():
-            self._first_bytes.set_result(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self._first_bytes.done():
-            self._first_bytes.set_result(b"")
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-
-async def _sniff(host: str, port: int) -> str | None:
-    first_bytes: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    sniffer: _Sniffer | None = None
-    try:
-        async with asyncio.timeout(SNIFF_TIMEOUT_MS / 1000):
-            sniffer = await dial(lambda: _Sniffer(first_bytes), host, port, drop=_Sniffer.abort)
-            answer = await first_bytes
-    except (OSError, TimeoutError):
-        return None
-    finally:
-        if sniffer is not None:
-            sniffer.abort()
-    if answer.startswith((b"HTTP/", b"<")):
-        return "TLS" if b"HTTPS" in answer[:400] else "HTTP"
-    return "TLS" if answer[:2] in (b"\x15\x03", b"\x16\x03") else None

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandline.protocol.errors import ErrorCode
+from strandline.client.errors import UnknownTopic, to_client_error
+from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError
 from strandline.protocol.messages.admin import MetadataBroker, MetadataPartition, MetadataResponse, MetadataTopic
 
 
 class PartitionInfo(NamedTuple):
+    """The leader and the replicas (broker ids) of one partition."""
+
     leader_id: int
     """Broker id; -1: the partition has no leader."""
     leader_epoch: int
@@ -22,6 +25,8 @@ class PartitionInfo(NamedTuple):
 
 
 class TopicInfo:
+    """One topic with its partitions, by number."""
+
     __slots__ = ("is_internal", "name", "partitions", "topic_id")
 
     def __init__(self, name: str, topic_id: bytes, is_internal: bool = False) -> None:
@@ -37,17 +42,24 @@ class TopicInfo:
 
 
 class MetadataCache:
+    """What the newest answers say about the brokers and the topics that the client asked about."""
+
     def __init__(self) -> None:
         self.cluster_id: str | None = None
+        """None before the first answer."""
         self.controller_id = -1
+        """The active controller; -1: the broker that answered knows none."""
         self.brokers: dict[int, MetadataBroker] = {}
+        """By broker id, the advertised address. Kept if an answer lists no brokers."""
         self.topics: dict[str, TopicInfo] = {}
+        """By name, the topics that exist."""
         self.names: dict[bytes, str] = {}
         """Topic id -> name."""
         self.failed: dict[str, ErrorCode] = {}
         """Topics for which the newest answer is an error, and its code."""
 
     def partition(self, topic: str, partition: int) -> PartitionInfo | None:
+        """The metadata of the partition; None if the topic or the partition is not known."""
         info = self.topics.get(topic)
         return None if info is None else info.partitions.get(partition)
 
@@ -62,11 +74,24 @@ class MetadataCache:
         known = None if info is None else info.partitions.get(partition)
         return -1 if known is None else known.leader_id
 
+    def unknown_topic(self, name: str, elapsed_ms: float, partition: int | None = None) -> StrandlineError:
+        """The error for a topic that does not exist or has no such partition (UnknownTopic), or whose metadata was refused
+        (RequestFailed). `elapsed_ms`: how long the caller has waited for it."""
+        code, info = self.failed.get(name), self.topics.get(name)
+        if code is None and info is not None and info.partitions and partition is not None:
+            count = len(info.partitions)
+            text = f"the topic has {count} partition{'s' if count > 1 else ''}"
+            return UnknownTopic(text, topic=name, partition=partition, elapsed_ms=elapsed_ms)
+        if code in (None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            return UnknownTopic("the topic does not exist", topic=name, partition=partition, elapsed_ms=elapsed_ms, code=code)
+        return to_client_error(BrokerError(code or ErrorCode.UNKNOWN_SERVER_ERROR, f"metadata of topic {name!r} was refused"))
+
     def forget_topics(self) -> None:
+        """Drop what is known of all topics. The brokers stay known."""
         self.topics, self.names, self.failed = {}, {}, {}
 
     def update(self, response: MetadataResponse) -> list[str]:
-        """Take over an answer. Returns the topics that changed."""
+        """Take over an answer to a metadata request. Returns the names of the topics that changed."""
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
         if response.brokers:
@@ -83,7 +108,8 @@ class MetadataCache:
         return True
 
     def forget_leader(self, topic: str, partition: int, leader_id: int) -> None:
-        """This broker does not lead the partition any more: no broker is asked as its leader until newer metadata names one."""
+        """Mark the partition as without a leader, because the broker `leader_id` said that it does not lead it. Nothing is sent
+        to a leader until newer metadata names one. If the metadata names another leader already, nothing changes."""
         info = self.topics.get(topic)
         known = None if info is None else info.partitions.get(partition)
         if info is not None and known is not None and known.leader_id == leader_id:

@@ -9,7 +9,7 @@ uses it:
     async with Producer(cluster=cluster, producer_name="orders-sink-0", producer_work_epoch=batch_id + 1) as producer: ...
     await cluster.close()
 
-The event loop may stand still between two producers. Meanwhile brokers close idle connections, leaders move, and topics are
+The event loop may not run between two producers. Meanwhile brokers close idle connections, leaders move, and topics are
 deleted and created. So each producer begins with one metadata request on an open connection. It is sent together with the request
 for the producer id, and adds no waiting time.
 """
@@ -37,12 +37,12 @@ class SharedCluster:
 
     def want(self, topics: Iterable[str]) -> None:
         """The next producer will know these topics when it has started. Topics of earlier producers stay wanted."""
-        if self.cluster.topics_wanted > TOPICS_MAX:
-            self.cluster.forget_topics()
-        self.cluster.want_topics(topics)
+        if self.cluster.metadata.topics_wanted > TOPICS_MAX:
+            self.cluster.metadata.forget_topics()
+        self.cluster.metadata.want_topics(topics)
 
     async def notice_changes(self) -> None:
-        """Let the event loop read what arrived while it stood still: a broker may have closed its connection."""
+        """Let the event loop read what arrived while it did not run: a broker may have closed its connection."""
         for _ in range(2):  # The event loop reads its sockets between two iterations.
             await asyncio.sleep(0)
 
@@ -51,14 +51,14 @@ class SharedCluster:
         answers within `connect_timeout_ms`."""
         if self._is_renewed:
             return
-        await (self.cluster.renew() if self._is_started else self.cluster.start())
+        await (self.cluster.metadata.renew() if self._is_started else self.cluster.start())
         self._is_started = self._is_renewed = True
 
     async def partition_count(self, topic: str) -> int:
         """The topic's present number of partitions. UnknownTopic."""
         await self.notice_changes()
         await self.renew()
-        return len((await self.cluster.topic(topic, self.cluster.options.max_block_ms)).partitions)
+        return len((await self.cluster.metadata.topic(topic, self.cluster.options.max_block_ms)).partitions)
 
     def release(self) -> None:
         """A producer has ended. The next one refreshes the metadata again, because time may have passed."""

@@ -46,6 +46,7 @@ class ColumnBatch(Protocol):
 
 @cache
 def arrow_form() -> ArrowForm:
+    """The form that all calls share. UsageError without pyarrow."""
     return ArrowForm()
 
 

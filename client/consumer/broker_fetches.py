@@ -20,6 +20,8 @@ class SentFetch:
 
 
 class BrokerFetches:
+    """The fetch session with one broker, and the fetches that it has not answered yet."""
+
     __slots__ = ("broker_id", "extras", "left_session", "main", "session")
 
     def __init__(self, broker_id: int) -> None:
@@ -34,6 +36,7 @@ class BrokerFetches:
         answered."""
 
     def in_flight(self) -> list[SentFetch]:
+        """The requests that the broker has not answered yet, the main one first."""
         return [*self.extras] if self.main is None else [self.main, *self.extras]
 
     def oldest_sent_at(self) -> float | None:

@@ -16,6 +16,7 @@ from strandline.protocol.records.reader import Headers
 
 
 def int64s(numbers: Sequence[int]) -> memoryview:
+    """The numbers as a column of 64-bit integers."""
     return memoryview(struct.pack(f"{len(numbers)}q", *numbers)).cast("q")
 
 
@@ -61,7 +62,8 @@ class BinaryColumn(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, fields: Sequence[bytes | None], size: int | None = None) -> BinaryColumn:
-        """`size`: the size of each field, if all have the same one and none is None."""
+        """A column that holds a copy of these fields. A caller that knows that all fields have the same size, and that none is
+        None, passes it as `size`: then the fields are not measured one by one."""
         count = len(fields)
         if size is not None:
             return cls(b"".join(fields), _bounds_of_equals(size, count), None, 0, count)  # type: ignore[arg-type]

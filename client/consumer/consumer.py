@@ -38,6 +38,7 @@ from strandline.client.arguments import (
 )
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.consumer.batches import FetchedBatch, fetched_batch
+from strandline.client.consumer.fetch_state import FetchState
 from strandline.client.consumer.fetcher import Fetcher
 from strandline.client.consumer.partition_state import EARLIEST, LATEST, PartitionState
 from strandline.client.consumer.poll import Room, checked_limit, pull_batches, pull_records
@@ -63,6 +64,7 @@ from strandline.client.home import Home
 from strandline.client.option_docs import documents
 from strandline.client.options import ConsumerKeywords, ConsumerOptions, parse_options
 from strandline.protocol.doors import Doors, real_doors
+from strandline.protocol.errors import StrandlineError
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.records.batch import BatchHeader, Buffer
 
@@ -110,15 +112,16 @@ class Consumer:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Find the cluster and begin to fetch; NoBrokersAvailable if no bootstrap server answers within `connect_timeout_ms`."""
+        """Find the cluster and begin to fetch; NoBrokersAvailable if no bootstrap server answers within `connect_timeout_ms`;
+        UsageError if the consumer was started before."""
         if self._cluster is not None or self._stopped:
             raise UsageError("a consumer is started once")
         self._home = Home("consumer", between_runs=True)
         cluster = self._cluster = Cluster(self.options, self._doors.random)
-        cluster.listeners.append(self._on_cluster)
+        cluster.listeners.add(self._on_cluster)
         self._fetcher = Fetcher(self.options, cluster, self._subscription)
         self._tracker = TopicTracker(self.options, cluster, self._subscription, self._fetcher, lambda state: self._begin(state))
-        cluster.want_topics(self._subscription.topics)
+        cluster.metadata.want_topics(self._subscription.topics)
         try:
             await cluster.start()
         except BaseException:
@@ -168,8 +171,8 @@ class Consumer:
         self._assigning = None
         if self._cluster is not None and self._tracker is not None:
             self._tracker.forget_topics()
-            self._cluster.want_topics(names)
-            self._cluster.request_refresh()
+            self._cluster.metadata.want_topics(names)
+            self._cluster.metadata.request_refresh()
             self._on_cluster()
 
     def unsubscribe(self) -> None:
@@ -194,7 +197,7 @@ class Consumer:
         fetcher, cluster = self._running()
         ids: dict[str, bytes] = {}
         for topic, wanted in by_topic(tps).items():
-            ids[topic] = (await cluster.topic(topic, self.options.max_block_ms, wanted)).topic_id
+            ids[topic] = (await cluster.metadata.topic(topic, self.options.max_block_ms, wanted)).topic_id
         states = self._subscription.states.items()
         kept = {tp: state for tp, state in states if tp in tps and state.topic_id == ids[tp.topic]}
         if self._subscription.topics:
@@ -215,7 +218,7 @@ class Consumer:
 
     def _begin(self, state: PartitionState) -> None:
         """Begin to read a new state. Without a reset policy it needs a seek first."""
-        if state.reset is None:
+        if state.fetch_state is FetchState.INITIALIZING:
             state.fail(
                 OffsetOutOfRange('no position and auto_offset_reset="error"', topic=state.tp.topic, partition=state.tp.partition)
             )
@@ -225,10 +228,10 @@ class Consumer:
             self._fetcher.wake()
 
     async def refresh_metadata(self) -> None:
-        """Refresh the metadata now, for example after the event loop stood still for long. It waits at most `max_block_ms`;
+        """Refresh the metadata now, for example after the event loop was blocked for long. It waits at most `max_block_ms`;
         NoBrokersAvailable or RequestTimeout after that."""
         _, cluster = self._running()
-        await cluster.refresh(self.options.max_block_ms)
+        await cluster.metadata.refresh(self.options.max_block_ms)
         self._on_cluster()
 
     def assignment(self) -> set[TopicPartition]:
@@ -237,7 +240,7 @@ class Consumer:
 
     def topic_id(self, partition: TopicPartition | tuple[str, int]) -> bytes:
         """The id (16 bytes) of the topic whose log this consumer reads as the assigned `partition`. A topic that is deleted and
-        recreated under its name has another one (KIP-516)."""
+        recreated under its name has another one (KIP-516). UsageError if the partition is not assigned."""
         return self._state(partition).topic_id
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, bytes]:
@@ -299,12 +302,15 @@ class Consumer:
         max_records: int | None = None,
         max_bytes: int | None = None,
     ) -> dict[TopicPartition, list[FetchedBatch]]:
-        """As `getmany`, but it returns whole batches by column (`FetchedBatch`), without a Python object per record: several
-        million records per second. `arrow_batches` (or `batch.to_arrow`) converts them to Arrow record batches.
+        """The batches that were fetched, by partition; those of `partitions` only, if some are given. A `FetchedBatch` has its
+        records by column, without a Python object per record: several million records per second. `arrow_batches` (or
+        `batch.to_arrow`) converts them to Arrow record batches.
 
-        Deserializers do not apply. Batches are not divided, so a first batch that is larger than `max_records` or `max_bytes`
-        (bytes of the batch in the log) is returned all the same. After a `seek`, or after records that were returned one by one,
-        it begins at the position."""
+        It waits at most `timeout_ms` for the first batch and returns an empty dict if none came. The errors of partitions are
+        those of `getmany`. Deserializers do not apply.
+
+        Batches are not divided, so a first batch that is larger than `max_records` or `max_bytes` (bytes of the batch in the log)
+        is returned all the same. After a `seek`, or after records that were returned one by one, it begins at the position."""
         room = Room(
             checked_limit("max_records", max_records) or self.options.max_poll_records or MANY_ROWS,
             checked_limit("max_bytes", max_bytes) or MANY_BYTES,
@@ -376,9 +382,9 @@ class Consumer:
         for state in self._subscription.failed:
             if isinstance(state.error, TopicRecreated) and self._tracker.follows_policy(state):
                 continue  # The reset policy applies when its buffer is empty.
-            if state.error is not None and state.error_was_raised != first_time and not state.paused:
-                state.error_was_raised = True
-                raise state.error.with_traceback(None)
+            failure = state.failure
+            if failure is not None and failure.was_raised != first_time and not state.paused:
+                raise failure.to_raise()
 
     def _skips(self, error: CorruptRecords) -> bool:
         """Whether to skip a batch that cannot be read. It is counted and logged."""
@@ -428,14 +434,16 @@ class Consumer:
 
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int, leader_epoch: int = -1) -> None:
         """Continue at the first record at or after `offset`. `leader_epoch`: the leader epoch of the record before `offset`, if
-        the program has kept it; then LogTruncated is raised if the log no longer holds that record (KIP-320)."""
+        the program has kept it; then LogTruncated is raised if the log no longer holds that record (KIP-320). UsageError if the
+        partition is not assigned."""
         offset = checked_whole("an offset", offset, 0, OFFSET_MAX)
         leader_epoch = checked_whole("a leader epoch", leader_epoch, -1)
         state = self._state(partition)
-        if isinstance(state.error, TopicRecreated) and state.error_was_raised:
+        failure = state.failure
+        if failure is not None and failure.was_raised and isinstance(failure.error, TopicRecreated):
             assert self._tracker is not None
             # Before the error was raised, the caller means an offset of the old log.
-            state = self._tracker.renew(state, state.error.topic_id)
+            state = self._tracker.renew(state, failure.error.topic_id)
         self._move(state, offset, leader_epoch)
 
     def _move(self, state: PartitionState, offset: int, leader_epoch: int = -1) -> None:
@@ -464,21 +472,26 @@ class Consumer:
                 self._move(state if is_same else self._tracker.renew(state, answer.topic_id), answer.offset)
 
     async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
-        """The offset of the next record. It waits until a first position is known; RequestTimeout after `max_block_ms`."""
+        """The offset of the next record. It waits until a first position is known; RequestTimeout after `max_block_ms`, or the
+        error of a partition that cannot be read. UsageError if the partition is not assigned."""
         state = self._state(partition)
         fetcher, _ = self._running()
         deadline = asyncio.get_running_loop().time() + self.options.max_block_ms / 1000
+        if state.position < 0:
+            fetcher.check_soon(state)
         while state.position < 0:
             if state.error is not None:
                 raise state.error
-            fetcher.check_soon(state)
             if not await fetcher.wait(deadline):
-                raise RequestTimeout("the position is not known yet", topic=state.tp.topic, partition=state.tp.partition)
+                reason = f": {state.lookup_error}" if state.lookup_error is not None else ""
+                text = f"the position is not known yet{reason}"
+                raise RequestTimeout(text, topic=state.tp.topic, partition=state.tp.partition)
             self._running()
         return state.position
 
     def highwater(self, partition: TopicPartition | tuple[str, int]) -> int | None:
-        """The high watermark (the offset after the last record that consumers may read) in the newest fetch; None before that."""
+        """The high watermark (the offset after the last record that consumers may read) in the newest fetch; None before that.
+        UsageError if the partition is not assigned."""
         state = self._state(partition)
         return state.highwater if state.highwater >= 0 else None
 
@@ -514,19 +527,18 @@ class Consumer:
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of these partitions, and do not fetch them, until `resume`. Records that are fetched already are
-        kept."""
+        kept. UsageError if one is not assigned."""
         for tp in partitions:
             state = self._state(tp)
-            state.paused = True
-            state.version += 1
+            state.pause()
             self._running()[0].check_soon(state)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Read these paused partitions again."""
+        """Read these paused partitions again. UsageError if one is not assigned."""
         fetcher, _ = self._running()
         for tp in partitions:
             state = self._state(tp)
-            state.paused = False
+            state.resume()
             fetcher.on_resumed(state)
 
     def fetch_until(self, partition: TopicPartition | tuple[str, int], offset: int | None) -> None:
@@ -534,7 +546,7 @@ class Consumer:
         already are returned all the same, because brokers send whole batches. For a program that reads a known range, and whose
         consumer would otherwise fetch beyond its end."""
         state = self._state(partition)
-        state.fetch_until = None if offset is None else checked_whole("an offset", offset, 0, OFFSET_MAX)
+        state.stop_fetching_at(None if offset is None else checked_whole("an offset", offset, 0, OFFSET_MAX))
         self._running()[0].check_soon(state)
 
     def paused(self) -> set[TopicPartition]:
@@ -544,25 +556,30 @@ class Consumer:
     async def partitions_for_topic(self, topic: str) -> set[int]:
         """The numbers of the topic's partitions. It waits at most `max_block_ms` for metadata; UnknownTopic."""
         _, cluster = self._running()
-        return set((await cluster.topic(topic, self.options.max_block_ms)).partitions)
+        return set((await cluster.metadata.topic(topic, self.options.max_block_ms)).partitions)
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
         """`state` ("not started", "stopped", "ok" or "degraded"), `brokers_connected`, `last_fetch_age_ms`,
-        `failed_partitions` (with their errors) and `last_error`."""
+        `failed_partitions` (with their errors) and `last_error`: why metadata could not be refreshed, or why the position of a
+        partition could not be looked up. Both are tried again."""
         if self._stopped or self._fetcher is None or self._cluster is None:
             return {"state": "stopped" if self._stopped else "not started"}
         self._check_caller()
         failed = {str(state.tp): str(state.error) for state in self._subscription.states.values() if state.error is not None}
-        error = self._cluster.last_error
+        error = self._cluster.metadata.last_error or self._lookup_error()
         return {
             "state": "degraded" if failed or error is not None else "ok",
-            "brokers_connected": self._cluster.brokers_connected,
+            "brokers_connected": self._cluster.connections.brokers_connected,
             "last_fetch_age_ms": (asyncio.get_running_loop().time() - self._fetcher.last_fetch_at) * 1000,
             "failed_partitions": failed,
             "last_error": None if error is None else str(error),
         }
+
+    def _lookup_error(self) -> StrandlineError | None:
+        """Why a partition is not read yet: the look-up of its position failed, and is repeated."""
+        return next((s.lookup_error for s in self._subscription.states.values() if s.lookup_error is not None), None)
 
     def metrics(self) -> dict[str, Any]:
         """Counters since the start, `buffered_bytes`, and for each partition position, high watermark and lag (in records)."""
@@ -573,7 +590,7 @@ class Consumer:
             lag = state.highwater - state.position if state.highwater >= 0 and state.position >= 0 else None
             partitions[str(tp)] = {"position": state.position, "highwater": state.highwater, "lag": lag}
         buffered = sum(state.buffered_bytes for state in self._subscription.states.values())
-        counters = {**self._fetcher.counters, **self._skipped, "metadata_refreshes": self._cluster.refreshes}
+        counters = {**self._fetcher.counters, **self._skipped, "metadata_refreshes": self._cluster.metadata.refreshes}
         return {**counters, "buffered_bytes": buffered, "partitions": partitions}
 
 

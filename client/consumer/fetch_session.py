@@ -17,6 +17,8 @@ SESSION_ERRORS = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVA
 
 
 class FetchPlan(NamedTuple):
+    """The part of a fetch request that the session determines."""
+
     session_id: int
     session_epoch: int
     partitions: list[FetchPartition]
@@ -24,6 +26,8 @@ class FetchPlan(NamedTuple):
 
 
 class FetchSession:
+    """What the consumer wants from one broker, and what the broker's session already knows of it."""
+
     def __init__(self) -> None:
         self.session_id = 0
         self.epoch = 0
@@ -34,16 +38,19 @@ class FetchSession:
         """The partitions in the broker's session."""
 
     def put(self, partition: FetchPartition) -> None:
+        """Fetch this partition, or fetch it from another offset than before."""
         key = (partition.topic_id, partition.partition)
         if self.wanted.get(key) != partition:
             self.wanted[key] = partition
             self._changed[key] = None
 
     def remove(self, key: TopicIdPartition) -> None:
+        """Do not fetch this partition any more."""
         if self.wanted.pop(key, None) is not None:
             self._changed[key] = None
 
     def plan(self) -> FetchPlan:
+        """The next request: everything if no session is established, otherwise the changes since the last plan."""
         if self.epoch == 0:
             self._changed.clear()
             self._listed = set(self.wanted)

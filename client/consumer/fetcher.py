@@ -36,7 +36,7 @@ logger = get_logger(__name__)
 
 FETCH_GRACE_MS = 5_000
 """A broker that has not answered a fetch so long after its wait has ended is taken for dead."""
-STOOD_STILL_S = 0.2
+PAUSE_S = 0.2
 """If a timer fires so late, the event loop did not run, and responses may wait unread in the sockets."""
 LOOK_AGAIN_S = 5.0
 """After so long without a record of any partition, the metadata is refreshed. A leader that is cut off from the other brokers,
@@ -44,6 +44,8 @@ and does not know it, would let the consumer wait for ever; the others know the 
 
 
 class Fetcher:
+    """Sends fetches to the leaders of the subscription's partitions, and puts the responses into their buffers."""
+
     def __init__(self, options: ConsumerOptions, cluster: Cluster, subscription: Subscription) -> None:
         self._options = options
         self._cluster = cluster
@@ -67,7 +69,7 @@ class Fetcher:
         """When the timer is due, on the loop's clock."""
         self.counters = {"fetches": 0, "fetched_bytes": 0, "fetch_errors": 0}
         self.offset_fetcher = OffsetFetcher(options, cluster, subscription, self.check_soon, self.wake)
-        cluster.listeners.append(self.on_cluster)
+        cluster.listeners.add(self.on_cluster)
 
     # -- scheduling ---------------------------------------------------------------------------------------------------
 
@@ -148,16 +150,18 @@ class Fetcher:
 
     def _broker_to_fetch_from(self, state: PartitionState, leader_id: int, now: float) -> BrokerFetches | None:
         """The broker to fetch the partition from; None if it must not be fetched now."""
-        wants_position = state.reset is not None or state.needs_validation
-        if not wants_position and not state.is_fetchable(now, self._options.max_partition_fetch_bytes):
+        needs_position = state.needs_position
+        if needs_position and state.failure is not None:
+            return None  # A seek, or the return of the topic, clears the failure and looks the position up.
+        if not needs_position and not state.is_fetchable(now, self._options.max_partition_fetch_bytes):
             if state.retry_at > now:
                 self._loop.call_later(state.retry_at - now, self.check_soon, state)
             return None
         if leader_id < 0:
             self._stalled[state] = None
-            self._cluster.request_refresh()
+            self._cluster.metadata.request_refresh()
             return None
-        if wants_position:
+        if needs_position:
             self.offset_fetcher.ask_soon(state, leader_id)
             return None
         broker = self._brokers.get(leader_id)
@@ -192,7 +196,7 @@ class Fetcher:
             broker.extras[sent] = None
 
     def _send(self, broker: BrokerFetches, sent: SentFetch, plan: Callable[[], FetchPlan]) -> bool:
-        connection = self._cluster.connection(broker.broker_id)
+        connection = self._cluster.connections.to(broker.broker_id)
         if connection is None:
             self._cluster.refresh_if_unreachable(broker.broker_id)
             self._stall(sent)
@@ -222,7 +226,7 @@ class Fetcher:
 
     def _watch(self) -> None:
         """Twice a second while a fetch is in flight: look for brokers that hang, and for leaders that are cut off."""
-        if self._loop.time() - self._watch_at > STOOD_STILL_S:
+        if self._loop.time() - self._watch_at > PAUSE_S:
             # The event loop reads its sockets between two iterations.
             self._watch_timer = self._loop.call_soon(self._loop.call_soon, self._check_brokers)
         else:
@@ -239,7 +243,7 @@ class Fetcher:
             self._cluster.suspect_if_stalled(broker.broker_id, sent_at, limit_s)
         if now - self._seen_data_at > LOOK_AGAIN_S:
             self._seen_data_at = now
-            self._cluster.request_refresh()
+            self._cluster.metadata.request_refresh()
         if any(sent_at is not None for sent_at in oldest.values()):
             self._watch_in(STALL_S)
 
@@ -299,7 +303,7 @@ class Fetcher:
         if isinstance(error, BrokerError) and error.code == ErrorCode.REQUEST_TIMED_OUT:
             logger.warning("consumer.fetch_timed_out", broker_id=broker.broker_id)
         broker.session.reset()
-        self._cluster.request_refresh()
+        self._cluster.metadata.request_refresh()
         self._check_all_soon(broker, sent, 10)
 
     def _check_all_soon(self, broker: BrokerFetches, sent: SentFetch, delay_ms: float = 0) -> None:
@@ -308,7 +312,7 @@ class Fetcher:
             state = self._subscription.by_key.get(key)
             if state is not None and self._session_of.get(key, broker) is broker:
                 if delay_ms:
-                    state.retry_at = self._loop.time() + delay_ms / 1000
+                    state.back_off(self._loop.time() + delay_ms / 1000)
                 self.check_soon(state)
 
     def _on_partition(self, broker: BrokerFetches, sent: SentFetch, answer: FetchPartitionResponse, records: memoryview) -> None:
@@ -329,9 +333,7 @@ class Fetcher:
         self.check_soon(state)
 
     def _on_data(self, state: PartitionState, answer: FetchPartitionResponse, records: memoryview) -> None:
-        state.highwater = answer.high_watermark
-        state.last_stable_offset = answer.last_stable_offset
-        state.log_start_offset = answer.log_start_offset
+        state.on_high_watermark(answer.high_watermark)
         size = len(records)
         if size:
             self.counters["fetched_bytes"] += size
@@ -339,7 +341,7 @@ class Fetcher:
             fetch_offset = state.fetch_offset
             state.on_fetched(records)
             if state.fetch_offset == fetch_offset:  # No batch can be used, so they are damaged. Ask again, but not at once.
-                state.retry_at = self._loop.time() + self._options.retry_backoff_ms / 1000
+                state.back_off(self._loop.time() + self._options.retry_backoff_ms / 1000)
             if state.has_buffered or state.error is not None:
                 self._ready[state] = None
                 self.wake()
@@ -356,14 +358,14 @@ class Fetcher:
         elif ERRORS[code].refresh_metadata:
             leader, cache = answer.current_leader, self._cluster.cache
             if not cache.is_current(state.tp.topic, state.topic_id):
-                self._cluster.request_refresh()
+                self._cluster.metadata.request_refresh()
             elif cache.update_leader(*state.tp, leader.leader_id, leader.leader_epoch):
                 state.on_leader(leader.leader_epoch)
             else:
                 cache.forget_leader(*state.tp, broker.broker_id)
-                self._cluster.request_refresh()
+                self._cluster.metadata.request_refresh()
         elif ERRORS[code].retriable:
-            state.retry_at = self._loop.time() + self._options.retry_backoff_ms / 1000
+            state.back_off(self._loop.time() + self._options.retry_backoff_ms / 1000)
         else:
             facts: dict[str, Any] = {
                 "topic": state.tp.topic,
@@ -447,11 +449,11 @@ class Fetcher:
                 self._waiters.remove(waiter)
 
     async def close(self) -> None:
+        """Stop fetching. Calls that wait for records look again, and find that the consumer was stopped."""
         self._closed = True
         if self._watch_timer is not None:
             self._watch_timer.cancel()
-        if self.on_cluster in self._cluster.listeners:
-            self._cluster.listeners.remove(self.on_cluster)
+        self._cluster.listeners.remove(self.on_cluster)
         await self.offset_fetcher.close()
         self.wake()
 

@@ -1,7 +1,7 @@
 """Where to read: offsets by timestamp (ListOffsets), and the validation of a position against a new leader's epochs (KIP-320).
 
-Both ask the partition's leader, with all partitions of one leader in one request, and are repeated until an answer settles them.
-A background task lives only while a question is open.
+Both ask the partition's leader, with all partitions of one leader in one request, and are repeated until an answer settles them,
+after pauses that double up to a second. A background task lives only while a question is open.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import partial
 
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.leader_fan_out import ANSWER_TIMEOUT_MS, ask_leaders, by_leader
+from strandline.client.consumer.fetch_state import AwaitReset, FetchState
 from strandline.client.consumer.partition_state import PartitionState
 from strandline.client.consumer.records import OffsetAndTimestamp, TopicPartition, by_topic
 from strandline.client.consumer.subscription import Subscription
@@ -35,6 +36,9 @@ from strandline.protocol.partitions import TopicIdPartition
 logger = get_logger(__name__)
 
 RETRY_S = 0.02
+RETRY_S_MAX = 1.0
+WARN_AFTER = 8
+"""After so many failures in a row, which take at least two seconds, a position's look-up is logged as a warning."""
 
 
 def truncated(state: PartitionState, epoch: int, end_offset: int) -> LogTruncated:
@@ -52,7 +56,14 @@ def truncated(state: PartitionState, epoch: int, end_offset: int) -> LogTruncate
     )
 
 
+def _left_out(leader_id: int, state: PartitionState) -> RequestFailed:
+    tp, reason = state.tp, "the response leaves the partition out"
+    return RequestFailed(reason, topic=tp.topic, partition=tp.partition, broker_id=leader_id)
+
+
 class OffsetFetcher:
+    """Looks up and validates positions in the background, and looks up offsets for calls of the consumer."""
+
     def __init__(
         self,
         options: ConsumerOptions,
@@ -69,15 +80,17 @@ class OffsetFetcher:
         self._isolation = int(options.isolation_level == "read_committed")
         self._questions: dict[int, dict[PartitionState, None]] = {}
         """By leader, the states to ask about, collected during one iteration of the event loop."""
+        self._asking: dict[PartitionState, None] = {}
+        """The states in `_questions`, and those that a request in flight asks about."""
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     # -- in the background --------------------------------------------------------------------------------------------
 
     def ask_soon(self, state: PartitionState, leader_id: int) -> None:
         """Look up or validate the state's position."""
-        if state.asking:
+        if state in self._asking:
             return
-        state.asking = True
+        self._asking[state] = None
         if not self._questions:
             asyncio.get_running_loop().call_soon(self._ask_all)
         self._questions.setdefault(leader_id, {})[state] = None
@@ -91,74 +104,115 @@ class OffsetFetcher:
 
     async def _ask(self, leader_id: int, states: list[PartitionState]) -> None:
         """Ask once. A state that this does not settle is checked and asked about again."""
+        failures = {state: state.lookup_failures for state in states}
         try:
-            await self._look_up(leader_id, [state for state in states if state.reset is not None])
-            await self._validate(leader_id, [state for state in states if state.reset is None and state.needs_validation])
+            await self._look_up(leader_id, states)
+            await self._validate(leader_id, states)
         except StrandlineError as e:
-            logger.debug("consumer.position_lookup_failed", broker_id=leader_id, reason=str(e))
+            for state in states:
+                if state.needs_position:
+                    state.on_lookup_failed(e)
             self._cluster.suspect(leader_id)
-            await asyncio.sleep(RETRY_S)
         finally:
             for state in states:
-                state.asking = False
-                self._check_soon(state)
+                del self._asking[state]
+                self._check_again(state, leader_id, failures[state])
         self._wake()
 
-    async def _look_up(self, leader_id: int, states: list[PartitionState]) -> None:
-        if not states:
+    def _check_again(self, state: PartitionState, leader_id: int, failures_before: int) -> None:
+        """Check the state soon; after a pause if it was asked about in vain. A new leader is asked without the pause."""
+        failures, error = state.lookup_failures, state.lookup_error
+        if not state.needs_position:
+            state.on_lookup_settled()
+        if not state.needs_position or failures == failures_before:
+            self._check_soon(state)
             return
-        asked = {state: state.reset for state in states}
+        tp = state.tp
+        reason = str(error)
+        if failures == WARN_AFTER:
+            logger.warning(
+                "consumer.position_lookup_failed", topic=tp.topic, partition=tp.partition, broker_id=leader_id, reason=reason
+            )
+        else:
+            logger.debug(
+                "consumer.position_lookup_failed", topic=tp.topic, partition=tp.partition, broker_id=leader_id, reason=reason
+            )
+        if self._cluster.cache.leader(tp.topic, tp.partition) != leader_id:
+            self._check_soon(state)  # The next leader is found by a refresh of the metadata, which has pauses of its own.
+            return
+        pause_s = min(RETRY_S * 2 ** min(failures - 1, 20), RETRY_S_MAX)
+        asyncio.get_running_loop().call_later(pause_s, self._check_soon, state)
+
+    async def _look_up(self, leader_id: int, states: list[PartitionState]) -> None:
+        """Ask for the positions of those states that have none."""
+        resets = {state: state.fetch_state for state in states}
+        asked = {state: reset for state, reset in resets.items() if isinstance(reset, AwaitReset)}
+        if not asked:
+            return
         answers = await self._list_offsets(
-            leader_id, [ListOffsetsPartition(*s.key, s.leader_epoch, t) for s, t in asked.items() if t is not None]
+            leader_id, [ListOffsetsPartition(*s.key, s.leader_epoch, reset.timestamp) for s, reset in asked.items()]
         )
-        for state, timestamp in asked.items():
+        for state, reset in asked.items():
             answer = answers.get(state.key)
-            if state.reset != timestamp or answer is None:
+            if state.fetch_state != reset:
                 continue  # A seek came first.
-            code = to_code(answer.error_code)
-            if code == ErrorCode.NONE:
+            if answer is None:
+                state.on_lookup_failed(_left_out(leader_id, state))
+            elif (code := to_code(answer.error_code)) == ErrorCode.NONE:
                 state.seek(answer.offset if answer.offset >= 0 else 0, -1)
             else:
-                await self._on_error(leader_id, state, code)
+                self._on_error(leader_id, state, code)
 
     async def _validate(self, leader_id: int, states: list[PartitionState]) -> None:
-        if not states:
+        """Validate the positions of those states that have a new leader."""
+        asked = {
+            state.key: (state, state.fetch_offset, state.fetch_epoch)
+            for state in states
+            if state.fetch_state is FetchState.AWAIT_VALIDATION
+        }
+        if not asked:
             return
-        asked = {state.key: (state, state.fetch_offset, state.fetch_epoch) for state in states}
         partitions = [OffsetForLeaderPartition(*key, s.leader_epoch, epoch) for key, (s, _, epoch) in asked.items()]
         request = OffsetForLeaderEpochRequest(-1, partitions)
-        response = await self._cluster.request(leader_id, OFFSET_FOR_LEADER_EPOCH, request, self._timeout_ms())
+        response = await self._cluster.connections.request(leader_id, OFFSET_FOR_LEADER_EPOCH, request, self._timeout_ms())
         assert isinstance(response, OffsetForLeaderEpochResponse)
-        for answer in response.partitions:
-            state, offset, epoch = asked.get((answer.topic_id, answer.partition), (None, -1, -1))
-            if state is None or (state.fetch_offset, state.fetch_epoch) != (offset, epoch) or not state.needs_validation:
+        answers = {(answer.topic_id, answer.partition): answer for answer in response.partitions}
+        for key, (state, offset, epoch) in asked.items():
+            if (state.fetch_offset, state.fetch_epoch) != (offset, epoch):
                 continue
-            code = to_code(answer.error_code)
-            if code == ErrorCode.NONE:
-                self._on_end_offset(state, answer)
+            if state.fetch_state is not FetchState.AWAIT_VALIDATION:
+                continue
+            answer = answers.get(key)
+            if answer is None:
+                state.on_lookup_failed(_left_out(leader_id, state))
+            elif (code := to_code(answer.error_code)) == ErrorCode.NONE:
+                self.on_end_offset(state, answer)
             else:
-                await self._on_error(leader_id, state, code)
+                self._on_error(leader_id, state, code)
 
-    def _on_end_offset(self, state: PartitionState, answer: EpochEndOffsetPartition) -> None:
+    def on_end_offset(self, state: PartitionState, answer: EpochEndOffsetPartition) -> None:
+        """Compare the position with the end of its epoch at the leader. A position beyond that end was truncated."""
         if 0 <= state.fetch_offset <= answer.end_offset:
-            state.needs_validation = False
+            state.on_validated()
         elif state.drop_prefetched() and state.fetch_epoch >= 0:
-            pass  # The records that the user got may still be in the log: validate that position next.
+            pass  # The records that the program got may still be in the log: validate that position next.
         elif state.fetch_epoch < 0:
-            state.needs_validation = False
+            state.on_validated()
         else:
-            state.needs_validation = False
+            state.on_validated()
             state.fail(truncated(state, answer.leader_epoch, answer.end_offset))
 
-    async def _on_error(self, leader_id: int, state: PartitionState, code: ErrorCode) -> None:
+    def _on_error(self, leader_id: int, state: PartitionState, code: ErrorCode) -> None:
         tp = state.tp
+        error = RequestFailed(describe(code), topic=tp.topic, partition=tp.partition, broker_id=leader_id, code=code)
         if ERRORS[code].refresh_metadata:
+            state.on_lookup_failed(error)
             if self._cluster.cache.is_current(tp.topic, state.topic_id):
                 self._cluster.cache.forget_leader(tp.topic, tp.partition, leader_id)
         elif ERRORS[code].retriable:
-            await asyncio.sleep(RETRY_S)
+            state.on_lookup_failed(error)
         else:
-            state.fail(RequestFailed(describe(code), topic=tp.topic, partition=tp.partition, broker_id=leader_id, code=code))
+            state.fail(error)
 
     # -- for the caller -----------------------------------------------------------------------------------------------
 
@@ -190,7 +244,7 @@ class OffsetFetcher:
             if len(found) < len(wanted):
                 await asyncio.sleep(RETRY_S)
                 try:
-                    await self._cluster.refresh(max(1.0, (deadline - loop.time()) * 1000))
+                    await self._cluster.metadata.refresh(max(1.0, (deadline - loop.time()) * 1000))
                 except StrandlineError as e:
                     last = e
                     continue
@@ -201,7 +255,7 @@ class OffsetFetcher:
         """UnknownTopic if one of the partitions does not exist, or no longer exists."""
         loop = asyncio.get_running_loop()
         for topic, partitions in by_topic(wanted).items():
-            await self._cluster.topic(topic, max(1.0, (deadline - loop.time()) * 1000), partitions)
+            await self._cluster.metadata.topic(topic, max(1.0, (deadline - loop.time()) * 1000), partitions)
 
     async def _offsets_round(
         self,
@@ -212,7 +266,7 @@ class OffsetFetcher:
         """Ask each leader once, and add the answers to `found`. Returns the last retriable error; other errors are raised."""
         cache = self._cluster.cache
         unknown = [partition for partition in wanted if cache.partition(*partition) is None]
-        last: StrandlineError | None = self._cluster.unknown_topic(unknown[-1].topic, 0) if unknown else None
+        last: StrandlineError | None = self._cluster.cache.unknown_topic(unknown[-1].topic, 0) if unknown else None
         leaders = by_leader(cache, wanted)
         left_ms = max(1.0, (deadline - asyncio.get_running_loop().time()) * 1000)
         questions = {
@@ -249,7 +303,7 @@ class OffsetFetcher:
         self, leader_id: int, partitions: list[ListOffsetsPartition], timeout_ms: float | None = None
     ) -> dict[TopicIdPartition, ListOffsetsPartitionResponse]:
         request = ListOffsetsRequest(-1, self._isolation, partitions)
-        response = await self._cluster.request(leader_id, LIST_OFFSETS, request, self._timeout_ms(timeout_ms))
+        response = await self._cluster.connections.request(leader_id, LIST_OFFSETS, request, self._timeout_ms(timeout_ms))
         assert isinstance(response, ListOffsetsResponse)
         return {(answer.topic_id, answer.partition): answer for answer in response.partitions}
 
@@ -258,6 +312,7 @@ class OffsetFetcher:
         return timeout_ms if wanted_ms is None else min(timeout_ms, wanted_ms)
 
     async def close(self) -> None:
+        """Cancel the questions in the background."""
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:

@@ -4,23 +4,24 @@ Two offsets matter. `position` is the next record that the program gets. `fetch_
 ahead of the position by the records in the buffer. A seek moves both and empties the buffer. A response counts only if its fetch
 asked for the present `fetch_offset`, so late responses need no other bookkeeping.
 
-A partition is fetched (`is_fetchable`) if it has a position that was validated against the current leader's epochs (KIP-320), is
-not paused, has not failed, and its buffer is not full.
+A partition is fetched (`is_fetchable`) if it is in the state FETCHING (fetch_state.py), is not paused, has not failed, is not
+backing off, and its buffer is not full.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Sized
 from typing import TypeVar
 
 from strandline.client.consumer.batches import FetchedBatch
+from strandline.client.consumer.fetch_buffer import FetchBuffer, RawBatch, end_of_unreadable
+from strandline.client.consumer.fetch_state import AwaitReset, Failure, FetchState
 from strandline.client.consumer.records import ConsumerRecord, TopicPartition, Undecodable
 from strandline.client.errors import ClientError, CorruptRecords, UnknownTopic
 from strandline.protocol.errors import BrokerError, StrandlineError
 from strandline.protocol.messages.data import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from strandline.protocol.records.batch import BatchHeader, Buffer, check_crc, corrupt, iter_headers, read_header
+from strandline.protocol.records.batch import BatchHeader, Buffer, check_crc, corrupt
 
 Rows = TypeVar("Rows", bound=Sized)
 DecoderOf = Callable[[TopicPartition, Buffer, int, BatchHeader, int], Rows]
@@ -29,36 +30,46 @@ Decoder = DecoderOf[list[ConsumerRecord]]
 
 EARLIEST, LATEST = EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
+_FETCHING = FetchState.FETCHING
+
+
+class OpenBatch:
+    """A batch that is returned record by record."""
+
+    __slots__ = ("end_offset", "records", "source")
+
+    def __init__(self, records: list[ConsumerRecord], source: RawBatch | None, end_offset: int) -> None:
+        self.records = records
+        """The decoded records. Those from the position on were not returned yet."""
+        self.source = source
+        """The batch, which is no longer in the buffer. None: it is still the first in the buffer, because a later record of it
+        cannot be deserialized."""
+        self.end_offset = end_offset
+        """The position after `records`. It may be behind the last record, because compaction removes records."""
+
 
 class PartitionState:
+    """One assigned partition of a consumer: its position, its buffer, and whether it may be fetched."""
+
     __slots__ = (
-        "_after",
-        "_batches",
+        "_buffer",
         "_checks_crcs",
         "_epoch",
         "_failed",
-        "_opened",
+        "_fetch_end",
+        "_missing_since",
+        "_open",
         "_position",
-        "_records",
-        "_skipped",
         "_skips",
-        "asking",
-        "buffered_bytes",
         "cursor",
-        "error",
-        "error_was_raised",
-        "fetch_epoch",
-        "fetch_offset",
-        "fetch_until",
+        "failure",
+        "fetch_state",
         "highwater",
         "key",
-        "last_stable_offset",
         "leader_epoch",
-        "log_start_offset",
-        "missing_since",
-        "needs_validation",
+        "lookup_error",
+        "lookup_failures",
         "paused",
-        "reset",
         "retry_at",
         "tp",
         "version",
@@ -71,56 +82,50 @@ class PartitionState:
         failed: dict[PartitionState, None],
         skips: Callable[[CorruptRecords], bool],
         checks_crcs: bool = True,
+        reset: int | None = None,
     ) -> None:
+        """`failed`: the failed states of the consumer, to which this one adds itself. `skips` returns whether to continue after a
+        batch that cannot be read. `reset`: the timestamp (or EARLIEST, LATEST) that selects the first position; None: the first
+        position is that of a seek."""
         self.tp = tp
+        self.key = (topic_id, tp.partition)
         self._failed = failed
         self._skips = skips
-        """Says whether to continue after a batch that cannot be read."""
         self._checks_crcs = checks_crcs
-        self._skipped = (-1, -1)
-        """First offset and real end of the last skipped batch whose header claims another end. Brokers may send it again."""
-        self.key = (topic_id, tp.partition)
-        self._position = -1
-        self._epoch = -1
-        """The leader epoch of the last record before the position; -1 if it is not known."""
-        self.cursor: ConsumerRecord | None = None
-        """The last record that `async for` or a limited call returned, if it is at or after `_position`."""
-        self.fetch_offset = -1
-        """-1 while there is no position."""
-        self.fetch_until: int | None = None
-        """No fetch begins at this offset or after it; None: there is no bound."""
-        self.fetch_epoch = -1
-        """The epoch of the last record before `fetch_offset`."""
-        self.leader_epoch = -1
-        """The leader epoch of the newest metadata, which fetches name."""
-        self.reset: int | None = None
-        """The timestamp (or EARLIEST, LATEST) by which the position must be looked up; None: it need not."""
-        self.needs_validation = False
-        """The leader changed, and the position must be validated against its log (KIP-320)."""
-        self.asking = False
-        """A request about the position is in flight."""
+        self.fetch_state: FetchState | AwaitReset = FetchState.INITIALIZING if reset is None else AwaitReset(reset)
+        """INITIALIZING and AwaitReset: there is no position, and the buffer is empty. The others: there is a position."""
+        self.failure: Failure | None = None
+        """Not None exactly while this state is in `failed`, or was abandoned with a failure."""
         self.paused = False
-        self.error: StrandlineError | None = None
-        """Why it cannot be read any further; a seek clears it."""
-        self.error_was_raised = False
+        """The program gets no records, and none are fetched, until it resumes the partition. Fetched records are kept."""
         self.retry_at = 0.0
-        self.missing_since: float | None = None
-        """Since when the cluster does not know the topic or partition, or has another topic with the name, on the loop's
-        clock."""
+        """Nothing is fetched before this time, on the loop's clock, because the last fetch failed."""
+        self.lookup_failures = 0
+        """How many look-ups or validations of the present position have failed in a row."""
+        self.lookup_error: StrandlineError | None = None
+        """Why the last of them failed; None if none did."""
+        self._missing_since: float | None = None
+        """Since when the cluster does not know the topic or partition, or has another topic with the name, on the loop's clock;
+        None while the cluster knows it."""
+        self._position = -1
+        """The next offset that the program gets, if `cursor` is None; -1 while there is no position."""
+        self._epoch = -1
+        """The leader epoch of the last record before `_position`; -1 if it is not known."""
+        self.cursor: ConsumerRecord | None = None
+        """The last record that `async for` or a limited call returned. The position is after it. None: `_position` counts."""
+        self.leader_epoch = -1
+        """The leader epoch of the newest metadata, which fetches name; -1 before the first."""
         self.highwater = -1
-        self.last_stable_offset = -1
-        self.log_start_offset = -1
-        self.buffered_bytes = 0
+        """The high watermark of the newest response; -1 before the first. The program gets only records below it."""
+        self._fetch_end: int | None = None
+        """No fetch begins at this offset or after it; None: there is no bound."""
+        self._buffer = FetchBuffer()
+        """Its end is `fetch_offset`, which is never before the position."""
+        self._open: OpenBatch | None = None
+        """The batch that is returned record by record. Its records are before all of `_buffer`, unless its source is still the
+        first batch there."""
         self.version = 0
         """Changes whenever another call than a running `async for` changes which record is next."""
-        self._batches: deque[tuple[Buffer, int, BatchHeader]] = deque()
-        """Batches that were fetched and not decoded yet: buffer, position in it, header."""
-        self._records: list[ConsumerRecord] = []
-        """Records that are decoded and not all returned yet: those from the position on are next."""
-        self._opened: tuple[Buffer, int, BatchHeader] | None = None
-        """The batch that all of `_records` come from; None if it is still the first of `_batches`."""
-        self._after = -1
-        """The position after `_records`: the end of the batch, whose last records compaction may have removed."""
 
     @property
     def topic_id(self) -> bytes:
@@ -131,26 +136,28 @@ class PartitionState:
 
     @property
     def position(self) -> int:
+        """The offset of the next record that the program gets; -1 while it is not known."""
         return self._position if self.cursor is None else self.cursor.offset + 1
 
     @property
     def position_epoch(self) -> int:
+        """The leader epoch of the last record before the position; -1 if it is not known."""
         return self._epoch if self.cursor is None else self.cursor.leader_epoch
 
     def seek(self, offset: int, epoch: int = -1) -> None:
-        """Continue at `offset`. `epoch`: the leader epoch of the record before it, if that is known."""
-        if offset == self.position and self.error is None and self.reset is None and not self.needs_validation:
+        """Continue at `offset`. `epoch`: the leader epoch of the record before it; -1 if that is not known."""
+        if offset == self.position and self.failure is None and self.fetch_state is _FETCHING:
             return  # It is the position already: the buffer is kept.
-        self._position, self._epoch, self.cursor = offset, epoch, None
-        self.reset, self.needs_validation = None, False
-        self._heal()
-        self._empty()
+        self._restart_at(offset, epoch, _FETCHING)
 
     def reset_to(self, timestamp: int) -> None:
-        """Have the position looked up by this timestamp."""
-        self._position, self._epoch, self.cursor = -1, -1, None
-        self.reset, self.needs_validation = timestamp, False
-        self._heal()
+        """Forget the position, and have another one looked up by this timestamp (or EARLIEST, LATEST)."""
+        self._restart_at(-1, -1, AwaitReset(timestamp))
+
+    def _restart_at(self, offset: int, epoch: int, fetch_state: FetchState | AwaitReset) -> None:
+        self._position, self._epoch, self.cursor = offset, epoch, None
+        self.fetch_state = fetch_state
+        self._clear_failure()
         self._empty()
 
     def drop_prefetched(self) -> bool:
@@ -161,181 +168,184 @@ class PartitionState:
         return had_some
 
     def _settle(self) -> None:
+        """Make `_position` what `cursor` says."""
         self._position, self._epoch, self.cursor = self.position, self.position_epoch, None
 
     def _empty(self) -> None:
         self.version += 1
-        self._batches.clear()
-        self._records, self._opened = [], None
-        self.buffered_bytes = 0
-        self.fetch_offset, self.fetch_epoch = self._position, self._epoch
+        self._open = None
+        self._buffer.restart(self._position, self._epoch)
+
+    def _advance(self, offset: int, epoch: int) -> None:
+        """All records before `offset` were returned, and no batch is open any more."""
+        self._position, self._epoch, self.cursor = offset, epoch, None
+        self._open = None
+
+    # -- failures, pauses, and the partition's topic --------------------------------------------------------------------
+
+    @property
+    def error(self) -> StrandlineError | None:
+        """Why the partition cannot be read any further; None if it can."""
+        return None if self.failure is None else self.failure.error
 
     def fail(self, error: StrandlineError) -> None:
-        self.error, self.error_was_raised = error, False
+        """The partition cannot be read any further, until a seek. A call that returns records raises `error`."""
+        self.failure = Failure(error)
         self._failed[self] = None
 
-    def _heal(self) -> None:
-        self.error, self.error_was_raised = None, False
+    def _clear_failure(self) -> None:
+        self.failure = None
         self._failed.pop(self, None)
 
+    def pause(self) -> None:
+        """Return no records, and fetch none, until `resume`."""
+        self.paused = True
+        self.version += 1
+
+    def resume(self) -> None:
+        """End a pause."""
+        self.paused = False
+
     def on_missing(self, now: float) -> float:
-        """The cluster does not know its log. Returns for how many milliseconds it has not."""
-        if self.missing_since is None:
-            self.missing_since = now
-        return (now - self.missing_since) * 1000
+        """The cluster does not know the partition's log at `now` (on the loop's clock). Returns for how many milliseconds it has
+        not known it."""
+        if self._missing_since is None:
+            self._missing_since = now
+        return (now - self._missing_since) * 1000
 
     def on_found(self) -> bool:
-        """The cluster knows its log. Returns whether that has cleared an error."""
-        self.missing_since = None
+        """The cluster knows the partition's log. Returns whether that has cleared an error."""
+        self._missing_since = None
         if not isinstance(self.error, UnknownTopic):
             return False
-        self._heal()
+        self._clear_failure()
         return True
 
     def abandon(self) -> None:
-        """It is no longer read. A request that is still in flight for it reports no errors."""
+        """The partition is no longer read. A request that is still in flight for it reports no errors."""
         self.version += 1
         self._failed.pop(self, None)
         self._failed = {}
 
     # -- fetching -----------------------------------------------------------------------------------------------------
 
+    @property
+    def fetch_offset(self) -> int:
+        """Where the next fetch begins; -1 while there is no position."""
+        return self._buffer.end_offset
+
+    @property
+    def fetch_epoch(self) -> int:
+        """The leader epoch of the last record before `fetch_offset`; -1 if it is not known."""
+        return self._buffer.end_epoch
+
+    @property
+    def buffered_bytes(self) -> int:
+        """The size of the batches that were fetched and not decoded yet."""
+        return self._buffer.bytes
+
     def is_fetchable(self, now: float, buffer_bytes_max: int) -> bool:
+        """Whether records may be fetched at `now` (on the loop's clock), if the buffer may hold that many bytes."""
         return (
-            self.fetch_offset >= 0
-            and (self.fetch_until is None or self.fetch_offset < self.fetch_until)
+            self.fetch_state is _FETCHING
+            and self.failure is None
             and not self.paused
-            and self.error is None
-            and self.reset is None
-            and not self.needs_validation
-            and self.buffered_bytes < buffer_bytes_max
+            and self._buffer.bytes < buffer_bytes_max
             and self.retry_at <= now
+            and (self._fetch_end is None or self._buffer.end_offset < self._fetch_end)
         )
+
+    @property
+    def needs_position(self) -> bool:
+        """Whether the leader must be asked about the position before anything is fetched."""
+        fetch_state = self.fetch_state
+        return fetch_state is FetchState.AWAIT_VALIDATION or type(fetch_state) is AwaitReset
+
+    def on_lookup_failed(self, error: StrandlineError) -> None:
+        """The leader could not say or validate the position. It is asked again."""
+        self.lookup_failures += 1
+        self.lookup_error = error
+
+    def on_lookup_settled(self) -> None:
+        """The position is known, or the partition has failed for good."""
+        self.lookup_failures = 0
+        self.lookup_error = None
+
+    def back_off(self, until: float) -> None:
+        """Fetch nothing before `until`, on the loop's clock."""
+        self.retry_at = until
+
+    def stop_fetching_at(self, offset: int | None) -> None:
+        """Begin no fetch at this offset or after it. None: fetch without a bound."""
+        self._fetch_end = offset
 
     def on_leader(self, leader_epoch: int) -> None:
         """The metadata names this leader epoch. If it is a new one, the position must be validated once (KIP-320)."""
         if leader_epoch != self.leader_epoch:
             if self.leader_epoch >= 0 and self.fetch_epoch >= 0:
-                self.needs_validation = True
+                self.fetch_state = FetchState.AWAIT_VALIDATION
             self.leader_epoch = leader_epoch
 
-    def on_fetched(self, records: Buffer) -> None:
-        """Put fetched batches into the buffer. The first one may begin before `fetch_offset`."""
-        try:
-            for pos, header in iter_headers(records):
-                if header.next_offset <= self.fetch_offset or self._was_skipped(header):
-                    continue
-                self._batches.append((records, pos, header))
-                self.buffered_bytes += header.size
-                self.fetch_offset, self.fetch_epoch = header.next_offset, header.leader_epoch
-        except BrokerError as e:
-            if not self._batches:
-                self.fail(self._corrupt(e, self.fetch_offset, -1))
+    def on_validated(self) -> None:
+        """The leader's log holds the record before `fetch_offset`, or no record before it is known: it may be fetched from."""
+        if self.fetch_state is FetchState.AWAIT_VALIDATION:
+            self.fetch_state = _FETCHING
 
-    def _was_skipped(self, header: BatchHeader) -> bool:
-        first_offset, after = self._skipped
-        return header.base_offset == first_offset and self.fetch_offset >= after
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """A response to a fetch carried this high watermark."""
+        self.highwater = high_watermark
+
+    def on_fetched(self, records: Buffer) -> None:
+        """Put fetched batches into the buffer. The first one may begin before `fetch_offset`. If none of them can be read, the
+        state fails with CorruptRecords."""
+        try:
+            self._buffer.add(records)
+        except BrokerError as e:
+            self.fail(self._corrupt(e, self.fetch_offset, -1))
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     @property
     def has_buffered(self) -> bool:
-        return bool(self._records or self._batches)
+        """Whether something that was fetched may have records for the program."""
+        return self._open is not None or bool(self._buffer)
 
     def rest(self, decode: Decoder) -> list[ConsumerRecord]:
-        """The next records, of one batch, without moving the position. Empty if nothing is buffered."""
+        """The next records, of one batch, without moving the position. Empty if nothing is buffered. ClientError if the next
+        record cannot be deserialized."""
         while True:
-            if self._records:
+            opened = self._open
+            if opened is not None:
                 if self.cursor is not None:
-                    first = bisect_right(self._records, self.cursor.offset, key=_offset)
+                    first = bisect_right(opened.records, self.cursor.offset, key=_offset)
                     self._settle()
-                    self._records = self._records[first:]
-                if self._records:
-                    return self._records
+                    opened.records = opened.records[first:]
+                if opened.records:
+                    return opened.records
                 self.finish()
-            elif not self._batches:
+            elif not self._buffer:
                 return []
             else:
-                self._decode_records(decode)
+                self._open_next(decode)
 
-    def _decode_records(self, decode: Decoder) -> None:
-        first = self._batches[0]
+    def _open_next(self, decode: Decoder) -> None:
+        first = self._buffer.first
         try:
             records = self._decode_next(decode)
         except Undecodable as e:
             if not e.records:
                 raise ClientError(str(e), topic=self.tp.topic, partition=self.tp.partition) from e
-            self._records, self._after = e.records, e.offset
+            self._open = OpenBatch(e.records, None, e.offset)
             return
         if records:
-            self._records, self._opened = records, first
+            self._open = OpenBatch(records, first, first[2].next_offset)
 
-    def _decode_next(self, decode: DecoderOf[Rows]) -> Rows | None:
-        """The rows of the first batch from the position on. None if the batch has no rows for the program or was skipped as
-        corrupt (the position has moved after it), or if it is corrupt (the state has failed and its buffer is empty)."""
-        self._settle()
-        buf, pos, header = self._batches[0]
-        rows: Rows | None = None
-        try:
-            if not header.is_control and header.record_count:
-                rows = decode(self.tp, buf, pos, header, self._position)
-            elif self._checks_crcs and not check_crc(buf, pos, header.size):
-                corrupt(f"the batch at offset {header.base_offset} fails its checksum")
-        except BrokerError as e:
-            after = self._end_of_unreadable(buf, pos, header)
-            error = self._corrupt(e, header.base_offset, after - 1 if after >= 0 else -1)
-            if after < 0 or not self._skips(error):
-                self.drop_prefetched()
-                self.fail(error)
-                return None
-            if after != header.next_offset:
-                self._continue_behind(buf, pos, header, after)
-                return None
-        self._batches.popleft()
-        self.buffered_bytes -= header.size
-        self._after = header.next_offset
-        if rows is None or not len(rows):
-            self.finish(header.leader_epoch)
-            return None
-        return rows
-
-    def _end_of_unreadable(self, buf: Buffer, pos: int, header: BatchHeader) -> int:
-        """The offset after a batch that cannot be read; -1 if it is not known. If the checksum is wrong, the damage may be in the
-        header itself, and trusting a wrong end would skip batches that can be read. So the base offset of the batch behind it
-        counts. If none was fetched with it, the header must be consistent in itself and with the high watermark."""
-        if check_crc(buf, pos, header.size):
-            return header.next_offset
-        behind = pos + header.size
-        try:
-            following = read_header(buf, behind)
-            if following.base_offset > header.base_offset and check_crc(buf, behind, following.size):
-                return following.base_offset
-        except BrokerError:
-            pass
-        is_plausible = header.record_count == header.last_offset_delta + 1 and header.next_offset <= self.highwater
-        return header.next_offset if is_plausible else -1
-
-    def _continue_behind(self, buf: Buffer, pos: int, header: BatchHeader, after: int) -> None:
-        """The batches after the skipped one were buffered by the wrong end in its header: buffer the rest of its response
-        again."""
-        self._skipped = (header.base_offset, after)
-        self._position, self._epoch = max(after, self._position), header.leader_epoch
-        self._empty()
-        self.on_fetched(memoryview(buf)[pos + header.size :])
-
-    def _corrupt(self, cause: BrokerError, first_offset: int, last_offset: int) -> CorruptRecords:
-        topic, partition = self.tp
-        reason = cause.message or cause.code.name
-        return CorruptRecords(
-            reason, topic=topic, partition=partition, first_offset=first_offset, last_offset=last_offset, code=cause.code
-        )
-
-    def finish(self, epoch: int | None = None) -> None:
-        """All of `_records` were returned: the position is after their batch."""
-        if epoch is None:
-            epoch = self._records[-1].leader_epoch if self._records else self.position_epoch
-        self._position, self._epoch, self.cursor = self._after, epoch, None
-        self._records, self._opened = [], None
+    def finish(self) -> None:
+        """All records of the open batch were returned: the position is after the batch."""
+        opened = self._open
+        assert opened is not None, "`rest` has returned its records"
+        epoch = opened.records[-1].leader_epoch if opened.records else self.position_epoch
+        self._advance(opened.end_offset, epoch)
 
     def pull(self, decode: Decoder, limit: int) -> list[ConsumerRecord]:
         """Return up to `limit` records, the rest of one batch or a part of it, and move the position after them."""
@@ -351,29 +361,82 @@ class PartitionState:
 
     def next_header(self) -> BatchHeader | None:
         """The header of the batch that `pull_batch` would return next; None if nothing is buffered."""
-        if self._records:
-            self._close_records()
-        return self._batches[0][2] if self._batches else None
+        if self._open is not None:
+            self._close(self._open)
+        return self._buffer.first[2] if self._buffer else None
 
-    def _close_records(self) -> None:
+    def _close(self, opened: OpenBatch) -> None:
         """Put a batch that is being read record by record back into the buffer. The position stays."""
         self._settle()
         self.version += 1
-        if self._opened is not None:
-            self._batches.appendleft(self._opened)
-            self.buffered_bytes += self._opened[2].size
-        self._records, self._opened = [], None
+        if opened.source is not None:
+            self._buffer.put_back(opened.source)
+        self._open = None
 
     def pull_batch(self, decode: DecoderOf[FetchedBatch]) -> FetchedBatch | None:
         """Return the next batch, or the rest of it, and move the position. None if it has no rows for the program or is
         corrupt."""
-        if self.next_header() is None:
+        header = self.next_header()
+        if header is None:
             return None
         batch = self._decode_next(decode)
         if batch is not None:
             self.version += 1
-            self.finish(batch.leader_epoch)
+            self._advance(header.next_offset, batch.leader_epoch)
         return batch
+
+    # -- decoding -----------------------------------------------------------------------------------------------------
+
+    def _decode_next(self, decode: DecoderOf[Rows]) -> Rows | None:
+        """The rows of the first batch from the position on. None if the batch has no rows for the program or was skipped as
+        corrupt (the position has moved after it), or if it is corrupt (the state has failed and its buffer is empty)."""
+        self._settle()
+        buf, pos, header = first = self._buffer.first
+        rows: Rows | None = None
+        try:
+            if not header.is_control and header.record_count:
+                rows = decode(self.tp, buf, pos, header, self._position)
+            elif self._checks_crcs and not check_crc(buf, pos, header.size):
+                corrupt(f"the batch at offset {header.base_offset} fails its checksum")
+        except BrokerError as e:
+            if not self._skip_unreadable(first, e):
+                return None
+        self._buffer.remove_first()
+        if rows is None or not len(rows):
+            self._advance(header.next_offset, header.leader_epoch)
+            return None
+        return rows
+
+    def _skip_unreadable(self, batch: RawBatch, cause: BrokerError) -> bool:
+        """Skip a batch that cannot be read, or fail. Returns whether the batch ends where its header says, and is still the first
+        of the buffer; otherwise the buffer has changed already."""
+        header = batch[2]
+        after = end_of_unreadable(batch, self.highwater)
+        error = self._corrupt(cause, header.base_offset, after - 1 if after >= 0 else -1)
+        if after < 0 or not self._skips(error):
+            self.drop_prefetched()
+            self.fail(error)
+            return False
+        if after != header.next_offset:
+            self._continue_behind(batch, after)
+            return False
+        return True
+
+    def _continue_behind(self, batch: RawBatch, after: int) -> None:
+        """The batches after the skipped one were buffered by the wrong end in its header: buffer the rest of its response
+        again."""
+        buf, pos, header = batch
+        self._position, self._epoch = max(after, self._position), header.leader_epoch
+        self._empty()
+        self._buffer.skip(header, after)
+        self.on_fetched(memoryview(buf)[pos + header.size :])
+
+    def _corrupt(self, cause: BrokerError, first_offset: int, last_offset: int) -> CorruptRecords:
+        topic, partition = self.tp
+        reason = cause.message or cause.code.name
+        return CorruptRecords(
+            reason, topic=topic, partition=partition, first_offset=first_offset, last_offset=last_offset, code=cause.code
+        )
 
 
 def _offset(record: ConsumerRecord) -> int:

@@ -26,6 +26,7 @@ class Room:
         return self.is_untouched or (header.record_count <= self.records and header.size <= self.bytes)
 
     def take(self, header: BatchHeader) -> None:
+        """Count a batch that is returned."""
         self.records -= header.record_count
         self.bytes -= header.size
         self.is_untouched = False
@@ -61,6 +62,7 @@ def pull_batches(state: PartitionState, decode: DecoderOf[FetchedBatch], room: R
 
 
 def checked_limit(name: str, limit: int | None) -> int | None:
+    """The limit as it was given; None means no limit. UsageError if it is below 1; `name` is its name in the message."""
     if limit is not None and limit < 1:
         raise UsageError(f"{name} is at least 1, not {limit}")
     return limit

@@ -26,9 +26,11 @@ class Subscription:
         self.topics: dict[str, None] = {}
         """The subscribed topics; empty if partitions are assigned by hand."""
         self.states: dict[TopicPartition, PartitionState] = {}
+        """By topic name and partition, each state that is read."""
         self.by_key: dict[TopicIdPartition, PartitionState] = {}
+        """The states of `states`, by topic id and partition."""
         self.failed: dict[PartitionState, None] = {}
-        """The states that have an error."""
+        """The states that have a failure. They add and remove themselves."""
         self._seen: dict[str, bytes] = {}
         """Subscribed topics whose partitions were assigned before, and their ids then."""
 
@@ -39,19 +41,22 @@ class Subscription:
         return removed
 
     def clear(self) -> list[PartitionState]:
+        """Read nothing. Returns the states that are no longer read."""
         removed = [self.remove(tp) for tp in list(self.states)]
         self.topics = {}
         self._seen = {}
         return removed
 
     def add(self, tp: TopicPartition, topic_id: bytes, reset: int | None) -> PartitionState:
-        state = PartitionState(tp, topic_id, self.failed, self._skips, self._checks_crcs)
-        state.reset = reset
+        """Begin to read a partition. `reset`: the timestamp (or EARLIEST, LATEST) that selects its first position; None: a seek
+        does."""
+        state = PartitionState(tp, topic_id, self.failed, self._skips, self._checks_crcs, reset)
         self.states[tp] = state
         self.by_key[state.key] = state
         return state
 
     def remove(self, tp: TopicPartition) -> PartitionState:
+        """Stop reading an assigned partition. Returns its state."""
         state = self.states.pop(tp)
         state.abandon()
         if self.by_key.get(state.key) is state:
@@ -62,7 +67,8 @@ class Subscription:
         """Replace the state by one for the topic that has the name now. Of the old state, only `paused` is kept."""
         self.remove(state.tp)
         renewed = self.add(state.tp, topic_id, reset)
-        renewed.paused = state.paused
+        if state.paused:
+            renewed.pause()
         return renewed
 
     def on_topic(

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from strandline.client.cluster.cluster import MISSING_TOPIC_GRACE_MS, Cluster
+from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.metadata import TopicInfo
+from strandline.client.cluster.metadata_updater import MISSING_TOPIC_GRACE_MS
+from strandline.client.consumer.fetch_state import FetchState
 from strandline.client.consumer.fetcher import Fetcher
 from strandline.client.consumer.partition_state import EARLIEST, PartitionState
 from strandline.client.consumer.subscription import Subscription
@@ -22,6 +24,8 @@ logger = get_logger(__name__)
 
 
 class TopicTracker:
+    """Compares the newest metadata with what the consumer reads, and begins, renews or fails its partitions."""
+
     def __init__(
         self,
         options: ConsumerOptions,
@@ -83,9 +87,9 @@ class TopicTracker:
         now = asyncio.get_running_loop().time()
         waited_ms = (now - self._missing_since.setdefault(topic, now)) * 1000
         if waited_ms >= MISSING_TOPIC_GRACE_MS and self._options.on_missing_topic == "raise":
-            self._errors.setdefault(topic, self._cluster.unknown_topic(topic, waited_ms))
+            self._errors.setdefault(topic, self._cluster.cache.unknown_topic(topic, waited_ms))
             self._fetcher.wake()
-        self._cluster.request_refresh_in(_refresh_delay_s(waited_ms))
+        self._cluster.metadata.request_refresh_in(_refresh_delay_s(waited_ms))
 
     # -- assigned partitions ------------------------------------------------------------------------------------------
 
@@ -101,7 +105,7 @@ class TopicTracker:
             if state.on_found():
                 self._fetcher.check_soon(state)
         elif info is not None and is_other and state.position < 0:
-            self._begin(self.renew(state, info.topic_id, None if state.reset is None else EARLIEST))
+            self._begin(self.renew(state, info.topic_id, None if state.fetch_state is FetchState.INITIALIZING else EARLIEST))
         else:
             self._on_missing_assigned(state, info if is_other else None)
 
@@ -114,9 +118,9 @@ class TopicTracker:
             self._on_recreated(state, error)
             return
         if waited_ms >= MISSING_TOPIC_GRACE_MS and state.error is None and self._options.on_missing_topic == "raise":
-            state.fail(self._cluster.unknown_topic(topic, waited_ms, index))
+            state.fail(self._cluster.cache.unknown_topic(topic, waited_ms, index))
             self._fetcher.wake()
-        self._cluster.request_refresh_in(_refresh_delay_s(waited_ms))
+        self._cluster.metadata.request_refresh_in(_refresh_delay_s(waited_ms))
 
     def _on_recreated(self, state: PartitionState, error: TopicRecreated) -> None:
         """Without a reset policy it is an error. With one, the new topic is read by the policy, after the records of the old one

@@ -31,12 +31,27 @@ class TopicQueues:
         self.name = name
         self.partition_count = 0
         self.available: Sequence[int] = ()
-        """Partitions with a leader, ascending; all of them when none has one."""
+        """Partitions with a leader, ascending; all of them when none has one. Empty before the first metadata."""
         self.sticky = -1
+        """-1 before the first metadata."""
         self.queues: dict[int, PartitionQueue] = {}
+        """By partition, those to which a record was appended."""
+
+    def update(self, partition_count: int, available: Sequence[int], first_sticky: Callable[[int], int]) -> None:
+        """Take over the partitions from the newest metadata. `first_sticky(n)` draws a number below n, for the first time."""
+        self.partition_count = partition_count
+        self.available = available or range(partition_count)
+        if self.sticky < 0:
+            self.sticky = self.available[first_sticky(len(self.available))]
+
+    def move_sticky(self) -> None:
+        """Append records without a key to the next available partition from now on."""
+        self.sticky = next_sticky(self.sticky, self.available)
 
 
 class Accumulator:
+    """Appends records to the open batches of their partitions, and counts the bytes of all that are not done."""
+
     def __init__(
         self,
         options: ProducerOptions,
@@ -71,19 +86,21 @@ class Accumulator:
         topic = self.topics.get(name)
         if topic is None:
             topic = self.topics[name] = TopicQueues(name)
-        topic.partition_count = partition_count
-        topic.available = available or range(partition_count)
-        if topic.sticky < 0:
-            topic.sticky = topic.available[self._first_sticky(len(topic.available))]
+        topic.update(partition_count, available, self._first_sticky)
         lot = self.parked.pop(name, None)
         if lot is not None:
             self._unpark(topic, lot)
 
     def queue(self, topic: TopicQueues, partition: int) -> PartitionQueue:
+        """The queue of a partition, which is created for its first record."""
         queue = topic.queues.get(partition)
         if queue is None:
             queue = topic.queues[partition] = PartitionQueue(
-                topic.name, partition, idempotent=self._options.idempotent, named=self._options.producer_name is not None
+                topic.name,
+                partition,
+                idempotent=self._options.idempotent,
+                named=self._options.producer_name is not None,
+                compression=self._options.compression,
             )
         return queue
 
@@ -169,8 +186,8 @@ class Accumulator:
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers | None] | None = None,
     ) -> Receipts:
-        """Append many records at once: all of them or none (BufferFull). `partition` None: append to the sticky partition; the
-        records must have no keys then."""
+        """Append many records at once. If it raises BufferFull, RecordTooLarge or UnknownTopic, none was appended. `partition`
+        None: append to the sticky partition; the records must have no keys then."""
         receipts = Receipts()
         if not values:
             return receipts
@@ -250,7 +267,7 @@ class Accumulator:
         now = self._now()
         deadline = now + self._delivery_timeout_s
         batch = Batch(queue.topic, queue.partition, limit - HEADER_SIZE, limit, now, deadline, self._wall_clock_ms())
-        queue.open = batch
+        queue.begin(batch)
         self.incomplete[batch] = queue
         self.buffered_bytes += limit
         if queue.partition == topic.sticky:
@@ -285,7 +302,7 @@ class Accumulator:
         topic = self.topics[queue.topic]
         if queue.partition == topic.sticky:
             self.bare_open.pop(topic.name, None)
-            topic.sticky = next_sticky(topic.sticky, topic.available)
+            topic.move_sticky()
             following = self.queue(topic, topic.sticky).open
             if following is not None and following.is_bare:
                 self.bare_open[topic.name] = following
@@ -336,23 +353,20 @@ class Accumulator:
         lot = self.parked.get(name)
         if lot is None:
             lot = self.parked[name] = ParkingLot()
-        receipt = Receipt(lot, len(lot.records))
         deadline = now + self._delivery_timeout_s
-        lot.records.append(ParkedRecord(receipt, partition, key, value, headers, timestamp_ms, size, now, deadline))
         self.buffered_bytes += size
-        return receipt
+        return lot.add(partition, key, value, headers, timestamp_ms, size, now, deadline)
 
     def _unpark(self, topic: TopicQueues, lot: ParkingLot) -> None:
         for record in lot.records:
-            receipt, partition, key, value, headers, timestamp_ms, size, _, deadline = record
+            _, partition, key, value, headers, timestamp_ms, size, _, deadline = record
             self.buffered_bytes -= size
             try:
                 batch = self._batch_for(topic, partition, key, size, force=True)
             except UnknownTopic as e:
-                receipt.batch = Failure(e)
+                record.point_at(Failure(e))
             else:
-                real = self._put(topic, batch, key, value, headers, timestamp_ms, size)
-                receipt.batch, receipt.index = batch, real.index
+                record.point_at(batch, self._put(topic, batch, key, value, headers, timestamp_ms, size).index)
                 batch.expire_by(deadline)
         lot.wake()
 
@@ -372,11 +386,8 @@ class Accumulator:
             self._take_out(name, lot, [record for record in lot.records if record.receipt is receipt], error)
 
     def _take_out(self, name: str, lot: ParkingLot, records: Sequence[ParkedRecord], error: BaseException) -> None:
-        failure = Failure(error)
-        for record in records:
-            self.buffered_bytes -= record.size
-            record.receipt.batch = failure
-        lot.records = [record for record in lot.records if record.receipt.batch is lot]
+        self.buffered_bytes -= sum(record.size for record in records)
+        lot.remove(records, Failure(error))
         if not lot.records:
             del self.parked[name]
         lot.wake()

@@ -15,9 +15,11 @@ from itertools import repeat
 from strandline.client.errors import copy_of
 from strandline.client.producer.encoding import encode_records, encode_values, restamp
 from strandline.client.producer.receipts import RecordMetadata
+from strandline.client.producer.record_errors import ErrorOf
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.records.batch import MAX_SEQUENCE, read_header
 from strandline.protocol.records.builder import RecordTuple
+from strandline.protocol.records.compression import Codec, Compression
 from strandline.protocol.records.reader import iter_records
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -50,6 +52,8 @@ _OPEN, _IN_FLIGHT, _DONE = BatchState.OPEN, BatchState.IN_FLIGHT, BatchState.DON
 
 
 class Batch:
+    """The records of one batch, their encoded form once it is sent, and what is known of its attempts."""
+
     __slots__ = (
         "_halves",
         "attempts",
@@ -60,6 +64,7 @@ class Batch:
         "deadline",
         "done",
         "error",
+        "error_of",
         "in_doubt",
         "index_in_epoch",
         "last_broker_id",
@@ -85,6 +90,7 @@ class Batch:
         self.values: list[bytes] = []
         """The records of a bare batch; empty once `records` is used or the batch is encoded."""
         self.records: list[RecordTuple] | None = None
+        """The records of a batch that is not bare; None if it is bare, and once it is encoded."""
         self.room = room
         """Bytes that still fit, by an upper bound of each record's size. A producer's fast path subtracts from it itself."""
         self.reserved = reserved
@@ -98,6 +104,7 @@ class Batch:
         self.data: bytearray | bytes | None = None
         """The encoded batch; None before the first attempt and when it is done."""
         self.sequence = -1
+        """The sequence number of its first record; -1 before the first attempt, and without idempotence."""
         self.index_in_epoch = -1
         """How many batches of its partition and producer epoch were numbered before it."""
         self.attempts = 0
@@ -105,14 +112,21 @@ class Batch:
         self.in_doubt = False
         """Some attempt may have been appended although it was not acknowledged."""
         self.last_code: ErrorCode | None = None
+        """The error of the last attempt that failed."""
         self.last_broker_id: int | None = None
+        """The broker that the last attempt was sent to."""
         self.done = False
         """The state is DONE. A flag of its own, because receipts read it for each record."""
         self.error: BaseException | None = None
+        """Why it failed; None if it was acknowledged or is not done."""
+        self.error_of: ErrorOf | None = None
+        """The error of each record, if they fail with different ones; None if all fail with `error`."""
         self.base_offset = -1
+        """The offset of its first record, once it is acknowledged; -1 if the broker does not know it."""
         self.waiters: list[Callable[[], None]] = []
         """Called once, when the batch is done."""
         self._halves: tuple[Batch, Batch] | None = None
+        """The batches that are sent instead of it, if it was split. They have its records."""
 
     def __len__(self) -> int:
         if self.count >= 0:
@@ -121,6 +135,7 @@ class Batch:
 
     @property
     def is_bare(self) -> bool:
+        """Whether all records are values without a key, headers or a timestamp of their own."""
         return self.records is None
 
     # -- records ------------------------------------------------------------------------------------------------------
@@ -175,30 +190,43 @@ class Batch:
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
-    def encode(self, producer_id: int, producer_epoch: int, sequence: int) -> None:
-        """Encode the records and drop the lists. From here on the batch is immutable except for its header."""
+    def encode(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        sequence: int,
+        index_in_epoch: int,
+        compression: Compression | None = None,
+    ) -> None:
+        """Encode the records and drop the lists. From here on the batch is immutable except for its header. `sequence`: that of
+        the first record; -1 without idempotence."""
         self.count = len(self)
         if self.records is None:
-            self.data = encode_values(self.values, self.timestamp_ms, producer_id, producer_epoch, sequence)
+            self.data = encode_values(self.values, self.timestamp_ms, producer_id, producer_epoch, sequence, compression)
         else:
-            self.data = encode_records(self.records, producer_id, producer_epoch, sequence)
-        self.sequence = sequence
+            self.data = encode_records(self.records, producer_id, producer_epoch, sequence, compression)
+        self.sequence, self.index_in_epoch = sequence, index_in_epoch
         self.values = []
         self.records = None
 
-    def restamp(self, producer_id: int, producer_epoch: int, sequence: int) -> None:
+    def restamp(self, producer_id: int, producer_epoch: int, sequence: int, index_in_epoch: int) -> None:
         """Give another producer id, epoch and sequence to a batch that is known not to be in the log."""
         assert self.data is not None, "only a batch that was encoded and is not done has an identity to change"
         self.data = restamp(self.data, producer_id, producer_epoch, sequence)
-        self.sequence = sequence
+        self.sequence, self.index_in_epoch = sequence, index_in_epoch
+
+    def move_back(self) -> None:
+        """A batch before this one was split, so that one more is numbered before it."""
+        self.index_in_epoch += 1
 
     def on_sent(self, broker_id: int | None) -> None:
+        """One more attempt begins: the batch is in a request to this broker."""
         self.attempts += 1
         self.state = _IN_FLIGHT
         self.last_broker_id = broker_id
 
     def on_attempt_failed(self, code: ErrorCode, *, in_doubt: bool) -> None:
-        """`in_doubt`: with this error, the batch may have been appended all the same."""
+        """The attempt failed with this error. `in_doubt`: the batch may have been appended all the same."""
         self.state = BatchState.WAITING_FOR_RETRY
         self.last_code = code
         self.in_doubt = self.in_doubt or in_doubt
@@ -217,17 +245,20 @@ class Batch:
         assert self.data is not None, "only a batch that was sent can be too large"
         records = [(r.key, r.value, r.headers, r.timestamp_ms) for r in iter_records(self.data, check_crc=False)]
         middle = len(records) // 2
-        self._halves = self._half(records[:middle], 0), self._half(records[middle:], middle)
+        first = self._half(records[:middle], 0, self.index_in_epoch)
+        self._halves = first, self._half(records[middle:], middle, self.index_in_epoch + 1)
         self.state, self.data = BatchState.SPLIT, None
         return self._halves
 
-    def _half(self, records: list[RecordTuple], start: int) -> Batch:
+    def _half(self, records: list[RecordTuple], start: int, index_in_epoch: int) -> Batch:
+        """A batch of these records, the first of which was at index `start` of this batch."""
         assert self.data is not None, "it is split"
         header = read_header(self.data)
         half = Batch(self.topic, self.partition, 0, 0, self.created_at, self.deadline, self.timestamp_ms)
         half.state, half.records = BatchState.WAITING_FOR_RETRY, records
         sequence = (self.sequence + start) & MAX_SEQUENCE if self.sequence >= 0 else -1
-        half.encode(header.producer_id, header.producer_epoch, sequence)
+        compression = Compression(Codec(header.compression)) if header.compression else None
+        half.encode(header.producer_id, header.producer_epoch, sequence, index_in_epoch, compression)
         half.reserved = len(half.data or b"")
         half.waiters.append(self._on_half_done)
         return half
@@ -245,9 +276,9 @@ class Batch:
             self.timestamp_ms = log_append_time_ms
         self._finish()
 
-    def fail(self, error: BaseException) -> None:
-        """The batch will not be sent again: `error` is raised for each of its records."""
-        self.error = error
+    def fail(self, error: BaseException, error_of: ErrorOf | None = None) -> None:
+        """The batch will not be sent again: `error` is raised for each of its records, or what `error_of` returns for it."""
+        self.error, self.error_of = error, error_of
         self._finish()
 
     def _finish(self) -> None:
@@ -267,6 +298,8 @@ class Batch:
         if self._halves is not None:
             first, second = self._halves
             return first.metadata(index) if index < first.count else second.metadata(index - first.count)
+        if self.error_of is not None:
+            raise self.error_of(index)
         if self.error is not None:
             raise copy_of(self.error)
         offset = self.base_offset + index if self.base_offset >= 0 else -1

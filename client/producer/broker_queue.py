@@ -8,6 +8,8 @@ from strandline.client.producer.partition_queue import PartitionQueue
 
 
 class BrokerQueue:
+    """The produce requests that one broker has not answered, and the partitions that wait for their turn."""
+
     __slots__ = ("broker_id", "gather_timer", "requests", "waiting")
 
     def __init__(self, broker_id: int) -> None:

@@ -14,6 +14,8 @@ from contextlib import asynccontextmanager
 
 
 class CallOrder:
+    """The lines of calls, by topic. It is false while no call waits."""
+
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._lines: dict[str, deque[asyncio.Future[bool]]] = {}
         """By topic, its calls in the order in which they were made. The first one's future is done. No line is empty."""

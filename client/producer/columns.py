@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from strandline.client.producer.batch import Headers
 from strandline.client.producer.partitioner import partition_for_key
+from strandline.protocol.errors import UsageError
 
 
 class Columns(NamedTuple):
@@ -16,11 +17,19 @@ class Columns(NamedTuple):
     keys: Sequence[bytes | None] | None = None
     headers: Sequence[Headers | None] | None = None
 
+    def check_lengths(self) -> None:
+        """UsageError if there are not as many keys, or headers, as values."""
+        for name, column in (("keys", self.keys), ("headers", self.headers)):
+            if column is not None and len(column) != len(self.values):
+                raise UsageError(f"there are {len(self.values)} values, but {len(column)} {name}; give as many, or none")
+
     def run(self, start: int, stop: int) -> Columns:
+        """The records from index `start` up to `stop`."""
         rows = slice(start, stop)
         return Columns(self.values[rows], self.keys and self.keys[rows], self.headers and self.headers[rows])
 
     def pick(self, indexes: Sequence[int]) -> Columns:
+        """The records at these indexes, in this order."""
         values, keys, headers = self
         return Columns(
             [values[i] for i in indexes],

@@ -6,18 +6,30 @@ from collections.abc import Sequence
 
 from strandline.protocol.records.batch import stamp_producer
 from strandline.protocol.records.builder import BatchBuilder, RecordTuple
+from strandline.protocol.records.compression import Compression
 
 
-def encode_values(values: Sequence[bytes], timestamp_ms: int, producer_id: int, producer_epoch: int, sequence: int) -> bytes:
+def encode_values(
+    values: Sequence[bytes],
+    timestamp_ms: int,
+    producer_id: int,
+    producer_epoch: int,
+    sequence: int,
+    compression: Compression | None = None,
+) -> bytes:
+    """A batch of records that have only values, and share one timestamp (ms since 1970, UTC)."""
     builder = BatchBuilder(producer_id, producer_epoch, sequence)
     builder.extend(values, timestamp_ms)
-    return builder.build()
+    return builder.build() if compression is None else builder.build(codec=compression.codec, level=compression.level)
 
 
-def encode_records(records: Sequence[RecordTuple], producer_id: int, producer_epoch: int, sequence: int) -> bytes:
+def encode_records(
+    records: Sequence[RecordTuple], producer_id: int, producer_epoch: int, sequence: int, compression: Compression | None = None
+) -> bytes:
+    """A batch of records with keys, headers and timestamps of their own."""
     builder = BatchBuilder(producer_id, producer_epoch, sequence)
     builder.extend_records(records)
-    return builder.build()
+    return builder.build() if compression is None else builder.build(codec=compression.codec, level=compression.level)
 
 
 def restamp(data: bytes | bytearray, producer_id: int, producer_epoch: int, sequence: int) -> bytearray:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from strandline.client.errors import ClientClosed, ClientError, DeliveryFailed, DeliveryTimeout, ProducerFenced, describe
+from strandline.client.producer.record_errors import ErrorOf, InvalidRecords
 from strandline.client.producer.undelivered import Undelivered, partition_of, stopped, stopped_before
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.loggers import get_logger
@@ -32,6 +33,8 @@ _ROWS_ELSEWHERE = {
 
 
 class DeliveryFailures:
+    """Fails batches and parked records, gives back their memory, and counts and logs what was lost."""
+
     def __init__(self, options: ProducerOptions, accumulator: Accumulator, cluster: Cluster, room: RoomWaiters) -> None:
         self._options = options
         self._accumulator = accumulator
@@ -47,11 +50,21 @@ class DeliveryFailures:
 
     # -- one batch ----------------------------------------------------------------------------------------------------
 
-    def fail_rejected(self, queue: PartitionQueue, batch: Batch, code: ErrorCode, message: str | None, now: float) -> None:
-        """A broker rejected the batch for good, and it is no longer in its queue."""
+    def fail_rejected(
+        self,
+        queue: PartitionQueue,
+        batch: Batch,
+        code: ErrorCode,
+        message: str | None,
+        now: float,
+        invalid: InvalidRecords | None = None,
+    ) -> None:
+        """A broker rejected the batch for good, and it is no longer in its queue. `invalid`: the records that caused it, if the
+        broker names them."""
         facts = self._facts(batch, now)
+        error_of = None if invalid is None else self._error_of(invalid, code, describe(code, message), facts)
         if not queue.named:
-            self._fail(batch, DeliveryFailed(describe(code, message), **facts, code=code))
+            self._fail(batch, DeliveryFailed(describe(code, message), **facts, code=code), error_of)
         elif code == ErrorCode.INVALID_PRODUCER_EPOCH:
             fenced = ProducerFenced(describe(code, message), **facts, code=code)
             self._fail(batch, fenced)
@@ -60,8 +73,15 @@ class DeliveryFailures:
             text = describe(code, message)
             text = f"{text}: {_ROWS_ELSEWHERE[code]}" if code in _ROWS_ELSEWHERE else text
             error = DeliveryFailed(text, **facts, code=code)
-            self._fail(batch, error)
+            self._fail(batch, error, error_of)
             self.fail_rows_behind(queue, error)
+
+    @staticmethod
+    def _error_of(invalid: InvalidRecords, code: ErrorCode, summary: str, facts: dict[str, Any]) -> ErrorOf:
+        def make(text: str) -> DeliveryFailed:
+            return DeliveryFailed(text, **facts, code=code)
+
+        return lambda index: invalid.error_of(index, summary, make)
 
     def fail_expired(self, batch: Batch, reason: str, now: float) -> None:
         """The batch's delivery timeout has passed, and it is no longer in its queue."""
@@ -83,8 +103,8 @@ class DeliveryFailures:
             "elapsed_ms": (now - batch.created_at) * 1000,
         }
 
-    def _fail(self, batch: Batch, error: ClientError) -> None:
-        batch.fail(error)
+    def _fail(self, batch: Batch, error: ClientError, error_of: ErrorOf | None = None) -> None:
+        batch.fail(error, error_of)
         self._log(batch.topic, batch.partition, batch.count, error)
         self._release(batch)
 
@@ -106,7 +126,7 @@ class DeliveryFailures:
 
     def fail_queue(self, queue: PartitionQueue, error: DeliveryFailed) -> None:
         """Fail all batches of the queue, and those that it gets until it resumes."""
-        queue.failed = error
+        queue.fail_until_resumed(error)
         failed = [batch for batch, its_queue in self._accumulator.incomplete.items() if its_queue is queue]
         for batch in failed:
             self._accumulator.give_up(queue, batch)
@@ -152,8 +172,9 @@ class DeliveryFailures:
             for batch in self._accumulator.incomplete:
                 undelivered.add(partition_of(batch), len(batch), str(self.fatal))
             return undelivered
+        error = self._cluster.metadata.last_error
+        reason = f"no metadata: {error}" if error else "no metadata yet"
         for name, lot in self._accumulator.parked.items():
-            reason = f"no metadata: {self._cluster.last_error}" if self._cluster.last_error else "no metadata yet"
             undelivered.add(name, len(lot.records), reason)
         for batch in self._accumulator.incomplete:
             undelivered.add(partition_of(batch), len(batch), reason_of(batch))

@@ -28,6 +28,8 @@ RETRY_MAX_S = 1.0
 
 
 class ProducerIdentity:
+    """Requests the id and epoch of one producer, and keeps them."""
+
     def __init__(
         self,
         cluster: Cluster,
@@ -106,7 +108,7 @@ class ProducerIdentity:
         delay_s = RETRY_S
         while not self._cluster.closed:
             try:
-                answer = await self._cluster.ask_any(INIT_PRODUCER_ID, request, self._options.request_timeout_ms)
+                answer = await self._cluster.any_broker.ask_any(INIT_PRODUCER_ID, request, self._options.request_timeout_ms)
                 assert isinstance(answer, InitProducerIdResponse)
                 if not answer.error_code:
                     return answer
@@ -147,6 +149,7 @@ class ProducerIdentity:
         self._on_refused(error)
 
     async def close(self) -> None:
+        """Cancel the request for an id."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()

@@ -6,15 +6,17 @@ its receipt points at that. If the topic does not become known in time, the rece
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
 from strandline.client.errors import copy_of
 from strandline.client.producer.batch import Headers
-from strandline.client.producer.receipts import Receipt, RecordMetadata
+from strandline.client.producer.receipts import Receipt, RecordMetadata, Resolvable
 
 
 class ParkedRecord(NamedTuple):
+    """One record, as it was handed over, and its receipt."""
+
     receipt: Receipt
     partition: int | None
     key: bytes | None
@@ -25,6 +27,11 @@ class ParkedRecord(NamedTuple):
     since: float
     """When it was parked, on the loop's clock."""
     deadline: float
+    """When the record must be acknowledged or failed, on the loop's clock."""
+
+    def point_at(self, target: Resolvable, index: int = 0) -> None:
+        """Give the receipt another target, because the record has left the parking lot."""
+        self.receipt.batch, self.receipt.index = target, index
 
 
 class ParkingLot:
@@ -39,10 +46,34 @@ class ParkingLot:
         self.records: list[ParkedRecord] = []
         """In the order in which they were handed over; never empty while the lot is in use."""
 
+    def add(
+        self,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+        size: int,
+        now: float,
+        deadline: float,
+    ) -> Receipt:
+        """Park one record of at most `size` bytes. `now` and `deadline` are on the loop's clock. Returns the record's receipt."""
+        receipt = Receipt(self, len(self.records))
+        self.records.append(ParkedRecord(receipt, partition, key, value, headers, timestamp_ms, size, now, deadline))
+        return receipt
+
+    def remove(self, records: Sequence[ParkedRecord], target: Resolvable) -> None:
+        """Take records out, and point their receipts at `target`."""
+        for record in records:
+            record.point_at(target)
+        self.records = [record for record in self.records if record.receipt.batch is self]
+
     def metadata(self, index: int) -> NoReturn:
+        """Never called, because a parking lot is never done; AssertionError if it is, which is a bug of the client."""
         raise AssertionError("a parked record has no metadata")
 
     def wake(self) -> None:
+        """Call the waiters, because receipts have got another target."""
         waiters, self.waiters = self.waiters, []
         for wake in waiters:
             wake()
@@ -59,4 +90,5 @@ class Failure:
         self.waiters: list[Callable[[], None]] = []
 
     def metadata(self, index: int) -> RecordMetadata:
+        """Always raises: a copy of the record's error, so that each await has a traceback of its own."""
         raise copy_of(self.error)

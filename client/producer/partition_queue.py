@@ -39,6 +39,7 @@ from enum import Enum
 from strandline.client.errors import DeliveryFailed
 from strandline.client.producer.batch import Batch, BatchState
 from strandline.protocol.errors import ERRORS, ErrorCode
+from strandline.protocol.records.compression import Compression
 
 IN_FLIGHT_MAX = 5
 SEQUENCE_MASK = 0x7FFFFFFF
@@ -63,6 +64,8 @@ _IN_FLIGHT = BatchState.IN_FLIGHT
 
 
 class QueueState(Enum):
+    """Whether new batches of the partition are sent (SENDING), or earlier ones must be settled first."""
+
     SENDING = "sending"
     RECOVERING = "recovering"
     """An attempt failed: nothing is sent until no response is expected (rule 2)."""
@@ -74,7 +77,10 @@ _SENDING = QueueState.SENDING
 
 
 class PartitionQueue:
+    """The batches of one partition that are not settled, and the producer identity under which they are sent."""
+
     __slots__ = (
+        "_compression",
         "failed",
         "first_batch_acknowledged",
         "idempotent",
@@ -95,7 +101,14 @@ class PartitionQueue:
     )
 
     def __init__(
-        self, topic: str, partition: int, *, idempotent: bool, named: bool = False, in_flight_max: int = IN_FLIGHT_MAX
+        self,
+        topic: str,
+        partition: int,
+        *,
+        idempotent: bool,
+        named: bool = False,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        compression: Compression | None = None,
     ) -> None:
         self.topic = topic
         self.topic_id = b""
@@ -105,6 +118,7 @@ class PartitionQueue:
         self.named = named
         self.failed: DeliveryFailed | None = None
         """Why a named producer cannot write a row to this partition until `resume`."""
+        self._compression = compression
         self.in_flight_max = min(in_flight_max, IN_FLIGHT_MAX)
         self.open: Batch | None = None
         """The batch that takes records: the last in order, never sent before."""
@@ -125,13 +139,13 @@ class PartitionQueue:
 
     @property
     def idle(self) -> bool:
-        """Whether it has no batch that is not settled."""
+        """Whether the queue has no batch that is open, ready or in flight: every batch has been acknowledged or has failed."""
         return self.open is None and not self.ready and not self.in_flight
 
     @property
     def needs_producer_id(self) -> bool:
-        """Whether it has no producer id, or has used up the epochs of its id. Not while a response is expected: that batch may
-        be appended under the old id."""
+        """Whether the queue has no producer id, or has used up the epochs of its id. Not while a response is expected: that batch
+        may be appended under the old id."""
         is_used_up = self.state is QueueState.RENUMBERING and self.producer_epoch >= PRODUCER_EPOCH_MAX
         if not self.idempotent or (self.producer_id >= 0 and not is_used_up):
             return False
@@ -160,7 +174,15 @@ class PartitionQueue:
             self.topic_id = topic_id
             self.first_batch_acknowledged = not self.idempotent or self.named
 
+    def fail_until_resumed(self, error: DeliveryFailed) -> None:
+        """Send nothing until `resume`: a row of this named producer was not delivered, so no later row may be written."""
+        self.failed = error
+
     # -- sending ------------------------------------------------------------------------------------------------------
+
+    def begin(self, batch: Batch) -> None:
+        """Let this new batch take records. Only while no batch does."""
+        self.open = batch
 
     def close_open(self) -> Batch | None:
         """Accept no more records in the open batch: it is ready to be sent. Returns it."""
@@ -173,7 +195,7 @@ class PartitionQueue:
         """Return the next batch to send to this broker, marked as in flight, or None if nothing may be sent now.
 
         `partial`: the open batch may be sent as it is."""
-        if now < self.retry_at or (self.state is not _SENDING and not self._recovered()):
+        if now < self.retry_at or (self.state is not _SENDING and not self.maybe_recover()):
             return None
         in_flight_max = self.in_flight_max if self.first_batch_acknowledged else 1
         end = self.in_flight[0].index_in_epoch + in_flight_max if self.in_flight else self.next_index + 1
@@ -214,11 +236,10 @@ class PartitionQueue:
 
     def _number(self, batch: Batch) -> None:
         sequence = self.next_sequence if self.idempotent else -1
-        batch.encode(self.producer_id, self.producer_epoch, sequence)
+        batch.encode(self.producer_id, self.producer_epoch, sequence, self.next_index, self._compression)
         if self.idempotent:
             following = sequence + batch.count
             self.next_sequence = following if self.named else following & SEQUENCE_MASK
-        batch.index_in_epoch = self.next_index
         self.next_index += 1
         self.in_flight.append(batch)
 
@@ -238,15 +259,17 @@ class PartitionQueue:
         """Whether, after one batch was taken, another one may be sent."""
         return bool(self.ready) or self.open is not None or len(self.in_flight) > 1
 
-    def _recovered(self) -> bool:
+    def maybe_recover(self) -> bool:
+        """Send again after a failure, as soon as no batch in flight expects a response. False if one still does."""
         if self._expects_responses():
             return False
         if self.state is QueueState.RENUMBERING:
-            self._bump_epoch()
+            self.bump_epoch()
         self.state = _SENDING
         return True
 
-    def _bump_epoch(self) -> None:
+    def bump_epoch(self) -> None:
+        """Begin a new producer epoch for this partition, and number the batches in flight again."""
         self.producer_epoch += 1
         self._number_again()
 
@@ -255,8 +278,7 @@ class PartitionQueue:
             self.state = QueueState.RECOVERING
         sequence = 0
         for index, batch in enumerate(self.in_flight):
-            batch.restamp(self.producer_id, self.producer_epoch, sequence)
-            batch.index_in_epoch = index
+            batch.restamp(self.producer_id, self.producer_epoch, sequence, index)
             sequence = (sequence + batch.count) & SEQUENCE_MASK
         self.next_sequence = sequence
         self.next_index = len(self.in_flight)
@@ -300,10 +322,8 @@ class PartitionQueue:
         halves = batch.split()
         position = self.in_flight.index(batch)
         self.in_flight[position : position + 1] = halves
-        halves[0].index_in_epoch = batch.index_in_epoch
         for behind in self.in_flight[position + 2 :]:
-            behind.index_in_epoch += 1
-        halves[1].index_in_epoch = batch.index_in_epoch + 1
+            behind.move_back()
         self.next_index += 1
         self._recover()
         return halves

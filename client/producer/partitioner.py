@@ -42,6 +42,7 @@ def positive_hash(key: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
+    """The partition of a key, as Kafka's Java client chooses it."""
     return positive_hash(key) % partition_count
 
 

@@ -116,7 +116,8 @@ class Producer:
 
     async def start(self) -> None:
         """Find the cluster; NoBrokersAvailable if no bootstrap server answers within `connect_timeout_ms`. A named producer takes
-        its name within `max_block_ms` (RequestTimeout); ProducerFenced if the name has a higher work epoch."""
+        its name within `max_block_ms` (RequestTimeout); ProducerFenced if the name has a higher work epoch. UsageError if the
+        producer was started before."""
         if self._cluster is not None or self._stopped:
             raise UsageError("a producer is started once")
         self._started_in_handler = sys.exception() is not None
@@ -260,12 +261,15 @@ class Producer:
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
     ) -> Receipt:
-        """As `send_nowait`, but it waits for the topic's metadata and for room in the buffer, each at most `max_block_ms`;
-        UnknownTopic, NoBrokersAvailable or BufferFull after that.
+        """Hand over one record, and wait for the topic's metadata and for room in the buffer if need be, each at most
+        `max_block_ms`. The arguments are those of `send_nowait`.
 
-        `await producer.send(...)` returns the receipt of a record that is handed over, but not acknowledged yet: `await` the
-        receipt, or `flush`. The call lets the event loop run each time a few batches are full. Records are appended in the order
-        in which their calls began, whatever each call waits for."""
+        It returns the receipt of a record that is handed over, but not acknowledged yet: `await` the receipt, or `flush`.
+        UnknownTopic, NoBrokersAvailable or RequestTimeout without metadata; BufferFull without room; RecordTooLarge; UsageError
+        for a value of the wrong type.
+
+        The call lets the event loop run each time a few batches are full. Records are appended in the order in which their calls
+        began, whatever each call waits for."""
         if get_ident() != self._checked_thread:
             self._enter()
         batch = self._bare_open.get(topic)
@@ -307,8 +311,9 @@ class Producer:
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """`send`, and wait until the record is acknowledged. DeliveryTimeout if it is not acknowledged within
-        `delivery_timeout_ms`; DeliveryFailed if it was rejected. One record at a time is slow: `send` many, then `flush`."""
+        """Hand over one record, wait until it is acknowledged, and return where it is. DeliveryTimeout if it is not acknowledged
+        within `delivery_timeout_ms`; DeliveryFailed if it was rejected; the errors of `send`. One record at a time is slow:
+        `send` many, then `flush`."""
         return await (await self.send(topic, value, key, partition, headers, timestamp_ms))
 
     def send_many(self, topic: str, values: Sequence[Any], *, key: Any = None, partition: int | None = None) -> Receipts:
@@ -344,13 +349,15 @@ class Producer:
     ) -> Receipts:
         """Hand over many records by column: `values`, and as many `keys` and `headers` or none. They go to one partition, or to
         those that their keys choose; then the receipts are ordered by partition. It waits for metadata and for room as `send`
-        does, with the same errors, and costs about half as much as that many calls of `send`."""
+        does, with the same errors, and costs about half as much as that many calls of `send`. UsageError if the columns have
+        different lengths."""
         self._running()
         columns = Columns(
             serialized("value", values, self._value_serializer),
             None if keys is None else serialized("key", keys, self._key_serializer),
             None if headers is None else list(map(checked_headers, headers)),
         )
+        columns.check_lengths()
         receipts = Receipts()
         deadline = self._deadline()
         try:
@@ -467,7 +474,7 @@ class Producer:
             try:
                 receipt.result()
             except DeliveryTimeout:
-                raise self._cluster.no_answer(self.options.max_block_ms) from None
+                raise self._cluster.metadata.no_answer(self.options.max_block_ms) from None
 
     async def _wait_for_room(self, deadline: float) -> None:
         """Wait until some batch is done. BufferFull at the deadline."""
@@ -576,10 +583,11 @@ class Producer:
         await flush(self._running(), self.options.delivery_timeout_ms if timeout_ms is None else timeout_ms)
 
     async def partitions_for(self, topic: str) -> list[int]:
-        """The numbers of the topic's partitions. It waits at most `max_block_ms` for metadata; UnknownTopic."""
+        """The numbers of the topic's partitions, sorted. It waits for metadata; RequestTimeout after `max_block_ms`, UnknownTopic
+        if the cluster has no such topic."""
         accumulator = self._running()
         assert self._cluster is not None
-        info = await self._cluster.topic(topic, self.options.max_block_ms)
+        info = await self._cluster.metadata.topic(topic, self.options.max_block_ms)
         accumulator.update_topic(topic, max(info.partitions) + 1, info.available)
         return sorted(info.partitions)
 
@@ -590,10 +598,10 @@ class Producer:
             return {"state": "stopped" if self._stopped else "not started"}
         self._home.check()
         waits_ms = self._accumulator.oldest_age_s(asyncio.get_running_loop().time()) * 1000
-        error = self._cluster.last_error or self._sender.identity.last_error
+        error = self._cluster.metadata.last_error or self._sender.identity.last_error
         return {
             "state": "degraded" if error is not None or waits_ms > self.options.linger_ms + 5000 else "ok",
-            "brokers_connected": self._cluster.brokers_connected,
+            "brokers_connected": self._cluster.connections.brokers_connected,
             "oldest_record_ms": waits_ms,
             "last_error": str(error) if error is not None else self._sender.failures.last_error,
         }
@@ -608,5 +616,5 @@ class Producer:
             "buffered_bytes": self._accumulator.buffered_bytes,
             "incomplete_batches": len(self._accumulator.incomplete),
             "calls_waiting": len(self._call_order),
-            "metadata_refreshes": self._cluster.refreshes,
+            "metadata_refreshes": self._cluster.metadata.refreshes,
         }

@@ -42,8 +42,9 @@ class ProducerQuestions:
         """Only leaders may answer that reject all earlier epochs of the named producer; -1: all leaders."""
 
     async def describe(self, tps: Sequence[TopicPartition], producer_ids: list[int] | None, deadline: float) -> Answers:
-        """By partition, what its leader knows of these producers, or of all (None). RequestTimeout, with the last error, at the
-        deadline (on the loop's clock); UnknownTopic."""
+        """Ask the leader of each partition for its state of the producers with these ids (None: of all producers). Leaders that
+        do not answer are asked again; RequestTimeout, with the last error, at the deadline (on the loop's clock). UnknownTopic if
+        a topic or partition does not exist."""
         loop = asyncio.get_running_loop()
         started, attempts, found = loop.time(), 0, Answers()
         await self._check_known(tps, deadline)
@@ -67,7 +68,7 @@ class ProducerQuestions:
 
     async def _check_known(self, tps: Sequence[TopicPartition], deadline: float) -> None:
         for name in dict.fromkeys(tp.topic for tp in tps):
-            topic = await self._cluster.topic(name, self._left_ms(deadline))
+            topic = await self._cluster.metadata.topic(name, self._left_ms(deadline))
             for tp in tps:
                 if tp.topic == name and tp.partition not in topic.partitions:
                     text = f"the topic has {len(topic.partitions)} partitions"
@@ -75,7 +76,7 @@ class ProducerQuestions:
 
     async def _refresh(self, deadline: float) -> None:
         try:
-            await self._cluster.refresh(self._left_ms(deadline))
+            await self._cluster.metadata.refresh(self._left_ms(deadline))
         except StrandlineError:
             pass  # The next round reports it.
 
@@ -103,7 +104,7 @@ class ProducerQuestions:
         timeout_ms: float,
     ) -> dict[TopicPartition, DescribeProducersPartitionResponse]:
         request = DescribeProducersRequest([DescribeProducersPartition(*key) for key in asked], producer_ids, self._oldest_epoch)
-        response = await self._cluster.request(leader_id, DESCRIBE_PRODUCERS, request, timeout_ms)
+        response = await self._cluster.connections.request(leader_id, DESCRIBE_PRODUCERS, request, timeout_ms)
         assert isinstance(response, DescribeProducersResponse)
         answers = {(answer.topic_id, answer.partition): answer for answer in response.partitions}
         return {tp: answers[key] for key, tp in asked.items() if key in answers}

@@ -31,6 +31,8 @@ def serialized(what: str, column: Sequence[Any], serializer: Serializer | None) 
 
 
 def checked_headers(headers: Headers | None) -> Headers | None:
+    """Headers as a list of (name, value) pairs; None if there are none. UsageError if they are no such pairs, if a name is no str
+    or cannot be encoded in UTF-8, and if a value is neither bytes nor None."""
     if not headers:
         return None
     try:

@@ -6,6 +6,8 @@ import asyncio
 
 
 class RoomWaiters:
+    """The calls that wait for room, in the order in which they came."""
+
     def __init__(self) -> None:
         self._waiters: dict[asyncio.Future[None], None] = {}
 
@@ -29,5 +31,6 @@ class RoomWaiters:
                 return
 
     def wake_all(self) -> None:
+        """Wake every call that waits."""
         while self._waiters:
             self.wake_next()

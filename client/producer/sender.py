@@ -20,13 +20,15 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from strandline.client.cluster.cluster import MISSING_TOPIC_GRACE_MS, STALL_S, Cluster
+from strandline.client.cluster.cluster import STALL_S, Cluster
+from strandline.client.cluster.metadata_updater import MISSING_TOPIC_GRACE_MS
 from strandline.client.errors import DeliveryFailed, DeliveryTimeout, UnknownTopic, describe
 from strandline.client.producer.batch import Batch, BatchState
 from strandline.client.producer.broker_queue import BrokerQueue
 from strandline.client.producer.failures import DeliveryFailures
 from strandline.client.producer.identity import ProducerIdentity
 from strandline.client.producer.partition_queue import PartitionQueue, QueueState
+from strandline.client.producer.record_errors import InvalidRecords
 from strandline.client.producer.room import RoomWaiters
 from strandline.client.producer.undelivered import Undelivered
 from strandline.protocol.apis import PRODUCE
@@ -50,6 +52,8 @@ Attempt = tuple[PartitionQueue, Batch, int, bytes]
 
 
 class Sender:
+    """Sends the accumulator's batches to the leaders of their partitions, until each is acknowledged or has failed."""
+
     def __init__(self, options: ProducerOptions, accumulator: Accumulator, cluster: Cluster) -> None:
         self._options = options
         self._accumulator = accumulator
@@ -78,7 +82,7 @@ class Sender:
         self.room = RoomWaiters()
         self.failures = DeliveryFailures(options, accumulator, cluster, self.room)
         self.identity = ProducerIdentity(cluster, options, self._restart_stalled, self.failures.reject_all)
-        cluster.listeners.append(self._on_cluster)
+        cluster.listeners.add(self._on_cluster)
 
     # -- scheduling ---------------------------------------------------------------------------------------------------
 
@@ -93,8 +97,8 @@ class Sender:
 
     def on_parked(self, topic: str) -> None:
         """A record of a topic whose metadata is not known waits."""
-        if self._cluster.want_topics([topic]) or self._cluster.cache.topics.get(topic) is None:
-            self._cluster.request_refresh()
+        if self._cluster.metadata.want_topics([topic]) or self._cluster.cache.topics.get(topic) is None:
+            self._cluster.metadata.request_refresh()
         if self._sweep_timer is None:
             self._sweep_timer = self._loop.call_later(self._sweep_s, self._sweep)
 
@@ -151,14 +155,14 @@ class Sender:
     def _stall(self, queue: PartitionQueue) -> None:
         if queue.has_unsent():
             self._stalled[queue] = None
-            self._cluster.request_refresh()
+            self._cluster.metadata.request_refresh()
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def _drain_broker(self, broker: BrokerQueue, now: float) -> None:
         if not broker.waiting:
             return
-        connection = self._cluster.connection(broker.broker_id)
+        connection = self._cluster.connections.to(broker.broker_id)
         if connection is None:
             self._cluster.refresh_if_unreachable(broker.broker_id)
             self._stalled.update(broker.waiting)
@@ -302,7 +306,7 @@ class Sender:
         leader = answer.current_leader
         if not self._cluster.cache.update_leader(queue.topic, queue.partition, leader.leader_id, leader.leader_epoch):
             self._forget_leader(batch, to_code(code))
-        self._on_failed(queue, batch, number, to_code(code), answer.error_message)
+        self._on_failed(queue, batch, number, to_code(code), answer.error_message, InvalidRecords.of(answer))
 
     def _forget_leader(self, batch: Batch, code: ErrorCode) -> None:
         if ERRORS[code].refresh_metadata and batch.last_broker_id is not None:
@@ -315,7 +319,15 @@ class Sender:
         self._accumulator.release(batch)
         self.room.wake_next()
 
-    def _on_failed(self, queue: PartitionQueue, batch: Batch, number: int, code: ErrorCode, message: str | None) -> None:
+    def _on_failed(
+        self,
+        queue: PartitionQueue,
+        batch: Batch,
+        number: int,
+        code: ErrorCode,
+        message: str | None,
+        invalid: InvalidRecords | None = None,
+    ) -> None:
         """One attempt failed. The failure of an abandoned attempt is ignored."""
         if not batch.expects(number):
             return
@@ -327,11 +339,11 @@ class Sender:
         soon = ERRORS[code].refresh_metadata
         retry_at = now if soon else now + self._options.retry_backoff_ms / 1000
         if not queue.on_failed(batch, code, retry_at):
-            self.failures.fail_rejected(queue, batch, code, message, now)
+            self.failures.fail_rejected(queue, batch, code, message, now, invalid)
             return
         self._counters["retries"] += 1
         if soon:
-            self._cluster.request_refresh()
+            self._cluster.metadata.request_refresh()
         if queue.state is QueueState.RENUMBERING:
             logger.warning("producer.epoch_bumped", topic=queue.topic, partition=queue.partition, error=code.name)
 
@@ -406,7 +418,8 @@ class Sender:
         if batch.last_code is not None:
             return f"last error: {describe(batch.last_code)}"
         leader_id = self._cluster.cache.leader(batch.topic, batch.partition)
-        for error in (self._cluster.last_error_of(leader_id), self._cluster.last_error, self.identity.last_error):
+        cluster = self._cluster
+        for error in (cluster.connections.last_error_of(leader_id), cluster.metadata.last_error, self.identity.last_error):
             if error is not None:
                 return str(error)
         return "the partition has no leader" if leader_id < 0 else f"broker {leader_id} has not answered"
@@ -419,13 +432,13 @@ class Sender:
             oldest = lot.records[0].since
             waited_ms = (now - oldest) * 1000
             if waited_ms < after_ms:
-                self._cluster.request_refresh()
+                self._cluster.metadata.request_refresh()
                 continue
             error: StrandlineError
             if missing:
-                error = self._cluster.unknown_topic(name, waited_ms)
+                error = self._cluster.cache.unknown_topic(name, waited_ms)
             else:
-                error = DeliveryTimeout(f"no metadata: {self._cluster.last_error}", topic=name, elapsed_ms=waited_ms)
+                error = DeliveryTimeout(f"no metadata: {self._cluster.metadata.last_error}", topic=name, elapsed_ms=waited_ms)
             self.failures.fail_parked(name, error, max(now - after_ms / 1000, oldest))
 
     def _sweep_missing(self, now: float) -> None:
@@ -448,10 +461,10 @@ class Sender:
         return self.failures.stop(self._why_undelivered)
 
     async def close(self) -> None:
+        """Cancel all timers, and ignore later responses. The caller has failed the waiting records (`stop`)."""
         self._closed = True
         for timer in (self._linger_timer, self._sweep_timer, *(broker.gather_timer for broker in self._brokers.values())):
             if timer is not None:
                 timer.cancel()
-        if self._on_cluster in self._cluster.listeners:
-            self._cluster.listeners.remove(self._on_cluster)
+        self._cluster.listeners.remove(self._on_cluster)
         await self.identity.close()

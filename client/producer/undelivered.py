@@ -10,6 +10,8 @@ PARTITIONS_LISTED = 5
 
 
 class Undelivered:
+    """Counts undelivered records by partition. `str` of it is a sentence about them."""
+
     def __init__(self) -> None:
         self.by_partition: dict[str, int] = {}
         """Number of records by partition; by topic while the topic's metadata is not known."""
@@ -17,11 +19,13 @@ class Undelivered:
         """Why the oldest of them was not delivered."""
 
     def add(self, partition: str, records: int, reason: str) -> None:
+        """Count records of a partition. Only the first reason is kept."""
         self.by_partition[partition] = self.by_partition.get(partition, 0) + records
         self.reason = self.reason or reason
 
     @property
     def records(self) -> int:
+        """The number of undelivered records."""
         return sum(self.by_partition.values())
 
     def __str__(self) -> str:
@@ -33,6 +37,7 @@ class Undelivered:
 
 
 def partition_of(batch: Batch) -> str:
+    """The batch's partition as TOPIC-NUMBER."""
     return f"{batch.topic}-{batch.partition}"
 
 
@@ -42,5 +47,6 @@ def stopped_before(batch: Batch) -> ClientClosed:
 
 
 def stopped(partition: str, *, may_be_written: bool) -> ClientClosed:
+    """The error of a record whose producer stopped before it was acknowledged."""
     fate = "it may be in the log" if may_be_written else "it was never sent, or every attempt was rejected"
     return ClientClosed(f"{partition}: the producer stopped before the record was acknowledged; {fate}")

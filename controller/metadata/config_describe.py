@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from strandline.controller.metadata.config_keys import DYNAMIC_BROKER_CONFIGS, TOPIC_CONFIGS, ConfigKey
+from strandline.controller.metadata.config_keys import DYNAMIC_BROKER_CONFIGS, TOPIC_CONFIGS, ConfigKey, as_topic_values
 from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
@@ -27,7 +27,7 @@ from strandline.protocol.messages.admin import (
 )
 
 _Layers = list[tuple[int, Mapping[str, Any]]]
-"""(source, values), the strongest first. The values are by the broker's name of a key; a topic's own values are in no layer."""
+"""(source, values by the name of the key), the strongest first. A topic's own values are in no layer."""
 Describe = Callable[[int, str, bool], list[DescribedConfig]]
 """Describes a resource by its type and name, with documentation or without; raises BrokerError if it cannot."""
 
@@ -61,13 +61,14 @@ def describe_topic(
     if image.topic(name) is None:
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
     own = image.config(RESOURCE_TOPIC, name)
-    below = _broker_layers(image, None if broker_id is None else str(broker_id), static)
+    broker = None if broker_id is None else str(broker_id)
+    below: _Layers = [(source, as_topic_values(values)) for source, values in _broker_layers(image, broker, static)]
     described = []
     for key in TOPIC_CONFIGS.values():
         if key.name in own:
             value, source = own[key.name], CONFIG_SOURCE_DYNAMIC_TOPIC
         else:
-            value, source = _find(key.synonym or key.name, below, key)
+            value, source = _find(key.name, below, key)
         described.append(_describe(key, value, source, read_only=False, documentation=documentation))
     return described
 

@@ -4,16 +4,19 @@ Values are text (in files, the environment, ConfigRecords) or plain Python value
 raises UsageError with one sentence, which names the nearest known key for an unknown one. Names, types, defaults and units are
 Kafka's.
 
-A topic key has two names: `segment.bytes` on a topic is `log.segment.bytes` on a broker, as the default of all its topics.
+A topic key has two names: `segment.bytes` on a topic is `log.segment.bytes` on a broker, as the default of all its topics. Some
+times have coarser names on a broker too: `log.retention.hours` counts if neither `log.retention.minutes` nor `log.retention.ms`
+is set. Only a broker's file may have these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from strandline.protocol.errors import UsageError
+from strandline.protocol.records.compression import LEVELS, Codec
 
 Value = int | float | bool | str | list[str] | None
 LONG_MAX = 2**63 - 1
@@ -23,8 +26,18 @@ REQUIRED: Final[Any] = type("Required", (), {"__repr__": lambda self: "(required
 """The default of a key that must be given."""
 
 
+class CoarseKey(NamedTuple):
+    """A broker key that holds a topic's default in a coarser unit than milliseconds. It counts if no finer one is set."""
+
+    name: str
+    unit_ms: int
+    default: int | None
+
+
 @dataclass(frozen=True)
 class ConfigKey:
+    """One configuration key: its type, default and meaning, and which values it accepts."""
+
     name: str
     type: str
     """"int", "long", "double", "boolean", "string" or "list" (text: separated by commas)."""
@@ -40,6 +53,8 @@ class ConfigKey:
     """Returns what is wrong with a parsed value, or None."""
     synonym: str | None = None
     """For a topic key, the broker key that holds its default."""
+    coarser: tuple[CoarseKey, ...] = ()
+    """For a topic key, the broker keys that hold its default in coarser units, the finest first."""
 
     @property
     def is_required(self) -> bool:
@@ -146,10 +161,12 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def without_blanks(value: str) -> str | None:
+    """A `check`: what is wrong with a text that has blanks, or None."""
     return "must not contain blanks" if value and value.split() != [value] else None
 
 
 def unknown_key(name: str, names: Iterable[str], what: str = "config key") -> UsageError:
+    """The error for a name that is no key. It suggests the most similar one."""
     guess = nearest(name, names)
     return UsageError(f"unknown {what} {name!r}" + (f"; did you mean {guess!r}?" if guess else ""))
 
@@ -175,9 +192,23 @@ def _no_unclean_election(value: bool) -> str | None:
     return "unclean leader election may lose acknowledged records and is not supported yet" if value else None
 
 
-def _delete_only(value: list[str]) -> str | None:
-    return None if value == ["delete"] else "only 'delete' is supported yet"
+def _without_repetition(value: list[str]) -> str | None:
+    return "has an item twice" if len(set(value)) < len(value) else None
 
+
+_GZIP, _LZ4, _ZSTD = LEVELS[Codec.GZIP], LEVELS[Codec.LZ4], LEVELS[Codec.ZSTD]
+"""The lowest, the highest and the default level of each codec."""
+
+
+def _gzip_level(value: int) -> str | None:
+    return None if value == -1 or _GZIP[0] <= value <= _GZIP[1] else f"must be -1 or from {_GZIP[0]} to {_GZIP[1]}"
+
+
+def _no_limit_or_positive(value: int) -> str | None:
+    return "must be -1 (no limit) or at least 1" if value == 0 else None
+
+
+_MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
 
 _TOPIC_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey(
@@ -185,18 +216,57 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
         "list",
         ["delete"],
         "",
-        "how old segments are removed; only 'delete' is supported yet",
-        check=_delete_only,
+        "delete: remove old segments; compact: keep the newest record of each key; both; or empty: keep everything",
+        choices=("delete", "compact"),
+        check=_without_repetition,
         synonym="log.cleanup.policy",
+    ),
+    ConfigKey(
+        "compression.gzip.level",
+        "int",
+        -1,
+        "",
+        "how hard a leader compresses with gzip, from 1 (fast) to 9 (small); -1: gzip's default, 6",
+        check=_gzip_level,
+        synonym="compression.gzip.level",
+    ),
+    ConfigKey(
+        "compression.lz4.level",
+        "int",
+        _LZ4[2],
+        "",
+        "how hard a leader compresses with lz4, from 1 to 17; 9 is the fast compressor, all others the slow one",
+        min=_LZ4[0],
+        max=_LZ4[1],
+        synonym="compression.lz4.level",
     ),
     ConfigKey(
         "compression.type",
         "string",
         "producer",
         "",
-        "'producer': the broker stores batches as the producer compressed them",
-        choices=("producer",),
+        "the codec that a leader stores batches with; 'producer': as the producer compressed them",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         synonym="compression.type",
+    ),
+    ConfigKey(
+        "compression.zstd.level",
+        "int",
+        _ZSTD[2],
+        "",
+        "how hard a leader compresses with zstd, from -131072 (fast) to 22 (small)",
+        min=_ZSTD[0],
+        max=_ZSTD[1],
+        synonym="compression.zstd.level",
+    ),
+    ConfigKey(
+        "delete.retention.ms",
+        "long",
+        86_400_000,
+        "ms",
+        "how long a compacted topic keeps tombstones: a consumer that needs longer from the start to the end may miss one",
+        min=0,
+        synonym="log.cleaner.delete.retention.ms",
     ),
     ConfigKey(
         "file.delete.delay.ms",
@@ -235,6 +305,15 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
         synonym="log.index.interval.bytes",
     ),
     ConfigKey(
+        "max.compaction.lag.ms",
+        "long",
+        LONG_MAX,
+        "ms",
+        "a record is compacted at the latest after about this time, if it is in a closed segment",
+        min=1,
+        synonym="log.cleaner.max.compaction.lag.ms",
+    ),
+    ConfigKey(
         "max.message.bytes",
         "int",
         1_048_588,
@@ -244,6 +323,24 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
         synonym="message.max.bytes",
     ),
     ConfigKey(
+        "message.timestamp.after.max.ms",
+        "long",
+        _HOUR_MS,
+        "ms",
+        "how far a producer's timestamp may lie ahead of the broker's clock; only for CreateTime",
+        min=0,
+        synonym="log.message.timestamp.after.max.ms",
+    ),
+    ConfigKey(
+        "message.timestamp.before.max.ms",
+        "long",
+        LONG_MAX,
+        "ms",
+        "how far a producer's timestamp may lie behind the broker's clock; only for CreateTime",
+        min=0,
+        synonym="log.message.timestamp.before.max.ms",
+    ),
+    ConfigKey(
         "message.timestamp.type",
         "string",
         "CreateTime",
@@ -251,6 +348,25 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
         "the time in a record's timestamp: when the producer created it, or when the leader appended it",
         choices=("CreateTime", "LogAppendTime"),
         synonym="log.message.timestamp.type",
+    ),
+    ConfigKey(
+        "min.cleanable.dirty.ratio",
+        "double",
+        0.5,
+        "",
+        "a log is compacted when more than this part of its bytes is dirty: not compacted yet",
+        min=0,
+        max=1,
+        synonym="log.cleaner.min.cleanable.ratio",
+    ),
+    ConfigKey(
+        "min.compaction.lag.ms",
+        "long",
+        0,
+        "ms",
+        "a record is not compacted before it is this old",
+        min=0,
+        synonym="log.cleaner.min.compaction.lag.ms",
     ),
     ConfigKey(
         "min.insync.replicas",
@@ -278,6 +394,7 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
         "segments older than this are deleted; -1: no limit",
         min=-1,
         synonym="log.retention.ms",
+        coarser=(CoarseKey("log.retention.minutes", _MINUTE_MS, None), CoarseKey("log.retention.hours", _HOUR_MS, 168)),
     ),
     ConfigKey(
         "segment.bytes", "int", 1_073_741_824, "bytes", "the largest size of a segment file", min=14, synonym="log.segment.bytes"
@@ -292,6 +409,16 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
         synonym="log.index.size.max.bytes",
     ),
     ConfigKey(
+        "segment.jitter.ms",
+        "long",
+        0,
+        "ms",
+        "up to this much of segment.ms is left out, at random, so that segments of many partitions do not end together",
+        min=0,
+        synonym="log.roll.jitter.ms",
+        coarser=(CoarseKey("log.roll.jitter.hours", _HOUR_MS, 0),),
+    ),
+    ConfigKey(
         "segment.ms",
         "long",
         604_800_000,
@@ -299,6 +426,7 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
         "a new segment is started after this time at the latest",
         min=1,
         synonym="log.roll.ms",
+        coarser=(CoarseKey("log.roll.hours", _HOUR_MS, 168),),
     ),
     ConfigKey(
         "unclean.leader.election.enable",
@@ -313,19 +441,33 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
 
 TOPIC_CONFIGS: dict[str, ConfigKey] = by_name(_TOPIC_KEYS)
 
+
+def _broker_check(topic: ConfigKey) -> Callable[[Any], str | None] | None:
+    """The check of the broker's default of a topic key. A topic may keep its records for 0 ms; as in Kafka, a broker's default of
+    0, in any unit, is refused."""
+    return _no_limit_or_positive if topic.coarser and topic.min == -1 else topic.check
+
+
+def check_topic_values(values: Mapping[str, Any]) -> None:
+    """Refuse values of topic keys that contradict each other. UsageError."""
+    least, most = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
+    if least > most:
+        raise UsageError(f"config min.compaction.lag.ms ({least}) must not be larger than max.compaction.lag.ms ({most})")
+
+
 _TOPIC_KEY_OF_BROKER_KEY: dict[str, str] = {key.synonym: key.name for key in _TOPIC_KEYS if key.synonym}
 
 DYNAMIC_BROKER_CONFIGS: dict[str, ConfigKey] = {
     synonym: ConfigKey(
         synonym,
         topic.type,
-        topic.default,
+        None if topic.coarser else topic.default,
         topic.unit,
-        f"default of {name}: {topic.meaning}",
+        f"default of {name}: {topic.meaning}" + (f"; default: {topic.coarser[0].name}" if topic.coarser else ""),
         topic.min,
         topic.max,
         topic.choices,
-        topic.check,
+        _broker_check(topic),
     )
     for synonym, name in _TOPIC_KEY_OF_BROKER_KEY.items()
     for topic in (TOPIC_CONFIGS[name],)
@@ -333,7 +475,26 @@ DYNAMIC_BROKER_CONFIGS: dict[str, ConfigKey] = {
 """Keys of a broker resource that can be changed while it runs: the defaults of its topics."""
 
 
+def _coarse_configs(topic: ConfigKey) -> Iterator[ConfigKey]:
+    finer = [topic.synonym, *(coarse.name for coarse in topic.coarser)]
+    for coarse, other in zip(topic.coarser, finer, strict=False):
+        unit = coarse.name.rpartition(".")[2]
+        meaning = f"default of {topic.name}, in {unit}; counts if {other} is not set"
+        yield ConfigKey(coarse.name, "int", coarse.default, unit, meaning, topic.min, check=_broker_check(topic))
+
+
+COARSE_BROKER_CONFIGS: dict[str, ConfigKey] = by_name(key for topic in _TOPIC_KEYS for key in _coarse_configs(topic))
+"""Keys of a broker's file that hold a topic's default in minutes or hours. As in Kafka, they cannot be changed while it runs."""
+_TOPIC_KEY_OF_COARSE_KEY = {coarse.name: key for key in _TOPIC_KEYS for coarse in key.coarser}
+
+
 def as_topic_values(broker_values: Mapping[str, Any]) -> dict[str, Any]:
-    """The broker's defaults of topics, by topic key; other keys are left out."""
+    """The broker's defaults of topics, by topic key; other keys are left out. Of several names of one key, the finest counts."""
     known = _TOPIC_KEY_OF_BROKER_KEY
-    return {known[name]: value for name, value in broker_values.items() if name in known}
+    found = {known[name]: value for name, value in broker_values.items() if name in known and value is not None}
+    for name in broker_values:
+        topic = _TOPIC_KEY_OF_COARSE_KEY.get(name)
+        if topic is not None and topic.name not in found:
+            coarse = next(one for one in topic.coarser if broker_values.get(one.name) is not None)
+            found[topic.name] = max(-1, int(broker_values[coarse.name]) * coarse.unit_ms)
+    return found

@@ -31,6 +31,7 @@ from strandline.controller.metadata.records import (
     BrokerIds,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
+    FeatureLevelRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -44,8 +45,9 @@ from strandline.controller.metadata.records import (
     UnregisterBrokerRecord,
 )
 from strandline.protocol.errors import InternalError
+from strandline.protocol.feature_names import METADATA_VERSION
 from strandline.protocol.messages.admin import RESOURCE_BROKER, RESOURCE_TOPIC
-from strandline.protocol.messages.common import Listener
+from strandline.protocol.messages.common import Listener, SupportedFeature
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.producer_names import named_producer_id, number_of
 
@@ -59,7 +61,8 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
     replicas: BrokerIds
     """At least one, each broker once. `replicas[0]` is the preferred leader."""
     isr: BrokerIds
-    """A subset of `replicas`, never empty. A fenced broker is in it only if it was the last member; then there is no leader."""
+    """A subset of `replicas`. A fenced broker is in it only if it was the last member; then there is no leader. It may be empty
+    from level 1 of the metadata on (KIP-966); then there is no leader either."""
     leader: int
     """A member of `isr`, or NO_LEADER."""
     leader_epoch: int = 0
@@ -67,6 +70,7 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
     """>= `leader_epoch`. An AlterPartition request must name it."""
     leader_recovery_state: int = RECOVERED
     elr: BrokerIds = ()
+    """Eligible leader replicas (KIP-966): a subset of `replicas`, from level 1 of the metadata on."""
     last_known_elr: BrokerIds = ()
     adding_replicas: BrokerIds = ()
     removing_replicas: BrokerIds = ()
@@ -82,7 +86,7 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
             self.leader_epoch + 1 if new_leader else self.leader_epoch,
             self.partition_epoch + 1,
             self.leader_recovery_state if recovery == NO_RECOVERY_CHANGE else recovery,
-            self.elr if change.elr is None else change.elr,
+            self.elr if change.eligible_leader_replicas is None else change.eligible_leader_replicas,
             self.last_known_elr if change.last_known_elr is None else change.last_known_elr,
             self.adding_replicas if change.adding_replicas is None else change.adding_replicas,
             self.removing_replicas if change.removing_replicas is None else change.removing_replicas,
@@ -94,8 +98,8 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
         replicas, isr = set(self.replicas), set(self.isr)
         if not replicas or len(replicas) != len(self.replicas) or min(replicas) < 0:
             return f"its replicas are {list(self.replicas)}: there must be at least one, and each broker only once"
-        if not isr or len(isr) != len(self.isr) or not isr <= replicas:
-            return f"its ISR is {list(self.isr)}: it must be a part of the replicas {list(self.replicas)}, and not empty"
+        if len(isr) != len(self.isr) or not isr <= replicas:
+            return f"its ISR is {list(self.isr)}: it must be a part of the replicas {list(self.replicas)}"
         if self.leader != NO_LEADER and self.leader not in isr:
             return f"its leader is broker {self.leader}, which is not in the ISR {list(self.isr)}"
         if not set(self.elr) <= replicas:
@@ -104,8 +108,18 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
             return f"its leader epoch is {self.leader_epoch}, which must not exceed its partition epoch {self.partition_epoch}"
         return None
 
+    def beyond_level_0(self) -> str | None:
+        """A sentence that names a field of this registration that records of level 0 cannot hold; None if there is none."""
+        if not self.isr:
+            return "its ISR is empty, which needs level 1 of the metadata"
+        if self.elr or self.last_known_elr:
+            return "it has eligible leader replicas, which need level 1 of the metadata"
+        return None
+
 
 class TopicImage(msgspec.Struct, frozen=True):
+    """One topic with its partitions."""
+
     name: str
     topic_id: bytes
     partitions: PersistentMap[int, PartitionRegistration]
@@ -113,6 +127,8 @@ class TopicImage(msgspec.Struct, frozen=True):
 
 
 class BrokerRegistration(msgspec.Struct, frozen=True):
+    """The registration of a broker's latest process."""
+
     broker_id: int
     broker_epoch: int
     """The offset of its registration record, which is higher for every new process of this broker."""
@@ -122,6 +138,8 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
     fenced: bool
     in_controlled_shutdown: bool
     log_dirs: tuple[bytes, ...] = ()
+    features: tuple[SupportedFeature, ...] = ()
+    """The levels that the broker supports (`features.levels_of`); empty while the metadata has level 0."""
 
     @property
     def is_active(self) -> bool:
@@ -152,6 +170,7 @@ class ProducerName(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def producer_id(self) -> int:
+        """The id under which the work epoch writes: it follows from the name's number and the work epoch."""
         return named_producer_id(self.number, self.work_epoch)
 
 
@@ -176,6 +195,8 @@ class MetadataImage(msgspec.Struct, frozen=True):
     producer_numbers: PersistentMap[int, str] = PersistentMap()
     """Number -> name."""
     next_producer_number: int = 0
+    feature_level: int = 0
+    """The level of the metadata records (`features.py`)."""
 
     def oldest_of(self, producer_id: int) -> tuple[int, int]:
         """The oldest work epoch of this id's name that may still write, and its oldest producer epoch; (0, 0) if the name is
@@ -192,6 +213,12 @@ class MetadataImage(msgspec.Struct, frozen=True):
     def from_records(records: Iterable[AnyRecord], offset: int, epoch: int) -> MetadataImage:
         """The image of a snapshot that replaces all records up to and including `offset`."""
         return MetadataImage.empty().apply(records, offset, epoch).image
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether no record of the controllers has been applied: the log is empty, or holds only records of the quorum."""
+        counted = self.next_producer_id or self.next_producer_number or self.feature_level
+        return not (counted or self.brokers or self.topics_by_id or self.configs)
 
     def topic(self, name: str) -> TopicImage | None:
         topic_id = self.topics_by_name.get(name)
@@ -237,6 +264,8 @@ class MetadataImage(msgspec.Struct, frozen=True):
 
     def to_records(self) -> Iterator[AnyRecord]:
         """The shortest list of records, in a fixed order, that give this image when they are applied to the empty one."""
+        if self.feature_level:
+            yield FeatureLevelRecord(METADATA_VERSION, self.feature_level)
         for broker_id in sorted(self.brokers):
             yield RegisterBrokerRecord(**msgspec.structs.asdict(self.brokers[broker_id]))
         for name in sorted(self.topics_by_name):
@@ -244,7 +273,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
             yield TopicRecord(name, topic.topic_id)
             for index in sorted(topic.partitions):
                 partition = topic.partitions[index]
-                yield PartitionRecord(topic.topic_id, index, **msgspec.structs.asdict(partition))
+                yield PartitionRecord(topic.topic_id, index, *msgspec.structs.astuple(partition))
         for resource in sorted(self.configs):
             for key, value in sorted(self.configs[resource].items()):
                 yield ConfigRecord(*resource, key, value)
@@ -276,7 +305,7 @@ class MetadataDelta(msgspec.Struct):
     @property
     def is_empty(self) -> bool:
         lists = (self.changed_partitions, self.removed_topics, self.created_topics, self.changed_brokers, self.changed_configs)
-        return not any(lists)
+        return not any(lists) and self.before.feature_level == self.image.feature_level
 
 
 class _Builder:
@@ -295,6 +324,7 @@ class _Builder:
         self.producer_names: dict[str, ProducerName | None] = {}
         """The names that changed; None for a removed one."""
         self.next_producer_number = before.next_producer_number
+        self.feature_level = before.feature_level
 
     def replay(self, record: AnyRecord) -> None:
         _REPLAY[type(record)](self, record)
@@ -348,7 +378,7 @@ class _Builder:
             record.leader_epoch,
             record.partition_epoch,
             record.leader_recovery_state,
-            record.elr,
+            record.eligible_leader_replicas,
             record.last_known_elr,
             record.adding_replicas,
             record.removing_replicas,
@@ -370,7 +400,7 @@ class _Builder:
 
     def _check(self, topic_id: bytes, index: int, partition: PartitionRegistration) -> None:
         """Checked after each record, so that the result does not depend on how many records are applied at once."""
-        contradiction = partition.contradiction()
+        contradiction = partition.contradiction() or (None if self.feature_level else partition.beyond_level_0())
         if contradiction is not None:
             topic = self.before.topics_by_id.get(topic_id)
             name = self.created.get(topic_id) or (topic.name if topic is not None else topic_id.hex())
@@ -430,6 +460,15 @@ class _Builder:
     def on_producer_numbers(self, record: ProducerNumbersRecord) -> None:
         self.next_producer_number = record.next_producer_number
 
+    def on_feature_level(self, record: FeatureLevelRecord) -> None:
+        if record.name != METADATA_VERSION:
+            raise InternalError(f"a metadata record names the feature {record.name!r}, which this version does not know")
+        if record.feature_level < self.feature_level:
+            raise InternalError(
+                f"a metadata record lowers {METADATA_VERSION} from {self.feature_level} to {record.feature_level}"
+            )
+        self.feature_level = record.feature_level
+
     def on_no_op(self, record: NoOpRecord) -> None:
         pass
 
@@ -462,6 +501,7 @@ class _Builder:
             before.partition_count + added - gone,
             *self._producers(),
             self.next_producer_number,
+            self.feature_level,
         )
         return MetadataDelta(
             before,
@@ -502,6 +542,7 @@ _REPLAY: dict[type, Callable[[_Builder, Any], None]] = {
     PartitionRecord: _Builder.on_partition,
     PartitionChangeRecord: _Builder.on_partition_change,
     RemoveTopicRecord: _Builder.on_remove_topic,
+    FeatureLevelRecord: _Builder.on_feature_level,
     ConfigRecord: _Builder.on_config,
     ProducerIdsRecord: _Builder.on_producer_ids,
     NoOpRecord: _Builder.on_no_op,

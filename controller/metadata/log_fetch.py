@@ -1,16 +1,51 @@
-"""Fetching the metadata log, as voters and brokers both do it: the request, the shape of its answer, and where to truncate.
+"""Fetching the metadata log, as voters and brokers both do it: the requests, what an answer says, and where to truncate.
 
 A voter appends what it fetches to its own log (`controller/raft/follower_handler.py`). A broker keeps it until it is committed,
-and then applies it to its image (`broker/process/metadata_loader.py`). Both follow KIP-595: a fetch names the end of the
+and then applies it to its image (`broker/process/quorum_observer.py`). Both follow KIP-595: a fetch names the end of the
 replica's log and the epoch of its last record, and the leader answers with records, a diverging epoch or a snapshot's id.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple, Protocol
+
 from strandline.controller.metadata.records import METADATA_TOPIC_ID
-from strandline.protocol.messages.cluster import FetchSnapshotResponse
-from strandline.protocol.messages.common import EpochEndOffset, SnapshotId
-from strandline.protocol.messages.data import FetchPartition, FetchPartitionResponse, FetchRequest, FetchResponse
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.messages.cluster import FetchSnapshotRequest, FetchSnapshotResponse
+from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset, SnapshotId
+from strandline.protocol.messages.data import FetchPartition, FetchRequest, FetchResponse
+
+SNAPSHOT_GONE = frozenset({ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE})
+"""The voter leads, but no longer has this snapshot: the replica fetches the log again, and is offered another snapshot."""
+
+
+class Records(NamedTuple):
+    """The batches after the end of the replica's log, and the leader's high watermark."""
+
+    data: memoryview
+    high_watermark: int
+
+
+class MetadataAnswer(NamedTuple):
+    """The answer of a voter to a fetch of the metadata log, decoded."""
+
+    error: int
+    leader: CurrentLeader
+    """The leader as the answering voter knows it."""
+    content: Records | EpochEndOffset | SnapshotId
+    """Of an answer without an error: the next records; or where the leader's log parts from the replica's; or the snapshot to
+    fetch first, because the leader's log no longer reaches back that far."""
+
+
+_NO_RECORDS = Records(memoryview(b""), -1)
+
+
+class EpochHistory(Protocol):
+    """The epochs of a replica's log, which `truncation_offset` needs."""
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch <= `epoch` of the replica's log, and its exclusive end."""
+        ...
 
 
 def metadata_fetch_request(
@@ -40,20 +75,33 @@ def metadata_fetch_request(
     )
 
 
-def metadata_answer(response: FetchResponse) -> FetchPartitionResponse | None:
-    """The answer for the metadata partition; None if the response is not for exactly one partition. Its records are
-    `response.records[0]`."""
-    return response.partitions[0] if len(response.partitions) == len(response.records) == 1 else None
+def metadata_answer(response: FetchResponse) -> MetadataAnswer | None:
+    """What the response says of the metadata partition; None if it has no error and is not for exactly one partition."""
+    if not len(response.partitions) == len(response.records) == 1:
+        return MetadataAnswer(response.error_code, CurrentLeader(), _NO_RECORDS) if response.error_code else None
+    part = response.partitions[0]
+    content: Records | EpochEndOffset | SnapshotId = Records(response.records[0], part.high_watermark)
+    if part.diverging_epoch.end_offset >= 0:
+        content = part.diverging_epoch
+    elif part.snapshot_id.end_offset >= 0:
+        content = part.snapshot_id
+    return MetadataAnswer(response.error_code or part.error_code, part.current_leader, content)
 
 
-def truncation_offset(own_epoch: int, own_end_offset: int, diverging: EpochEndOffset) -> int:
-    """Where a log must be cut whose history differs from the leader's.
+def truncation_offset(log: EpochHistory, diverging: EpochEndOffset) -> int:
+    """Where to cut a log whose history differs from the leader's.
 
-    `diverging` is the largest epoch of the leader's log up to the epoch that was fetched with, and its end there. `own_epoch` is
-    the largest epoch of the replica's log up to that one, and `own_end_offset` its end in it. If the two epochs differ, the
-    next fetch may find that more has to be cut.
-    """
+    `diverging` is the largest epoch of the leader's log up to the epoch that was fetched with, and its end there. If the largest
+    epoch of the replica's own log up to that one is another one, the next fetch may find that more has to be cut."""
+    own_epoch, own_end_offset = log.end_offset_for_epoch(diverging.epoch)
     return min(own_end_offset, diverging.end_offset) if own_epoch == diverging.epoch else own_end_offset
+
+
+def snapshot_fetch_request(
+    *, replica_id: int, cluster_id: str, leader_epoch: int, snapshot_id: SnapshotId, position: int, bytes_max: int
+) -> FetchSnapshotRequest:
+    """A fetch of the bytes of a snapshot from `position` on."""
+    return FetchSnapshotRequest(replica_id, cluster_id, bytes_max, leader_epoch, snapshot_id, position)
 
 
 def is_next_chunk(response: FetchSnapshotResponse, snapshot_id: SnapshotId, position: int) -> bool:

@@ -31,6 +31,7 @@ def _check_http_listener(value: str) -> str | None:
 
 
 def only_directory(directories: list[str]) -> str:
+    """The one directory of `log.dirs`. Raises UsageError if there is none, or more than one."""
     if len(directories) != 1:
         raise UsageError(f"config log.dirs must name one directory, not {len(directories)}: several are not supported yet")
     return directories[0]

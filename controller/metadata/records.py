@@ -5,9 +5,11 @@ The active controller decides by writing records. Standby controllers and broker
 
     record := msgpack array [type, field, field, ...]
 
-`type` is Kafka's number of the record type; types that Kafka does not have start at 200. New fields are appended with defaults. A
-reader ignores fields that a newer writer appended, and rejects a type that it does not know: if it skipped the record, its
-metadata would differ from that of all other nodes.
+`type` is Kafka's number of the record type; types that Kafka does not have start at 200. A reader rejects a type that it does not
+know: if it skipped the record, its metadata would differ from that of all other nodes.
+
+A new type, a new field, or a new value of an old field belongs to a level (`features.py`), and `encode_record` refuses it at the
+levels below. New fields are appended with defaults, and `encode_record` leaves them out below their level.
 """
 
 from __future__ import annotations
@@ -17,13 +19,17 @@ from typing import Annotated, Union
 import msgspec
 from msgspec import Meta
 
-from strandline.protocol.errors import PeerError
-from strandline.protocol.messages.common import Listener, ProducerName, ProducerNote
+from strandline.protocol.errors import InternalError, PeerError
+from strandline.protocol.feature_names import METADATA_VERSION
+from strandline.protocol.messages.common import Listener, ProducerName, ProducerNote, SupportedFeature
 
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_TOPIC_ID = bytes(15) + b"\x01"
 METADATA_PARTITION = (METADATA_TOPIC_ID, 0)
 """The key of the metadata log's only partition."""
+
+LEVEL_MIN, LEVEL_MAX = 0, 1
+"""The levels that this version can read and write."""
 
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2
@@ -53,14 +59,20 @@ class RegisterBrokerRecord(MetadataRecord, tag=0, frozen=True):
     fenced: bool = True
     in_controlled_shutdown: bool = False
     log_dirs: tuple[_Uuid, ...] = ()
+    features: tuple[SupportedFeature, ...] = ()
+    """From level 1 on."""
 
 
 class UnregisterBrokerRecord(MetadataRecord, tag=1, frozen=True):
+    """Removes the broker's registration."""
+
     broker_id: int
     broker_epoch: int
 
 
 class TopicRecord(MetadataRecord, tag=2, frozen=True):
+    """A topic is created, at first without partitions; each has a `PartitionRecord` after it."""
+
     name: str
     topic_id: _Uuid
 
@@ -76,7 +88,9 @@ class PartitionRecord(MetadataRecord, tag=3, frozen=True):
     leader_epoch: int = 0
     partition_epoch: int = 0
     leader_recovery_state: int = RECOVERED
-    elr: BrokerIds = ()
+    eligible_leader_replicas: BrokerIds = ()
+    """Replicas outside the ISR that have every committed record (KIP-966); from level 1 on, like `last_known_elr` and an empty
+    `isr`."""
     last_known_elr: BrokerIds = ()
     adding_replicas: BrokerIds = ()
     removing_replicas: BrokerIds = ()
@@ -105,7 +119,8 @@ class PartitionChangeRecord(MetadataRecord, tag=5, frozen=True):
     adding_replicas: BrokerIds | None = None
     removing_replicas: BrokerIds | None = None
     leader_recovery_state: int = NO_RECOVERY_CHANGE
-    elr: BrokerIds | None = None
+    eligible_leader_replicas: BrokerIds | None = None
+    """From level 1 on, like `last_known_elr` and an empty `isr`."""
     last_known_elr: BrokerIds | None = None
 
 
@@ -113,6 +128,13 @@ class RemoveTopicRecord(MetadataRecord, tag=9, frozen=True):
     """Removes the topic, its partitions and its configs."""
 
     topic_id: _Uuid
+
+
+class FeatureLevelRecord(MetadataRecord, tag=12, frozen=True):
+    """The level of a feature from this record on. It belongs to level 1: a log of level 0 has none."""
+
+    name: str
+    feature_level: int
 
 
 class ProducerIdsRecord(MetadataRecord, tag=15, frozen=True):
@@ -172,6 +194,7 @@ AnyRecord = Union[  # noqa: UP007 - msgspec reads the union at run time
     ConfigRecord,
     PartitionChangeRecord,
     RemoveTopicRecord,
+    FeatureLevelRecord,
     ProducerIdsRecord,
     BrokerRegistrationChangeRecord,
     NoOpRecord,
@@ -185,8 +208,40 @@ _decoder: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord
 _type_only = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
-def encode_record(record: MetadataRecord) -> bytes:
+def encode_record(record: MetadataRecord, level: int = LEVEL_MAX) -> bytes:
+    """Encode one record in the format of this level. Raises InternalError if the level cannot express it."""
+    return _encoder.encode(record) if level else _encode_at_level_0(record)
+
+
+_REGISTER_BROKER_FIELDS_AT_LEVEL_0 = 8
+
+
+def _encode_at_level_0(record: MetadataRecord) -> bytes:
+    beyond = _beyond_level_0(record)
+    if beyond is not None:
+        raise InternalError(
+            f"a {type(record).__name__} with {beyond} needs level 1 of {METADATA_VERSION}, and the cluster has level 0"
+        )
+    if isinstance(record, RegisterBrokerRecord):
+        fields = msgspec.structs.astuple(record)[:_REGISTER_BROKER_FIELDS_AT_LEVEL_0]
+        return _encoder.encode([record.__struct_config__.tag, *fields])
     return _encoder.encode(record)
+
+
+def _beyond_level_0(record: MetadataRecord) -> str | None:
+    """The content of the record that level 0 cannot express; None if there is none."""
+    match record:
+        case FeatureLevelRecord():
+            return "a level"
+        case RegisterBrokerRecord() if record.features:
+            return "a range of levels"
+        case PartitionRecord() if record.eligible_leader_replicas or record.last_known_elr:
+            return "eligible leader replicas"
+        case PartitionChangeRecord() if record.eligible_leader_replicas is not None or record.last_known_elr is not None:
+            return "eligible leader replicas"
+        case PartitionRecord() | PartitionChangeRecord() if record.isr == ():
+            return "an empty ISR"
+    return None
 
 
 def decode_record(data: bytes | memoryview) -> AnyRecord:
@@ -217,6 +272,7 @@ RECORD_TYPES: dict[object, str] = {
         ConfigRecord,
         PartitionChangeRecord,
         RemoveTopicRecord,
+        FeatureLevelRecord,
         ProducerIdsRecord,
         BrokerRegistrationChangeRecord,
         NoOpRecord,

@@ -44,6 +44,8 @@ class VoterChannel:
         self._notice_at = 0.0
 
     def send(self, api_key: int, body: Message, on_done: OnDone) -> None:
+        """Send a request, after connecting if need be. `on_done` gets the response, or BrokerError NETWORK_EXCEPTION if the voter
+        cannot be reached or QUEUE_MAX requests wait already."""
         connection = self._connection
         if connection is not None and not connection.closed:
             connection.send(api_key, body, on_response=on_done, timeout_ms=self._config.request_timeout_ms)
@@ -62,6 +64,7 @@ class VoterChannel:
         self._wake.set()
 
     async def close(self) -> None:
+        """Close the connection. Requests that wait get their error."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()

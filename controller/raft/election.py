@@ -55,11 +55,14 @@ class ElectionState(NamedTuple):
 
 
 class QuorumFile(NamedTuple):
+    """The content of `quorum-state`."""
+
     election: ElectionState
     applied_offset: int
 
 
 def encode_quorum_state(cluster_id: str, voter_ids: Sequence[int], election: ElectionState, applied_offset: int) -> bytes:
+    """The content of `quorum-state` as JSON in Kafka's form (KIP-595), with a checksum."""
     state: dict[str, Any] = {
         "clusterId": cluster_id,
         "leaderId": election.leader_id,

@@ -26,6 +26,8 @@ logger = get_logger(__name__)
 
 
 class ElectionHandler:
+    """Asks for votes and grants them."""
+
     def __init__(
         self, state: RaftState, transitions: RoleTransitions, leader: LeaderHandler, voter_recovery: VoterRecovery
     ) -> None:
@@ -45,12 +47,14 @@ class ElectionHandler:
             self.tick_prospective(now)
 
     def tick_unattached(self, now: float) -> None:
+        """Look for a leader when the deadline of Unattached or Voted has passed."""
         role = self.state.role
         assert isinstance(role, (Unattached, Voted))
         if now >= role.deadline:
             self.look_for_leader(now)
 
     def tick_prospective(self, now: float) -> None:
+        """Become a candidate with a majority of pre-votes; give up without one; otherwise ask the voters whose turn it is."""
         role = self.state.role
         assert isinstance(role, Prospective)
         if role.poll.won:
@@ -70,6 +74,8 @@ class ElectionHandler:
             self._transitions.become_follower(state.epoch, leader_id, now, now + state.election_timeout())
 
     def tick_candidate(self, now: float) -> None:
+        """Ask the voters whose turn it is for their votes. If no majority is possible any more, wait for a random backoff, then
+        begin with a new pre-vote."""
         role = self.state.role
         assert isinstance(role, Candidate)
         if now >= role.deadline:
@@ -98,6 +104,10 @@ class ElectionHandler:
     # -- the vote of this node -----------------------------------------------------------------------------------------
 
     def on_vote_request(self, request: VoteRequest, ticket: object, now: float) -> None:
+        """Answer a request for a vote or a pre-vote (KIP-595, KIP-996), after the vote is on the disk. A higher epoch in the
+        request makes this node Unattached in that epoch.
+
+        Errors: INCONSISTENT_CLUSTER_ID, INCONSISTENT_VOTER_SET, INVALID_REQUEST, FENCED_LEADER_EPOCH for an older epoch."""
         state = self.state
         error = self._vote_request_error(request)
         if error in (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH):
@@ -107,7 +117,7 @@ class ElectionHandler:
             return
         if request.replica_epoch > state.epoch:
             self._transitions.become_unattached(request.replica_epoch, now + state.election_backoff())
-        granted = self._would_vote(request) if request.pre_vote else self._may_vote(request)
+        granted = self.would_vote(request) if request.pre_vote else self.may_vote(request)
         if granted and not request.pre_vote and state.election.voted_id == NO_NODE:
             self._transitions.become_voted(request.replica_id, now)
         state.reply_after_sync(ticket, VoteResponse(ErrorCode.NONE, state.leader_id, state.epoch, granted))
@@ -122,30 +132,35 @@ class ElectionHandler:
             return ErrorCode.INVALID_REQUEST
         return ErrorCode.FENCED_LEADER_EPOCH if request.replica_epoch < state.epoch else ErrorCode.NONE
 
-    def _is_up_to_date(self, request: VoteRequest) -> bool:
+    def is_up_to_date(self, request: VoteRequest) -> bool:
         """Whether the candidate's log is at least as complete as this node's, and so has every committed record of it."""
         log = self.state.log
         return (request.last_offset_epoch, request.last_offset) >= (log.last_epoch, log.end_offset)
 
-    def _would_vote(self, request: VoteRequest) -> bool:
+    def would_vote(self, request: VoteRequest) -> bool:
+        """Whether this voter grants a pre-vote: it hears no leader, and the candidate's log is complete enough."""
         role = self.state.role
         if self.state.recovery is not None:
             return False
         if isinstance(role, Leader) or (isinstance(role, Follower) and role.leader_is_alive):
             return False
-        return self._is_up_to_date(request)
+        return self.is_up_to_date(request)
 
-    def _may_vote(self, request: VoteRequest) -> bool:
+    def may_vote(self, request: VoteRequest) -> bool:
+        """Whether this voter grants its vote of the epoch: it has not given it to another candidate, and knows no leader of the
+        epoch, and the candidate's log is complete enough."""
         election = self.state.election
         if self.state.recovery is not None:
             return False
         if election.voted_id != NO_NODE:
             return election.voted_id == request.replica_id
-        return election.leader_id == NO_NODE and self._is_up_to_date(request)
+        return election.leader_id == NO_NODE and self.is_up_to_date(request)
 
     # -- the votes of the others ---------------------------------------------------------------------------------------
 
     def on_vote_response(self, from_id: int, response: VoteResponse, role: object, now: float) -> None:
+        """Count another voter's answer; the last vote of a majority makes this node candidate or leader. A higher epoch or a
+        known leader in the answer ends the round. An answer to an earlier role is not counted."""
         state, error, epoch = self.state, response.error_code, response.leader_epoch
         # A voter that grants its vote may still name the leader that both have lost: that is no reason to follow it again.
         granted = response.vote_granted and error == ErrorCode.NONE and epoch == state.epoch
@@ -171,7 +186,7 @@ class ElectionHandler:
                 name = ErrorCode(error).name
                 logger.error("quorum.vote_refused", node_id=state.node_id, voter_id=voter_id, error=name, **suppressed.fields)
         if state.recovery is not None:
-            self._voter_recovery.on_vote_failed(voter_id, now)
+            self._voter_recovery.on_vote_failed(state.recovery, voter_id, now)
         elif role is state.role and isinstance(role, (Prospective, Candidate)):
             role.poll.retry_at[voter_id] = now + state.retry_backoff()
             role.poll.unreachable.add(voter_id)

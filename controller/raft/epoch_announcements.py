@@ -18,6 +18,8 @@ from strandline.protocol.messages.cluster import (
 
 
 class EpochAnnouncements:
+    """Answers the leader's announcements that its epoch begins or ends."""
+
     def __init__(
         self, state: RaftState, transitions: RoleTransitions, elections: ElectionHandler, follower: FollowerHandler
     ) -> None:
@@ -27,6 +29,10 @@ class EpochAnnouncements:
         self._follower = follower
 
     def on_begin_epoch_request(self, request: BeginQuorumEpochRequest, ticket: object, now: float) -> None:
+        """Follow the leader that announces its epoch (BeginQuorumEpoch, KIP-595), and answer when the epoch is on the disk.
+
+        Errors: INCONSISTENT_CLUSTER_ID, INCONSISTENT_VOTER_SET, FENCED_LEADER_EPOCH for an older epoch, INVALID_REQUEST for a
+        second leader of this epoch."""
         state = self.state
         error = self._request_error(request.cluster_id, request.leader_id, request.leader_epoch)
         if error == ErrorCode.NONE and request.voter_id != state.node_id:
@@ -36,12 +42,14 @@ class EpochAnnouncements:
         state.reply_after_sync(ticket, BeginQuorumEpochResponse(error, state.leader_id, state.epoch))
 
     def on_end_epoch_request(self, request: EndQuorumEpochRequest, ticket: object, now: float) -> None:
+        """The leader has resigned (EndQuorumEpoch, KIP-595): no longer follow it in this epoch, and ask for votes in the order
+        that it proposes. The errors are those of `on_begin_epoch_request`."""
         state = self.state
         error = self._request_error(request.cluster_id, request.leader_id, request.leader_epoch)
         if error == ErrorCode.NONE:
             if request.leader_epoch > state.epoch:
                 self._transitions.become_unattached(request.leader_epoch, now + state.election_backoff())
-            self._on_leader_resigned(request.preferred_candidates, now)
+            self.on_leader_resigned(request.preferred_candidates, now)
         state.reply_after_sync(ticket, EndQuorumEpochResponse(error, state.leader_id, state.epoch))
 
     def _request_error(self, cluster_id: str | None, leader_id: int, leader_epoch: int) -> ErrorCode:
@@ -56,8 +64,8 @@ class EpochAnnouncements:
             return ErrorCode.INVALID_REQUEST
         return ErrorCode.NONE
 
-    def _on_leader_resigned(self, successors: list[int], now: float) -> None:
-        """The first successor asks for votes at once; each voter after it gives those before it a head start."""
+    def on_leader_resigned(self, successors: list[int], now: float) -> None:
+        """The first of `successors` asks for votes at once; each voter after it gives those before it a head start."""
         state = self.state
         state.leader_has_resigned = True
         role = state.role

@@ -20,6 +20,7 @@ _NO_SNAPSHOT = SnapshotId()
 def reply_fetch(
     state: RaftState, ticket: object, part: FetchPartitionResponse, error: int = 0, records: Sequence[Buffer] = ()
 ) -> None:
+    """Reply at once to a fetch of the metadata partition."""
     state.outbox.at_once.append(Reply(ticket, FetchResponse(0, error, 0, [part], []), [records]))
 
 

@@ -21,6 +21,8 @@ _KEY = (METADATA_TOPIC, 0)
 
 
 class FlushedPoint:
+    """The file with the offset, and the offset that it holds."""
+
     def __init__(self, files: Files, directory: str) -> None:
         path = join(directory, RECOVERY_POINTS)
         data = read_if_present(files, path)
@@ -32,6 +34,7 @@ class FlushedPoint:
         """Every record below was flushed; 0 if the file is missing or damaged."""
 
     def note(self, offset: int) -> None:
+        """Every record below `offset` is flushed. The file is written without an fsync."""
         if offset != self.offset:
             self.offset = offset
             self._file.pwrite(f"0\n1\n{METADATA_TOPIC} 0 {offset:019d}\n".encode(), 0)
@@ -43,6 +46,7 @@ class FlushedPoint:
             self._file.fsync()
 
     def sync(self) -> None:
+        """Flush the file: before a clean stop."""
         self._file.fsync()
 
     def close(self) -> None:

@@ -7,7 +7,15 @@ longer reaches back that far. A fetch is sent only after the log is flushed, bec
 
 from __future__ import annotations
 
-from strandline.controller.metadata.log_fetch import is_next_chunk, metadata_answer, metadata_fetch_request, truncation_offset
+from strandline.controller.metadata.log_fetch import (
+    SNAPSHOT_GONE,
+    Records,
+    is_next_chunk,
+    metadata_answer,
+    metadata_fetch_request,
+    snapshot_fetch_request,
+    truncation_offset,
+)
 from strandline.controller.raft.election_handler import ElectionHandler
 from strandline.controller.raft.raft_state import CommittedTruncation, RaftState
 from strandline.controller.raft.roles import NO_DEADLINE, Download, Follower
@@ -15,20 +23,23 @@ from strandline.controller.raft.transitions import RoleTransitions
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode, to_code
 from strandline.protocol.loggers import get_logger
-from strandline.protocol.messages.cluster import FetchSnapshotRequest, FetchSnapshotResponse
+from strandline.protocol.messages.cluster import FetchSnapshotResponse
 from strandline.protocol.messages.common import EpochEndOffset, SnapshotId
-from strandline.protocol.messages.data import FetchPartitionResponse, FetchResponse
+from strandline.protocol.messages.data import FetchResponse
 
 logger = get_logger(__name__)
 
 
 class FollowerHandler:
+    """Fetches from the leader, and applies its answers to the log."""
+
     def __init__(self, state: RaftState, transitions: RoleTransitions, elections: ElectionHandler) -> None:
         self.state = state
         self._transitions = transitions
         self._elections = elections
 
     def tick(self, now: float) -> None:
+        """Send the next fetch when it is due; look for another leader when the fetch deadline has passed."""
         role = self.state.role
         assert isinstance(role, Follower)
         if now >= role.fetch_deadline:
@@ -98,11 +109,15 @@ class FollowerHandler:
     # -- Fetch ---------------------------------------------------------------------------------------------------------
 
     def on_fetch_response(self, response: FetchResponse, role: object, now: float) -> None:
-        part = metadata_answer(response)
-        if part is None:
-            self.on_fetch_failed(role, response.error_code or ErrorCode.INVALID_REQUEST, now)
+        """Append the leader's records, truncate where the logs diverge, or begin to fetch a snapshot (KIP-595, KIP-630). A newer
+        leader in the response is followed instead. A response to a fetch of an earlier role is dropped.
+
+        Raises CommittedTruncation if the truncation would remove committed records."""
+        answer = metadata_answer(response)
+        if answer is None:
+            self.on_fetch_failed(role, ErrorCode.INVALID_REQUEST, now)
             return
-        error, leader = response.error_code or part.error_code, part.current_leader
+        error, leader = answer.error, answer.leader
         followed = self._transitions.maybe_follow_response(error, leader.leader_id, leader.leader_epoch, now)
         if followed or role is not self.state.role:
             return
@@ -111,34 +126,34 @@ class FollowerHandler:
             self.on_fetch_failed(role, error, now)
             return
         self._on_leader_answered(role, now)
-        if part.diverging_epoch.end_offset >= 0:
-            self._truncate(part.diverging_epoch)
-        elif part.snapshot_id.end_offset >= 0:
-            self._start_download(role, part.snapshot_id, now)
-        else:
-            self._append(role, part, response.records[0], now)
-            role.leader_high_watermark = part.high_watermark
+        match answer.content:
+            case EpochEndOffset() as diverging:
+                self._truncate(diverging)
+            case SnapshotId() as snapshot_id:
+                self._start_download(role, snapshot_id, now)
+            case Records() as records:
+                self._append(role, records, now)
+                role.leader_high_watermark = records.high_watermark
         self.tick(now)
 
-    def _append(self, role: Follower, part: FetchPartitionResponse, records: memoryview, now: float) -> None:
+    def _append(self, role: Follower, records: Records, now: float) -> None:
         state = self.state
-        if len(records):
+        if len(records.data):
             before = state.log.end_offset
             try:
-                after = state.log.append_as_follower(records, state.epoch)
+                after = state.log.append_as_follower(records.data, state.epoch)
             except BrokerError as e:
                 self._retry_later(role, "the log rejected the leader's records", now, str(e))
                 return
             if after == before:
                 self._retry_later(role, "the leader sent records of a newer epoch than its own", now)
                 return
-        state.advance_high_watermark(min(part.high_watermark, state.log.end_offset))
+        state.advance_high_watermark(min(records.high_watermark, state.log.end_offset))
 
     def _truncate(self, diverging: EpochEndOffset) -> None:
         """Cut the log where it diverges from the leader's (KIP-595); the next fetch may cut further back."""
         state = self.state
-        own = state.log.end_offset_for_epoch(diverging.epoch)
-        offset = truncation_offset(own.epoch, own.end_offset, diverging)
+        offset = truncation_offset(state.log, diverging)
         if offset < state.high_watermark:
             raise CommittedTruncation(
                 f"node {state.node_id} was asked to truncate the metadata log to {offset} (epoch {diverging.epoch} ends at "
@@ -178,29 +193,32 @@ class FollowerHandler:
 
     def _send_fetch_snapshot(self, role: Follower, download: Download) -> None:
         state = self.state
-        body = FetchSnapshotRequest(
-            state.node_id,
-            state.cluster_id,
-            state.config.snapshot_chunk_bytes_max,
-            state.epoch,
-            download.snapshot_id,
-            download.sink.size,
+        body = snapshot_fetch_request(
+            replica_id=state.node_id,
+            cluster_id=state.cluster_id,
+            leader_epoch=state.epoch,
+            snapshot_id=download.snapshot_id,
+            position=download.sink.size,
+            bytes_max=state.config.snapshot_chunk_bytes_max,
         )
         state.send(role.leader_id, apis.FETCH_SNAPSHOT, body, after_sync=False)
 
     def on_fetch_snapshot_response(self, response: FetchSnapshotResponse, role: object, now: float) -> None:
+        """Append a chunk of the snapshot (FetchSnapshot, KIP-630). After the last one the snapshot is checked, and the log
+        restarts at its end. A damaged snapshot, or one that the leader no longer has, is dropped, and the follower fetches
+        again."""
         error, epoch = response.error_code, response.leader_epoch
         followed = self._transitions.maybe_follow_response(error, response.leader_id, epoch, now)
         if followed or role is not self.state.role:
             return
         assert isinstance(role, Follower)
         download = role.download
-        if download is None or error not in (ErrorCode.NONE, ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE):
+        if download is None or (error != ErrorCode.NONE and error not in SNAPSHOT_GONE):
             self.on_fetch_failed(role, error, now)
             return
         self._on_leader_answered(role, now)
         if error != ErrorCode.NONE or not is_next_chunk(response, download.snapshot_id, download.sink.size):
-            self._drop_download(role, "the snapshot can no longer be fetched", now, to_code(error).name)
+            self._drop_download(role, download, "the snapshot can no longer be fetched", now, to_code(error).name)
         else:
             self._append_chunk(role, download, response, now)
         self.tick(now)
@@ -221,8 +239,7 @@ class FollowerHandler:
         state.advance_high_watermark(end)
         logger.info("quorum.snapshot_installed", node_id=state.node_id, controller_epoch=epoch, metadata_offset=end)
 
-    def _drop_download(self, role: Follower, reason: str, now: float, detail: str) -> None:
-        assert role.download is not None
-        role.download.sink.discard()
+    def _drop_download(self, role: Follower, download: Download, reason: str, now: float, detail: str) -> None:
+        download.sink.discard()
         role.download = None
         self._retry_later(role, reason, now, detail)

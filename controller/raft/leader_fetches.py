@@ -30,6 +30,8 @@ FETCH_WAIT_MS_MAX = 30_000
 
 
 class LeaderFetches:
+    """Answers the requests of voters and observers that only the leader may answer: Fetch, FetchSnapshot, DescribeQuorum."""
+
     def __init__(self, state: RaftState, leader: LeaderHandler) -> None:
         self.state = state
         self._leader = leader
@@ -100,12 +102,11 @@ class LeaderFetches:
         log = state.log
         if offset == 0 and log.start_offset == 0:
             return False
-        first, latest = log.first_snapshot_id, log.latest_snapshot_id
+        first = log.first_snapshot_id
         if first is not None and (
             offset < first.end_offset or epoch < first.epoch or (offset == first.end_offset and epoch != first.epoch)
         ):
-            assert latest is not None
-            reply_fetch(state, fetch.ticket, fetch_part(state, snapshot_id=latest))
+            reply_fetch(state, fetch.ticket, fetch_part(state, snapshot_id=log.latest_snapshot_id or first))
             return True
         end = log.end_offset_for_epoch(epoch)
         if end.epoch != epoch or end.end_offset < offset:
@@ -163,6 +164,9 @@ class LeaderFetches:
     # -- FetchSnapshot, DescribeQuorum ---------------------------------------------------------------------------------
 
     def on_fetch_snapshot_request(self, request: FetchSnapshotRequest, ticket: object, now: float) -> None:
+        """Answer with a chunk of a snapshot (FetchSnapshot, KIP-630). A voter that fetches one counts as alive.
+
+        Errors: SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE, and those of `RaftState.leader_request_error`."""
         state = self.state
         error = state.leader_request_error(request.cluster_id, request.current_leader_epoch)
         size, data = 0, b""
@@ -186,7 +190,9 @@ class LeaderFetches:
         return ErrorCode.NONE, size, log.read_snapshot(request.snapshot_id, request.position, chunk)
 
     def on_describe_request(self, request: DescribeQuorumRequest, ticket: object, now: float) -> None:
-        """The quorum as the leader sees it. The shell, which knows the addresses, fills in `nodes`."""
+        """Answer DescribeQuorum (KIP-595) with the log end, the last fetch and the last time caught up of each voter and observer
+        (KIP-836). NOT_LEADER_OR_FOLLOWER, with the leader if it is known, if this node does not lead. The shell adds the
+        addresses (`nodes`), which the core does not know."""
         state, role = self.state, self.state.role
         if not isinstance(role, Leader):
             text = f"node {state.node_id} does not lead the quorum"

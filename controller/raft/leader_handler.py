@@ -20,6 +20,8 @@ OBSERVER_FORGOTTEN_AFTER_S = 300.0
 
 
 class LeaderHandler:
+    """Begins the leader's epoch, advances the high watermark, and ends the epoch."""
+
     def __init__(self, state: RaftState, transitions: RoleTransitions, resigned: ResignedHandler) -> None:
         self.state = state
         self._transitions = transitions
@@ -48,15 +50,17 @@ class LeaderHandler:
     # -- timers --------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
+        """Resign if no majority has fetched within the check-quorum timeout; otherwise announce the epoch to the voters that do
+        not fetch."""
         role = self.state.role
         assert isinstance(role, Leader)
-        if now >= role.check_quorum_at and not self._hears_majority(role, now):
+        if now >= role.check_quorum_at and not self.hears_majority(role, now):
             self._transitions.become_resigned(now)
             self._resigned.tick(now)
         else:
             self._announce_epoch(role, now)
 
-    def _hears_majority(self, role: Leader, now: float) -> bool:
+    def hears_majority(self, role: Leader, now: float) -> bool:
         """Whether a majority, this node included, has fetched within the check-quorum timeout; schedules the next check."""
         state = self.state
         timeout = state.config.check_quorum_timeout_ms / 1000
@@ -83,6 +87,8 @@ class LeaderHandler:
             state.send(voter_id, apis.BEGIN_QUORUM_EPOCH, body, after_sync=True)
 
     def on_begin_epoch_response(self, from_id: int, response: BeginQuorumEpochResponse, role: object, now: float) -> None:
+        """A voter has answered BeginQuorumEpoch: announce the epoch to it again only if it does not fetch. A higher epoch in the
+        answer ends this leadership."""
         error, leader_id = response.error_code, response.leader_id
         followed = self._transitions.maybe_follow_response(error, leader_id, response.leader_epoch, now)
         if followed or role is not self.state.role:
@@ -93,6 +99,7 @@ class LeaderHandler:
             role.begin_epoch_at[from_id] = now + self.state.config.fetch_timeout_ms / 1000
 
     def on_begin_epoch_failed(self, voter_id: int, role: object, now: float) -> None:
+        """A voter has not answered BeginQuorumEpoch: send it again after the backoff."""
         if role is self.state.role and isinstance(role, Leader):
             role.begin_epoch_at[voter_id] = now + self.state.config.election_backoff_ms_max / 1000
 
@@ -106,6 +113,8 @@ class LeaderHandler:
             self.maybe_advance_high_watermark(now)
 
     def maybe_advance_high_watermark(self, now: float) -> None:
+        """Raise the high watermark to the offset that a majority has flushed, if that is past the start of the leader's own
+        epoch."""
         state, role = self.state, self.state.role
         assert isinstance(role, Leader)
         ends = sorted([role.flushed_offset, *[progress.end_offset for progress in role.voters.values()]], reverse=True)

@@ -24,16 +24,20 @@ class SnapshotSink(Protocol):
 
     size: int
 
-    def append(self, data: Buffer) -> None: ...
+    def append(self, data: Buffer) -> None:
+        """Append the next bytes."""
 
     def freeze(self) -> None:
         """Check the snapshot from header to footer, flush it, and give it its name. If it is damaged, remove it and raise
         BrokerError CORRUPT_MESSAGE."""
 
-    def discard(self) -> None: ...
+    def discard(self) -> None:
+        """Remove the unfinished snapshot."""
 
 
 class RaftLog(Protocol):
+    """The metadata log and its snapshots, as the core uses them."""
+
     @property
     def start_offset(self) -> int: ...
     @property
@@ -61,9 +65,12 @@ class RaftLog(Protocol):
         """Whole batches from `offset` on, at least one if there is one, and their size in bytes."""
         ...
 
-    def truncate_to(self, offset: int) -> None: ...
+    def truncate_to(self, offset: int) -> None:
+        """Remove all records from `offset` on, and lower `flushed_offset` if need be. The caller checks that none is
+        committed."""
 
-    def update_high_watermark(self, offset: int) -> None: ...
+    def update_high_watermark(self, offset: int) -> None:
+        """Take the node's new high watermark."""
 
     @property
     def first_snapshot_id(self) -> SnapshotId | None:
@@ -71,13 +78,21 @@ class RaftLog(Protocol):
         ...
 
     @property
-    def latest_snapshot_id(self) -> SnapshotId | None: ...
+    def latest_snapshot_id(self) -> SnapshotId | None:
+        """The snapshot with the highest end offset; None if there is none."""
+        ...
 
-    def snapshot_size(self, snapshot_id: SnapshotId) -> int | None: ...
+    def snapshot_size(self, snapshot_id: SnapshotId) -> int | None:
+        """The size of a snapshot in bytes; None if there is no such snapshot."""
+        ...
 
-    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes: ...
+    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+        """At most `max_bytes` of a snapshot that exists, from `position` on."""
+        ...
 
-    def create_snapshot(self, snapshot_id: SnapshotId) -> SnapshotSink: ...
+    def create_snapshot(self, snapshot_id: SnapshotId) -> SnapshotSink:
+        """Begin to write a snapshot. It does not exist before `freeze`."""
+        ...
 
     def install_snapshot(self, snapshot_id: SnapshotId) -> None:
         """Remove all records, and restart the log at the end of this snapshot (which is on the disk)."""

@@ -35,7 +35,7 @@ from strandline.protocol.frames import Buffer
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import SnapshotId
 from strandline.storage.disk import make_dirs_durably
-from strandline.storage.files import File, Files, join
+from strandline.storage.files import Files, join
 from strandline.storage.log.log import Log, LogConfig
 from strandline.storage.log.log_config import FOREVER
 from strandline.storage.log.segment import DamagedBatch
@@ -62,7 +62,8 @@ class MetadataLog:
     def __init__(self, files: Files, directory: str, log: Log, snapshots: list[SnapshotId], point: FlushedPoint) -> None:
         self._files = files
         self._directory = directory
-        self._log = log
+        self.log = log
+        """The storage log below. Other modules only read it: an append or a truncation there would miss the flushed point."""
         self._point = point
         self._snapshots = snapshots
         """The complete snapshots on the disk, by end offset."""
@@ -135,27 +136,27 @@ class MetadataLog:
         return cls(files, directory, log, snapshots, point)
 
     def _recover(self, committed_offset: int) -> None:
-        if self._log.corrupt_at is not None:
-            raise self._damaged(self._log.corrupt_at)
-        end = max([self._log.log_end_offset, *[snapshot.end_offset for snapshot in self._snapshots]])
+        if self.log.corrupt_at is not None:
+            raise self._damaged(self.log.corrupt_at)
+        end = max([self.log.log_end_offset, *[snapshot.end_offset for snapshot in self._snapshots]])
         if end < self._point.offset:
             raise DamagedMetadataLog(
                 f"the metadata log in {self._directory} ends at offset {end}, but was flushed up to {self._point.offset}: "
                 f"it has lost records that this voter has promised to keep; {HELP}"
             )
         latest = self.latest_snapshot_id
-        if latest is not None and (self._log.latest_epoch < latest.epoch or self._log.log_end_offset < latest.end_offset):
-            if self._log.log_end_offset > latest.end_offset or self._log.log_start_offset != latest.end_offset:
+        if latest is not None and (self.log.latest_epoch < latest.epoch or self.log.log_end_offset < latest.end_offset):
+            if self.log.log_end_offset > latest.end_offset or self.log.log_start_offset != latest.end_offset:
                 self.install_snapshot(latest)
         elif self.start_offset > 0 and self.first_snapshot_id is None:
             raise UsageError(
                 f"the metadata log in {self._directory} starts at offset {self.start_offset}, and no snapshot ends there"
             )
         if latest is not None:
-            self._log.update_high_watermark(latest.end_offset)
+            self.log.update_high_watermark(latest.end_offset)
         with self._undamaged():
-            self._log.rewrite_from(max(committed_offset, self.start_offset))
-        self._log.flush()
+            self.log.rewrite_from(max(committed_offset, self.start_offset))
+        self.log.flush()
         self._flushed()
         self._point.sync()
 
@@ -168,36 +169,36 @@ class MetadataLog:
         try:
             yield
         except BrokerError:
-            if self._log.corrupt_at is None:
+            if self.log.corrupt_at is None:
                 raise
-        if self._log.corrupt_at is not None:
-            raise self._damaged(self._log.corrupt_at) from None
+        if self.log.corrupt_at is not None:
+            raise self._damaged(self.log.corrupt_at) from None
 
     def _flushed(self) -> None:
-        self.flushed_offset = self._log.log_end_offset
+        self.flushed_offset = self.log.log_end_offset
         self._point.note(self.flushed_offset)
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
     @property
     def start_offset(self) -> int:
-        return self._log.log_start_offset
+        return self.log.log_start_offset
 
     @property
     def end_offset(self) -> int:
-        return self._log.log_end_offset
+        return self.log.log_end_offset
 
     @property
     def size_bytes(self) -> int:
-        return self._log.size_bytes
+        return self.log.size_bytes
 
     @property
     def metrics(self) -> LogMetrics:
-        return self._log.metrics
+        return self.log.metrics
 
     @property
     def last_epoch(self) -> int:
-        return max(self._log.latest_epoch, self._base_epoch)
+        return max(self.log.latest_epoch, self._base_epoch)
 
     @property
     def _base_epoch(self) -> int:
@@ -207,53 +208,56 @@ class MetadataLog:
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
         if epoch >= self.last_epoch:
             return EpochEnd(self.last_epoch, self.end_offset)
-        known, end_offset = self._log.end_offset_for_epoch(epoch)
+        known, end_offset = self.log.end_offset_for_epoch(epoch)
         if known < self._base_epoch or end_offset <= self.start_offset:
             return EpochEnd(self._base_epoch, self.start_offset)
         return EpochEnd(known, end_offset)
 
     def append_as_leader(self, records: memoryview, epoch: int) -> int:
         with self._undamaged():
-            info = self._log.append_as_leader(records, epoch, 0)
+            info = self.log.append_as_leader(records, epoch, 0)
         return info.last_offset
 
     def append_as_follower(self, records: memoryview, max_epoch: int) -> int:
         with self._undamaged():
-            self._log.append_as_follower(records, max_epoch)
-        return self._log.log_end_offset
+            self.log.append_as_follower(records, max_epoch)
+        return self.log.log_end_offset
 
     def read(self, offset: int, max_bytes: int) -> tuple[list[Buffer], int]:
-        return self.read_below(offset, max_bytes, self._log.log_end_offset)
+        return self.read_below(offset, max_bytes, self.log.log_end_offset)
 
     def read_below(self, offset: int, max_bytes: int, end_offset: int) -> tuple[list[Buffer], int]:
+        """Like `read`, but only batches below `end_offset`."""
         with self._undamaged():
-            found = self._log.read(offset, max_bytes, end_offset)
+            found = self.log.read(offset, max_bytes, end_offset)
         return list(found.buffers), found.size
 
     def truncate_to(self, offset: int) -> None:
         with self._undamaged():
-            self._point.lower(self._log.end_after_truncation(offset))
-            self._log.truncate_to(offset)
-        self.flushed_offset = min(self.flushed_offset, self._log.log_end_offset)
+            self._point.lower(self.log.end_after_truncation(offset))
+            self.log.truncate_to(offset)
+        self.flushed_offset = min(self.flushed_offset, self.log.log_end_offset)
 
     def update_high_watermark(self, offset: int) -> None:
-        self._log.update_high_watermark(offset)
+        self.log.update_high_watermark(offset)
 
     def flush(self) -> None:
-        assert self.flushed_offset <= self._log.log_end_offset, "what is counted as flushed is in the log"
-        if self.flushed_offset < self._log.log_end_offset:
-            self._log.flush()
+        """Flush the log, so that `flushed_offset` is its end."""
+        assert self.flushed_offset <= self.log.log_end_offset, "what is counted as flushed is in the log"
+        if self.flushed_offset < self.log.log_end_offset:
+            self.log.flush()
             self._flushed()
 
     def close(self) -> None:
+        """Flush and close the log of a clean stop. After an error use `abandon`."""
         self.flush()
         self._point.sync()
-        self._log.close()
+        self.log.close()
         self._point.close()
 
     def abandon(self) -> None:
         """Close the files of a failed log without writing to them."""
-        self._log.abandon()
+        self.log.abandon()
         self._point.close()
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
@@ -295,6 +299,7 @@ class MetadataLog:
         return FileSink(self, self._files, self.snapshot_path(snapshot_id), snapshot_id)
 
     def add_snapshot(self, snapshot_id: SnapshotId) -> None:
+        """A snapshot has got its name: it can be read and counts for `latest_snapshot_id` from now on."""
         if snapshot_id not in self._snapshots:
             self._snapshots = sorted([*self._snapshots, snapshot_id], key=sort_key)
 
@@ -302,8 +307,8 @@ class MetadataLog:
         end, epoch = snapshot_id.end_offset, snapshot_id.epoch
         logger.info("quorum.log_restarted_at_snapshot", controller_epoch=epoch, metadata_offset=end)
         self._point.lower(snapshot_id.end_offset)
-        self._log.truncate_fully_and_start_at(snapshot_id.end_offset)
-        self._log.flush()
+        self.log.truncate_fully_and_start_at(snapshot_id.end_offset)
+        self.log.flush()
         self._flushed()
         self._remove_snapshots([older for older in self._snapshots if older != snapshot_id])
 
@@ -311,8 +316,8 @@ class MetadataLog:
         """Move the log's start to the older of the kept snapshots, and delete the segments and snapshots before it."""
         kept = self._snapshots[-SNAPSHOTS_KEPT:]
         if len(kept) == SNAPSHOTS_KEPT and kept[0].end_offset > self.start_offset:
-            self._log.increment_log_start_offset(kept[0].end_offset)
-            for path in self._log.delete_old_segments(now_ms):
+            self.log.increment_log_start_offset(kept[0].end_offset)
+            for path in self.log.delete_old_segments(now_ms):
                 self._files.remove(path)
         self._remove_snapshots([old for old in self._snapshots[:-SNAPSHOTS_KEPT] if old.end_offset != self.start_offset])
 
@@ -327,43 +332,45 @@ class FileSink:
 
     def __init__(self, log: MetadataLog, files: Files, path: str, snapshot_id: SnapshotId) -> None:
         self._log = log
-        self._files = files
-        self._path = path
+        self.files = files
+        self.path = path
+        """Of the finished snapshot."""
         self._part = path.removesuffix(".checkpoint") + PART_SUFFIX
-        self._snapshot_id = snapshot_id
+        self.snapshot_id = snapshot_id
         files.remove(self._part)
-        self._file: File | None = files.open(self._part, create=True)
+        self._file = files.open(self._part, create=True)
+        self._is_open = True
         self._is_part = True
         """The part file exists."""
         self.size = 0
 
     def append(self, data: Buffer) -> None:
-        assert self._file is not None
         self._file.append([data])
         self.size += len(data)
 
     def freeze(self) -> None:
-        assert self._file is not None
         try:
-            check_snapshot(self._files.read(self._part))
+            check_snapshot(self.files.read(self._part))
         except BrokerError:
             self.discard()
             raise
         self._file.fsync()
-        self._file.close()
-        self._file = None
-        self._files.rename(self._part, self._path)
+        self._close()
+        self.files.rename(self._part, self.path)
         self._is_part = False
-        self._files.fsync_dir(self._path.rpartition("/")[0])
-        self._log.add_snapshot(self._snapshot_id)
+        self.files.fsync_dir(self.path.rpartition("/")[0])
+        self._log.add_snapshot(self.snapshot_id)
 
     def discard(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._close()
         if self._is_part:
             self._is_part = False
-            self._files.remove(self._part)
+            self.files.remove(self._part)
+
+    def _close(self) -> None:
+        if self._is_open:
+            self._file.close()
+            self._is_open = False
 
 
 def _find_snapshots(files: Files, directory: str) -> list[SnapshotId]:

@@ -119,6 +119,7 @@ class RaftNode:
             self._elections.tick_unattached(now)
 
     def next_deadline(self) -> float:
+        """When `tick` is needed next, on the clock of `now`; infinity if nothing is scheduled."""
         state = self.state
         deadline = state.role.next_deadline()
         return deadline if state.recovery is None else min(deadline, state.recovery.next_deadline())

@@ -31,6 +31,8 @@ class CommittedTruncation(InternalError):
 
 
 class RaftState:
+    """The state that all parts of a voter share. Only `RoleTransitions` changes role and election."""
+
     def __init__(
         self,
         *,
@@ -119,6 +121,7 @@ class RaftState:
         )
 
     def is_other_cluster(self, cluster_id: str | None) -> bool:
+        """Whether a request names another cluster. A request without an id is accepted."""
         return cluster_id is not None and cluster_id != self.cluster_id
 
     def leader_request_error(self, cluster_id: str | None, epoch: int) -> ErrorCode:
@@ -134,6 +137,7 @@ class RaftState:
     # -- durations, in seconds -----------------------------------------------------------------------------------------
 
     def election_timeout(self) -> float:
+        """A random time between one and two election timeouts, so that voters seldom ask for votes at the same time."""
         timeout_ms = self.config.election_timeout_ms
         return (timeout_ms + self.random.uniform(0, timeout_ms)) / 1000
 
@@ -151,6 +155,8 @@ class RaftState:
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def send(self, to_id: int, api_key: int, body: Message, *, after_sync: bool) -> None:
+        """Send a request from the current role; its response counts only while this role lasts. `after_sync`: send it after the
+        log and the election are on the disk."""
         box = self.outbox.after_sync if after_sync else self.outbox.at_once
         box.append(Send(to_id, api_key, body, self.role))
 
@@ -159,6 +165,7 @@ class RaftState:
         self.outbox.at_once.append(Reply(ticket, body))
 
     def reply_after_sync(self, ticket: object, body: Message) -> None:
+        """Reply after the log and the election are on the disk, because the response promises something about them."""
         self.outbox.after_sync.append(Reply(ticket, body))
 
     def advance_high_watermark(self, offset: int) -> bool:

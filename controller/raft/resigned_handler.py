@@ -10,11 +10,15 @@ from strandline.protocol.messages.cluster import EndQuorumEpochRequest, EndQuoru
 
 
 class ResignedHandler:
+    """Announces the end of the epoch until a successor is known."""
+
     def __init__(self, state: RaftState, transitions: RoleTransitions) -> None:
         self.state = state
         self._transitions = transitions
 
     def tick(self, now: float) -> None:
+        """Send EndQuorumEpoch (KIP-595) to the voters whose turn it is. When the deadline has passed without a successor, become
+        Unattached and take part in the next election."""
         state, role = self.state, self.state.role
         assert isinstance(role, Resigned)
         if now >= role.deadline:
@@ -26,8 +30,10 @@ class ResignedHandler:
             state.send(voter_id, apis.END_QUORUM_EPOCH, body, after_sync=False)
 
     def on_end_epoch_response(self, response: EndQuorumEpochResponse, now: float) -> None:
+        """Follow the successor if the response names one."""
         self._transitions.maybe_follow_response(response.error_code, response.leader_id, response.leader_epoch, now)
 
     def on_end_epoch_failed(self, voter_id: int, role: object, now: float) -> None:
+        """Send EndQuorumEpoch to this voter again after the retry backoff."""
         if role is self.state.role and isinstance(role, Resigned):
             role.end_epoch_at[voter_id] = now + self.state.retry_backoff()

@@ -62,16 +62,19 @@ class Poll:
     """Voters whose last request failed."""
 
     def record(self, voter_id: int, granted: bool) -> None:
+        """Count a voter's answer. A second answer, and one of a node that is no voter, do not count."""
         if voter_id in self.voter_ids and voter_id not in self.granted | self.refused:
             (self.granted if granted else self.refused).add(voter_id)
             self.unreachable.discard(voter_id)
 
     @property
     def won(self) -> bool:
+        """Whether a majority of all voters has granted its vote."""
         return len(self.granted) * 2 > len(self.voter_ids)
 
     @property
     def lost(self) -> bool:
+        """Whether so many voters have refused that no majority is possible."""
         return (len(self.voter_ids) - len(self.refused)) * 2 <= len(self.voter_ids)
 
     @property
@@ -80,6 +83,7 @@ class Poll:
         return not self.won and len(self.granted) + len(self.refused) + len(self.unreachable) == len(self.voter_ids)
 
     def take_due(self, now: float) -> list[int]:
+        """The voters to which a request is due, which count as asked from now on."""
         due = [voter_id for voter_id, at in self.retry_at.items() if at <= now]
         for voter_id in due:
             del self.retry_at[voter_id]
@@ -157,6 +161,7 @@ class Follower:
 
     @property
     def leader_is_alive(self) -> bool:
+        """Whether the leader has answered in this role, and was not lost since."""
         return self.has_fetched and not self.leader_lost
 
 

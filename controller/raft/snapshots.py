@@ -35,6 +35,7 @@ def snapshot_name(snapshot_id: SnapshotId) -> str:
 
 
 def parse_snapshot_name(name: str) -> SnapshotId | None:
+    """The snapshot of a file with this name; None if it is not the name of a finished snapshot."""
     match = _NAME.fullmatch(name)
     return SnapshotId(int(match[1]), int(match[2])) if match else None
 
@@ -54,16 +55,19 @@ class SnapshotWriter:
         self._sink.append(encode_control_batch(SnapshotHeader(last_timestamp_ms), last_timestamp_ms, leader_epoch=epoch))
 
     def write(self, values: Sequence[bytes]) -> None:
+        """Append one batch with these records."""
         self._sink.append(encode_values(values, self._timestamp_ms, base_offset=self._offset, leader_epoch=self._epoch))
         self._offset += len(values)
 
     def finish(self) -> None:
+        """Append the footer, and give the snapshot its name. Raises BrokerError CORRUPT_MESSAGE if it is damaged on the disk."""
         footer = encode_control_batch(SnapshotFooter(), self._timestamp_ms, base_offset=self._offset, leader_epoch=self._epoch)
         self._sink.append(footer)
         self._sink.freeze()
 
 
 def in_batches(records: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The records in lists of at most RECORDS_PER_BATCH."""
     iterator = iter(records)
     while batch := list(islice(iterator, RECORDS_PER_BATCH)):
         yield batch

@@ -13,6 +13,8 @@ _HELP = "Restore it, or, while a majority of the other controllers is healthy, e
 
 
 class QuorumStateStore:
+    """Reads and writes the file `quorum-state`."""
+
     def __init__(self, files: Files, directory: str, *, cluster_id: str, voter_ids: Sequence[int]) -> None:
         self.path = join(directory, FILE_NAME)
         self._files = files

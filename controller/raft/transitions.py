@@ -1,7 +1,7 @@
 """Every change of a node's role and election: the table of allowed transitions, and the one class that makes them.
 
 `RoleTransitions` is the only code that assigns `RaftState.role` and `RaftState.election`. Each of its methods goes through
-`_become`, which checks the table; `start`, which takes up the first role from the durable state, is no exception.
+`become`, which checks the table; `start`, which takes up the first role from the durable state, is no exception.
 """
 
 from __future__ import annotations
@@ -61,11 +61,14 @@ from Resigned back to Leader or Candidate in the same epoch, and none from a rol
 
 
 def check_transition(before: Role, after: Role) -> None:
+    """Raise InternalError if the table does not allow a change from role `before` to role `after`."""
     if (type(before), type(after)) not in TRANSITIONS:
         raise InternalError(f"no transition from {type(before).__name__} to {type(after).__name__}")
 
 
 class RoleTransitions:
+    """Changes the role and the election of a voter."""
+
     def __init__(self, state: RaftState) -> None:
         self.state = state
 
@@ -79,37 +82,42 @@ class RoleTransitions:
         elif not state.other_voters:
             self.become_unattached(election.epoch, now)
         elif election.leader_id == state.node_id:
-            self._become(self._resigned(now, state.other_voters))
+            self.become(self._resigned(now, state.other_voters))
         elif election.leader_id != NO_NODE:
             self.become_follower(election.epoch, election.leader_id, now)
         elif election.voted_id != NO_NODE:
-            self._become(Voted(election.voted_id, now + state.first_backoff()))
+            self.become(Voted(election.voted_id, now + state.first_backoff()))
         else:
             self.become_unattached(election.epoch, now + state.first_backoff())
 
     def become_unattached(self, epoch: int, deadline: float) -> None:
+        """Know no leader, in `epoch` if it is higher than the present one. Ask for pre-votes at `deadline`."""
         if epoch > self.state.epoch:
             self._elect(self.state.election.of_epoch(epoch))
-        self._become(Unattached(deadline))
+        self.become(Unattached(deadline))
 
     def become_voted(self, candidate_id: int, now: float) -> None:
+        """Grant the vote of this epoch to a candidate. The caller sends the vote after the election is on the disk."""
         self._elect(self.state.election._replace(voted_id=candidate_id))
-        self._become(Voted(candidate_id, now + self.state.election_timeout()))
+        self.become(Voted(candidate_id, now + self.state.election_timeout()))
 
     def become_prospective(self, now: float) -> None:
+        """Begin to ask for pre-votes, in the present epoch (KIP-996)."""
         state = self.state
         poll = Poll(state.voter_ids, dict.fromkeys(state.other_voters, now))
         poll.record(state.node_id, granted=True)
-        self._become(Prospective(now + state.election_timeout(), poll))
+        self.become(Prospective(now + state.election_timeout(), poll))
 
     def become_candidate(self, now: float) -> None:
+        """Start the next epoch with a vote for this node."""
         state = self.state
         self._elect(ElectionState(state.epoch + 1, NO_NODE, state.node_id))
         poll = Poll(state.voter_ids, dict.fromkeys(state.other_voters, now))
         state.candidacies += 1
-        self._become(Candidate(now + state.election_timeout(), poll))
+        self.become(Candidate(now + state.election_timeout(), poll))
 
     def become_leader(self, now: float) -> Leader:
+        """Lead the present epoch. The caller appends the LeaderChange record."""
         state, others = self.state, self.state.other_voters
         self._elect(state.election._replace(leader_id=state.node_id))
         role = Leader(
@@ -120,10 +128,12 @@ class RoleTransitions:
             begin_epoch_at=dict.fromkeys(others, now),
             check_quorum_at=now + state.config.check_quorum_timeout_ms / 1000,
         )
-        self._become(role)
+        self.become(role)
         return role
 
     def become_follower(self, epoch: int, leader_id: int, now: float, fetch_deadline: float | None = None) -> None:
+        """Follow a voter as the leader of `epoch`, and fetch from it at once. `fetch_deadline`: by default a whole fetch timeout
+        from now. Raises InternalError if the leader is this node or no voter, or if the epoch has another leader."""
         state = self.state
         if leader_id == state.node_id or leader_id not in state.voter_ids:
             raise InternalError(f"node {leader_id} cannot be the leader that node {state.node_id} follows")
@@ -132,13 +142,14 @@ class RoleTransitions:
             raise InternalError(f"epoch {epoch} has two leaders: {before.leader_id} and {leader_id}")
         self._elect(before._replace(leader_id=leader_id))
         deadline = now + state.config.fetch_timeout_ms / 1000 if fetch_deadline is None else fetch_deadline
-        self._become(Follower(leader_id, deadline, fetch_at=now))
+        self.become(Follower(leader_id, deadline, fetch_at=now))
 
     def become_resigned(self, now: float) -> None:
+        """End the own leadership within the epoch. The successors are the other voters, the one with the longest log first."""
         role = self.state.role
         assert isinstance(role, Leader)
         successors = sorted(role.voters, key=lambda voter_id: (-role.voters[voter_id].end_offset, voter_id))
-        self._become(self._resigned(now, successors))
+        self.become(self._resigned(now, successors))
 
     def _resigned(self, now: float, successors: list[int]) -> Resigned:
         return Resigned(now + self.state.election_timeout(), successors, dict.fromkeys(successors, now))
@@ -156,7 +167,8 @@ class RoleTransitions:
         if election != state.election:
             state.election, state.election_dirty = election, True
 
-    def _become(self, role: Role) -> None:
+    def become(self, role: Role) -> None:
+        """Take a role after a check against the table, and end what belonged to the role before. For this class's methods."""
         state, before = self.state, self.state.role
         check_transition(before, role)
         state.role = role
@@ -196,5 +208,7 @@ class RoleTransitions:
         return True
 
     def maybe_follow_response(self, error: int, leader_id: int, epoch: int, now: float) -> bool:
-        """`maybe_follow` for a response; a response from a node of another cluster is ignored."""
+        """Act on the leader and epoch that a response names, like `maybe_follow`. True if that changed the role; the caller then
+        drops the rest of the response, because the role that sent the request is over. A response with INCONSISTENT_CLUSTER_ID
+        names the leader of another cluster and is ignored."""
         return error != ErrorCode.INCONSISTENT_CLUSTER_ID and self.maybe_follow(leader_id, epoch, now)

@@ -57,6 +57,8 @@ _NO_ANSWER = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INCONSISTEN
 
 
 class VoterRecovery:
+    """Asks the other voters until this voter may vote again."""
+
     def __init__(self, state: RaftState, transitions: RoleTransitions) -> None:
         self.state = state
         self._transitions = transitions
@@ -74,6 +76,7 @@ class VoterRecovery:
         self.tick(recovery, now)
 
     def tick(self, recovery: VoterWithoutState, now: float) -> None:
+        """Send a pre-vote request, as a question for epoch and leader, to the voters whose turn it is."""
         state = self.state
         for voter_id in [voter_id for voter_id, at in recovery.ask_at.items() if at <= now]:
             del recovery.ask_at[voter_id]
@@ -92,7 +95,7 @@ class VoterRecovery:
     def on_vote_response(self, recovery: VoterWithoutState, from_id: int, response: VoteResponse, now: float) -> bool:
         """Another voter's epoch, and its leader if it knows one. True if a first fetch from that leader is due now."""
         if response.error_code in _NO_ANSWER:
-            self.on_vote_failed(from_id, now)
+            self.on_vote_failed(recovery, from_id, now)
             return False
         self._transitions.maybe_follow_response(response.error_code, response.leader_id, response.leader_epoch, now)
         recovery.unanswered.discard(from_id)
@@ -103,9 +106,8 @@ class VoterRecovery:
         role.fetch_at = now
         return True
 
-    def on_vote_failed(self, voter_id: int, now: float) -> None:
-        recovery = self.state.recovery
-        assert recovery is not None
+    def on_vote_failed(self, recovery: VoterWithoutState, voter_id: int, now: float) -> None:
+        """A voter that has never answered this process has failed to answer again: ask it after the backoff."""
         if voter_id in recovery.unanswered:
             recovery.ask_at[voter_id] = now + self.state.config.election_backoff_ms_max / 1000
 

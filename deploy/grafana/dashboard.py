@@ -1,12 +1,12 @@
 """Generates the dashboard: `python deploy/grafana/dashboard.py` writes `dashboards/strandline.json`.
 
-Replication comes first, since that is what an operator loses sleep over: is every partition led, is every replica in sync,
-can one more fault be borne. Then who decides (the controllers), then what flows, how long it takes, and what the nodes are
-made of. Each panel says in its description what it means and what a bad picture looks like.
+Replication comes first, because it is what an operator must know first: whether every partition has a leader, whether every
+replica is in sync, and whether the cluster survives one more fault. Then come the controllers, the traffic, the request times
+and the nodes. The description of each panel says what it means and what a problem looks like.
 
-Built with Grafana's own SDK (`pip install -e '.[dev]'`); a test makes the file again and compares. The names of metrics are
-Kafka's (docs/metrics.md); another test holds every name here against the catalogue, and a third asks a live cluster each
-of these questions.
+The file is built with Grafana's own SDK (`pip install -e '.[dev]'`). A test generates it again and compares. The metrics have
+Kafka's names (docs/metrics.md): another test compares every name with the catalogue, and a third sends every query to a
+Prometheus of a live cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONTROL = "kafka_controller_kafkacontroller_"
 TOPICS = "kafka_server_brokertopicmetrics_"
 REQUESTS = "kafka_network_requestmetrics_"
 ALL_TOPICS = 'topic=""'
-"""Kafka's series without the label counts all topics, those that were deleted included."""
+"""Selects the series without the topic label: as in Kafka, it counts all topics, deleted ones included."""
 EACH_TOPIC = 'topic!=""'
 
 
@@ -34,46 +34,46 @@ def at_a_glance() -> list[Any]:
     return [
         number(
             "Offline partitions",
-            "Partitions without a leader: nobody can write to them or read from them. Anything but 0 is an outage.",
+            "Partitions without a leader: clients can neither write to them nor read from them. Any value above 0 is an outage.",
             f"max({of_cluster(f'{CONTROL}offlinepartitionscount')})",
         ),
         number(
             "Under min ISR",
-            "Partitions with fewer replicas in sync than min.insync.replicas: acks=all is refused.",
+            "Partitions with fewer in-sync replicas than min.insync.replicas: they reject acks=all.",
             f"sum({of_cluster(f'{REPLICA}underminisrpartitioncount')})",
         ),
         number(
             "Under-replicated",
-            "Partitions with a replica out of sync: one spare less. Not 0 while a broker restarts and catches up.",
+            "Partitions with a replica out of sync. The value is above 0 while a broker restarts and catches up.",
             f"sum({of_cluster(f'{REPLICA}underreplicatedpartitions')})",
             bad_colour=YELLOW,
         ),
         number(
             "At min ISR",
-            "Partitions that will refuse acks=all when one more replica falls out.",
+            "Partitions that will reject acks=all if one more replica leaves the ISR.",
             f"sum({of_cluster(f'{REPLICA}atminisrpartitioncount')})",
             bad_colour=YELLOW,
         ),
         number(
             "Active controllers",
-            "One, always. 0: no fail-over and no change until a majority of the controllers agrees.",
+            "Always 1 in a healthy cluster. At 0 neither fail-over nor metadata change is possible until controllers elect one.",
             f"sum({of_cluster(f'{CONTROL}activecontrollercount')})",
             good=1,
         ),
         number(
             "Fenced brokers",
-            "Registered brokers that the controller does not hear, or that have not caught up with the metadata yet.",
+            "Registered brokers whose heartbeats are missing, or that have not caught up with the metadata yet.",
             f"max({of_cluster(f'{CONTROL}fencedbrokercount')})",
             bad_colour=YELLOW,
         ),
         number(
             "Nodes down",
-            "Processes that do not answer Prometheus.",
+            "Processes that do not respond to Prometheus.",
             "count({}) - sum({})".format(*[of_cluster("up", 'job=~"strandline-.*"')] * 2),
         ),
         number(
             "Possible loss",
-            "Events in the shown time that may have cost acknowledged records; the alert's description says what to do.",
+            "Events in the displayed time that may have lost acknowledged records. The alert's description says what to do.",
             f"sum(increase({of_cluster('strandline_loss_possible_total')}[$__range]))",
         ),
     ]
@@ -83,33 +83,34 @@ def replication() -> list[Any]:
     return [
         lines(
             "Under-replicated partitions, by leader",
-            "All leaders at once: a broker is gone. One leader: it, or the way to it, is slow.",
+            "If all leaders count some, a broker is down. If one leader does, that leader or the network to it is slow.",
             Query(each(f"{REPLICA}underreplicatedpartitions")),
             stacked=True,
         ),
         lines(
             "Changes of ISRs",
-            "A fault makes the ISR shrink once and grow once. Both all the time: a follower at the edge of "
-            "replica.lag.time.max.ms, or a node that stalls. Refused: a leader proposed with an old view; it asks again.",
+            "A fault shrinks an ISR once and grows it once. Repeated changes mean a follower that lags by about "
+            "replica.lag.time.max.ms, or a node that stalls. Rejected: a leader proposed a change of an old ISR; it retries.",
             Query(per_minute(f"{REPLICA}isrshrinks_total"), "shrinks"),
             Query(per_minute(f"{REPLICA}isrexpands_total"), "expands"),
-            Query(per_minute(f"{REPLICA}failedisrupdates_total"), "refused"),
+            Query(per_minute(f"{REPLICA}failedisrupdates_total"), "rejected"),
             unit="opm",
         ),
         lines(
             "Leaders per broker",
-            "They should be about equal. After a restart a broker leads nothing until `strandline elect`.",
+            "The numbers should be about equal. A restarted broker leads again about ten seconds after it is back in sync "
+            "(`auto.leader.rebalance.enable`).",
             Query(each(f"{REPLICA}leadercount")),
             stacked=True,
         ),
         lines(
             "Lag of the slowest replica, by follower",
-            "Records behind the leader's high watermark. It rises when a broker was away and falls while it catches up.",
+            "Records behind the leader's high watermark. The lag is high after a broker was down, and falls while it catches up.",
             Query(f"max by (instance) ({of_nodes('kafka_server_replicafetchermanager_maxlag')})"),
         ),
         lines(
             "Replicas that lag most",
-            "The ten worst, each on its follower.",
+            "The ten replicas with the largest lag, with their followers.",
             Query(
                 f"topk(10, sum by (instance, topic, partition) ({of_nodes('kafka_server_fetcherlagmetrics_consumerlag')}))",
                 "{{topic}}-{{partition}} on {{instance}}",
@@ -117,7 +118,7 @@ def replication() -> list[Any]:
         ),
         lines(
             "Replication traffic",
-            "What followers fetch. In and out are equal but for the moment.",
+            "Bytes that followers fetch. In and out are equal except for short delays.",
             Query(rate(f"{TOPICS}replicationbytesin_total", ALL_TOPICS), "{{instance}} in"),
             Query(rate(f"{TOPICS}replicationbytesout_total", ALL_TOPICS), "{{instance}} out"),
             unit="Bps",
@@ -125,7 +126,7 @@ def replication() -> list[Any]:
         lines(
             "Fail-over",
             "Controller: from a broker's broken connection to the commit of new leaders for all partitions that it led. Broker: "
-            "from the metadata that arrived to the last leader made of it. Clients notice both, one after the other.",
+            "from the arrival of metadata until the last new leader is ready. Clients wait for the sum of both.",
             Query(quantile(0.5, "strandline_failover_seconds"), "controller, median"),
             Query(quantile(0.99, "strandline_failover_seconds"), "controller, 99 %"),
             Query(quantile(0.5, "strandline_leader_takeover_seconds"), "broker, median"),
@@ -134,15 +135,15 @@ def replication() -> list[Any]:
         ),
         lines(
             "Leaders elected",
-            "Each moves the writes of a partition to another broker. Many without a broker going: somebody balances, or a "
-            "broker is fenced again and again.",
+            "Each election moves the writes of a partition to another broker. If there are many and no broker stops, an operator "
+            "balances leaders, or a broker is fenced repeatedly.",
             Query(per_minute("strandline_elections_total"), "elections"),
             Query(per_minute("strandline_fenced_brokers_total"), "brokers fenced"),
             unit="opm",
         ),
         lines(
-            "Logs cut back",
-            "After a change of leader, followers cut off what was never committed. Offsets cut without such a change are a bug.",
+            "Truncated logs",
+            "After a change of leader, followers truncate uncommitted records. A truncation without such a change is a bug.",
             Query(per_minute("strandline_truncations_total"), "times"),
             Query(per_minute("strandline_truncated_records_total"), "offsets"),
             unit="opm",
@@ -153,26 +154,26 @@ def replication() -> list[Any]:
 def controllers() -> list[Any]:
     return [
         lines(
-            "Who is active",
-            "One line at 1. It changes when the active controller dies, stops or loses the majority.",
+            "Active controller",
+            "One line is at 1. Another takes over when the active controller dies, stops or loses the majority.",
             Query(each(f"{CONTROL}activecontrollercount")),
         ),
         lines(
-            "Epoch of the quorum",
-            "It grows by one with each election that is begun. A staircase: elections that come to nothing.",
+            "Quorum epoch",
+            "The epoch increases by one with each election. If it rises step by step, elections fail repeatedly.",
             Query(f"max by (instance) ({of_nodes('kafka_server_raft_metrics_current_epoch')})"),
         ),
         lines(
             "Elections",
-            "Stood for: a controller missed its leader. Leaders heard of: what came of it.",
-            Query(per_minute("strandline_raft_candidacies_total"), "stood for"),
-            Query(per_minute("strandline_raft_leader_changes_total"), "leaders heard of, by all nodes"),
+            "Candidacies: a controller missed its leader. Leaders learned: the results, counted by each node that learns one.",
+            Query(per_minute("strandline_raft_candidacies_total"), "candidacies"),
+            Query(per_minute("strandline_raft_leader_changes_total"), "leaders learned, by all nodes"),
             unit="opm",
         ),
         lines(
             "Time to commit",
-            "From an append on the active controller to the fsync of a majority: every fail-over and every change of an ISR "
-            "takes at least so long.",
+            "From an append on the active controller to the fsync of a majority. Every fail-over and every ISR change takes "
+            "at least this long.",
             Query(quantile(0.5, "strandline_raft_commit_seconds"), "median"),
             Query(quantile(0.99, "strandline_raft_commit_seconds"), "99 %"),
             Query(quantile(0.99, "strandline_raft_leaderless_seconds"), "without a leader, 99 %"),
@@ -184,26 +185,27 @@ def controllers() -> list[Any]:
             Query(f"max by (replica) ({of_nodes('strandline_raft_replica_lag')})", "node {{replica}}"),
         ),
         lines(
-            "Metadata that brokers have not acted on",
-            "A broker that stays behind does not know its leaders; one that is far behind is not ready.",
+            "Metadata that brokers have not applied",
+            "Committed records. A broker that stays behind does not know the current leaders.",
             Query(each("strandline_metadata_lag")),
         ),
         lines(
-            "Since the last heartbeat",
-            "Of each broker, as the active controller sees it. At broker.session.timeout.ms the broker is fenced.",
+            "Time since the last heartbeat",
+            "Per broker, measured by the active controller. At broker.session.timeout.ms it fences the broker.",
             Query(f"max by (broker) ({of_nodes(f'{CONTROL}timesincelastheartbeatreceivedms')})", "broker {{broker}}"),
             unit="ms",
         ),
         lines(
             "Brokers",
-            "As the controllers have them; fenced ones lead nothing.",
+            "The controllers' view. A fenced broker leads no partition.",
             Query(f"max({of_cluster(f'{CONTROL}activebrokercount')})", "active"),
             Query(f"max({of_cluster(f'{CONTROL}fencedbrokercount')})", "fenced"),
-            Query(f"max({of_cluster(f'{CONTROL}controlledshutdownbrokercount')})", "leaving in order"),
+            Query(f"max({of_cluster(f'{CONTROL}controlledshutdownbrokercount')})", "in controlled shutdown"),
         ),
         lines(
             "Topics and partitions",
-            "A partition that another than its preferred replica leads is an imbalance; `strandline elect` puts it right.",
+            "Partitions that are not led by their preferred replica are an imbalance. It ends by itself about ten seconds after "
+            "the brokers are back in sync; `strandline elect --preferred --all` ends it at once.",
             Query(f"max({of_cluster(f'{CONTROL}globaltopiccount')})", "topics"),
             Query(f"max({of_cluster(f'{CONTROL}globalpartitioncount')})", "partitions"),
             Query(f"max({of_cluster(f'{CONTROL}preferredreplicaimbalancecount')})", "not led by the preferred replica"),
@@ -215,40 +217,40 @@ def traffic() -> list[Any]:
     return [
         lines(
             "Records in",
-            "Appended by producers, by leader.",
+            "Records from producers, by leader.",
             Query(rate(f"{TOPICS}messagesin_total", ALL_TOPICS)),
             unit="rowsps",
             stacked=True,
         ),
         lines(
             "Bytes in",
-            "Appended by producers, by leader. With three replicas the network carries twice as much again.",
+            "Bytes from producers, by leader. With three replicas, replication sends each byte twice more.",
             Query(rate(f"{TOPICS}bytesin_total", ALL_TOPICS)),
             unit="Bps",
             stacked=True,
         ),
         lines(
             "Bytes out",
-            "Sent to consumers; what followers fetch is in the traffic of replication.",
+            "Bytes sent to consumers. Replication traffic has its own panel.",
             Query(rate(f"{TOPICS}bytesout_total", ALL_TOPICS)),
             unit="Bps",
             stacked=True,
         ),
         lines(
             "Busiest topics",
-            "The ten that most is written to.",
+            "The ten topics with the most bytes in.",
             Query(f"topk(10, {rate(f'{TOPICS}bytesin_total', EACH_TOPIC, by='topic')})", "{{topic}}"),
             unit="Bps",
         ),
         lines(
             "Requests",
-            "By API. FetchFollower is replication.",
+            "Requests per second by API. FetchFollower is replication.",
             Query(rate(f"{REQUESTS}requests_total", 'request!="Fetch"', by="request"), "{{request}}"),
             unit="reqps",
         ),
         lines(
             "Failed produces and fetches",
-            "Each partition of a request counts. Some are normal for a moment when a leader moves: clients look for the new one.",
+            "Counted per partition. A few are normal when a leader moves: the clients then look for the new one.",
             Query(rate(f"{TOPICS}failedproducerequests_total", ALL_TOPICS), "produce, {{instance}}"),
             Query(rate(f"{TOPICS}failedfetchrequests_total", ALL_TOPICS), "fetch, {{instance}}"),
             unit="reqps",
@@ -260,41 +262,41 @@ def request_times() -> list[Any]:
     return [
         heat(
             "Produce",
-            "From a request's last byte to its answer; with acks=all the time until the ISR has it is in it.",
+            "From a request's last byte to its response. With acks=all this includes the wait for the in-sync replicas.",
             f"{REQUESTS}totaltimems",
             'request="Produce"',
             unit="ms",
         ),
         heat(
             "Fetch of a consumer",
-            "A fetch waits for records up to fetch.max.wait.ms: bright at the top is an idle topic, not a slow broker.",
+            "A fetch waits for records up to fetch.max.wait.ms: many long fetches mean an idle topic, not a slow broker.",
             f"{REQUESTS}totaltimems",
             'request="FetchConsumer"',
             unit="ms",
         ),
         heat(
             "Fetch of a follower",
-            "Waits for records, too (replica.fetch.wait.max.ms).",
+            "A follower's fetch also waits for records, up to replica.fetch.wait.max.ms.",
             f"{REQUESTS}totaltimems",
             'request="FetchFollower"',
             unit="ms",
         ),
         lines(
             "Produce, by leader",
-            "Where one leader is slower than the others, look at its disk, its loop and its followers.",
+            "If one leader is slower than the others, check its disk, its event loop and its followers.",
             Query(quantile(0.5, f"{REQUESTS}totaltimems", 'request="Produce"', by="instance"), "{{instance}}, median"),
             Query(quantile(0.99, f"{REQUESTS}totaltimems", 'request="Produce"', by="instance"), "{{instance}}, 99 %"),
             unit="ms",
         ),
         lines(
-            "Waiting for the handler, 99 %",
-            "From a request's last byte to its handler. It grows when the loop is busy.",
+            "Wait for the handler, 99 %",
+            "From a request's last byte until its handler starts. The wait grows when the event loop is busy.",
             Query(quantile(0.99, f"{REQUESTS}requestqueuetimems", 'request!="Fetch"', by="instance")),
             unit="ms",
         ),
         lines(
             "Handler's own time, by API",
-            "How long the handler had the loop for itself; nothing else runs meanwhile.",
+            "Time that the handler occupies the event loop; nothing else runs meanwhile.",
             Query(mean(f"{REQUESTS}localtimems", by="request"), "{{request}}"),
             unit="ms",
         ),
@@ -305,22 +307,22 @@ def waiting() -> list[Any]:
     return [
         lines(
             "Purgatory",
-            "Requests that are parked: produces until they are replicated, fetches until there is something to read.",
+            "Parked requests: produces until their records are replicated, fetches until there are records to read.",
             Query(
                 each("kafka_server_delayedoperationpurgatory_purgatorysize", by="instance, delayedOperation"),
                 "{{delayedOperation}}, {{instance}}",
             ),
         ),
         lines(
-            "Time ran out",
-            "Produces that were not replicated in time (the client gets an error), and fetches with nothing to read (normal).",
+            "Expired requests",
+            "Produces that were not replicated in time (the client gets an error), and fetches without records (normal).",
             Query(rate("kafka_server_delayedproducemetrics_expires_total"), "produce, {{instance}}"),
             Query(rate("kafka_server_delayedfetchmetrics_expires_total"), "fetch, {{instance}}"),
             unit="ops",
         ),
         lines(
             "Requests in flight",
-            "Requests that are not answered yet, parked ones included.",
+            "Requests without a response yet, parked ones included.",
             Query(each("strandline_requests_in_flight")),
         ),
     ]
@@ -329,38 +331,60 @@ def waiting() -> list[Any]:
 def disk() -> list[Any]:
     return [
         lines(
-            "Free room",
-            "A full disk takes the log directory offline, and the broker with it.",
+            "Free disk space",
+            "A full disk takes the log directory offline, and the broker exits.",
             Query(f"{each('strandline_log_dir_free_bytes')} / {each('strandline_log_dir_total_bytes')}"),
             unit="percentunit",
         ),
         lines(
-            "Used by logs",
-            "Retention deletes old segments; the active one of each log stays.",
+            "Disk space used by logs",
+            "Retention deletes old segments; a log whose segments have all expired is emptied.",
             Query(each("strandline_log_dir_used_bytes")),
             unit="bytes",
             stacked=True,
         ),
         lines(
+            "Logs kept by a future timestamp",
+            "Replicas whose oldest segment retention.ms cannot delete, because a record has a timestamp later than the clock.",
+            Query(each("strandline_logs_kept_by_future_timestamp")),
+        ),
+        lines(
+            "Dirtiest compacted log",
+            "The part of its bytes that is not compacted yet. If it stays high, see the next panel.",
+            Query(f"{each('kafka_log_logcleanermanager_max_dirty_percent')} / 100"),
+            unit="percentunit",
+        ),
+        lines(
+            "Logs that cannot be compacted",
+            "Replicas that the log cleaner leaves out, for example because a batch is damaged; `strandline health` names them.",
+            Query(each("kafka_log_logcleanermanager_uncleanable_partitions_count")),
+        ),
+        lines(
+            "Bytes removed by compaction",
+            "By how much rounds of the log cleaner have made segments smaller.",
+            Query(rate("strandline_log_cleaner_removed_bytes_total")),
+            unit="Bps",
+        ),
+        lines(
             "Log directories offline",
-            "A disk refused a write, an fsync or a read; the broker serves nothing from it until it is started again.",
+            "A write, an fsync or a read failed. The broker serves nothing from the directory until a restart.",
             Query(each("kafka_log_logmanager_offlinelogdirectorycount")),
         ),
         lines(
             "Flushes",
-            "fsync of a log. Brokers do it when a segment is full, controllers for every change.",
+            "fsyncs of logs. A broker flushes a full segment, a controller every change.",
             Query(rate("kafka_log_logflushstats_logflushrateandtimems_count")),
             unit="ops",
         ),
         lines(
-            "Time of a flush, 99 %",
-            "Slow fsyncs delay every decision of the controllers.",
+            "Flush time, 99 %",
+            "Slow fsyncs on a controller delay every metadata change.",
             Query(quantile(0.99, "kafka_log_logflushstats_logflushrateandtimems", by="instance")),
             unit="ms",
         ),
         lines(
-            "Damaged places in logs",
-            "Found by checksum. A follower fetches such a part anew; a leader refuses it.",
+            "Damaged ranges in logs",
+            "Ranges with a wrong checksum. A follower fetches them again; a leader rejects reads of them.",
             Query(each("strandline_corrupt_ranges_total")),
         ),
     ]
@@ -369,56 +393,56 @@ def disk() -> list[Any]:
 def nodes() -> list[Any]:
     return [
         lines(
-            "Event loop: late by, 99 %",
-            "Everything that a node does waits for its loop. Half a second is on the way to being taken for dead.",
+            "Event loop lag, 99 %",
+            "All work of a node waits for its event loop. A broker with a lag of seconds is fenced as if it were dead.",
             Query(quantile(0.99, "strandline_event_loop_lag_seconds", by="instance")),
             unit="s",
         ),
         lines(
             "CPU",
-            "A node uses one core and no more: at 100 % it is at its end.",
+            "A node uses at most one core: at 100 % it cannot do more.",
             Query(rate("process_cpu_seconds_total")),
             unit="percentunit",
         ),
         lines(
             "Memory",
-            "In RAM; the page cache, which does most for reads, is not in it.",
+            "Resident memory, without the page cache, which serves most reads.",
             Query(each("process_resident_memory_bytes")),
             unit="bytes",
         ),
         lines(
             "Connections",
-            "Open ones, by listener: other brokers, followers of the metadata, and clients.",
+            "Open connections by listener: from other brokers, observers of the metadata, and clients.",
             Query(
                 each("kafka_server_socket_server_metrics_connection_count", by="instance, listener"), "{{instance}} {{listener}}"
             ),
         ),
         lines(
             "New connections",
-            "Many per second: a client that opens one for each request.",
+            "Many per second mean a client that opens a connection for each request.",
             Query(rate("kafka_server_socket_server_metrics_connection_creation_total")),
             unit="cps",
         ),
         lines(
             "Bad peers",
-            "Connections that broke the protocol or its limits. The log says who, at most once a minute.",
+            "Connections that violated the protocol or its limits. The log names the peer, at most once a minute.",
             Query(rate("strandline_bad_peers_total", by="instance, action"), "{{instance}} {{action}}"),
             unit="cps",
         ),
         lines(
             "Open files",
-            "Two for each segment, and the connections.",
+            "Two files per segment, and the connections.",
             Query(each("process_open_fds")),
         ),
         lines(
             "Uptime",
-            "A saw: a node that restarts again and again.",
+            "A sawtooth means a node that restarts repeatedly.",
             Query(each("strandline_uptime_seconds")),
             unit="s",
         ),
         lines(
-            "Trouble of ours",
-            "Metadata that a broker failed to act on, and parts of a scrape that are missing: bugs, please report them.",
+            "Internal errors",
+            "Metadata that a broker failed to apply, and missing parts of a scrape. Both are bugs: please report them.",
             Query(each("kafka_server_broker_metadata_metrics_metadata_apply_error_count"), "{{instance}}, metadata"),
             Query(each("strandline_scrape_errors_total"), "{{instance}}, scrape"),
         ),
@@ -429,7 +453,9 @@ def build() -> models.Dashboard:
     page = (
         grafana.Dashboard("Strandline")
         .uid("strandline")
-        .description("Replication first: who leads, who is in sync, who is behind; then what it rests on.")
+        .description(
+            "Replication first (leaders, in-sync replicas, lag), then controllers, traffic, request times, disks and nodes."
+        )
         .tags(["strandline", "kafka"])
         .readonly()
         .refresh("5s")
@@ -447,7 +473,7 @@ def build() -> models.Dashboard:
         ("Controllers", controllers()),
         ("Traffic", traffic()),
         ("Request times", request_times()),
-        ("Waiting", waiting()),
+        ("Parked requests", waiting()),
         ("Disk", disk()),
         ("Nodes", nodes()),
     ):

@@ -1,6 +1,6 @@
 """The kinds of panels of the dashboard, and the PromQL that they share.
 
-A panel asks of the cluster and of the nodes that are chosen at the top of the page ($cluster, $instance).
+A panel's queries select the cluster and the nodes that are chosen at the top of the page ($cluster, $instance).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def of_cluster(metric: str, *matchers: str) -> str:
 
 
 def of_nodes(metric: str, *matchers: str) -> str:
-    """Of the nodes that are chosen at the top of the page."""
+    """Select the series of the nodes that are chosen at the top of the page."""
     return of_cluster(metric, 'instance=~"$instance"', *matchers)
 
 
@@ -48,7 +48,7 @@ def per_minute(metric: str, *matchers: str) -> str:
 
 
 def quantile(q: float, metric: str, *matchers: str, by: str = "") -> str:
-    """Of a histogram, over all nodes together but for what `by` tells apart."""
+    """Return a query for a quantile of a histogram, aggregated over all labels except those in `by`."""
     return f"histogram_quantile({q}, {rate(f'{metric}_bucket', *matchers, by=f'{by}, le' if by else 'le')})"
 
 
@@ -60,7 +60,7 @@ def mean(metric: str, *matchers: str, by: str = "instance") -> str:
 
 
 def number(title: str, meaning: str, expr: str, *, good: float = 0, bad_colour: str = RED, unit: str = "none") -> stat.Panel:
-    """One figure, green while it is `good`. Below that is as bad as above."""
+    """Return a panel with one number: green if it equals `good`, otherwise `bad_colour`, whether smaller or larger."""
     steps = [models.Threshold(value=None, color=bad_colour if good else GREEN)]
     if good:
         steps.append(models.Threshold(value=good, color=GREEN))
@@ -112,7 +112,7 @@ def lines(
 
 
 def heat(title: str, meaning: str, metric: str, *matchers: str, unit: str, span: int = 8) -> heatmap.Panel:
-    """How a histogram's observations are spread over its buckets, in the course of time."""
+    """Return a heat map of a histogram: the observations per bucket over time."""
     query = Query(rate(f"{metric}_bucket", *matchers, by="le"), "{{le}}")
     return (
         heatmap.Panel()

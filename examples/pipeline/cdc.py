@@ -1,16 +1,16 @@
-"""Change data capture: the changes of a database's table, from a topic, as the table itself. Incremental.
+"""Change data capture: builds a database table from the changes in a topic, incrementally.
 
-    python examples/pipeline/cdc.py sample                           # inserts, updates and deletes, into the topic customers
-    python examples/pipeline/cdc.py run --snapshot /tmp/customers    # and the rows that there are now
+    python examples/pipeline/cdc.py sample                           # writes inserts, updates and deletes to the topic customers
+    python examples/pipeline/cdc.py run --snapshot /tmp/customers    # shows the current rows
 
-A change is a record whose key is the row's primary key, and whose value says what happened to it, as Debezium would:
+A change is a record. Its key is the row's primary key, and its value describes the change in Debezium's form:
 
     {"op": "c", "after": {"id": 1, "name": "Ada", "city": "London"}}        created; "u": updated; "r": read at the beginning
     {"op": "d", "after": null}                                              deleted; a record without a value may follow
 
-The last change of a row is all that there is to know about it, so this is `materialize`: each run reads what came since the
-last one, and makes a version of the snapshot beside the one that readers are reading. What is left is to take the rows out of
-the changes. Run it from a schedule, as often as the table should be fresh.
+The last change of a row determines the row, so `materialize` does the main work: each run reads the records since the last run
+and writes a new version of the snapshot beside the version that readers use. `table` then extracts the rows from the changes.
+Schedule `run` as often as the table should be updated.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ CUSTOMER = "id long, name string, city string"
 
 
 def update(spark: SparkSession, servers: str, topic: str, snapshot: str) -> Materialized:
-    """Bring the snapshot up to date. A change without a key belongs to no row: better no table than a wrong one."""
+    """Update the snapshot. Raises an error for a change without a key, because it belongs to no row."""
     return materialize(spark, servers, topic, snapshot, without_key="refuse")
 
 
 def table(spark: SparkSession, snapshot: str, columns: str) -> DataFrame:
-    """The rows that there are, with the time of their last change."""
+    """Return the current rows, with the time of their last change."""
     change = f.from_json(f.col("value").cast("string"), f"op string, after struct<{_fields(columns)}>")
     changes = read_snapshot(spark, snapshot).select(change.alias("change"), f.col("timestamp").alias("changed_at"))
     return changes.where("change.op <> 'd'").select("change.after.*", "changed_at")
 
 
 def _fields(columns: str) -> str:
-    """`id long, name string` as it stands inside of a struct."""
+    """Convert `id long, name string` to the syntax inside a struct: `id: long, name: string`."""
     return ", ".join(": ".join(column.split(maxsplit=1)) for column in columns.split(","))
 
 
-# -- something to try it with -----------------------------------------------------------------------------------------
+# -- sample data ------------------------------------------------------------------------------------------------------
 
 ADA, BOB, EVE = ({"id": 1, "name": "Ada", "city": "London"}, {"id": 2, "name": "Bob", "city": "Paris"},
                  {"id": 3, "name": "Eve", "city": "Rome"})  # fmt: skip
@@ -60,7 +60,7 @@ SAMPLE: list[tuple[int, dict[str, Any] | None]] = [
     (1, {"op": "d", "after": None}),
     (1, None),
 ]
-"""Primary key and change; None: Debezium's record without a value, behind a delete."""
+"""Primary key and change. None is the record without a value that Debezium sends after a delete."""
 
 
 async def send(servers: str, topic: str, sample: list[tuple[int, dict[str, Any] | None]]) -> None:
@@ -76,7 +76,7 @@ async def prepare(servers: str, topic: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Changes of a table as the table.")
+    parser = argparse.ArgumentParser(description="Build a table from its changes in a topic.")
     parser.add_argument("what", choices=["sample", "run"])
     parser.add_argument("--bootstrap-servers", default=os.environ.get("STRANDLINE_BOOTSTRAP", "127.0.0.1:9092"))
     parser.add_argument("--topic", default="customers")

@@ -1,14 +1,15 @@
-"""The drill: nothing is lost and nothing is doubled while everything that can be killed is killed.
+"""The drill: kills every kind of process of a cluster and a Spark job, and checks that no record is lost or doubled.
 
     python examples/pipeline/drill.py --minutes 3
 
-A producer writes to a cluster of three brokers and keeps a ledger of what was acknowledged. A Spark driver offloads the topic
-into a lake and copies it into another topic. Meanwhile brokers, the driver, its executors and their Python processes are killed
-with SIGKILL, as a seed says; brokers and driver are started again, by nobody who knows what they were doing. At last what is
-left is brought over, and an audit compares ledger, log, lake and copy, record by record, and writes `report.html`. When the
-cluster is stopped, `verify` compares the brokers' directories with each other and with all these, and writes `verify.html`.
+A producer writes to a cluster of three brokers and records the acknowledgements in a ledger. A Spark driver offloads the topic
+into a lake and copies it into another topic. Meanwhile SIGKILL hits brokers, the driver, its executors and their Python
+processes, in an order that a seed determines. Brokers and the driver are restarted without knowledge of what they were doing.
+At the end the streams process the remaining records. An audit compares ledger, log, lake and copy, record by record, and writes
+`report.html`. When the cluster is stopped, `verify` compares the brokers' directories with each other, the ledger, the lake and
+the copy, and writes `verify.html`.
 
-Needs Linux and `pip install '.[spark]'` in a clone. Exit code 3 when a record is lost or doubled.
+Needs Linux and `pip install '.[spark]'` in a clone. The exit code is 3 if a record is lost or doubled.
 """
 
 from __future__ import annotations
@@ -48,20 +49,20 @@ if TYPE_CHECKING:
 TOPIC, COPY = "orders", "orders-copy"
 PARTITIONS = 4
 BURST, BURST_MS = 20, 20
-"""So many records every so many milliseconds, as fast as they are taken."""
+"""The producer sends `BURST` records every `BURST_MS` milliseconds, if the buffer has room."""
 KILL_EVERY_S = (2.0, 6.0)
 AT_LEAST = ("broker", "driver", "executor")
-"""The first kills are one of each of these, in an order that the seed says."""
+"""The first kills hit one of each of these roles, in an order drawn from the seed."""
 VICTIMS = {"broker": 3, "driver": 2, "executor": 3, "worker": 3, "daemon": 1, "planner": 1}
-"""How often each is chosen, in proportion."""
+"""Role -> its weight in the random choice of the next victim."""
 FATAL = ("driver", "planner", "executor")
-"""So much has to be done again after these that a batch has to be finished between two of them: streams that never get anywhere
+"""Roles whose death repeats much work. Between two such kills at least one batch must finish, because streams without progress
 would prove nothing."""
 BROKER_AWAY_S = (0.5, 4.0)
 DRAIN_ATTEMPTS = 5
 HEAL_TIMEOUT_S = 300
 INTERVAL_S = 5
-"""Of the report: its rows are no hours."""
+"""Length of the report's intervals, in seconds (by default they are hours)."""
 
 
 @dataclass(slots=True)
@@ -74,27 +75,27 @@ class Drill:
     sent: int = 0
     acknowledged: int = 0
     unknown: int = 0
-    """Sent, and nobody knows whether they are there: no acknowledgement came in time."""
+    """Records without an acknowledgement in time: they may or may not be in the log."""
     starts: int = 0
-    """Of drivers."""
+    """Number of times that the driver was started."""
     marks: list[tuple[float, str]] = field(default_factory=list)
-    """What was killed when."""
+    """Time (seconds since 1970) and name of each killed process."""
     kills: Counter[str] = field(default_factory=Counter)
     sessions: set[int] = field(default_factory=set)
-    """Of all drivers: whatever they leave behind is found by it."""
+    """Process session ids of all drivers, to find and kill every process that they leave behind."""
     driver: asyncio.subprocess.Process | None = None
     progress_before: int = 0
-    """Batches that were done when the driver was started, or one of `FATAL` was killed."""
+    """Finished batches at the last start of the driver or the last kill of a `FATAL` role."""
     coming_back: asyncio.Task[None] | None = None
-    """The broker that was killed last is back, and in the picture of all, when this is done."""
+    """Kills a broker and restarts it; done when the broker is ready again."""
     is_over: bool = False
     all_sent: bool = False
-    """The producer has seen that it is over: what waits for its acknowledgement grows no more."""
+    """True when the producer sends no more records; some may still wait for their acknowledgement."""
 
     # -- the producer -------------------------------------------------------------------------------------------------
 
     async def produce(self) -> None:
-        """Until it is over. Every acknowledgement goes into the ledger, in the order of the sends."""
+        """Send records until `is_over`. Write each acknowledgement to the ledger, in the order of the sends."""
         waiting: deque[tuple[Receipt, bytes]] = deque()
         with Ledger(self.folder / "ledger.jsonl") as ledger:
             async with Producer(bootstrap_servers=self.cluster.bootstrap, linger_ms=5) as producer:
@@ -123,7 +124,7 @@ class Drill:
     # -- the driver ---------------------------------------------------------------------------------------------------
 
     async def supervise(self) -> None:
-        """A driver that ends is started again, until it is over."""
+        """Start the driver, and restart it whenever it ends, until `is_over`."""
         while not self.is_over:
             await self.start_driver()
             assert self.driver is not None
@@ -142,7 +143,7 @@ class Drill:
 
     @property
     def progress(self) -> int:
-        """Batches that are done, of both streams."""
+        """Number of finished batches of both streams."""
         return sum(1 for _ in self.folder.glob("lake/_manifest/*.json")) + sum(
             1 for _ in self.folder.glob("copy-checkpoint/commits/[0-9]*")
         )
@@ -150,12 +151,12 @@ class Drill:
     # -- chaos --------------------------------------------------------------------------------------------------------
 
     async def harass(self, seconds: float) -> None:
-        """For so long, and for as long as one of `AT_LEAST` had no turn."""
+        """Kill processes for `seconds`, or longer until each role of `AT_LEAST` was hit; RuntimeError if one is not."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while (missing := [role for role in AT_LEAST if not self.kills[role]]) or loop.time() < end:
             if loop.time() > end + HEAL_TIMEOUT_S:
-                raise RuntimeError(f"no {missing[0]} could be killed within {seconds + HEAL_TIMEOUT_S:.0f} s")
+                raise RuntimeError(f"no {missing[0]} was killed within {seconds + HEAL_TIMEOUT_S:.0f} s")
             await asyncio.sleep(self.rng.uniform(*KILL_EVERY_S))
             victim = self.rng.choice(missing) if missing else self.rng.choices(list(VICTIMS), list(VICTIMS.values()))[0]
             if victim != "broker":
@@ -167,7 +168,7 @@ class Drill:
         await self._batch_after_the_last_kill()
 
     async def _batch_after_the_last_kill(self) -> None:
-        """Wait for it: if the last kill hit the driver, its successor has to show that it continues."""
+        """Wait for a batch after the last kill, which may have hit the driver. Raises RuntimeError if none finishes."""
         end = asyncio.get_running_loop().time() + HEAL_TIMEOUT_S
         while self.progress <= self.progress_before:
             if asyncio.get_running_loop().time() > end:
@@ -175,7 +176,7 @@ class Drill:
             await asyncio.sleep(0.1)
 
     async def _kill_broker(self) -> None:
-        """One at a time: two of three replicas stay, so the cluster goes on. The others are killed meanwhile, too."""
+        """Kill one broker and restart it. Two of three replicas stay, so the cluster continues."""
         node = self.rng.choice(self.cluster.brokers)
         away_s = self.rng.uniform(*BROKER_AWAY_S)
         self._mark("broker", node.name)
@@ -219,7 +220,7 @@ class Drill:
             await self._first_progress(producing, supervising)
             await self.harass(seconds)
             self.is_over = True
-            self.say("no more kills; what is on its way arrives")
+            self.say("no more kills; the records in flight arrive")
             await producing
             assert self.driver is not None
             if self.driver.returncode is None:
@@ -242,8 +243,7 @@ class Drill:
             await asyncio.sleep(0.2)
 
     def _settle(self) -> Audit:
-        """What is left is brought over, with nobody disturbing; then everything is counted. Under another master: the
-        checkpoints do not care."""
+        """Process the remaining records without faults, then audit. The checkpoints allow another Spark master."""
         spark = spark_session("drill audit", "local[2]", CONF)
         try:
             self._drain(spark)
@@ -268,17 +268,17 @@ class Drill:
             try:
                 for query in streams(spark, self.cluster.bootstrap, TOPIC, COPY, self.folder, drain=True):
                     if not query.awaitTermination(HEAL_TIMEOUT_S):
-                        raise RuntimeError(f"what is left was not brought over within {HEAL_TIMEOUT_S} s")
+                        raise RuntimeError(f"the remaining records were not processed within {HEAL_TIMEOUT_S} s")
                 return
             except StreamingQueryException as e:
-                self.say(f"attempt {attempt + 1} to bring what is left has failed: {e}")
+                self.say(f"attempt {attempt + 1} to process the remaining records failed: {e}")
                 for query in spark.streams.active:
                     query.stop()
-        raise RuntimeError(f"what is left was not brought over in {DRAIN_ATTEMPTS} attempts")
+        raise RuntimeError(f"the remaining records were not processed in {DRAIN_ATTEMPTS} attempts")
 
 
 def verify_at_rest(folder: Path) -> Verification:
-    """The brokers' directories, and ledger, lake and copy against them: without the source and the client that wrote these."""
+    """Compare the brokers' directories with ledger, lake and copy, without the data source and the client that wrote them."""
     spark = spark_session("drill verify", "local[2]", CONF)
     try:
         return verify(
@@ -295,7 +295,7 @@ def verify_at_rest(folder: Path) -> Verification:
 
 
 async def drill(folder: Path, seed: int, seconds: float, master: str, say: Callable[[str], None]) -> dict[str, object]:
-    """The figures; `ok` is the verdict."""
+    """Run the drill in `folder`; returns the figures of the JSON line. `ok` is True if no record is lost or doubled."""
     async with LocalCluster(folder / "cluster") as cluster:
         say(f"seed {seed}: {len(cluster.brokers)} brokers at {cluster.bootstrap}; everything is in {folder}")
         run = Drill(folder, cluster, random.Random(seed), master, say)
@@ -334,10 +334,14 @@ async def drill(folder: Path, seed: int, seconds: float, master: str, say: Calla
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--minutes", type=float, default=3.0, help="of kills")
-    parser.add_argument("--seed", type=int, default=None, help="who is killed when; chosen and printed where nothing is said")
-    parser.add_argument("--folder", type=Path, default=None, help="a new one where nothing is said")
-    parser.add_argument("--master", default="local-cluster[2,1,1024]", help="Spark's: one that has executors of its own")
+    parser.add_argument("--minutes", type=float, default=3.0, help="duration of the kills")
+    parser.add_argument(
+        "--seed", type=int, default=None, help="determines the order of the kills; by default a random one, which is printed"
+    )
+    parser.add_argument("--folder", type=Path, default=None, help="for all files; by default a new temporary folder")
+    parser.add_argument(
+        "--master", default="local-cluster[2,1,1024]", help="Spark's master; it must start executors as processes"
+    )
     given = parser.parse_args()
     seed = random.randrange(1 << 32) if given.seed is None else given.seed
     folder = given.folder or Path(tempfile.mkdtemp(prefix="strandline-drill-"))

@@ -1,7 +1,7 @@
-"""Spark's driver in the drill: one session, two streams, from the same topic into a lake and into another topic.
+"""Spark's driver in the drill: one session with two streams, from the same topic into a lake and into another topic.
 
-Nothing here knows that it will be killed. What it takes to go on is in the two checkpoints, in the lake's manifests, and in the
-names under which the sink's tasks write.
+The program does not prepare for its death. The state that a restart needs is in the two checkpoints, in the lake's manifests,
+and in the producer names of the sink's tasks.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 QUICK = os.environ.get("SPARK_SUBMIT_OPTS") or "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For JVMs that live for seconds. What the environment says of the driver's goes for the executors', too."""
+"""Options for JVMs that live for seconds. SPARK_SUBMIT_OPTS of the environment applies to driver and executors."""
 CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": QUICK,
     "spark.executor.extraJavaOptions": QUICK,
     "spark.executor.memory": "512m",
-    "spark.task.maxFailures": "20",  # Each worker that is killed is a failure of its task.
-    "spark.deploy.maxExecutorRetries": "-1",  # Else Spark gives an application up that lost ten executors.
+    "spark.task.maxFailures": "20",  # Each killed worker counts as a failure of its task.
+    "spark.deploy.maxExecutorRetries": "-1",  # By default Spark fails an application that lost ten executors.
     "spark.sql.shuffle.partitions": "2",
 }
 MAX_OFFSETS = 20_000
-"""Of a batch: small ones, so that there is always a batch to be killed in."""
+"""Offsets per batch: batches are small, so that kills hit running batches."""
 
 
 def copy(spark: SparkSession, servers: str, source: str, target: str, checkpoint: Path, drain: bool) -> StreamingQuery:
-    """A topic into another one. It comes straight from the log, without a shuffle: a task that is run again brings the same rows
-    in the same order, so `rowOrder=stable` is true."""
+    """Copy one topic into another. The rows come straight from the log, without a shuffle: a repeated task has the same rows in
+    the same order, so `rowOrder=stable` holds."""
     rows = (
         spark.readStream.format("strandline")
         .option("bootstrap.servers", servers)
@@ -60,7 +60,7 @@ def copy(spark: SparkSession, servers: str, source: str, target: str, checkpoint
 def streams(
     spark: SparkSession, servers: str, source: str, target: str, folder: Path, drain: bool = False
 ) -> list[StreamingQuery]:
-    """Both; to `drain` is to bring what is left, and to end."""
+    """Start both streams. With `drain` they process the remaining records and end."""
     trigger = "available-now" if drain else 1.0
     return [
         offload(spark, servers, source, folder / "lake", trigger=trigger, max_offsets_per_trigger=MAX_OFFSETS),
@@ -78,7 +78,7 @@ def main() -> None:
     given = parser.parse_args()
     spark = spark_session("drill", given.master, CONF)
     streams(spark, given.servers, given.topic, given.copy, given.folder)
-    spark.streams.awaitAnyTermination()  # Raises what ended it: the supervisor starts us again.
+    spark.streams.awaitAnyTermination()  # Raises the error that ended a query; the drill then restarts this process.
     spark.stop()
 
 

@@ -1,13 +1,13 @@
-"""Who is who among the processes of a Spark driver, found in /proc (Linux).
+"""Finds the processes of a Spark driver in /proc (Linux), and their roles.
 
     driver        the Python program
-      JVM         Spark itself; with the master `local-cluster[...]` its master and workers live in it, too
-        planner   Python: where a stream's reader says which offsets come next
+      JVM         Spark itself; with the master `local-cluster[...]` it contains Spark's master and workers too
+        planner   Python: chooses the offsets of a stream's next batch
         executor  a JVM
           daemon  Python: forks the workers
-            worker
+            worker  Python: runs tasks
 
-Everything that a driver starts stays in its session, whatever becomes of its parents: so nothing is left behind at the end.
+Every process that a driver starts stays in the driver's session, even if its parent dies, so `end_sessions` finds all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Process(NamedTuple):
 def processes() -> list[Process]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError, IndexError):  # It has ended while we looked.
+        with suppress(OSError, ValueError, IndexError):  # The process ended meanwhile.
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             if fields[0] != "Z":
@@ -52,7 +52,7 @@ def role_of(process: Process, all_of_them: dict[int, Process]) -> str:
 
 
 def by_role(sessions: set[int]) -> dict[str, list[int]]:
-    """The processes of these sessions that have a part in Spark."""
+    """Role -> sorted pids of Spark's processes in these sessions."""
     own = {process.pid: process for process in processes() if process.session in sessions}
     roles: dict[str, list[int]] = {}
     for process in own.values():
@@ -62,7 +62,7 @@ def by_role(sessions: set[int]) -> dict[str, list[int]]:
 
 
 def kill(pid: int) -> None:
-    """SIGKILL. That it has ended by itself meanwhile is no matter."""
+    """Send SIGKILL. A process that has already ended is ignored."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 

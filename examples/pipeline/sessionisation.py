@@ -1,13 +1,12 @@
-"""Sessions: clicks of a topic, gathered into visits, into another topic. A stream with a watermark.
+"""Sessions: groups the clicks in a topic into visits, and writes the visits to another topic. A stream with a watermark.
 
-    python examples/pipeline/sessionisation.py sample                              # clicks of three users, into the topic clicks
-    python examples/pipeline/sessionisation.py run --checkpoint /tmp/sessions      # and visits into the topic sessions
+    python examples/pipeline/sessionisation.py sample                           # writes clicks of three users to the topic clicks
+    python examples/pipeline/sessionisation.py run --checkpoint /tmp/sessions   # writes visits to the topic sessions
 
-A visit is what a user clicks without a break of half an hour. It is written when the watermark has passed its end, so that no
-click can come that would make it longer: then it is final, and never written again. A click that comes later than the
-watermark is too late, and left out. The open visits, the watermark and the offsets are in the checkpoint; a run that is
-started again goes on. Visits come out of a shuffle, where the order of rows is not promised: docs/spark.md says what the sink
-makes of a task that has to be run again.
+A visit is a series of clicks of one user without a break of half an hour. The stream writes a visit when the watermark has passed
+its end: no later click can extend it, so it is final and written only once. A click that is later than the watermark is dropped.
+The checkpoint contains the open visits, the watermark and the offsets, so a restarted run continues. A shuffle produces the
+visits, and it guarantees no order of rows: docs/spark.md says how the sink handles a repeated task.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ NOON_MS = 1_735_732_800_000
 
 
 def clicks(spark: SparkSession, servers: str, topic: str) -> DataFrame:
-    """user, page, timestamp. The time of a click is its record's."""
+    """Read the clicks as columns user, page and timestamp. A click's time is its record's timestamp."""
     records = (
         spark.readStream.format("strandline")
         .option("bootstrap.servers", servers)
@@ -45,7 +44,7 @@ def clicks(spark: SparkSession, servers: str, topic: str) -> DataFrame:
 
 
 def visits(clicks: DataFrame) -> DataFrame:
-    """As records: the key is the user, the value what is known of the visit, in JSON."""
+    """Group clicks into visits. The key of each record is the user, the value the visit as JSON."""
     gathered = (
         clicks.withWatermark("timestamp", LATE)
         .groupBy(f.session_window("timestamp", GAP), "user")
@@ -60,7 +59,7 @@ def visits(clicks: DataFrame) -> DataFrame:
 
 
 def sessionise(spark: SparkSession, servers: str, source: str, to: str, checkpoint: str, seconds: float | None) -> StreamingQuery:
-    """What there is, or with `seconds` a batch every so many seconds."""
+    """Process the available records and end. With `seconds`, run a batch in this interval for ever."""
     writer = (
         visits(clicks(spark, servers, source))
         .writeStream.format("strandline")
@@ -73,7 +72,7 @@ def sessionise(spark: SparkSession, servers: str, source: str, to: str, checkpoi
     return writer.trigger(**trigger).start()
 
 
-# -- something to try it with -----------------------------------------------------------------------------------------
+# -- sample data ------------------------------------------------------------------------------------------------------
 
 SAMPLE = [
     ("alice", "/", 0),
@@ -83,7 +82,7 @@ SAMPLE = [
     ("carol", "/", 20),
     ("bob", "/", 50),
 ]
-"""user, page, minutes after noon."""
+"""User, page, and minutes after noon."""
 
 
 async def send(servers: str, topic: str, sample: list[tuple[str, str, int]]) -> None:
@@ -106,11 +105,11 @@ def main() -> None:
     parser.add_argument("--clicks", default="clicks")
     parser.add_argument("--sessions", default="sessions")
     parser.add_argument("--checkpoint", default="checkpoint")
-    parser.add_argument("--continuous", type=float, metavar="SECONDS", help="go on, with a batch every so many seconds")
+    parser.add_argument("--continuous", type=float, metavar="SECONDS", help="keep running, with a batch in this interval")
     given = parser.parse_args()
     if given.what == "sample":
         asyncio.run(prepare(given.bootstrap_servers, given.clicks, given.sessions))
-        # A day later somebody clicks again: the watermark passes all that was open at noon.
+        # A click a day later moves the watermark past all visits of the first day.
         asyncio.run(send(given.bootstrap_servers, given.clicks, [*SAMPLE, ("dave", "/", 24 * 60)]))
         return
     spark = spark_session("sessions", "local[2]", {"spark.sql.shuffle.partitions": "2"})

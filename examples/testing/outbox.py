@@ -1,8 +1,8 @@
-"""An outbox relay: what an application has committed to its database reaches the topic, whatever fails on the way.
+"""An outbox relay: every event that an application commits to its database reaches the topic, despite failures.
 
-The application writes an event into the table `outbox` in the transaction that changes its own tables. The relay sends
-what is in it, in order, and marks a row when its record was acknowledged by all in-sync replicas. If it dies between the
-two, the row is sent once more: at least once, and in the order of commits. Consumers find the row's number in the key.
+The application writes an event into the table `outbox` in the transaction that changes its own tables. The relay sends the rows
+in order, and marks a row when all in-sync replicas have acknowledged its record. If the relay dies in between, it sends the row
+again: delivery is at least once, in the order of commits. The record's key is the row's number, so consumers can detect repeats.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def unsent(database: sqlite3.Connection) -> list[tuple[int, bytes]]:
 
 
 async def relay(database: sqlite3.Connection, topic: str, producer: Producer, *, idle_s: float = 0.01) -> None:
-    """For ever."""
+    """Send unsent rows and mark acknowledged ones, until cancelled. `idle_s` is the pause when the outbox is empty."""
     while True:
         rows = unsent(database)
         receipts = [await producer.send(topic, event, key=b"%d" % number, partition=0) for number, event in rows]

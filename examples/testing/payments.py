@@ -1,8 +1,8 @@
-"""A consumer that must be idempotent: it books payments, and books none of them twice.
+"""An idempotent consumer: it books payments, and none of them twice.
 
-A topic may hold a payment twice (whoever sent it did not know that the first attempt had arrived), and a consumer may read
-a record twice (it died before it wrote down how far it was). Both are solved by the same database: the balance, the
-payment's id and the position change in one transaction, or not at all.
+A topic may contain a payment twice, because a producer without idempotence resent it after a lost response. A consumer may read a
+record twice, because it died before it stored its position. One database transaction solves both: it changes the balance, the
+payment's id and the position together.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Ledger:
 
 
 async def book_payments(topic: str, bootstrap_servers: str, ledger: Ledger) -> None:
-    """For ever: from where the ledger says that it got to."""
+    """Book payments from the ledger's positions on, until cancelled."""
     async with Consumer(bootstrap_servers=bootstrap_servers, auto_offset_reset="earliest") as consumer:
         partitions = sorted(await consumer.partitions_for_topic(topic))
         await consumer.assign([(topic, partition) for partition in partitions])

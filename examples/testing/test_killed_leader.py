@@ -1,4 +1,4 @@
-"""A leader is killed in the middle of a batch: its followers have it, the producer has no answer. What becomes of it?"""
+"""A leader is killed after its followers have a batch and before the producer has the response."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from strandline.testing import Cluster, caught_up, hits, leader
 
 
-async def test_a_batch_whose_answer_dies_with_the_leader_is_there_once(cluster: Cluster) -> None:
+async def test_a_batch_without_a_response_is_stored_once(cluster: Cluster) -> None:
     topic = await cluster.create_topic("orders")
     first = await cluster.leader_of(topic)
     async with cluster.producer() as producer:
-        with cluster.delay("Produce", ms=60_000, at=first) as late:  # Carried out, and not answered in time.
+        with cluster.delay("Produce", ms=60_000, at=first) as late:  # The leader appends the batch, but its response is late.
             batch = producer.send_many(topic, [b"tea", b"coffee", b"milk"])
-            await cluster.until(hits(late) == 1)  # Every replica has the batch, and the answer is on its way.
+            await cluster.until(hits(late) == 1)  # Every replica has the batch, and the response is delayed.
             assert not batch.done
             await cluster.kill(first)
         await cluster.until(leader(topic) != first)
@@ -24,7 +24,7 @@ async def test_a_batch_whose_answer_dies_with_the_leader_is_there_once(cluster: 
     assert [record.value for record in await cluster.read_all(topic)] == [b"tea", b"coffee", b"milk"]
 
 
-async def test_records_in_flight_at_the_kill_are_neither_lost_nor_doubled_nor_reordered(cluster: Cluster) -> None:
+async def test_records_in_flight_survive_the_kill_in_order(cluster: Cluster) -> None:
     topic = await cluster.create_topic("orders", partitions=3)
     async with cluster.producer(batch_size=1000) as producer:
         for number in range(1000):
@@ -42,7 +42,7 @@ async def test_records_in_flight_at_the_kill_are_neither_lost_nor_doubled_nor_re
 
 
 @pytest.mark.strandline(processes=True)
-async def test_the_same_with_processes_and_a_real_sigkill(cluster: Cluster) -> None:
+async def test_records_in_flight_survive_a_real_sigkill(cluster: Cluster) -> None:
     topic = await cluster.create_topic("orders")
     async with cluster.producer(linger_ms=1) as producer:
         for number in range(1000):

@@ -1,4 +1,4 @@
-"""Does everything that was committed arrive, in order, while brokers die and answers get lost?"""
+"""Every committed event reaches the topic in order, although brokers die and responses are lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def without_repetitions(values: list[bytes]) -> list[bytes]:
     return list(dict.fromkeys(values))
 
 
-async def test_everything_arrives_once_and_in_order_through_a_rough_night(cluster: Cluster, database: sqlite3.Connection) -> None:
+async def test_events_arrive_once_and_in_order_despite_faults(cluster: Cluster, database: sqlite3.Connection) -> None:
     topic = await cluster.create_topic("events")
     commit(database, EVENTS[:100])
     async with cluster.producer() as producer:
@@ -55,15 +55,13 @@ async def test_everything_arrives_once_and_in_order_through_a_rough_night(cluste
     await cluster.assert_no_acked_loss()
 
 
-async def test_a_relay_that_dies_repeats_what_it_had_not_marked_and_leaves_nothing_out(
-    cluster: Cluster, database: sqlite3.Connection
-) -> None:
+async def test_a_killed_relay_repeats_unmarked_events_and_skips_none(cluster: Cluster, database: sqlite3.Connection) -> None:
     topic = await cluster.create_topic("events")
     commit(database, EVENTS)
     for sent in (1, 30, 120, len(EVENTS)):
         async with cluster.producer() as producer:
             relaying = asyncio.create_task(relay(database, topic, producer))
             await until_sent(database, sent)
-            relaying.cancel()  # With up to twenty records on their way, sent and not marked.
+            relaying.cancel()  # Up to twenty records may be sent and not marked yet.
     values = [record.value for record in await cluster.read_all(topic)]
     assert without_repetitions(values) == EVENTS

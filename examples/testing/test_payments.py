@@ -1,4 +1,4 @@
-"""Is the consumer idempotent? Not by reading it: by giving it duplicates, and by killing it."""
+"""The consumer of payments is idempotent: it is tested with duplicates, and by killing it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ledger() -> Ledger:
 
 @asynccontextmanager
 async def running(topic: str, cluster: Cluster, ledger: Ledger) -> AsyncIterator[None]:
-    """The consumer, until the end of the block: then it dies, wherever it is."""
+    """Run the consumer until the end of the block, and cancel it there at any point of its work."""
     consumer = asyncio.create_task(book_payments(topic, cluster.bootstrap_servers, ledger))
     try:
         yield
@@ -41,9 +41,9 @@ async def has_booked(ledger: Ledger, offset: int) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_payment_that_is_in_the_topic_twice_is_booked_once(cluster: Cluster, ledger: Ledger) -> None:
+async def test_a_duplicate_payment_is_booked_once(cluster: Cluster, ledger: Ledger) -> None:
     topic = await cluster.create_topic("payments")
-    # Without idempotence, a producer that does not hear the answer sends again: here is how the duplicate comes about.
+    # A producer without idempotence that misses the response sends again: this makes the duplicate.
     async with cluster.producer(enable_idempotence=False) as producer:
         with cluster.drop("Produce", where="response", times=1):
             await producer.send_and_wait(topic, payment(1))
@@ -54,7 +54,7 @@ async def test_a_payment_that_is_in_the_topic_twice_is_booked_once(cluster: Clus
     assert ledger.balances() == {"alice": 100}
 
 
-async def test_a_consumer_that_dies_goes_on_where_it_was(cluster: Cluster, ledger: Ledger) -> None:
+async def test_a_killed_consumer_continues_at_its_position(cluster: Cluster, ledger: Ledger) -> None:
     topic = await cluster.create_topic("payments", partitions=3)
     async with cluster.producer() as producer:
         for number in range(300):
@@ -68,7 +68,7 @@ async def test_a_consumer_that_dies_goes_on_where_it_was(cluster: Cluster, ledge
     assert sum(ledger.balances().values()) == 300 * 100
 
 
-async def test_no_payment_is_missed_when_the_leader_dies_under_the_consumer(cluster: Cluster, ledger: Ledger) -> None:
+async def test_a_leader_change_skips_no_payment(cluster: Cluster, ledger: Ledger) -> None:
     topic = await cluster.create_topic("payments")
     async with cluster.producer() as producer, running(topic, cluster, ledger):
         for number in range(50):
@@ -80,12 +80,12 @@ async def test_no_payment_is_missed_when_the_leader_dies_under_the_consumer(clus
 
 
 @simulated(seeds=20)
-async def test_each_payment_is_booked_once_whatever_the_seed_brings(cluster: Cluster) -> None:
-    """The same code on virtual time, once per seed: brokers and connections die when the seed wants it, the consumer when
-    `random` does, which is drawn from the seed as well."""
+async def test_each_payment_is_booked_once_for_every_seed(cluster: Cluster) -> None:
+    """The same code runs on virtual time, once per seed: the seed determines when brokers and connections die, and also the
+    values of `random`, which decides when the consumer dies."""
     topic = await cluster.create_topic("payments", partitions=3)
-    ledger = Ledger(sqlite3.connect(":memory:"))  # Made here, and not by a fixture: each seed has its own.
-    # Not idempotent: whenever an answer is lost, the topic has the payment twice.
+    ledger = Ledger(sqlite3.connect(":memory:"))  # Created here and not by a fixture, because each seed needs its own.
+    # A producer without idempotence stores a payment twice if a response is lost.
     async with cluster.producer(enable_idempotence=False) as producer:
         for number in range(12):
             async with running(topic, cluster, ledger):

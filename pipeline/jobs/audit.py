@@ -3,9 +3,9 @@
     found = audit(spark, "localhost:9092", ["orders"], lake="/data/lake", ledger=["acks.jsonl"], copies={"orders": "orders2"})
     found.is_ok, found.verdict
 
-A source of data is read after its copies: first the ledger's end, then the lake's manifests, then the copies' ends, then the ends
-of the topics. So records that arrive meanwhile do not make a copy look ahead of its source. Records after the lake's end are
-*pending* and not lost, unless the caller says that the offload is over (`is_complete`). Executors do all counting
+The end of a source is read after the ends of its copies: first that of the ledger, then the lake's manifests, then the copies'
+ends, then the ends of the topics. So records that arrive meanwhile do not make a copy look ahead of its source. Records after the
+lake's end are *pending* and not lost, unless the caller says that the offload is over (`is_complete`). Executors do all counting
 (`audit_frames.py`); the driver gets a row for each partition and interval, and a few examples of each finding.
 """
 
@@ -33,6 +33,7 @@ from strandline.pipeline.jobs.audit_result import (
 )
 from strandline.pipeline.jobs.lake import MANIFESTS, DataFile, LakeDamaged, join
 from strandline.pipeline.jobs.lake_folder import DELTA_LOG, Folder, is_delta, local_path
+from strandline.pipeline.jobs.results import bad_first, counted
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,19 +45,20 @@ BOUNDS = "topic string, partition int, log_start bigint, log_end bigint, lake_fi
 
 @dataclass(frozen=True, slots=True)
 class LakeView:
-    """The files of the lake that are whole, and what is wrong with the others."""
+    """The lake's undamaged files of the audited topics, and findings about the damaged ones."""
 
     root: Path
     files: tuple[DataFile, ...] = ()
-    """The whole files of the audited topics."""
     firsts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """The first offset of each partition in the lake."""
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """The offset after the last one of each partition in the lake."""
     findings: tuple[Finding, ...] = ()
     rows: DataFrame | None = None
     """The rows of a Delta table, whose own log says which files count. None: a lake of Parquet files."""
 
-    def files_of(self, place: TopicPartition, offset: int) -> list[str]:
-        return [file.path for file in self.files if file.place == place and file.first <= offset <= file.last]
+    def files_of(self, tp: TopicPartition, offset: int) -> list[str]:
+        return [file.path for file in self.files if file.tp == tp and file.first <= offset <= file.last]
 
 
 def audit(
@@ -107,7 +109,7 @@ def run(
         partitions=partitions,
         intervals=intervals,
         copies=tuple(row for rows, _ in copied for row in rows),
-        findings=tuple(sorted(all_findings, key=lambda finding: not finding.is_bad)),
+        findings=bad_first(all_findings),
     )
 
 
@@ -122,13 +124,13 @@ def check(
     if not names:
         raise UsageError("say what to audit: topics by name, or copies")
     if lake is not None and not ((local_path(lake) / MANIFESTS).is_dir() or is_delta(local_path(lake))):
-        raise UsageError(f"{os.fspath(lake)} holds no lake: there is no folder {MANIFESTS} in it, and no {DELTA_LOG}")
+        raise UsageError(f"there is no lake in {os.fspath(lake)}: it has neither a folder {MANIFESTS} nor {DELTA_LOG}")
     for path in ledger:
         if not Path(path).exists():
             raise UsageError(f"there is no ledger {os.fspath(path)}")
     for source, copy in (copies or {}).items():
         if source == copy:
-            raise UsageError(f"a topic is no copy of itself: {source}")
+            raise UsageError(f"topic {source} cannot be a copy of itself")
     return names
 
 
@@ -145,7 +147,7 @@ class Job:
     # -- ledger -------------------------------------------------------------------------------------------------------
 
     def measure_ledger(self, paths: Sequence[str]) -> tuple[dict[TopicPartition, int], list[Finding]]:
-        """The end offset of the ledger's entries in each partition, and how many of its lines cannot be used."""
+        """The end offset of the ledger's entries in each partition, and notes about lines that cannot be compared."""
         if not paths:
             return {}, []
         from pyspark.sql import functions as f
@@ -169,7 +171,7 @@ class Job:
     # -- lake ---------------------------------------------------------------------------------------------------------
 
     def look_at_lake(self, root: Path) -> LakeView:
-        """Compares the manifests with the files, of which executors read every byte."""
+        """Compares the manifests with the files. Executors read every byte of each file."""
         if is_delta(root):
             return self._look_at_delta(root)
         all_files, ends, problems = listed(Folder(root))
@@ -177,12 +179,12 @@ class Job:
         damaged = self._damaged(root, files)
         firsts: dict[TopicPartition, int] = {}
         for file in files:
-            firsts[file.place] = min(file.first, firsts.get(file.place, file.first))
+            firsts[file.tp] = min(file.first, firsts.get(file.tp, file.first))
         return LakeView(
             root,
             tuple(file for file in files if file.path not in damaged),
             firsts,
-            {place: end for place, end in ends.items() if place.topic in self.topics},
+            {tp: end for tp, end in ends.items() if tp.topic in self.topics},
             tuple(_damage(text) for text in (*problems, *damaged.values())),
         )
 
@@ -212,6 +214,7 @@ class Job:
     def count(
         self, view: LakeView | None, ledger_ends: Mapping[TopicPartition, int], ledger: Sequence[str], is_complete: bool
     ) -> tuple[tuple[Interval, ...], tuple[Partition, ...], list[Finding]]:
+        """Counts the records of log, lake and ledger by partition and interval, and makes findings of the counts."""
         from strandline.pipeline.jobs import audit_frames as frames
 
         bounds = self._bounds(self.topics)
@@ -223,12 +226,12 @@ class Job:
             rows = rows.unionByName(frames.lake_rows(parquet))
         if ledger:
             rows = rows.unionByName(frames.ledger_rows(frames.ledger_lines(self.spark, ledger), self.topics))
-        places = {*bounds, *ledger_ends, *(view.ends if view else ())}
-        table = [_bound(place, bounds, view, ledger_ends, is_complete) for place in sorted(places)]
+        tps = {*bounds, *ledger_ends, *(view.ends if view else ())}
+        table = [_bound(tp, bounds, view, ledger_ends, is_complete) for tp in sorted(tps)]
         offsets = frames.by_offset(rows, self.spark.createDataFrame(table, BOUNDS))
         collected = frames.by_interval(offsets, self.interval_s).collect()
         intervals = tuple(sorted((_interval(row) for row in collected), key=lambda i: (i.topic, i.partition, i.at_s or 0)))
-        partitions = tuple(_partition(place, bounds, view) for place in sorted(places))
+        partitions = tuple(_partition(tp, bounds, view) for tp in sorted(tps))
         findings = list(_findings(intervals, gaps_of(collected, partitions)))
         if any(finding.is_bad for finding in findings):
             findings = _with_examples(findings, frames.examples(offsets), view)
@@ -241,9 +244,9 @@ class Job:
 
         written = {"bootstrap.servers": self.servers, "subscribe": ",".join(topics), **self.options}
         view = ClusterView(read_options(written, is_stream=False).client, Subscription(tuple(topics)))
-        places = view.partitions()
-        ends = view.latest(places)
-        return {place: (first, max(first, ends[place].offset)) for place, first in view.earliest(places).items()}
+        tps = view.partitions()
+        ends = view.latest(tps)
+        return {tp: (first, max(first, ends[tp].offset)) for tp, first in view.earliest(tps).items()}
 
     def _read(
         self, topics: Sequence[str], bounds: Mapping[TopicPartition, tuple[int, int]], include_headers: bool = False
@@ -253,27 +256,24 @@ class Job:
         reader = self.spark.read.format("strandline").option("bootstrap.servers", self.servers)
         fixed = {
             "subscribe": ",".join(topics),
-            "startingOffsets": offsets_json({place: first for place, (first, _) in bounds.items()}),
-            "endingOffsets": offsets_json({place: end for place, (_, end) in bounds.items()}),
+            "startingOffsets": offsets_json({tp: first for tp, (first, _) in bounds.items()}),
+            "endingOffsets": offsets_json({tp: end for tp, (_, end) in bounds.items()}),
             "includeHeaders": str(include_headers).lower(),
             "minPartitions": str(self._parallelism()),
         }
         return reader.options(**{**self.options, **fixed}).load()
 
     def _parallelism(self) -> int:
-        """How many tasks run at the same time; Spark Connect does not tell, so a default applies."""
-        from pyspark.errors import PySparkException
+        from strandline.pipeline.jobs.tasks import slots
 
-        try:
-            return int(self.spark.sparkContext.defaultParallelism)
-        except PySparkException:
-            return 8
+        return slots(self.spark)
 
     # -- copies -------------------------------------------------------------------------------------------------------
 
     def compare(
         self, source: str, copy: str, now_s: float, grace_ms: int, include_headers: bool
     ) -> tuple[list[CopyInterval], list[Finding]]:
+        """Compares a topic with its copy. A record of the last `grace_ms` before `now_s` may be missing in the copy."""
         from strandline.pipeline.jobs import audit_frames as frames
 
         of_copy, of_source = self._bounds([copy]), self._bounds([source])
@@ -298,29 +298,29 @@ class Job:
         return sorted(rows, key=lambda row: row.at_s or 0), findings
 
 
-# -- from rows to what they mean --------------------------------------------------------------------------------------
+# -- from rows to findings --------------------------------------------------------------------------------------------
 
 
 def _bound(
-    place: TopicPartition,
+    tp: TopicPartition,
     bounds: Mapping[TopicPartition, tuple[int, int]],
     view: LakeView | None,
     ledger_ends: Mapping[TopicPartition, int],
     is_complete: bool,
 ) -> tuple[Any, ...]:
     """A row of `BOUNDS`. A partition that the cluster does not have counts as an empty log."""
-    start, end = bounds.get(place, (0, 0))
+    start, end = bounds.get(tp, (0, 0))
     lake_first = lake_due = None
     if view is not None:
-        lake_first = min(view.firsts.get(place, start), start)
-        lake_due = max(view.ends.get(place, 0), end if is_complete else 0)
-    return (*place, start, end, lake_first, lake_due, ledger_ends.get(place, 0))
+        lake_first = min(view.firsts.get(tp, start), start)
+        lake_due = max(view.ends.get(tp, 0), end if is_complete else 0)
+    return (*tp, start, end, lake_first, lake_due, ledger_ends.get(tp, 0))
 
 
-def _partition(place: TopicPartition, bounds: Mapping[TopicPartition, tuple[int, int]], view: LakeView | None) -> Partition:
-    start, end = bounds.get(place, (0, 0))
-    lake_end = None if view is None else view.ends.get(place)
-    return Partition(topic=place.topic, partition=place.partition, log_start=start, log_end=end, lake_end=lake_end)
+def _partition(tp: TopicPartition, bounds: Mapping[TopicPartition, tuple[int, int]], view: LakeView | None) -> Partition:
+    start, end = bounds.get(tp, (0, 0))
+    lake_end = None if view is None else view.ends.get(tp)
+    return Partition(topic=tp.topic, partition=tp.partition, log_start=start, log_end=end, lake_end=lake_end)
 
 
 def _interval(row: Row) -> Interval:
@@ -333,7 +333,7 @@ def _interval(row: Row) -> Interval:
 
 
 def gaps_of(rows: Sequence[Row], partitions: Sequence[Partition]) -> dict[TopicPartition, int]:
-    """The offsets without a record in the log, except those that lake or ledger have: these are other findings."""
+    """For each partition, the number of offsets that have no record in the log, the lake and the ledger."""
     gaps = {TopicPartition(p.topic, p.partition): p.log_end - p.log_start for p in partitions}
     for row in rows:
         gaps[TopicPartition(row.topic, row.partition)] -= row.log - row.doubled_in_log + row.absent
@@ -344,20 +344,20 @@ def _findings(intervals: Sequence[Interval], gaps: Mapping[TopicPartition, int])
     for kind in (*BAD, *NOTES):
         counts: dict[TopicPartition, int] = {}
         for row in intervals:
-            place = TopicPartition(row.topic, row.partition)
-            counts[place] = counts.get(place, 0) + row.kinds.get(kind, 0)
-        for place, count in sorted((gaps if kind == "gaps" else counts).items()):
+            tp = TopicPartition(row.topic, row.partition)
+            counts[tp] = counts.get(tp, 0) + row.kinds.get(kind, 0)
+        for tp, count in sorted((gaps if kind == "gaps" else counts).items()):
             if count > 0:
-                yield Finding(kind=kind, where=str(place), count=count, is_bad=kind in BAD)
+                yield Finding(kind=kind, where=str(tp), count=count, is_bad=kind in BAD)
 
 
 def _with_examples(findings: Sequence[Finding], frame: DataFrame, view: LakeView | None) -> list[Finding]:
     offsets: dict[tuple[str, str], list[str]] = {}
     for row in frame.orderBy("topic", "partition", "kind", "offset").collect():
-        place = TopicPartition(row.topic, row.partition)
-        files = view.files_of(place, row.offset) if view is not None and row.kind != "lost_in_lake" else []
+        tp = TopicPartition(row.topic, row.partition)
+        files = view.files_of(tp, row.offset) if view is not None and row.kind != "lost_in_lake" else []
         text = f"offset {row.offset}" + (f", {' and '.join(files[:2])}" if files else "")
-        offsets.setdefault((row.kind, str(place)), []).append(text)
+        offsets.setdefault((row.kind, str(tp)), []).append(text)
     return [replace(found, examples=tuple(offsets.get((found.kind, found.where), ()))) for found in findings]
 
 
@@ -370,8 +370,8 @@ def _with_copy_examples(findings: Sequence[Finding], rows: Sequence[Row], source
 
 
 def listed(folder: Folder) -> tuple[list[DataFile], dict[TopicPartition, int], list[str]]:
-    """The files, their end offsets, and what is wrong with the manifests. Files in inconsistent manifests are compared, too:
-    their records show what is lost or duplicated."""
+    """The listed files, the end offset of each partition, and a sentence for each fault of the manifests. If manifests contradict
+    each other, all their files count: the records show which of them are lost or doubled."""
     manifests, problems = [], []
     try:
         base = folder.base()
@@ -390,8 +390,8 @@ def listed(folder: Folder) -> tuple[list[DataFile], dict[TopicPartition, int], l
     listing = [*([base] if base else []), *manifests]
     ends = {}
     for manifest in listing:
-        for place, end in manifest.ends.items():
-            ends[place] = max(end, ends.get(place, 0))
+        for tp, end in manifest.ends.items():
+            ends[tp] = max(end, ends.get(tp, 0))
     return [file for manifest in listing for file in manifest.files], ends, problems
 
 
@@ -403,10 +403,8 @@ def _ledger_notes(rows: Sequence[Row], topics: Sequence[str]) -> Iterator[Findin
     torn = sum(row["lines"] for row in rows if row.topic is None)
     unknown = sum(row.unknown for row in rows if row.topic in topics)
     if torn:
-        text = (
-            f"{torn:,} {'line' if torn == 1 else 'lines'} of the ledger cannot be read (a writer that was killed tears its last)"
-        )
+        text = f"{counted(torn, 'line')} of the ledger cannot be read (the last line of a killed writer may be incomplete)"
         yield Finding(kind="torn_ledger", where="ledger", count=0, is_bad=False, text=text)
     if unknown:
-        text = f"{unknown:,} lines of the ledger have no offset, and are compared with nothing"
+        text = f"{counted(unknown, 'line')} of the ledger without an offset cannot be compared"
         yield Finding(kind="unknown_ledger", where="ledger", count=0, is_bad=False, text=text)

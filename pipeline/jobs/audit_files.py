@@ -36,13 +36,13 @@ class CheckFiles:
 
 
 def check_files(root: Path, files: Sequence[DataFile], pieces: int) -> list[CheckFiles]:
-    """The tasks that check these files. Neighbours have similar sizes, so each task takes every n-th file."""
+    """At most `pieces` tasks that check these files. Neighbours have similar sizes, so each task gets every n-th file."""
     return [CheckFiles(root, tuple(files[n::pieces])) for n in range(min(pieces, len(files)))]
 
 
 def _problem(folder: Folder, file: DataFile) -> str | None:
-    """What is wrong with the file, or None. With the right checksum only the footer is left to check: its writer may be at
-    fault."""
+    """The difference between the file and its manifest; None if there is none. A file with the right checksum may still have
+    another number of rows, if its writer was wrong."""
     import pyarrow
     import pyarrow.parquet
 
@@ -53,12 +53,12 @@ def _problem(folder: Folder, file: DataFile) -> str | None:
         return str(e)
     except (OSError, pyarrow.ArrowException) as e:
         return f"{file.path} cannot be read: {e}"
-    return None if rows == file.count else f"{file.path} has {rows} rows, and its manifest says {file.count}"
+    return None if rows == file.count else f"{file.path} has {rows} rows, but its manifest says {file.count}"
 
 
 def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
     """Offsets as JSON, in the form of the options `startingOffsets` and `endingOffsets`."""
     document: dict[str, dict[str, int]] = {}
-    for place, offset in sorted(offsets.items()):
-        document.setdefault(place.topic, {})[str(place.partition)] = offset
+    for tp, offset in sorted(offsets.items()):
+        document.setdefault(tp.topic, {})[str(tp.partition)] = offset
     return json.dumps(document)

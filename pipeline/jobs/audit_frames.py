@@ -3,11 +3,11 @@
 One shuffle, by blocks of offsets, brings all sides together: a row has topic, partition, offset, time, and a hash of the rest.
 
     log  ─┐
-    lake ─┼─ topic, partition, offset, time, hash ── by offset: how often in each, alike? ── by interval: how many of each kind
+    lake ─┼─ topic, partition, offset, time, hash ── by offset: how often, and equal? ── by interval: how many of each kind
     ledger┘
 
 A copy has other offsets and perhaps other partitions, so its records are identified by content: a hash of 128 bits over key and
-value (and headers if asked for), counted on both sides.
+value (and headers, with `include_headers`), counted on both sides.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def ledger_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 def ledger_rows(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
     """A row for each acknowledged record."""
-    told = lines.filter(f.col("offset") >= 0).filter(f.col("topic").isin(list(topics)))
+    usable = lines.filter(f.col("offset") >= 0).filter(f.col("topic").isin(list(topics)))
     count = f.greatest(f.coalesce(f.col("count"), f.lit(1)), f.lit(1))
-    records = told.select(
+    records = usable.select(
         *PLACE,
         f.explode(f.sequence(f.col("offset"), f.col("offset") + count - 1)).alias("offset"),
         f.timestamp_millis("timestamp").alias("timestamp"),
@@ -99,7 +99,7 @@ def by_offset(rows: DataFrame, bounds: DataFrame) -> DataFrame:
         *(_count_of(source) for source in SOURCES),
         *(_time_of(source) for source in SOURCES),
         (f.min("hash") != f.max("hash")).alias("is_other"),
-        (f.min("crc") != f.max("crc")).alias("is_other_than_told"),
+        (f.min("crc") != f.max("crc")).alias("is_other_than_acknowledged"),
         *(f.first(name).alias(name) for name in known),
     )
     there = f.when(f.col("log") > 0, f.col("offset"))
@@ -131,7 +131,7 @@ def _kinds() -> dict[str, Column]:
         "foreign_in_lake": (lake > 0) & (log == 0) & is_left,
         "differs": (log > 0) & (lake > 0) & f.col("is_other"),
         "acknowledged_twice": f.greatest(ledger - 1, f.lit(0)),
-        "acknowledged_other": (log > 0) & (ledger > 0) & f.col("is_other_than_told"),
+        "acknowledged_other": (log > 0) & (ledger > 0) & f.col("is_other_than_acknowledged"),
         "pending": (log > 0) & (lake == 0) & (offset >= f.col("lake_due")),
         "expired": (lake > 0) & (log == 0) & ~is_left,
         "unheld": (ledger > 0) & (log == 0) & (lake == 0) & ~is_left & ~f.coalesce(offset >= f.col("lake_first"), f.lit(False)),
@@ -140,7 +140,7 @@ def _kinds() -> dict[str, Column]:
     return {name: f.coalesce(kind.cast("bigint"), f.lit(0)) for name, kind in kinds.items()}
 
 
-# -- what the driver gets ---------------------------------------------------------------------------------------------
+# -- rows for the driver ----------------------------------------------------------------------------------------------
 
 
 def by_interval(offsets: DataFrame, interval_s: int) -> DataFrame:

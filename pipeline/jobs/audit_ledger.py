@@ -1,16 +1,17 @@
-"""A ledger: the records that were acknowledged to a producer, written by the client's side. An audit compares it with the log.
+"""A ledger: a file in which a producer's program lists the acknowledged records. An audit compares it with the log.
 
-JSON lines, a line for each acknowledgement; or Parquet with the same columns (long, int, string).
+It has JSON lines, one for each acknowledgement, or it is a Parquet file with the same columns (long, int, string).
 
     {"topic": "orders", "partition": 0, "offset": 1200, "count": 64, "timestamp": 1763791200000}
     {"topic": "orders", "partition": 0, "offset": 1264, "timestamp": 1763791200017, "crc32": 3632233996}
 
-`count`     number of acknowledged records from `offset` on; 1 by default
-`timestamp` of the first of these records, in ms since the epoch; optional
-`crc32`     of the value (zlib's), if `count` is 1; optional. An audit compares it with the record in the log.
+`count`      number of acknowledged records from `offset` on; 1 by default
+`timestamp`  timestamp of the first of these records, in ms since the epoch; optional
+`crc32`      CRC-32 of the value (zlib's), if `count` is 1; optional. An audit compares it with the value in the log.
 
-A line is written after the acknowledgement, never before: a record that is in the ledger and not in the log is lost. A writer
-that is killed may leave acknowledged records out, and its last line may be torn; an audit reports how many lines it cannot read.
+A line is written after the acknowledgement, never before. So a record that is in the ledger but not in the log is lost. A writer
+that is killed may leave acknowledged records out, and its last line may be incomplete; an audit reports how many lines it cannot
+read.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Ledger:
         self._file.close()
 
     def add(self, acknowledged: RecordMetadata | BatchMetadata, value: bytes | None = None) -> None:
-        """Writes a line for an acknowledgement, the result of awaiting a receipt. With the value of a single record, an audit can
-        compare the value, too."""
+        """Writes a line for an acknowledgement, which is the result of awaiting a receipt. `value` is the value of a single
+        record; with it, an audit can compare the value, too."""
         line: dict[str, Any] = {"topic": acknowledged.topic, "partition": acknowledged.partition, "offset": acknowledged.offset}
         if isinstance(acknowledged, BatchMetadata):
             line["count"] = acknowledged.records

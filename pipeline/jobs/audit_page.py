@@ -13,7 +13,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from strandline.pipeline.jobs.audit_range import Shown
-from strandline.pipeline.jobs.audit_result import BAD, COPY_BAD, NOTES, Audit, CopyInterval, Interval, Seen, iso
+from strandline.pipeline.jobs.audit_result import BAD, COPY_BAD, NOTES, Audit, CopyInterval, Interval, Seen
+from strandline.pipeline.jobs.results import counted, iso
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Mark = tuple[float, str]
-"""Seconds since the epoch, and what happened."""
+"""A time in seconds since the epoch, and the event's label."""
 
 INK, FAINT, GRID = "#1f2933", "#7b8794", "#e4e7eb"
 COLOURS = {"log": "#2f6690", "lake": "#81a4cd", "ledger": "#c9d6df", "copy": "#81a4cd"}
@@ -52,7 +53,7 @@ tr.bad td { background: #fbe9e5; } summary { cursor: pointer; margin: 12px 0; }
 
 
 def page(audit: Audit, title: str = "Audit", marks: Sequence[Mark] = ()) -> str:
-    """The report as HTML. Raises UsageError if matplotlib is missing."""
+    """The HTML of the whole report. `marks` are drawn as labelled lines. Raises UsageError if matplotlib is missing."""
     by_topic = [(topic, list(rows)) for topic, rows in groupby(audit.intervals, key=lambda row: row.topic)]
     by_copy = [(pair, list(rows)) for pair, rows in groupby(audit.copies, key=lambda row: (row.topic, row.copy))]
     parts = [
@@ -73,24 +74,26 @@ def page(audit: Audit, title: str = "Audit", marks: Sequence[Mark] = ()) -> str:
 
 
 def _tiles(audit: Audit) -> str:
-    kinds = [kind for kind in (*BAD, *COPY_BAD) if _may_have(audit, kind)]
-    bad = {"lost": 0, "doubled": 0, "other": 0}
-    for kind in kinds:
-        name = "lost" if kind.startswith("lost") else "doubled" if kind.startswith(("doubled", "acknowledged_twice")) else "other"
-        bad[name] += audit.counts(kind)
-    tiles = [_tile(f"in the {source}", audit.count(source)) for source in audit.sources]
+    bad = {"lost": 0, "doubled": 0, "different": 0}
+    for kind in (*BAD, *COPY_BAD):
+        bad[_tile_of(kind)] += audit.counts(kind)
+    tiles = [tile(f"in the {source}", audit.count(source)) for source in audit.sources]
     if audit.copies:
-        tiles.append(_tile("in copies", sum(row.copied for row in audit.copies)))
-    tiles += [_tile(name, count, is_bad=count > 0) for name, count in bad.items()]
+        tiles.append(tile("in copies", sum(row.copied for row in audit.copies)))
+    tiles += [tile(name, count, is_bad=count > 0) for name, count in bad.items()]
     return f"<div class=tiles>{''.join(tiles)}</div>"
 
 
-def _may_have(audit: Audit, kind: str) -> bool:
-    return kind in COPY_BAD or "log" in audit.sources
+def _tile_of(kind: str) -> str:
+    if kind.startswith("lost"):
+        return "lost"
+    return "doubled" if kind.startswith(("doubled", "acknowledged_twice")) else "different"
 
 
-def _tile(name: str, count: int, is_bad: bool = False) -> str:
-    return f"<div class='tile{' bad' if is_bad else ''}'><b>{count:,}</b><span class=faint>{escape(name)}</span></div>"
+def tile(name: str, value: int | str, is_bad: bool = False) -> str:
+    """A value with its name, in a box. A number gets separators between its thousands."""
+    text = f"{value:,}" if isinstance(value, int) else escape(value)
+    return f"<div class='tile{' bad' if is_bad else ''}'><b>{text}</b><span class=faint>{escape(name)}</span></div>"
 
 
 def _findings(audit: Audit) -> str:
@@ -189,7 +192,7 @@ def _outside(shown: Shown) -> str:
         return ""
     first, *more = shown.outside
     times = f"{iso(first)} UTC" if not more else f"{len(shown.outside):,} intervals from {iso(first)} to {iso(more[-1])} UTC"
-    records = f"{shown.records_outside:,} record{'' if shown.records_outside == 1 else 's'}"
+    records = counted(shown.records_outside, "record")
     return f"<p class=faint>The pictures leave out {records} at {times}, far from all others; the table has them.</p>"
 
 
@@ -204,7 +207,7 @@ def _totals(pairs: Iterable[tuple[int | None, int]]) -> dict[int, int]:
 def _bars(
     totals: dict[str, dict[int, int]], shown: Shown, step: int, marks: Sequence[Mark], names: dict[str, str] | None = None
 ) -> str:
-    """Bars: how many records each side has in each interval."""
+    """A chart with a bar for each interval and side: how many records the side has."""
     begin, end = shown.begin_s, shown.end_s
     totals = {source: {at: n for at, n in counts.items() if begin <= at < end} for source, counts in totals.items()}
     figure = _figure(10.4, 3.0)
@@ -238,7 +241,7 @@ def _field(rows: Sequence[Interval], begin: int, end: int, step: int) -> str:
     axes.set_ylim(len(partitions) - 0.4, -0.6)
     axes.set_ylabel("partition", color=FAINT)
     _time_axis(axes, begin, end, step, has_grid=False)
-    texts = {WELL: "all is there, once", WAITING: "not yet in the lake", WRONG: "lost, doubled or other"}
+    texts = {WELL: "each record once", WAITING: "not yet in the lake", WRONG: "lost, doubled or different"}
     patches = [Patch(color=colour, label=text) for colour, text in texts.items()]
     axes.legend(handles=patches, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False, labelcolor=INK)
     return _svg(figure, f"field-{begin}")
@@ -254,7 +257,7 @@ def _figure(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise UsageError("the pictures of a report need matplotlib: pip install matplotlib") from None
+        raise UsageError("the pictures of a report need matplotlib, which is not installed: pip install matplotlib") from None
     return Figure(figsize=(width, height), layout="constrained")
 
 

@@ -1,7 +1,7 @@
-"""The time that an audit's pictures show.
+"""The range of time that an audit's pictures show.
 
-A record with a wrong clock (1970) would stretch the axis over decades, and all other records would be one thin line. Intervals
-far from all others are therefore left out of the pictures when they hold few records; the page names them below.
+A record with a wrong timestamp (1970) would stretch the axis over decades, and all other records would be one thin line. So the
+pictures leave out intervals that are far from all others and have few records. The page says so below the pictures.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 READABLE = 200
-"""How many intervals on an axis are still distinguishable: no interval of a shorter range is left out."""
+"""How many intervals an axis can show. No interval is left out of a range that is not longer."""
 GAP_FACTOR = 3
 """An interval is far from the rest if its distance exceeds the range of the rest by this factor."""
 SHARE_MAX = 0.01
@@ -19,13 +19,15 @@ SHARE_MAX = 0.01
 
 
 class Shown(NamedTuple):
+    """The shown range of time, in seconds since the epoch, and the intervals outside of it."""
+
     begin_s: int
     end_s: int
-    """After the last interval."""
+    """The end of the last interval, exclusive."""
     outside: tuple[int, ...] = ()
     """Starts of the intervals that are left out, sorted, in seconds since the epoch."""
     records_outside: int = 0
-    """Records in these intervals, counted on the side that has most of them."""
+    """Number of records in these intervals, on the side that has most of them."""
 
     @classmethod
     def of(cls, totals: Mapping[str, Mapping[int, int]], step_s: int) -> Shown | None:

@@ -3,40 +3,42 @@
 Each record is counted under **kinds**. Bad kinds mean that a record is lost, doubled or changed. The others explain a difference
 between two sides that is legal:
 
-    pending     in the log, and after the end of the lake
-    expired     in the lake, and deleted from the log by retention
-    unheld      acknowledged, and deleted by retention before the lake began
-    gaps        offsets without a record in the log that neither lake nor ledger has: control records, compaction
+    pending     in the log, after the end of the lake
+    expired     in the lake, deleted from the log by retention
+    unheld      acknowledged, deleted by retention before the lake began
+    gaps        offsets without a record in the log, lake and ledger: control records, compaction
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from strandline.pipeline.jobs.results import counted, finding_document, only_bad, result_document
+
 BAD = {
-    "lost_in_log": "acknowledged, and not in the log",
-    "lost_in_lake": "not in the lake, though it has what comes behind",
+    "lost_in_log": "acknowledged, but missing in the log",
+    "lost_in_lake": "missing in the lake",
     "doubled_in_log": "in the log more than once",
     "doubled_in_lake": "in the lake more than once",
-    "foreign_in_lake": "in the lake, and not in the log",
-    "differs": "other in the lake than in the log",
+    "foreign_in_lake": "in the lake, but not in the log",
+    "differs": "different in the lake and in the log",
     "acknowledged_twice": "acknowledged more than once",
-    "acknowledged_other": "other in the log than what was acknowledged",
+    "acknowledged_other": "different in the log from what was acknowledged",
 }
 NOTES = {
-    "pending": "in the log, and not yet in the lake",
-    "expired": "in the lake alone: retention took it from the log",
-    "unheld": "acknowledged, and taken by retention before the lake began",
-    "gaps": "offsets without a record in the log, which nobody claims to have seen (control records, compaction)",
+    "pending": "in the log, not yet in the lake",
+    "expired": "in the lake only: retention deleted this part of the log",
+    "unheld": "acknowledged, but deleted by retention before the lake began",
+    "gaps": "without a record in the log, the lake and the ledger (control records, compaction)",
 }
 COPY_BAD = {
-    "lost_in_copy": "not in the copy",
+    "lost_in_copy": "missing in the copy",
     "doubled_in_copy": "in the copy more often than in the source",
-    "foreign_in_copy": "in the copy, and not in the source",
+    "foreign_in_copy": "in the copy, but not in the source",
 }
+"""The text of each kind of finding. A sentence has it after the number of records."""
 SOURCES = ("log", "lake", "ledger")
 EXAMPLES = 5
 """The largest number of examples per finding."""
@@ -44,7 +46,8 @@ EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The records that one side has of a partition in an interval."""
+    """The records that one side has of a partition in an interval: their number, first and last offset, first and last timestamp
+    in ms since the epoch."""
 
     count: int
     first: int | None = None
@@ -68,7 +71,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyInterval:
-    """One row of the comparison with a copy. Records are compared by content: partitions may differ."""
+    """An interval of the comparison of a topic with its copy. Records are compared by content: partitions may differ."""
 
     topic: str
     copy: str
@@ -76,22 +79,33 @@ class CopyInterval:
     count: int
     """Number of records in the source."""
     copied: int
+    """Number of records in the copy."""
     kinds: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     kind: str
+    """A key of `BAD`, `NOTES` or `COPY_BAD`, or a kind with a `text` of its own."""
     where: str
+    """The partition, the lake, the ledger, or the two topics that were compared."""
     count: int
+    """Number of records, or of offsets for gaps; 0 for a finding that is not about records."""
     is_bad: bool = True
     text: str = ""
+    """Overrides the text of the kind."""
     examples: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
         what = self.text or {**BAD, **NOTES, **COPY_BAD}[self.kind]
-        return f"{self.where}: {self.count:,} {'record' if self.count == 1 else 'records'} {what}" if self.count else what
+        noun = "offset" if self.kind == "gaps" else "record"
+        return f"{self.where}: {counted(self.count, noun)} {what}" if self.count else what
+
+    @property
+    def below(self) -> tuple[str, ...]:
+        """The lines below the sentence: the examples."""
+        return self.examples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +129,11 @@ class Audit:
     partitions: tuple[Partition, ...]
     intervals: tuple[Interval, ...]
     copies: tuple[CopyInterval, ...] = ()
-    findings: tuple[Finding, ...] = field(default=())
+    findings: tuple[Finding, ...] = ()
 
     @property
     def bad(self) -> tuple[Finding, ...]:
-        return tuple(finding for finding in self.findings if finding.is_bad)
+        return only_bad(self.findings)
 
     @property
     def is_ok(self) -> bool:
@@ -127,12 +141,12 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        records = sum(interval.seen["log"].count for interval in self.intervals)
+        records = f"{counted(self.count('log'), 'record')} in the log"
         if self.is_ok:
-            return f"nothing is lost and nothing is doubled: {records:,} records in the log"
-        kinds = total(finding for finding in self.bad)
-        told = ", ".join(f"{count:,} {kind.replace('_', ' ')}" if count else kind for kind, count in kinds.items())
-        return f"not well: {told}; {records:,} records in the log"
+            return f"nothing is lost and nothing is doubled: {records}"
+        counts = total(self.bad).items()
+        kinds = ", ".join(f"{count:,} {kind.replace('_', ' ')}" if count else kind for kind, count in counts)
+        return f"problems found: {kinds}; {records}"
 
     def counts(self, kind: str) -> int:
         """The number of records of this kind, in all topics and copies."""
@@ -140,21 +154,19 @@ class Audit:
         return sum(row.kinds.get(kind, 0) for row in rows)
 
     def count(self, source: str) -> int:
+        """The number of records that one of `sources` has."""
         return sum(interval.seen[source].count for interval in self.intervals if source in interval.seen)
 
     @property
     def document(self) -> dict[str, Any]:
-        """The findings as plain values for programs; the keys are stable."""
-        return {
-            "ok": self.is_ok,
-            "verdict": self.verdict,
-            "made_at": iso(int(self.made_at_s)),
-            "interval_s": self.interval_s,
-            "partitions": [asdict(partition) for partition in self.partitions],
-            "intervals": [asdict(interval) for interval in self.intervals],
-            "copies": [asdict(copy) for copy in self.copies],
-            "findings": [{**asdict(finding), "sentence": finding.sentence} for finding in self.findings],
-        }
+        return result_document(
+            self,
+            interval_s=self.interval_s,
+            partitions=[asdict(partition) for partition in self.partitions],
+            intervals=[asdict(interval) for interval in self.intervals],
+            copies=[asdict(copy) for copy in self.copies],
+            findings=[finding_document(finding) for finding in self.findings],
+        )
 
 
 def total(findings: Iterable[Finding]) -> dict[str, int]:
@@ -163,8 +175,3 @@ def total(findings: Iterable[Finding]) -> dict[str, int]:
     for finding in findings:
         kinds[finding.kind] = kinds.get(finding.kind, 0) + finding.count
     return kinds
-
-
-def iso(at_s: int | None) -> str:
-    """A time in UTC, readable for people."""
-    return "unknown" if at_s is None else datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S")

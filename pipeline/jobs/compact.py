@@ -1,4 +1,4 @@
-"""Compaction: joins small files of a lake into larger ones, and its manifests into one, while writers and readers go on.
+"""Compaction: joins small files of a lake into larger ones, and its manifests into one, while writers and readers continue.
 
     1. files of one partition and date that lie side by side in the log are joined, by tasks, up to about a size
     2. a base is published: from here on readers find the larger files, and open one manifest in the place of many
@@ -69,8 +69,8 @@ def compact(
     target_bytes: int = TARGET_BYTES,
     keep_s: float = KEEP_S,
 ) -> Compacted:
-    """Joins files that are smaller than half of `target_bytes`, of these topics or of all. Raises LakeDamaged, and changes
-    nothing, if the lake is damaged."""
+    """Joins files that are smaller than half of `target_bytes`, of these topics or of all, and deletes replaced files that are
+    older than `keep_s` seconds. Raises LakeDamaged, and changes nothing, if the lake is damaged."""
     folder = check(root)
     with folder.compacting():
         lake, base = read_manifest(folder.root), folder.base()
@@ -90,14 +90,14 @@ def check(root: str | os.PathLike[str]) -> Folder:
     folder = Folder(local_path(root))
     check_is_no_delta(folder.root, f"Delta joins small files itself, with OPTIMIZE delta.`{folder.root}`")
     if not folder.numbers():
-        raise UsageError(f"{os.fspath(root)} holds no lake")
+        raise UsageError(f"there is no lake in {os.fspath(root)}")
     return folder
 
 
 def neighbours(files: Sequence[DataFile], target_bytes: int) -> list[tuple[DataFile, ...]]:
     """Groups to be joined: small files of one partition and date with nothing of another date between them."""
     groups: list[tuple[DataFile, ...]] = []
-    for _, run in groupby(sorted(files, key=lambda f: f.order), key=lambda f: (f.place, f.date, f.bytes < target_bytes / 2)):
+    for _, run in groupby(sorted(files, key=lambda f: f.order), key=lambda f: (f.tp, f.date, f.bytes < target_bytes / 2)):
         group: list[DataFile] = []
         for file in run:
             if group and sum(one.bytes for one in group) + file.bytes > target_bytes:
@@ -153,7 +153,7 @@ class JoinFiles:
                     out.write_table(rows)
             count = pyarrow.parquet.read_metadata(new).num_rows
             if count != sum(file.count for file in group):
-                raise LakeDamaged(f"{path} would have {count} rows, and its parts have {sum(file.count for file in group)}")
+                raise LakeDamaged(f"{path} would have {count} rows, but its parts have {sum(file.count for file in group)}")
             entry = {"inputs": [f.path for f in group], "path": path, "count": count, "bytes": new.stat().st_size}
             crc = checksum(new)
             move(new, self.root / path)
@@ -199,9 +199,9 @@ def _joined(spark: SparkSession, root: Path, groups: Sequence[tuple[DataFile, ..
 def entry_of(row: Mapping[str, Any], known: Mapping[str, DataFile]) -> DataFile:
     """The manifest entry of a larger file, from the row that its task returned."""
     first, last = known[row["inputs"][0]], known[row["inputs"][-1]]
-    told = {name: row[name] for name in ("path", "count", "bytes", "crc32c")}
+    values = {name: row[name] for name in ("path", "count", "bytes", "crc32c")}
     return DataFile(
-        topic=first.topic, partition=first.partition, date=first.date, first=first.first, last=last.last, **told
+        topic=first.topic, partition=first.partition, date=first.date, first=first.first, last=last.last, **values
     )  # fmt: skip
 
 

@@ -57,8 +57,8 @@ def delta_session(name: str, master: str = "local[*]", conf: Mapping[str, str] |
             raise
         jars = wanted.get("spark.jars.packages", "the jars of Delta")
         raise UsageError(
-            f"Spark did not start with {jars}; its lines above say why. The jars come from Maven Central; where there is no way "
-            "there, put them into PySpark's folder jars"
+            f"Spark did not start with {jars}; its lines above say why. The jars come from Maven Central; on a machine without "
+            "access to it, put them into PySpark's folder jars"
         ) from None
 
 
@@ -88,7 +88,7 @@ def check_versions(delta: str, wanted: str, spark: str) -> None:
     """Raises UsageError if this PySpark does not satisfy `wanted`, the requirement of delta-spark ("pyspark<=4.2.0,>=4.0.1")."""
     if not all(_holds(spark, sign, bound) for sign, bound in _BOUND.findall(wanted)):
         raise UsageError(
-            f"delta-spark {delta} goes with {wanted}, and PySpark {spark} is installed: {INSTALL} brings two that fit"
+            f"delta-spark {delta} needs {wanted}, but PySpark {spark} is installed: {INSTALL} installs versions that fit"
         )
 
 
@@ -130,11 +130,11 @@ def delta_errors() -> Iterator[None]:
 
 def sentence(error: str) -> str | None:
     """Advice for an error of Spark that means that Delta is missing or does not fit; None for any other error."""
-    made = "make it with strandline.pipeline.jobs.delta.delta_session, or with what delta_conf says"
+    made = "create it with strandline.pipeline.jobs.delta.delta_session, or with the settings of delta_conf"
     if NO_CLASSES in error:
         return f"this Spark session has no Delta: {made}, before any other session of this process"
     if NOT_CONFIGURED in error:
-        return f"this Spark session has Delta's jars and does not use its extension and catalog: {made}"
+        return f"this Spark session has Delta's jars but does not use its extension and catalog: {made}"
     if any(name in error for name in OTHER_VERSIONS):
         return f"the jars of Delta in this Spark session are made for another Spark: {made}, and without jars of your own"
     return None

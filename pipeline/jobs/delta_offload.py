@@ -7,7 +7,7 @@
 A batch is one transaction of the table, which names the query and the batch, so Delta skips a batch that is run again. Spark's
 checkpoint has the offsets of each batch. So each record is in the table once, as long as the checkpoint exists.
 
-If the checkpoint is lost, **the table itself tells where to continue**: a batch is in the table as a whole or not at all, so the
+If the checkpoint is lost, **the table itself shows where to continue**: a batch is in the table as a whole or not at all, so the
 table has every record up to the last offset of a partition, and none after it. A recreated topic has other records at these
 offsets. So the last record of each partition must have the same timestamp in log and table; otherwise nothing is written.
 
@@ -68,7 +68,7 @@ def writer(
     with delta_errors():
         there = opened(spark, path)
     if there is None and has_batches(spark, f"{folder}/commits"):
-        raise UsageError(f"there is no table in {path}, and the checkpoint {folder} has written one: give a new checkpoint")
+        raise UsageError(f"there is no table in {path}, but the checkpoint {folder} has written one: give a new checkpoint")
     if there is not None:
         check_columns(path, there)
         if not has_batches(spark, f"{folder}/offsets"):
@@ -105,7 +105,7 @@ def opened(spark: SparkSession, path: str, version: int | None = None) -> DataFr
         reader = reader.option("versionAsOf", version)
     try:
         rows = reader.load(path)
-        rows.schema  # noqa: B018 - Spark may put off looking until somebody asks.
+        rows.schema  # noqa: B018 - Spark may look for the table only when the schema is read.
     except AnalysisException as e:
         if e.getCondition() in NO_TABLE:
             return None
@@ -129,7 +129,7 @@ def check_columns(path: str, rows: DataFrame) -> None:
     """Raises UsageError if the table lacks a column that every offload writes."""
     missing = {"topic", "partition", "offset", "timestamp", "date"}.difference(rows.columns)
     if missing:
-        raise UsageError(f"{path} is no table of an offload: it has no column {' and no '.join(sorted(missing))}")
+        raise UsageError(f"{path} is not a table of an offload: it has no column {' and no '.join(sorted(missing))}")
 
 
 def has_batches(spark: SparkSession, folder: str) -> bool:
@@ -160,37 +160,37 @@ def behind(spark: SparkSession, rows: DataFrame, source: Mapping[str, str]) -> d
     """The options of the source with which a new checkpoint begins after the records in the table."""
     options = read_options(source, is_stream=True)
     view = ClusterView(options.client, options.subscription)
-    places = view.partitions()
-    there = reached(rows, sorted({place.topic for place in places}))
+    tps = view.partitions()
+    there = reached(rows, sorted({tp.topic for tp in tps}))
     if not there:
         return dict(source)
-    first, end = view.earliest(places), {place: at.offset for place, at in view.latest(places).items()}
+    first, end = view.earliest(tps), {tp: at.offset for tp, at in view.latest(tps).items()}
     check_ends(there, end)
     check_times(there, times_in_log(spark, source, {p: last.offset for p, last in there.items() if last.offset >= first[p]}))
-    begin = {**starts_of(options, view.at, first, end), **{place: last.offset + 1 for place, last in there.items()}}
+    begin = {**starts_of(options, view.at, first, end), **{tp: last.offset + 1 for tp, last in there.items()}}
     others = {name: value for name, value in source.items() if name not in STARTS}
     return {**others, "startingOffsets": offsets_json(begin)}
 
 
 def check_ends(there: Mapping[TopicPartition, Reached], ends: Mapping[TopicPartition, int]) -> None:
     """Raises UsageError if the table has records after the end of a log."""
-    for place, last in sorted(there.items()):
-        if place not in ends:
-            raise UsageError(f"the table has records of {place}, and the topic has no such partition{_ANEW}")
-        if last.offset >= ends[place]:
-            raise UsageError(f"the table has {place} up to offset {last.offset}, and its log ends at {ends[place]}{_ANEW}")
+    for tp, last in sorted(there.items()):
+        if tp not in ends:
+            raise UsageError(f"the table has records of {tp}, but the topic has no such partition{_RECREATED}")
+        if last.offset >= ends[tp]:
+            raise UsageError(f"the table has {tp} up to offset {last.offset}, but its log ends at {ends[tp]}{_RECREATED}")
 
 
 def check_times(there: Mapping[TopicPartition, Reached], in_log: Mapping[TopicPartition, int]) -> None:
     """Raises UsageError if the log has another record at the last offset of a partition in the table."""
-    for place, us in sorted(in_log.items()):
-        last = there[place]
+    for tp, us in sorted(in_log.items()):
+        last = there[tp]
         if us != last.us:
-            times = f"has the timestamp {last.us // 1000} in the table, and {us // 1000} in the log"
-            raise UsageError(f"offset {last.offset} of {place} {times}{_ANEW}")
+            times = f"has the timestamp {last.us // 1000} in the table, but {us // 1000} in the log"
+            raise UsageError(f"offset {last.offset} of {tp} {times}{_RECREATED}")
 
 
-_ANEW = ": was the topic recreated? Begin another table, or give the old checkpoint"
+_RECREATED = ": was the topic recreated? Start another table, or give the old checkpoint"
 
 
 def times_in_log(
@@ -205,16 +205,16 @@ def times_in_log(
     fixed = {
         "assign": assign_json(offsets),
         "startingOffsets": offsets_json(offsets),
-        "endingOffsets": offsets_json({place: offset + 1 for place, offset in offsets.items()}),
+        "endingOffsets": offsets_json({tp: offset + 1 for tp, offset in offsets.items()}),
     }
     rows = spark.read.format("strandline").options(**client, **fixed).load()
     found = rows.select("topic", "partition", f.unix_micros("timestamp").alias("us")).collect()
     return {TopicPartition(row.topic, row.partition): row.us for row in found}
 
 
-def assign_json(places: Mapping[TopicPartition, int]) -> str:
+def assign_json(tps: Mapping[TopicPartition, int]) -> str:
     """The partitions as JSON, in the form of the option `assign`."""
     of_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(places):
+    for topic, partition in sorted(tps):
         of_topic.setdefault(topic, []).append(partition)
     return json.dumps(of_topic)

@@ -1,16 +1,16 @@
-"""A lake: Parquet files with the records of topics, and manifests that list the valid files. Pure.
+"""The format of a lake: Parquet files with the records of topics, and manifests that list the valid files. Pure.
 
     ROOT/<topic>/date=YYYY-MM-DD/<topic>-<partition>-<first offset, 20 digits>-<last offset>.parquet
     ROOT/_manifest/<number, 20 digits>.json
     ROOT/_manifest/<number, 20 digits>.base.json                            all manifests up to this number in one
-    ROOT/_checkpoint/                                                       Spark's, of the offload that fills the lake
+    ROOT/_checkpoint/                                                       Spark's checkpoint of the offload that fills the lake
 
 A file holds records of one partition and one date (UTC), in the order of the log. Offsets in it may have gaps, as in the
 log. The name contains the offsets, so a batch that is run again replaces its own files. A writer that dies leaves stray files:
 **a file counts only if a manifest lists it**, and one manifest lists all files of a batch.
 
     {"v": 1, "number": 7,
-     "query": "4f...", "batch": 3,                            the micro-batch of Spark whose files these are
+     "query": "4f...", "batch": 3,                            the micro-batch of Spark that wrote these files
      "committed": {"4f...": 3},                               the last batch of each query, this one included
      "after": {"orders": {"0": 1200}},                        where each partition ended before this manifest
      "files": [{"path": "orders/date=...", "topic": "orders", "partition": 0, "date": "2025-01-31",
@@ -19,9 +19,9 @@ log. The name contains the offsets, so a batch that is run again replaces its ow
 Manifests are numbered from 0 without a gap, and each names the ends of all before it (`after`): readers notice a missing manifest
 and a range that is listed twice. A writer needs only the newest manifest to know where partitions end and which batches are done.
 
-A compaction (`compact.py`) joins small files that lie side by side into larger ones, and writes a **base**: a manifest with
-`after` empty, that stands for all up to its number, lists the larger files in the place of the small ones, and ends where they
-end. Readers begin at the newest base. The files that it replaces stay for a day, for readers that began before.
+A compaction (`compact.py`) joins small neighbouring files into larger ones, and writes a **base**: a manifest with `after` empty
+that replaces all manifests up to its number, and lists the larger files instead of the small ones. Its partitions end at the same
+offsets. Readers begin at the newest base. Replaced files stay for a day, for readers that began before.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ def base_number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-# -- what is in a manifest --------------------------------------------------------------------------------------------
+# -- manifests --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """One Parquet file. Pickled by Spark on its way to the driver."""
+    """The manifest entry of one Parquet file. Spark pickles it on its way to the driver."""
 
     path: str
     topic: str
@@ -113,7 +113,7 @@ class DataFile:
     """CRC-32C of the whole file."""
 
     @property
-    def place(self) -> TopicPartition:
+    def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
     @property
@@ -123,7 +123,7 @@ class DataFile:
     def check(self) -> None:
         """Raises LakeDamaged if the fields contradict each other."""
         if self.path != file_path(self.topic, self.partition, self.date, self.first, self.last):
-            raise LakeDamaged(f"{self.path} is listed as offsets {self.first} to {self.last} of {self.place}, {self.date}")
+            raise LakeDamaged(f"{self.path} is listed as offsets {self.first} to {self.last} of {self.tp}, {self.date}")
         if not (0 <= self.first <= self.last and 0 < self.count <= self.last - self.first + 1):
             raise LakeDamaged(f"{self.path} cannot have {self.count} records in offsets {self.first} to {self.last}")
 
@@ -142,7 +142,7 @@ class Manifest:
         """The ends of all partitions after this manifest."""
         ends = dict(self.after)
         for file in self.files:
-            ends[file.place] = max(ends.get(file.place, 0), file.last + 1)
+            ends[file.tp] = max(ends.get(file.tp, 0), file.last + 1)
         return ends
 
     def is_done(self, query: str, batch: int) -> bool:
@@ -153,10 +153,10 @@ class Manifest:
         reached: dict[tuple[TopicPartition, str], int] = {}
         for file in sorted(self.files, key=lambda f: f.order):
             file.check()
-            begin = max(self.after.get(file.place, 0), reached.get((file.place, file.date), 0))
+            begin = max(self.after.get(file.tp, 0), reached.get((file.tp, file.date), 0))
             if file.first < begin:
-                raise LakeDamaged(f"{file.path} overlaps: the lake has {file.place} up to offset {begin - 1} already")
-            reached[file.place, file.date] = file.last + 1
+                raise LakeDamaged(f"{file.path} overlaps: the lake has {file.tp} up to offset {begin - 1} already")
+            reached[file.tp, file.date] = file.last + 1
 
 
 def following(last: Manifest | None, query: str, batch: int, files: Iterable[DataFile]) -> Manifest:
@@ -171,17 +171,17 @@ def following(last: Manifest | None, query: str, batch: int, files: Iterable[Dat
         files=tuple(sorted(files, key=lambda f: f.order)),
     )
     for file in manifest.files:
-        check_is_new(file.place, file.first, after)
+        check_is_new(file.tp, file.first, after)
     manifest.check()
     return manifest
 
 
-def check_is_new(place: TopicPartition, first: int, ends: Ends) -> None:
+def check_is_new(tp: TopicPartition, first: int, ends: Ends) -> None:
     """Raises UsageError if the lake already has this offset, from another query."""
-    if first < (end := ends.get(place, 0)):
+    if first < (end := ends.get(tp, 0)):
         raise UsageError(
-            f"offset {first} of {place} comes into a lake that has this partition up to offset {end - 1}: was the checkpoint "
-            "of its offload lost, or was the topic recreated? Begin another lake, or give the old checkpoint"
+            f"offset {first} of {tp} is already in the lake, which has this partition up to offset {end - 1}: was the "
+            "checkpoint of its offload lost, or was the topic recreated? Start another lake, or give the old checkpoint"
         )
 
 
@@ -195,8 +195,8 @@ def based_on(newest: Manifest, files: Iterable[DataFile], ends: Ends) -> Manifes
 
 
 def join(manifests: Sequence[Manifest], base: Manifest | None = None) -> tuple[tuple[DataFile, ...], Ends]:
-    """All files by topic, partition and offset, and where the partitions end; `manifests` are those behind the base. Raises
-    LakeDamaged on a gap or an overlap."""
+    """All files, sorted by topic, partition and offset, and the end of each partition. `manifests` are those after the base.
+    Raises LakeDamaged on a gap or an overlap."""
     files: list[DataFile] = []
     ends: Ends = {}
     if base is not None:
@@ -212,13 +212,32 @@ def join(manifests: Sequence[Manifest], base: Manifest | None = None) -> tuple[t
     return tuple(sorted(files, key=lambda f: f.order)), ends
 
 
+def partition_rows(files: Iterable[DataFile]) -> list[dict[str, Any]]:
+    """A row for each partition, sorted: first and last offset, and the number of records, files and bytes."""
+    by_tp: dict[TopicPartition, list[DataFile]] = {}
+    for file in files:
+        by_tp.setdefault(file.tp, []).append(file)
+    return [
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "first_offset": min(file.first for file in own),
+            "last_offset": max(file.last for file in own),
+            "records": sum(file.count for file in own),
+            "files": len(own),
+            "bytes": sum(file.bytes for file in own),
+        }
+        for tp, own in sorted(by_tp.items())
+    ]
+
+
 def _check_begins_at(manifest: Manifest, ends: Ends) -> None:
-    for place in sorted({*ends, *manifest.after}):
-        was, says = ends.get(place, 0), manifest.after.get(place, 0)
+    for tp in sorted({*ends, *manifest.after}):
+        was, says = ends.get(tp, 0), manifest.after.get(tp, 0)
         if was != says:
             kind = "a gap" if says > was else "an overlap"
-            text = f"there is {kind} in {place}: manifest {manifest_name(manifest.number)} goes on at offset {says}"
-            raise LakeDamaged(f"{text}, and those before it end at {was}")
+            text = f"there is {kind} in {tp}: manifest {manifest_name(manifest.number)} continues at offset {says}"
+            raise LakeDamaged(f"{text}, but the manifests before it end at {was}")
 
 
 # -- as JSON ----------------------------------------------------------------------------------------------------------
@@ -226,8 +245,8 @@ def _check_begins_at(manifest: Manifest, ends: Ends) -> None:
 
 def encode(manifest: Manifest) -> bytes:
     after: dict[str, dict[str, int]] = {}
-    for place, end in sorted(manifest.after.items()):
-        after.setdefault(place.topic, {})[str(place.partition)] = end
+    for tp, end in sorted(manifest.after.items()):
+        after.setdefault(tp.topic, {})[str(tp.partition)] = end
     document = {
         "v": VERSION,
         "number": manifest.number,
@@ -249,7 +268,7 @@ def decode(name: str, data: bytes) -> Manifest:
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise LakeDamaged(f"manifest {name} cannot be read: {type(e).__name__}: {e}") from e
     if manifest is None:
-        raise LakeDamaged(f"manifest {name} is of version {version}; this program knows {VERSION}")
+        raise LakeDamaged(f"manifest {name} has version {version}; this program knows version {VERSION}")
     if name not in (manifest_name(manifest.number), base_name(manifest.number)):
         raise LakeDamaged(f"manifest {name} says that it is number {manifest.number}")
     return manifest

@@ -75,7 +75,7 @@ def local_path(root: str | os.PathLike[str]) -> Path:
     if text.startswith("file://"):
         text = text.removeprefix("file://")
     if match := _OTHER_SYSTEM.match(text):
-        raise UsageError(f"a lake is a folder of a file system (a mounted one counts), and {match[1]}:// is none: {text}")
+        raise UsageError(f"a lake must be a folder of a local or mounted file system, which {match[1]}:// is not: {text}")
     return Path(text).absolute()
 
 
@@ -125,17 +125,19 @@ class Folder:
         return decode(name, (self._manifests / name).read_bytes())
 
     def newest(self) -> Manifest | None:
+        """The newest manifest that is not a base; None if there is none."""
         numbers = self.numbers()
         return self.manifest(numbers[-1]) if numbers else None
 
     def check(self, file: DataFile, checksums: bool) -> None:
+        """Raises LakeDamaged if the file is missing, or its size or (with `checksums`) its CRC-32C is not that of its entry."""
         path = self.root / file.path
         if not path.is_file():
             raise LakeDamaged(f"{file.path} is missing")
         if (size := path.stat().st_size) != file.bytes:
-            raise LakeDamaged(f"{file.path} has {size} bytes, and its manifest says {file.bytes}")
+            raise LakeDamaged(f"{file.path} has {size} bytes, but its manifest says {file.bytes}")
         if checksums and checksum(path) != file.crc32c:
-            raise LakeDamaged(f"{file.path} has other bytes than its manifest says (crc32c)")
+            raise LakeDamaged(f"{file.path} has another checksum (CRC-32C) than its manifest says")
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -153,11 +155,13 @@ class Folder:
         return manifest
 
     def publish_base(self, change: Callable[[tuple[DataFile, ...]], Iterable[DataFile]]) -> Manifest:
-        """Writes a base, at which readers begin from now on, with the listed files as `change` returns them."""
+        """Writes a base: a manifest with all files, at which readers begin from now on. `change` gets the lake's files and
+        returns those of the base. Raises UsageError if the folder has no lake, LakeDamaged if a manifest cannot be read, or if
+        the new files do not cover the offsets of the old ones."""
         with self._locked():
             base, newest = self.base(), self.newest()
             if newest is None:
-                raise UsageError(f"{self.root} holds no lake")
+                raise UsageError(f"there is no lake in {self.root}")
             files, ends = join([self.manifest(number) for number in self.numbers(base)], base)
             made = based_on(newest, change(files), ends)
             with appearing(self._manifests / base_name(made.number)) as new:
@@ -167,7 +171,7 @@ class Folder:
     @contextmanager
     def compacting(self) -> Iterator[None]:
         """Holds the lock of compactions. Raises UsageError if another compaction holds it."""
-        with alone(self._manifests / ".compacting", f"another compaction of {self.root} is at work"):
+        with alone(self._manifests / ".compacting", f"another compaction of {self.root} is running; wait until it is done"):
             yield
 
     @contextmanager

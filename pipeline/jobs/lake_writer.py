@@ -88,14 +88,15 @@ class LakeWriter:
         """The ends of the lake's partitions before this batch."""
         self._open: dict[_Key, _OpenFile] = {}
         """Open files, the most recently written one last."""
-        self._met: set[TopicPartition] = set()
+        self._checked: set[TopicPartition] = set()
+        """The partitions whose first rows were checked."""
         self._done: list[DataFile] = []
 
     def write(self, batch: pyarrow.RecordBatch) -> None:
         rows = pyarrow.Table.from_batches([batch]).select(self._schema.names).cast(self._schema)
-        for place, date, part in _parts(rows):
-            self._meet(place, part)
-            self._file((place, date), part).add(part)
+        for tp, date, part in _parts(rows):
+            self._check_first_rows(tp, part)
+            self._file((tp, date), part).add(part)
 
     def finish(self) -> tuple[DataFile, ...]:
         """Closes all files and returns their manifest entries."""
@@ -110,12 +111,13 @@ class LakeWriter:
             file.path.unlink(missing_ok=True)
         self._open.clear()
 
-    def _meet(self, place: TopicPartition, rows: pyarrow.Table) -> None:
-        """Checks the first rows of a partition: the lake must not have these offsets yet."""
-        if place not in self._met:
-            check_topic(place.topic)
-            check_is_new(place, rows["offset"][0].as_py(), self._ends)
-            self._met.add(place)
+    def _check_first_rows(self, tp: TopicPartition, rows: pyarrow.Table) -> None:
+        """Checks the first rows of each partition: the lake must not have these offsets yet. UsageError if it has them, or if the
+        topic has no usable name."""
+        if tp not in self._checked:
+            check_topic(tp.topic)
+            check_is_new(tp, rows["offset"][0].as_py(), self._ends)
+            self._checked.add(tp)
 
     def _file(self, key: _Key, rows: pyarrow.Table) -> _OpenFile:
         file = self._open.pop(key, None)
@@ -127,22 +129,22 @@ class LakeWriter:
         return file
 
     def _begin(self, key: _Key, first: int) -> _OpenFile:
-        place, date = key
-        folder = (self._root / file_path(*place, date, first, first)).parent
+        tp, date = key
+        folder = (self._root / file_path(*tp, date, first, first)).parent
         make_folders(folder)
         path = temporary(folder)
         return _OpenFile(path, pyarrow.parquet.ParquetWriter(path, self._schema, compression="zstd"), first)
 
     def _close(self, key: _Key) -> None:
-        (place, date), file = key, self._open[key]
+        (tp, date), file = key, self._open[key]
         file.close()
-        path = file_path(*place, date, file.first, file.last)
+        path = file_path(*tp, date, file.first, file.last)
         size, crc = file.path.stat().st_size, checksum(file.path)
         move(file.path, self._root / path)
         del self._open[key]
         self._done.append(
             DataFile(
-                path=path, topic=place.topic, partition=place.partition, date=date, first=file.first, last=file.last,
+                path=path, topic=tp.topic, partition=tp.partition, date=date, first=file.first, last=file.last,
                 count=file.count, bytes=size, crc32c=crc,
             )
         )  # fmt: skip
@@ -153,8 +155,8 @@ def _parts(rows: pyarrow.Table) -> Iterator[tuple[TopicPartition, str, pyarrow.T
     keyed = rows.select(["topic", "partition"]).append_column("date", rows["timestamp"].cast(pyarrow.date32()))
     kinds = keyed.group_by(keyed.column_names, use_threads=False).aggregate([]).to_pylist()
     for kind in kinds:
-        place, date = TopicPartition(kind["topic"], kind["partition"]), kind["date"].isoformat()
-        yield place, date, rows if len(kinds) == 1 else rows.filter(_is(keyed, kind))
+        tp, date = TopicPartition(kind["topic"], kind["partition"]), kind["date"].isoformat()
+        yield tp, date, rows if len(kinds) == 1 else rows.filter(_is(keyed, kind))
 
 
 def _is(keyed: pyarrow.Table, kind: dict[str, object]) -> pyarrow.Expression:

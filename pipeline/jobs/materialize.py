@@ -1,20 +1,20 @@
-"""Materialise: a topic as a Parquet table with the last value of each key, like a compacted topic.
+"""Materialise: makes a Parquet table of a topic with the last value of each key, like a compacted topic.
 
-A run reads the records since the last run, merges them with the former version, and writes a new version, which replaces the
-former in one step (`materialize_folder.py`). A run may die at any moment and be started again: the former version stays until the
-new one is whole, and the same records give the same table.
+A run reads the records since the last run, merges them with the previous version of the table, and writes a new version, which
+replaces the previous one in one step (`materialize_folder.py`). A run may be killed at any moment and started again: the previous
+version stays until the new one is complete, and the same records give the same table.
 
 Which record is the last one of a key?
 
-    in one partition        the one with the highest offset; one without a value (a tombstone) takes the key away
-    in several partitions   `across="refuse"`: the order is not known, so the run fails and names the key.
-                            `across="timestamp"`: of the last ones of each partition the youngest; of those that are as young
+    in one partition        the record with the highest offset; a record without a value (a tombstone) deletes the key
+    in several partitions   `across="refuse"`: the order is not known, so the run fails and names the key
+                            `across="timestamp"`: the latest one of the last records of each partition; among equal timestamps
                             the one in the highest partition
 
-A key has one partition, unless a producer chose partitions itself, or partitions were added to the topic. With "timestamp" the
-table needs a memory: the last record of each key in each other partition, and tombstones, or what is read in two runs would give
-another table than what is read in one. That is the "rest" of a version, and it grows with the keys that there ever were. With
-"refuse" a key that was deleted is forgotten. Records without a key have no place in a table: they are counted and left out, or
+A key has one partition, unless a producer chose partitions itself, or partitions were added to the topic. With "timestamp", two
+runs must give the same table as one. So a version also keeps tombstones and, for each key, the last record of each other
+partition. These records are the "rest" of a version; it grows with the number of keys that ever existed. With "refuse" there is
+no rest, and nothing is kept of deleted keys. Records without a key cannot be in the table: they are counted and skipped, or
 refused.
 """
 
@@ -29,13 +29,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from strandline.pipeline.jobs.materialize_folder import Across, SnapshotFile, SnapshotFolder, Version
 from strandline.pipeline.jobs.materialize_source import SCHEMA, Changes, from_lake, from_log
+from strandline.pipeline.offsets import ReadPositions
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
 KEEP = 3
-"""How many versions are kept: a reader of one version has the time of two more runs."""
+"""How many versions stay by default. A reader of a version can finish while two more runs end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,11 @@ class Materialized:
     rows: int
     """Keys that have a value."""
     records: int
-    """That were read."""
+    """Number of records that the run read, with tombstones and records without a key."""
     tombstones: int
     without_key: int
     is_new: bool = True
-    """Whether there is a new version; there is none when there was nothing to read."""
+    """Whether the run wrote a new version. It writes none if there are no new records."""
 
 
 def materialize(
@@ -65,33 +66,42 @@ def materialize(
     keep: int = KEEP,
     options: Mapping[str, str] | None = None,
 ) -> Materialized:
-    """Runs once, and returns what the run read and wrote.
+    """Brings the table in the folder `root` up to date with the topic, and returns what the run read and wrote.
 
-    `across`: by default that of the snapshot, or "refuse" for a new one. With `lake`, records are read there instead of from the
-    log. `keep`: how many versions stay. `options` are those of the source (docs/spark.md), such as failOnDataLoss. Raises
-    UsageError for contradicting arguments, refused records, or another run at work; DataLoss if records are gone."""
+    `across`: by default that of the snapshot, or "refuse" for a new one. With `lake`, records are read from that lake instead of
+    the log. `keep`: how many versions stay. `options` are those of the source (docs/spark.md), such as failOnDataLoss. Raises
+    UsageError for contradicting arguments, refused records, or another active run; DataLoss if records were deleted before they
+    were read."""
     if keep < 1:
-        raise UsageError(f"at least 1 version is kept, not {keep}")
+        raise UsageError(f"at least 1 version must be kept, not {keep}")
     folder = SnapshotFolder(root)
     with folder.at_work():
-        former = folder.newest()
-        if former is not None and former.topic != topic:
-            raise UsageError(f"the snapshot {folder.root} is one of topic {former.topic}, not of {topic}")
-        rule = across or (former.across if former else "refuse")
-        since = None if former is None else former.until
-        if lake is None:
-            changes = from_log(spark, servers, topic, since, options or {})
-        else:
-            is_strict = (options or {}).get("failOnDataLoss", "true").lower() == "true"
-            changes = from_lake(spark, lake, topic, since, is_strict)
-        if former is not None and changes.is_empty and rule == former.across:
-            return Materialized(former.number, former.rows, 0, 0, 0, is_new=False)
-        return _Run(spark, folder, former, topic, rule).make(changes, without_key, keep)
+        previous = folder.newest()
+        if previous is not None and previous.topic != topic:
+            raise UsageError(f"the snapshot {folder.root} is of topic {previous.topic}, not of {topic}")
+        rule = across or (previous.across if previous else "refuse")
+        changes = _changes(spark, servers, topic, lake, None if previous is None else previous.until, options or {})
+        if previous is not None and changes.is_empty and rule == previous.across:
+            return Materialized(previous.number, previous.rows, 0, 0, 0, is_new=False)
+        return _Run(spark, folder, previous, topic, rule).make(changes, without_key, keep)
+
+
+def _changes(
+    spark: SparkSession,
+    servers: str,
+    topic: str,
+    lake: str | os.PathLike[str] | None,
+    since: ReadPositions | None,
+    options: Mapping[str, str],
+) -> Changes:
+    if lake is None:
+        return from_log(spark, servers, topic, since, options)
+    return from_lake(spark, lake, topic, since, options.get("failOnDataLoss", "true").lower() == "true")
 
 
 def read_snapshot(spark: SparkSession, path: str | os.PathLike[str], version: int | None = None) -> DataFrame:
-    """The newest version, or `version`, with the columns key, value, partition, offset and timestamp. A version stays readable
-    until `keep` newer ones exist. Raises UsageError if it does not exist."""
+    """The rows of the newest version, or of `version`, with the columns key, value, partition, offset and timestamp. A version
+    stays readable until `keep` newer ones exist. Raises UsageError if the version does not exist."""
     folder = SnapshotFolder(path)
     return _table(spark, folder, folder.version(version).table)
 
@@ -109,7 +119,7 @@ def _table(spark: SparkSession, folder: SnapshotFolder, files: tuple[SnapshotFil
 class _Run:
     spark: SparkSession
     folder: SnapshotFolder
-    former: Version | None
+    previous: Version | None
     topic: str
     across: Across
 
@@ -130,16 +140,15 @@ class _Run:
         return Materialized(version.number, version.rows, counts["records"], counts["tombstones"], counts["without_key"])
 
     def _merged(self, changes: DataFrame) -> DataFrame:
-        """`SCHEMA` and the column kind (table or rest), of all that the new version consists of; and how many partitions
-        each key is in."""
+        """The rows of the new version: the columns of `SCHEMA`, kind (table or rest), and the number of the key's partitions."""
         from pyspark.sql import Window
         from pyspark.sql.functions import col, count, lit, row_number, struct, when
         from pyspark.sql.functions import max as max_
         from pyspark.sql.functions import min as min_
 
         rows = changes.where(col("key").isNotNull())
-        if self.former is not None:
-            known = (*self.former.table, *self.former.rest)
+        if self.previous is not None:
+            known = (*self.previous.table, *self.previous.rest)
             rows = _table(self.spark, self.folder, known).unionByName(rows)
         last = rows.groupBy("key", "partition").agg(max_(struct("offset", "timestamp", "value")).alias("last"))
         of_key = Window.partitionBy("key")
@@ -155,10 +164,10 @@ class _Run:
         return ranked.withColumn("kind", when(is_row, "table").otherwise("rest"))
 
     def _bring(self, work: Path, changes: Changes) -> Version:
-        number = self.former.number + 1 if self.former else 1
+        number = self.previous.number + 1 if self.previous else 1
         token = work.name.rsplit("-", 1)[1]
         files = {kind: self._files(number, kind, work, token) for kind in ("table", "rest")}
-        until = {**(self.former.until if self.former else {}), **changes.until}
+        until = {**(self.previous.until if self.previous else {}), **changes.until}
         return Version(number=number, topic=self.topic, across=self.across, until=until, **files)
 
     def _files(self, number: int, kind: str, work: Path, token: str) -> tuple[SnapshotFile, ...]:
@@ -170,7 +179,7 @@ class _Run:
 
 
 def _counts() -> tuple[Column, ...]:
-    """Of the records that were read."""
+    """Aggregates of the records that were read: all, those without a key, and tombstones."""
     from pyspark.sql.functions import col, count, lit, when
 
     return (
@@ -181,7 +190,7 @@ def _counts() -> tuple[Column, ...]:
 
 
 def _seen(observation: Observation) -> dict[str, Any] | None:
-    """None where Spark has left out that part of its plan, because it saw in time that nothing would come of it."""
+    """The observed values. None if Spark removed that part of its plan because it yields no rows."""
     from py4j.protocol import Py4JError
 
     try:
@@ -191,7 +200,7 @@ def _seen(observation: Observation) -> dict[str, Any] | None:
 
 
 def _observed(merged: DataFrame, observation: Observation, across: Across) -> DataFrame:
-    """What is written; which keys are in several partitions is counted on the way."""
+    """The rows to write. The observation counts the keys that are in several partitions, and has one of them as an example."""
     from pyspark.sql.functions import col, count, struct, when
     from pyspark.sql.functions import max as max_
 
@@ -204,12 +213,13 @@ def _observed(merged: DataFrame, observation: Observation, across: Across) -> Da
 
 
 def _check(topic: str, read: Mapping[str, Any], merged: Mapping[str, Any], without_key: str, across: Across) -> None:
-    """Before the version is published: raises UsageError if records without a key, or keys in several partitions, are refused."""
+    """Raises UsageError, before the version is published, if there are records without a key or keys in several partitions, and
+    they are refused."""
     if without_key == "refuse" and read["without_key"]:
-        raise UsageError(f"{read['without_key']} of the {read['records']} records of {topic} that were read have no key")
+        raise UsageError(f"{read['without_key']} of {read['records']} new records of {topic} have no key")
     if across == "refuse" and merged["keys"]:
         key, first, last = merged["example"]
         raise UsageError(
             f"{merged['keys']} keys of {topic} have records in several partitions, such as {bytes(key)!r} in {first} and {last}, "
-            'so the last one is not known; with across="timestamp" the youngest counts'
+            'so the last record is not known; with across="timestamp" the one with the latest timestamp counts'
         )

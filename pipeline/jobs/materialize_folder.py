@@ -1,19 +1,19 @@
-"""A snapshot on a file system: the last value of each key of a topic, in versions. No Spark, no pyarrow.
+"""The folder of a snapshot: versions of a table with the last value of each key of a topic. Needs neither Spark nor pyarrow.
 
     ROOT/_manifest/<version, 20 digits>.json
-    ROOT/v<version>-<letters>/table-0000.parquet          what a reader reads
-    ROOT/v<version>-<letters>/rest-0000.parquet           what the next run needs besides (see materialize.py)
+    ROOT/v<version>-<letters>/table-0000.parquet          the rows for readers
+    ROOT/v<version>-<letters>/rest-0000.parquet           rows that only the next run needs (see materialize.py)
 
-A version is a manifest, which lists the files that belong to it, and the newest manifest is the snapshot:
+Each version has a manifest, which lists its files. The newest manifest is the current version:
 
     {"v": 1, "version": 7, "topic": "orders", "across": "refuse",
      "until": {"v": 1, "topics": {"orders": {"0": 1200}}, "epochs": {"orders": {"0": 3}}},    offsets.py
      "table": [{"path": "v7-91b2.../table-0000.parquet", "rows": 812, "bytes": 40117}], "rest": []}
 
-A manifest appears at once, by a rename, when all of its files are on the disk; nothing that it lists is ever written again. So
-a reader that has read a manifest reads that version to its end, whatever is written meanwhile. The newest few versions stay
-(`keep`), and whoever reads for longer than so many runs meets files that are gone. A run that dies leaves a folder that no
-manifest names; the next run takes it away. Runs take turns by a lock (`flock`: the system gives it back when a process dies).
+A manifest appears by a rename when all of its files are on the disk, and these files never change. So a reader of a manifest can
+read its version to the end, even if new versions are written. Only the newest `keep` versions stay: a reader that takes longer
+than that many runs finds files missing. A run that dies leaves a folder that no manifest names, and the next run deletes it. A
+file lock allows one run at a time (`flock`: the system releases it when a process dies).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from strandline.protocol.errors import StrandlineError, UsageError
 
 VERSION = 1
 WORK = ".work-"
-"""What a folder's name begins with while Spark writes into it; readers pass over such names."""
+"""Prefix of the folder into which Spark writes; readers skip names that begin with a dot."""
 Across = Literal["refuse", "timestamp"]
-"""What a key with records in several partitions is: an error, or the youngest of their last records."""
+"""The rule for a key with records in several partitions: an error, or the record with the latest timestamp wins."""
 
 
 class SnapshotDamaged(StrandlineError):
-    """A manifest cannot be read, or a file that it lists is not there as it was."""
+    """A manifest cannot be read, or a file that it lists is missing or has another size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +54,25 @@ class SnapshotFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
+    """One version of the snapshot, as its manifest describes it."""
+
     number: int
-    """From 1 on."""
+    """The first version has number 1."""
     topic: str
     across: Across
     until: ReadPositions
-    """The next offset to read, of each partition, with the leader epoch before it."""
+    """For each partition, the offset at which the next run begins, and the leader epoch before it."""
     table: tuple[SnapshotFile, ...] = ()
     rest: tuple[SnapshotFile, ...] = ()
 
     @property
     def rows(self) -> int:
-        """Keys that have a value."""
+        """Number of rows in `table`: one for each key that has a value, none for a key that was deleted."""
         return sum(file.rows for file in self.table)
 
     @property
     def folders(self) -> set[str]:
-        """That hold its files."""
+        """The names of the folders that hold the files of this version."""
         return {file.path.split("/")[0] for file in (*self.table, *self.rest)}
 
 
@@ -88,14 +90,14 @@ def encode(version: Version) -> bytes:
 
 
 def decode(name: str, data: bytes) -> Version:
-    """Raises SnapshotDamaged when these are not the bytes of a manifest with this name."""
+    """Parses a manifest. Raises SnapshotDamaged if the data is not a manifest with this name."""
     try:
         document = json.loads(data)
         format_, version = document["v"], _version(document) if document["v"] == VERSION else None
     except (ValueError, KeyError, TypeError, AttributeError, UsageError) as e:
         raise SnapshotDamaged(f"manifest {name} cannot be read: {type(e).__name__}: {e}") from e
     if version is None:
-        raise SnapshotDamaged(f"manifest {name} is of format {format_}; this program knows {VERSION}")
+        raise SnapshotDamaged(f"manifest {name} has format {format_}; this program knows format {VERSION}")
     if manifest_name(version.number) != name:
         raise SnapshotDamaged(f"manifest {name} says that it is version {version.number}")
     return version
@@ -113,7 +115,8 @@ def _version(document: Any) -> Version:
 
 
 class SnapshotFolder:
-    """Holds nothing but its path."""
+    """The versions in the folder of one snapshot. The object caches nothing: each call reads the disk, because another process
+    may have written a version or deleted one."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = local_path(root)
@@ -122,7 +125,7 @@ class SnapshotFolder:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def numbers(self) -> list[int]:
-        """Of the versions that are there."""
+        """The numbers of the versions that exist, sorted."""
         names = os.listdir(self._manifests) if self._manifests.is_dir() else []
         return sorted(number for name in names if (number := manifest_number(name)) is not None)
 
@@ -131,12 +134,13 @@ class SnapshotFolder:
         return self._version(numbers[-1]) if numbers else None
 
     def version(self, number: int | None = None) -> Version:
-        """This one, or the newest, with its files looked at. UsageError when it is not there."""
+        """The version with this number, by default the newest. Raises UsageError if it does not exist, SnapshotDamaged if one of
+        its files is missing or has another size."""
         numbers = self.numbers()
         if not numbers:
-            raise UsageError(f"{self.root} holds no snapshot")
+            raise UsageError(f"there is no snapshot in {self.root}")
         if number is not None and number not in numbers:
-            raise UsageError(f"{self.root} has the versions {', '.join(map(str, numbers))}, and {number} is not among them")
+            raise UsageError(f"the snapshot {self.root} has no version {number}; it has {', '.join(map(str, numbers))}")
         version = self._version(numbers[-1] if number is None else number)
         for file in (*version.table, *version.rest):
             self._check(file)
@@ -154,25 +158,27 @@ class SnapshotFolder:
         if not path.is_file():
             raise SnapshotDamaged(f"{path} is missing")
         if (size := path.stat().st_size) != file.bytes:
-            raise SnapshotDamaged(f"{path} has {size} bytes, and its manifest says {file.bytes}")
+            raise SnapshotDamaged(f"{path} has {size} bytes, but its manifest says {file.bytes}")
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """One run at a time. Raises UsageError while there is another."""
+        """Holds the lock of a run, and deletes what an earlier run left behind. Raises UsageError if another run holds the
+        lock."""
         make_folders(self._manifests)
-        otherwise = f"another run is at work on the snapshot {self.root}; wait until it is done"
+        otherwise = f"another run uses the snapshot {self.root}; wait until it is done"
         with alone(self._manifests / ".lock", otherwise):
             self._sweep(keep=None)
             yield
 
     def work_folder(self) -> Path:
-        """A name for what this run writes, which is not there yet."""
+        """The path of a new folder, which does not exist yet, for the files that Spark writes in this run."""
         return self.root / f"{WORK}{secrets.token_hex(8)}"
 
     def bring(self, number: int, kind: str, written: Sequence[Path], rows: Sequence[int], token: str) -> tuple[SnapshotFile, ...]:
-        """Files that Spark has written, under the names that they keep. They count with `publish`."""
+        """Moves files that Spark has written to their final names, and returns their entries. `rows` has the number of rows of
+        each file. Readers see the files after `publish`."""
         folder = self.root / f"v{number}-{token}"
         make_folders(folder)
         files = []
@@ -183,13 +189,14 @@ class SnapshotFolder:
         return tuple(files)
 
     def publish(self, version: Version, keep: int) -> None:
-        """From here on this is the snapshot, and all but the newest `keep` versions are gone."""
+        """Makes this version the current one, and deletes all but the newest `keep` versions."""
         with appearing(self._manifests / manifest_name(version.number)) as new:
             new.write_bytes(encode(version))
         self._sweep(keep)
 
     def _sweep(self, keep: int | None) -> None:
-        """Manifests of old versions, then every folder that no manifest names."""
+        """Deletes the manifests of all but the newest `keep` versions (None: of no version), then folders that no manifest
+        names."""
         numbers = self.numbers()
         for number in numbers[: -keep if keep else 0]:
             (self._manifests / manifest_name(number)).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""What a run of a materialisation reads: the records behind those that the snapshot has, from the log or from a lake.
+"""The source of a materialisation: reads the records after those that the snapshot has, from the log or from a lake.
 
-Where reading ends is fixed on the driver before any task begins, and goes into the manifest with the leader epochs. The next
-run begins there. What retention, truncation or a deletion took away in between is a `DataLoss`, unless the user wants
-to go on without it.
+The driver fixes the end offsets before any task begins. They go into the manifest with their leader epochs, and the next run
+begins there. If retention, truncation or a deletion removed records before a run could read them, it raises `DataLoss`, unless
+`failOnDataLoss` is false.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Changes:
     """Records that a snapshot does not have yet."""
 
     rows: DataFrame
-    """`SCHEMA`."""
+    """The records, with the columns of `SCHEMA`."""
     until: ReadPositions
-    """Where the next run begins."""
+    """The offset of each partition at which the next run begins, with the leader epoch before it."""
     is_empty: bool
 
 
@@ -52,11 +52,12 @@ class Changes:
 
 
 def from_log(spark: SparkSession, servers: str, topic: str, since: ReadPositions | None, written: Mapping[str, str]) -> Changes:
-    """`since`: where the last run ended; None: there was none. `written`: options of the source (docs/spark.md)."""
+    """The records of a topic after the positions `since`; None: there was no run before. `written` are options of the source
+    (docs/spark.md). Raises DataLoss if records were deleted."""
     options = read_options({"bootstrap.servers": servers, "subscribe": topic, **written}, is_stream=False)
     view = ClusterView(options.client, options.subscription)
-    places = view.partitions()
-    earliest, latest = view.earliest(places), view.latest(places)
+    tps = view.partitions()
+    earliest, latest = view.earliest(tps), view.latest(tps)
     ranges = planned(since, earliest, latest, options.fail_on_data_loss)
     pieces = split(ranges, options.min_partitions, options.max_records_per_partition)
     reader = task_reader(options)
@@ -67,32 +68,33 @@ def from_log(spark: SparkSession, servers: str, topic: str, since: ReadPositions
 def planned(
     since: ReadPositions | None, earliest: Mapping[TopicPartition, int], latest: ReadPositions, fail_on_data_loss: bool
 ) -> list[Range]:
-    """From where each partition was read to its end. The first run takes what is left; a partition that comes later has
-    to be there from its first record."""
+    """For each partition, the range from `since` to its end. The first run begins at the earliest offsets. In later runs, a new
+    partition must still have its first record. Raises DataLoss if offsets are missing; with `fail_on_data_loss` false it logs a
+    warning and begins at the nearest offset."""
 
-    def lost(place: TopicPartition, what: str) -> None:
+    def lost(tp: TopicPartition, what: str) -> None:
         if fail_on_data_loss:
-            raise DataLoss(what, topic=place.topic, partition=place.partition)
-        logger.warning("pipeline.data_lost", topic=place.topic, partition=place.partition, reason=what)
+            raise DataLoss(what, topic=tp.topic, partition=tp.partition)
+        logger.warning("pipeline.data_lost", topic=tp.topic, partition=tp.partition, reason=what)
 
-    for place in sorted(set(since or ()) - set(latest)):
-        lost(place, f"the snapshot has {place}, and the topic does not have this partition any more")
+    for tp in sorted(set(since or ()) - set(latest)):
+        lost(tp, f"the snapshot has records of {tp}, but the topic no longer has this partition")
     ranges = []
-    for place, end in sorted(latest.items()):
-        first = ReadPosition(earliest[place]) if since is None else since.get(place, ReadPosition(0))
-        if first.offset < earliest[place]:
-            lost(place, f"offset {first.offset} of {place} comes next, and the earliest that is left is {earliest[place]}")
-            first = ReadPosition(earliest[place])
+    for tp, end in sorted(latest.items()):
+        first = ReadPosition(earliest[tp]) if since is None else since.get(tp, ReadPosition(0))
+        if first.offset < earliest[tp]:
+            lost(tp, f"offset {first.offset} of {tp} was deleted before it was read; the earliest is {earliest[tp]}")
+            first = ReadPosition(earliest[tp])
         if first.offset > end.offset:
-            lost(place, f"{place} was read up to offset {first.offset}, and its log ends at {end.offset}")
+            lost(tp, f"{tp} was read up to offset {first.offset}, but its log ends at {end.offset}")
             first = end
-        ranges.append(Range(*place, first.offset, end.offset, first.leader_epoch))
+        ranges.append(Range(*tp, first.offset, end.offset, first.leader_epoch))
     return ranges
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """A task."""
+    """A task that reads one range of a partition."""
 
     task: TaskReader
     range: Range
@@ -107,22 +109,24 @@ class ReadRange:
 def from_lake(
     spark: SparkSession, lake: str | os.PathLike[str], topic: str, since: ReadPositions | None, fail_on_data_loss: bool = True
 ) -> Changes:
-    """What an offload has brought so far. Its offsets are the log's, so a snapshot may come from either, in turns."""
+    """The records of a topic in a lake after the positions `since`. A lake has the offsets of the log, so runs may alternate
+    between lake and log. Raises UsageError if there is no lake or it does not have the topic, DataLoss if the lake begins after
+    `since` (only with `fail_on_data_loss`), LakeDamaged if a manifest cannot be read."""
     from pyspark.sql.functions import col
 
     whole = read_manifest(lake)
-    ends = {place: end for place, end in whole.ends.items() if place.topic == topic}
+    ends = {tp: end for tp, end in whole.ends.items() if tp.topic == topic}
     if not ends:
-        raise UsageError(f"the lake {lake} has nothing of topic {topic}")
+        raise UsageError(f"the lake {lake} has no records of topic {topic}")
     begun = since or {}
-    files = [file for file in whole.files if file.topic == topic and file.last >= begun.get(file.place, ReadPosition(0)).offset]
+    files = [file for file in whole.files if file.topic == topic and file.last >= begun.get(file.tp, ReadPosition(0)).offset]
     firsts: dict[TopicPartition, int] = {}
     for file in files:
-        firsts.setdefault(file.place, file.first)
-    for place, first in sorted(firsts.items()):
-        if place in begun and first > begun[place].offset and fail_on_data_loss:
-            text = f"offset {begun[place].offset} of {place} comes next, and the lake goes on at {first}"
-            raise DataLoss(text, topic=topic, partition=place.partition)
+        firsts.setdefault(file.tp, file.first)
+    for tp, first in sorted(firsts.items()):
+        if tp in begun and first > begun[tp].offset and fail_on_data_loss:
+            text = f"the snapshot continues at offset {begun[tp].offset} of {tp}, but the lake at {first}"
+            raise DataLoss(text, topic=topic, partition=tp.partition)
     until = {**begun, **{p: ReadPosition(end) for p, end in ends.items() if end > begun.get(p, ReadPosition(0)).offset}}
     if not files:
         return Changes(spark.createDataFrame([], SCHEMA), until, True)

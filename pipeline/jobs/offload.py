@@ -44,9 +44,12 @@ def offload(
     include_headers: bool = False,
     options: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
-    """Starts the query: with "available-now" it ends when all is read that was there, with a number it goes on, a batch every
-    so many seconds. `options` are the source's (docs/spark.md). A second offload into one lake needs its own `checkpoint`. With
-    the format "delta", `root` is a table, and the session has to have Delta (`delta.delta_session`)."""
+    """Starts the query that copies the topics, and returns it.
+
+    With the trigger "available-now" the query ends when it has read the records that existed at its start; with a number it keeps
+    running, with a batch every so many seconds. `options` are those of the source (docs/spark.md). A second offload into the same
+    lake needs a `checkpoint` of its own. With the format "delta", `root` is a table, and the session needs Delta
+    (`delta.delta_session`). Raises UsageError for contradicting arguments."""
     check(topics, pattern, root, format)
     source = {**_source_options(servers, topics, pattern, max_offsets_per_trigger, include_headers), **(options or {})}
     columns = (*COLUMNS, *(["headers"] if include_headers else []))
@@ -84,7 +87,7 @@ def _started(writer: DataStreamWriter, trigger: Literal["available-now"] | float
 def check(topics: str | Sequence[str], pattern: str | None, root: str | os.PathLike[str], format: str = "parquet") -> None:
     """Checks the arguments before Spark is started. Raises UsageError."""
     if format not in get_args(Format):
-        raise UsageError(f"a lake is of the format {' or '.join(get_args(Format))}, not {format!r}")
+        raise UsageError(f"the format must be {' or '.join(get_args(Format))}, not {format!r}")
     if bool(topics) == bool(pattern):
         raise UsageError("say what to offload: topics by name, or a pattern; exactly one of the two")
     if format == "delta":

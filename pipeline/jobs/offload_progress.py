@@ -1,6 +1,6 @@
-"""How far an offload is, and what it has written: from what Spark reports after each batch, and from the lake's manifests.
+"""The progress and the summary of an offload, from Spark's report of each batch and from the lake's manifests.
 
-Plain values in, sentences and a summary out; the command does the printing. Only the last two functions read files.
+It returns sentences and plain values, which the command prints. Only the last two functions read files.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from strandline.client.consumer.records import TopicPartition
-from strandline.pipeline.jobs.lake import DataFile
+from strandline.pipeline.jobs.lake import DataFile, partition_rows
 from strandline.pipeline.jobs.lake_folder import Folder, local_path
+from strandline.pipeline.jobs.results import counted
 
 Offsets = dict[TopicPartition, int]
 
@@ -24,15 +25,15 @@ class Batch(NamedTuple):
     records: int
     duration_ms: int
     begin: Offsets
-    """The first offset, by partition; a partition that the query has just met is missing."""
+    """The first offset of each partition. In the query's first batch with a partition, the partition is missing here."""
     end: Offsets
-    """The offset after the last record."""
+    """The offset after the last record of each partition."""
     latest: Offsets
-    """The end of the log, by partition."""
+    """The end of each partition's log when Spark planned the batch."""
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Batch:
-        """`report`: an element of a query's `recentProgress`, as JSON has it."""
+        """The batch that `report` describes, an element of a query's `recentProgress` as JSON."""
         source = (report.get("sources") or [{}])[0]
         offsets = (_offsets(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset"))
         duration_ms = int((report.get("durationMs") or {}).get("triggerExecution", 0))
@@ -40,8 +41,8 @@ class Batch(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """Offsets of the log that are not read yet."""
-        return sum(max(0, end - self.end.get(place, 0)) for place, end in self.latest.items())
+        """The number of offsets, of all partitions, between the end of the batch and the end of the log."""
+        return sum(max(0, end - self.end.get(tp, 0)) for tp, end in self.latest.items())
 
 
 def _offsets(stored: Any) -> Offsets:
@@ -52,29 +53,31 @@ def _offsets(stored: Any) -> Offsets:
 
 @dataclass(slots=True)
 class OffloadProgress:
-    """What this run has done so far."""
+    """The sums of all batches of this run so far."""
 
     batches: int = 0
     records: int = 0
     begin: Offsets = field(default_factory=dict)
+    """The first offset that this run read of each partition."""
     end: Offsets = field(default_factory=dict)
+    """The offset after the last one that this run read of each partition."""
     _newest: int = -1
-    """Number of the last batch that was counted: Spark also reports triggers that had nothing to read."""
+    """Number of the last counted batch. Spark repeats its reports, and also reports triggers that had nothing to read."""
 
     def take(self, reports: Iterable[Mapping[str, Any]]) -> list[Batch]:
-        """The batches that are new among these reports."""
+        """Counts the batches that are new in these reports, and returns them."""
         new = [batch for batch in map(Batch.of, reports) if batch.number > self._newest and batch.records]
         for batch in new:
             self._newest = batch.number
             self.batches += 1
             self.records += batch.records
-            for place, offset in batch.end.items():
-                self.begin.setdefault(place, batch.begin.get(place, 0))
-                self.end[place] = offset
+            for tp, offset in batch.end.items():
+                self.begin.setdefault(tp, batch.begin.get(tp, 0))
+                self.end[tp] = offset
         return new
 
     def line(self, batch: Batch, elapsed_s: float) -> str:
-        """One line per batch."""
+        """A line for people about a batch that ended `elapsed_s` seconds after the start of the command."""
         rate = batch.records * 1000 / batch.duration_ms if batch.duration_ms else 0
         return (
             f"{elapsed_s:6.0f} s  batch {batch.number}: {self.records:,} records written, {rate:,.0f} records/s, "
@@ -82,59 +85,39 @@ class OffloadProgress:
         )
 
     def summary(self, elapsed_s: float, files: Iterable[DataFile] | None) -> dict[str, Any]:
-        """`files`: those that this run added to a lake; None for a Delta table, whose own history has them.
+        """The sums of this run for programs. `files` are those that the run added to a lake; None for a Delta table, whose own
+        history has its files.
 
-        partitions: `first_offset` and `last_offset` of what was read, `records`, `files` and `bytes` of what was written."""
+        `partitions` has a row for each partition: `first_offset` and `last_offset`, and for a lake `records`, `files` and
+        `bytes`."""
         written = None if files is None else list(files)
-        places = sorted(place for place, end in self.end.items() if end > self.begin[place])
+        tps = sorted(tp for tp, end in self.end.items() if end > self.begin[tp])
         return {
             "records": self.records if written is None else sum(file.count for file in written),
             "batches": self.batches,
             "seconds": round(elapsed_s, 1),
             "files": None if written is None else len(written),
             "bytes": None if written is None else sum(file.bytes for file in written),
-            "partitions": _rows(written) if written is not None else [self._row(place) for place in places],
+            "partitions": partition_rows(written) if written is not None else [self._row(tp) for tp in tps],
         }
 
-    def _row(self, place: TopicPartition) -> dict[str, Any]:
-        first, last = self.begin[place], self.end[place] - 1
-        return {"topic": place.topic, "partition": place.partition, "first_offset": first, "last_offset": last}
-
-
-def _rows(files: Iterable[DataFile]) -> list[dict[str, Any]]:
-    by_place: dict[TopicPartition, list[DataFile]] = {}
-    for file in files:
-        by_place.setdefault(file.place, []).append(file)
-    return [
-        {
-            "topic": place.topic,
-            "partition": place.partition,
-            "first_offset": min(file.first for file in own),
-            "last_offset": max(file.last for file in own),
-            "records": sum(file.count for file in own),
-            "files": len(own),
-            "bytes": sum(file.bytes for file in own),
-        }
-        for place, own in sorted(by_place.items())
-    ]
+    def _row(self, tp: TopicPartition) -> dict[str, Any]:
+        first, last = self.begin[tp], self.end[tp] - 1
+        return {"topic": tp.topic, "partition": tp.partition, "first_offset": first, "last_offset": last}
 
 
 def sentence(summary: Mapping[str, Any], to: str) -> str:
-    """The summary for people; its partitions are a table below."""
+    """The summary as a sentence for people; a table of the partitions follows it."""
     if not summary["records"]:
-        return f"nothing new was written to {to}"
-    files = "" if summary["files"] is None else f" in {_many(summary['files'], 'file')} ({summary['bytes']:,} bytes)"
-    batches = _many(summary["batches"], "batch", "batches")
-    return f"{_many(summary['records'], 'record')}{files} written to {to}, in {summary['seconds']:g} s and {batches}"
-
-
-def _many(count: int, one: str, more: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
+        return f"there were no new records to write to {to}"
+    files = "" if summary["files"] is None else f" in {counted(summary['files'], 'file')} ({summary['bytes']:,} bytes)"
+    batches = counted(summary["batches"], "batch", "batches")
+    return f"{counted(summary['records'], 'record')}{files} written to {to}, in {summary['seconds']:g} s and {batches}"
 
 
 def files_since(root: str, number: int, query: str) -> list[DataFile] | None:
-    """The files that a query listed in a lake after the manifest `number` (-1: all); None if a compaction has joined these
-    manifests meanwhile."""
+    """The files that a query added to a lake after the manifest `number` (-1: all of its files). None if a compaction has
+    replaced these manifests."""
     folder = Folder(local_path(root))
     base = folder.base()
     if base is not None and base.number > number:
@@ -144,7 +127,7 @@ def files_since(root: str, number: int, query: str) -> list[DataFile] | None:
 
 
 def newest_manifest(root: str) -> int:
-    """Its number; -1: there is none."""
+    """The number of the lake's newest manifest; -1 if there is none."""
     folder = Folder(local_path(root))
     base = folder.base()
     return max([*folder.numbers(base), -1 if base is None else base.number])

@@ -1,12 +1,12 @@
 """Replay: writes records of a log or a lake to a topic again, in order, with their keys, headers and timestamps.
 
-A replay is a folder (`replay_plan.py`). The first run plans what is written. If it ends early, a run with the same folder
-continues where it ended, and each record is written once. Named producers make that possible: the target's log holds how far each
-partition has come. The cluster keeps these names for 30 days (`producer.name.expiration.ms`); an older replay cannot be
-continued.
+The progress of a replay is in a checkpoint folder (`replay_plan.py`). The first run plans which records are written. If it ends
+early, a run with the same folder continues where it ended, and each record is written once. Named producers make that possible:
+the target's brokers know how many rows each name has written. They keep a name for 30 days (`producer.name.expiration.ms`), so an
+older replay cannot be continued.
 
-The order of a partition is kept, as a task reads whole partitions. There are as many tasks as Spark runs at a time, at most
-one for each partition.
+A task reads whole partitions, so the order within a partition stays. There are as many tasks as Spark runs at the same time, at
+most one for each partition.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from strandline.pipeline.jobs.replay_pace import Pace, dealt
 from strandline.pipeline.jobs.replay_plan import Checkpoint, Plan, chosen_place
 from strandline.pipeline.jobs.replay_task import RESULT, LakeRange, LogRange, ReplayTask
 from strandline.pipeline.jobs.replay_watch import admin_of, rows_written, watching
-from strandline.pipeline.jobs.tasks import rows_of
+from strandline.pipeline.jobs.tasks import rows_of, slots
 from strandline.pipeline.option_names import CLIENT_PREFIXES
 from strandline.pipeline.options import ReadOptions, WriteOptions, read_options, write_options
 from strandline.pipeline.planning import Range
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TIMESTAMP_TYPE = "message.timestamp.type"
+Progress = Callable[[int, int], object]
+"""Called every few seconds with the number of records that the target has, and the number of offsets in all ranges: the replay
+has at most as many records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Checked, and what to connect to."""
+    """The checked arguments of a run."""
 
     topic: str
     to: str
@@ -69,6 +72,7 @@ class _Asked:
     write: WriteOptions
     wanted_place: Literal["auto", "same", "key"]
     words: Mapping[str, Any]
+    """The arguments that the plan stores; a later run must have the same."""
 
 
 def replay(
@@ -86,33 +90,35 @@ def replay(
     bytes_per_s: float | None = None,
     options: Mapping[str, str] | None = None,
     to_options: Mapping[str, str] | None = None,
-    tell: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
     warn: Callable[[str], object] | None = None,
 ) -> Replayed:
-    """Records of `topic`, from the log or from `lake`, into the topic `to`.
+    """Writes records of `topic`, read from the log or from `lake`, to the topic `to`, and returns when all are written.
 
-    `options` are the source's (docs/spark.md): where to begin and to end; `to_options` the sink's, for its client. `place`: the
-    partition that a record had ("same"), or the one of its key; "auto" is "same" where the target has enough of them. `tell`
-    is called every few seconds with the records that are written and the offsets of all ranges."""
+    `options` are those of the source (docs/spark.md), such as where to begin and to end; `to_options` those of the sink's client.
+    `place`: a record goes to the partition that it had ("same"), or to that of its key ("key"); "auto" is "same" if the target
+    has enough partitions. `warn` is called with a sentence if the target changes timestamps. Raises UsageError for contradicting
+    arguments, a checkpoint of another replay, or another active run; DataLoss if records are gone; RowsDiffer if the source no
+    longer has the records that an earlier run wrote."""
     asked = _check(servers, topic, to, lake, to_servers, place, options or {}, to_options or {})
-    for limit in (records_per_s, bytes_per_s):
-        if limit is not None and limit <= 0:
-            raise UsageError(f"a limit is a number above 0, not {limit:g}")
+    pace = _checked_pace(records_per_s, bytes_per_s)
     folder = Checkpoint(checkpoint)
     with folder.at_work():
-        plan = folder.plan()
-        if plan is None:
-            plan = _new_plan(spark, asked, name)
-            folder.write_plan(plan)
-        else:
-            _check_same(folder, plan, asked, name)
+        plan = _plan(spark, folder, asked, name)
         if (done := folder.done()) is not None:
             return Replayed(plan.name, done["records"], done["records"], 0)
         if warn is not None and (what := _rewritten(asked)):
             warn(what)
-        replayed = _run(spark, asked, plan, Pace(records_per_s, bytes_per_s), tell)
+        replayed = _run(spark, asked, plan, pace, progress)
         folder.write_done(asdict(replayed))
     return replayed
+
+
+def _checked_pace(records_per_s: float | None, bytes_per_s: float | None) -> Pace:
+    for limit in (records_per_s, bytes_per_s):
+        if limit is not None and limit <= 0:
+            raise UsageError(f"a limit must be a number above 0, not {limit:g}")
+    return Pace(records_per_s, bytes_per_s)
 
 
 def _check(
@@ -127,7 +133,7 @@ def _check(
 ) -> _Asked:
     target = to_servers or servers
     if lake is None and topic == to and target == servers:
-        raise UsageError(f"{topic} into itself would double what is there; name another topic")
+        raise UsageError(f"a replay of {topic} into itself would double its records; name another topic")
     read = read_options({"bootstrap.servers": servers, "subscribe": topic, "includeHeaders": "true", **options}, is_stream=False)
     words = {
         "topic": topic,
@@ -143,6 +149,17 @@ def _check(
 # -- the plan ---------------------------------------------------------------------------------------------------------
 
 
+def _plan(spark: SparkSession, folder: Checkpoint, asked: _Asked, name: str | None) -> Plan:
+    """The plan in the folder; the first run makes it. UsageError if the folder's plan is for other arguments."""
+    plan = folder.plan()
+    if plan is not None:
+        _check_same(folder, plan, asked, name)
+        return plan
+    plan = _new_plan(spark, asked, name)
+    folder.write_plan(plan)
+    return plan
+
+
 def _new_plan(spark: SparkSession, asked: _Asked, name: str | None) -> Plan:
     count = len(_target(asked).partitions())
     ranges = _lake_ranges(spark, asked, asked.lake) if asked.lake else _log_ranges(asked)
@@ -156,8 +173,8 @@ def _new_plan(spark: SparkSession, asked: _Asked, name: str | None) -> Plan:
     )
     if name and (there := sum(_written(asked, plan).values())):
         raise UsageError(
-            f"{asked.to} has {there} records of a replay {name} already, and this checkpoint knows nothing of them: "
-            "give the checkpoint that it had, or another name"
+            f"{asked.to} already has {there} records of a replay named {name}, and this checkpoint has no plan of it: "
+            "give the checkpoint of that replay, or another name"
         )
     return plan
 
@@ -167,59 +184,61 @@ def _check_same(folder: Checkpoint, plan: Plan, asked: _Asked, name: str | None)
         raise UsageError(f"the replay in {folder.folder} is named {plan.name}, not {name}")
     for what, was in plan.asked.items():
         if asked.words[what] != was:
-            raise UsageError(f"the replay in {folder.folder} was begun with {what} = {was!r}, not {asked.words[what]!r}")
+            raise UsageError(f"the replay in {folder.folder} was started with {what} = {was!r}, not {asked.words[what]!r}")
 
 
 def _log_ranges(asked: _Asked) -> list[Range]:
     view = ClusterView(asked.read.client, asked.read.subscription)
-    places = view.partitions()
-    latest = {place: end.offset for place, end in view.latest(places).items()}
-    return ranges_of(asked.read, view.at, view.earliest(places), latest)
+    tps = view.partitions()
+    latest = {tp: end.offset for tp, end in view.latest(tps).items()}
+    return ranges_of(asked.read, view.at, view.earliest(tps), latest)
 
 
 def _lake_ranges(spark: SparkSession, asked: _Asked, lake: Lake) -> list[Range]:
     files = [file for file in lake.files if file.topic == asked.topic]
     firsts: dict[TopicPartition, int] = {}
     for file in files:
-        firsts.setdefault(file.place, file.first)
+        firsts.setdefault(file.tp, file.first)
     if not firsts:
-        raise UsageError(f"the lake {lake.root} has nothing of topic {asked.topic}")
-    ends = {place: lake.ends[place] for place in firsts}
+        raise UsageError(f"the lake {lake.root} has no records of topic {asked.topic}")
+    ends = {tp: lake.ends[tp] for tp in firsts}
     return ranges_of(asked.read, lambda times: _first_since(spark, files, lake.root, times), firsts, ends)
 
 
 def ranges_of(options: ReadOptions, at: LookUp, earliest: Offsets, latest: Offsets) -> list[Range]:
-    """One for each partition. What was asked for by its offset and is not there is a DataLoss, or left out."""
+    """A range for each partition that the options name, within what the log still has. Raises DataLoss if the options name an
+    offset outside of the log; with `failOnDataLoss=false` the range is cut instead."""
     starts, ends = starts_of(options, at, earliest, latest), ends_of(options, at, earliest, latest)
     for what, offsets in (("start", starts), ("end", ends)):
-        for place, offset in offsets.items():
-            first, last = earliest[place], latest[place]
+        for tp, offset in offsets.items():
+            first, last = earliest[tp], latest[tp]
             if not first <= offset <= last and options.fail_on_data_loss:
-                text = f"the {what} offset {offset} of {place} was asked for, and there are {first} to {last}"
-                raise DataLoss(text, topic=place.topic, partition=place.partition)
-            offsets[place] = min(max(offset, first), last)
-    return [Range(*place, starts[place], max(starts[place], ends[place])) for place in sorted(starts)]
+                text = f"the {what} offset {offset} of {tp} is not available: there are {first} to {last}"
+                raise DataLoss(text, topic=tp.topic, partition=tp.partition)
+            offsets[tp] = min(max(offset, first), last)
+    return [Range(*tp, starts[tp], max(starts[tp], ends[tp])) for tp in sorted(starts)]
 
 
 def _first_since(spark: SparkSession, files: Sequence[DataFile], root: Path, times: Offsets) -> dict[TopicPartition, int | None]:
-    """The first offset of each partition whose time is as young. Looked for by tasks."""
+    """For each partition, the first offset whose timestamp is not before the given time (in ms); None if there is none. Spark's
+    executors read the files."""
     from pyspark.sql.functions import col, lit
     from pyspark.sql.functions import min as min_
 
     rows = spark.read.schema("partition int, offset bigint, timestamp timestamp").parquet(*(str(root / f.path) for f in files))
     young = [
-        (col("partition") == place.partition) & (col("timestamp") >= lit(time_ms / 1000).cast("timestamp"))
-        for place, time_ms in times.items()
+        (col("partition") == tp.partition) & (col("timestamp") >= lit(time_ms / 1000).cast("timestamp"))
+        for tp, time_ms in times.items()
     ]
     found = rows.where(reduce(or_, young)).groupBy("partition").agg(min_("offset").alias("first")).collect()
     by_partition = {row.partition: row.first for row in found}
-    return {place: by_partition.get(place.partition) for place in times}
+    return {tp: by_partition.get(tp.partition) for tp in times}
 
 
 # -- the run ----------------------------------------------------------------------------------------------------------
 
 
-def _run(spark: SparkSession, asked: _Asked, plan: Plan, pace: Pace, tell: Callable[[int, int], object] | None) -> Replayed:
+def _run(spark: SparkSession, asked: _Asked, plan: Plan, pace: Pace, progress: Progress | None) -> Replayed:
     there = _written(asked, plan)
     left = {r.partition: max(1, r.size - there.get(r.partition, 0)) for r in plan.ranges if r.size}
     total = sum(left.values())
@@ -232,10 +251,10 @@ def _run(spark: SparkSession, asked: _Asked, plan: Plan, pace: Pace, tell: Calla
             pace.share(sum(left[partition] for partition in hand) / total),
             asked.write.write_timeout_ms,
         )
-        for hand in dealt(left, _slots(spark))
+        for hand in dealt(left, slots(spark, otherwise=len(left)))
     ]
     offsets = sum(r.size for r in plan.ranges)
-    with watching(asked.write.client, plan, None if tell is None else lambda rows: tell(rows, offsets)):
+    with watching(asked.write.client, plan, None if progress is None else lambda rows: progress(rows, offsets)):
         rows = rows_of(spark, tasks, RESULT).collect()
     return Replayed(plan.name, sum(r.records for r in rows), sum(r.found for r in rows), sum(r.bytes for r in rows))
 
@@ -244,16 +263,8 @@ def _source(asked: _Asked, wanted: Range) -> LogRange | LakeRange:
     lake = asked.lake
     if lake is None:
         return LogRange(wanted, task_reader(asked.read))
-    files = [f for f in lake.files if f.place == wanted.place and f.last >= wanted.start and f.first < wanted.end]
+    files = [f for f in lake.files if f.tp == wanted.tp and f.last >= wanted.start and f.first < wanted.end]
     return LakeRange(wanted, tuple((file.first, str(lake.root / file.path)) for file in files))
-
-
-def _slots(spark: SparkSession) -> int:
-    """Tasks that run at a time. Spark Connect does not tell; there each partition is a task."""
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except AttributeError:
-        return 1 << 30
 
 
 # -- the target -------------------------------------------------------------------------------------------------------
@@ -265,15 +276,11 @@ def _target(asked: _Asked) -> ClusterView:
 
 
 def _written(asked: _Asked, plan: Plan) -> dict[int, int]:
-    async def ask() -> dict[int, int]:
-        async with admin_of(asked.write.client) as admin:
-            return await rows_written(admin, plan)
-
-    return session().run(ask())
+    return session().run(rows_written(asked.write.client, plan))
 
 
 def _rewritten(asked: _Asked) -> str:
-    """What of the records would not stay as it was."""
+    """A sentence if the target replaces the timestamps of records; else empty."""
 
     async def ask() -> str:
         async with admin_of(asked.write.client) as admin:
@@ -282,4 +289,4 @@ def _rewritten(asked: _Asked) -> str:
 
     if session().run(ask()) != "LogAppendTime":
         return ""
-    return f"{asked.to} has {TIMESTAMP_TYPE}=LogAppendTime: its brokers put their own time into each record"
+    return f"{asked.to} has {TIMESTAMP_TYPE}=LogAppendTime: its brokers replace the timestamp of each record with their own time"

@@ -1,8 +1,8 @@
-"""Not faster than that: a limit for a whole replay, shared among its tasks. Pure.
+"""The speed limit of a replay, and how its tasks share it. Pure.
 
-There is no place where tasks of Spark could ask for leave. So the work is dealt to as many tasks as run at the same time,
-and each may write its share of the limit: what it has to do, of all that is to do. Then all of them end at about the same time,
-and together they are as fast as the limit allows. Where fewer of them run at a time than were expected it is less, never more.
+Tasks of Spark cannot coordinate while they run. So there are as many tasks as run at the same time, and each gets the share of
+the limit that it has of the work. Then all tasks end at about the same time, and together they are as fast as the limit allows.
+If fewer tasks run at the same time than expected, the replay is slower, never faster.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 
 @dataclass(slots=True)
 class Pace:
-    """Of one task. None: no limit."""
+    """The speed limit of one task; None means no limit."""
 
     records_per_s: float | None = None
     bytes_per_s: float | None = None
     _free_at: float | None = None
+    """The time, in seconds, at which the next records may be written."""
 
     def share(self, part: float) -> Pace:
+        """The limit of a task that has this part (0 to 1) of the work."""
         return replace(
             self,
             records_per_s=None if self.records_per_s is None else self.records_per_s * part,
@@ -27,8 +29,8 @@ class Pace:
         )
 
     def wait_s(self, records: int, size: int, now: float) -> float:
-        """So many records of so many bytes were written just now: how long to wait before the next. What was not used in time
-        is not saved up: a stall is not followed by a burst."""
+        """How many seconds to wait after `records` with `size` bytes were written at the time `now`, in seconds. Unused time does
+        not accumulate, so no burst follows a stall."""
         cost = max(
             records / self.records_per_s if self.records_per_s else 0.0, size / self.bytes_per_s if self.bytes_per_s else 0.0
         )
@@ -37,12 +39,14 @@ class Pace:
         return self._free_at - now
 
     def step(self, most: int) -> int:
-        """Records at a time: a tenth of a second's, so that a slow replay is a trickle, not a drip of lumps."""
+        """How many records to write at a time: those of a tenth of a second, at most `most`, so that a slow replay is steady."""
         return most if self.records_per_s is None else max(1, min(most, int(self.records_per_s / 10)))
 
 
 def dealt(sizes: Mapping[int, int], hands: int) -> list[list[int]]:
-    """Whose work each task does: at most `hands` tasks, as even as the largest piece allows."""
+    """Distributes partitions to at most `hands` tasks, so that the tasks have similar sums of sizes. `sizes`: the size of each
+    partition by its number. Returns the partitions of each task, sorted; no task is empty. The largest partition is the lower
+    bound for the largest task, because a partition is not split."""
     tasks: list[list[int]] = [[] for _ in range(max(1, min(hands, len(sizes))))]
     loads = [0] * len(tasks)
     for piece in sorted(sizes, key=lambda p: (-sizes[p], p)):

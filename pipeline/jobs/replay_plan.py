@@ -1,15 +1,16 @@
-"""What a replay is: which offsets go into which topic, and under which names. Written down once, before the first record.
+"""The plan of a replay: the offsets to read, the target topic, and the names of the producers.
 
-    CHECKPOINT/plan.json       made by the first run, read by every other
-    CHECKPOINT/done.json       the figures, when all is written
+    CHECKPOINT/plan.json       the plan: the first run writes it, later runs read it
+    CHECKPOINT/done.json       the result, when all records are written
 
     {"v": 1, "name": "march", "asked": {"topic": "orders", "to": "orders-again", "lake": null, ...},
      "place": "same", "count": 4,                                  how partitions are chosen, of how many
      "ranges": [{"partition": 0, "start": 1200, "end": 5000, "leader_epoch": 3}], "begun_ms": 1738000000000}
 
-A run that goes on must write the very rows that the first would have written, in the same order: "up to the end", "since
-yesterday" and the number of partitions are therefore settled here, not asked again. Each partition of the source is
-written by a producer of its own, named replay/<name>/<partition>, which knows how many of its rows are there.
+A run that continues a replay must write the same rows in the same order as the first run. So the plan fixes what would be
+different later: the end of the log, the offsets of timestamps, and the target's number of partitions. Each partition of the
+source has a producer of its own, named replay/<name>/<partition>. The target's brokers know how many rows each of these names has
+written.
 """
 
 from __future__ import annotations
@@ -30,17 +31,18 @@ from strandline.protocol.errors import UsageError
 VERSION = 1
 PLAN, DONE = "plan.json", "done.json"
 Placement = Literal["same", "key"]
-"""The partition that a record had, or the one that its key says."""
+"""How the target partition is chosen: that of the source, or by the record's key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     name: str
     asked: Mapping[str, Any]
-    """In the words of whoever asked, to notice when a run that goes on is asked for something else."""
+    """The arguments of the first run. A later run with other arguments is refused."""
     place: Placement
     count: int
-    """Partitions of the target, when the replay began: one that grows meanwhile must not move keys."""
+    """The target's number of partitions when the replay began. Partitions that are added later get no records, or a key would
+    move."""
     ranges: tuple[Range, ...]
     begun_ms: int
 
@@ -55,20 +57,21 @@ class Plan:
     def prefix(self) -> str:
         return f"replay/{self.name}/"
 
-    def place_of(self, partition: int, key: bytes | None) -> int:
-        """Where a record of this partition goes. One without a key stays with its neighbours."""
+    def target_partition(self, partition: int, key: bytes | None) -> int:
+        """The target partition of a record from this partition of the source. Records without a key stay together."""
         if self.place == "same":
             return partition
         return partition % self.count if key is None else partition_for_key(key, self.count)
 
 
 def chosen_place(wanted: Literal["auto", "same", "key"], ranges: Sequence[Range], count: int) -> Placement:
-    """With "auto" the same partition where the target has them all. Raises UsageError for "same" where it has not."""
+    """How the replay chooses partitions of a target that has `count` partitions. "auto" is "same" if the target has every
+    partition of the ranges, else "key". Raises UsageError for "same" if it has too few partitions."""
     highest = max((r.partition for r in ranges), default=0)
     if wanted == "auto":
         return "same" if highest < count else "key"
     if wanted == "same" and highest >= count:
-        raise UsageError(f"the target has {count} partitions, and there are records of partition {highest}; let the key choose")
+        raise UsageError(f"the target has {count} partitions, but there are records of partition {highest}; choose by key")
     return wanted
 
 
@@ -76,36 +79,39 @@ def chosen_place(wanted: Literal["auto", "same", "key"], ranges: Sequence[Range]
 
 
 class Checkpoint:
-    """The folder of one replay."""
+    """The folder with the plan and the result of one replay."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder: Path = local_path(folder)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """One run at a time. Raises UsageError while there is another."""
+        """Holds the lock of the folder. Raises UsageError if another run holds it."""
         make_folders(self.folder)
-        with alone(self.folder / ".lock", f"another run of the replay in {self.folder} is at work; wait until it is done"):
+        with alone(self.folder / ".lock", f"another run of the replay in {self.folder} is active; wait until it is done"):
             yield
 
     def plan(self) -> Plan | None:
+        """The stored plan; None if there is none. Raises UsageError if the file cannot be read as JSON, is not a plan, or has a
+        version that this program does not know."""
         document = self._read(PLAN)
         if document is None:
             return None
         try:
             return _plan(document)
         except (KeyError, TypeError, ValueError) as e:
-            raise UsageError(f"{self.folder / PLAN} is no plan of a replay: {type(e).__name__}: {e}") from None
+            raise UsageError(f"{self.folder / PLAN} is not a plan of a replay: {type(e).__name__}: {e}") from None
 
     def write_plan(self, plan: Plan) -> None:
         ranges = [{name: getattr(r, name) for name in ("partition", "start", "end", "leader_epoch")} for r in plan.ranges]
         self._write(PLAN, {"v": VERSION, **asdict(plan), "ranges": ranges})
 
     def done(self) -> dict[str, Any] | None:
+        """The stored result; None if the replay has not ended. Raises UsageError if the file cannot be read as JSON."""
         return self._read(DONE)
 
-    def write_done(self, figures: Mapping[str, Any]) -> None:
-        self._write(DONE, figures)
+    def write_done(self, result: Mapping[str, Any]) -> None:
+        self._write(DONE, result)
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:
@@ -115,7 +121,7 @@ class Checkpoint:
         except ValueError as e:
             raise UsageError(f"{self.folder / name} cannot be read: {e}") from None
         if not isinstance(document, dict):
-            raise UsageError(f"{self.folder / name} is no plan of a replay")
+            raise UsageError(f"{self.folder / name} is not a JSON object")
         return document
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
@@ -125,7 +131,7 @@ class Checkpoint:
 
 def _plan(document: Mapping[str, Any]) -> Plan:
     if document["v"] != VERSION:
-        raise ValueError(f"it is of version {document['v']}; this program knows {VERSION}")
+        raise ValueError(f"it has version {document['v']}; this program knows version {VERSION}")
     topic = document["asked"]["topic"]
     return Plan(
         name=str(document["name"]),

@@ -1,7 +1,7 @@
-"""What a task of a replay does: one partition of the source after the other, each under its own name.
+"""A task of a replay: writes partitions of the source to the target, one after the other, each with a producer name of its own.
 
-A partition is read from the beginning of its range in every run. The producer says how many rows each partition of the target
-holds of this name; so many are passed over, and writing goes on behind them.
+Every run reads a partition from the beginning of its range. The producer asks how many rows of its name each partition of the
+target has, skips that many rows, and writes the following ones.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LakeRange:
-    """Where a range lies in a lake. Around midnight files of two dates may hold offsets in turns, and they may be joined between
-    two runs: what counts is the order of the log, whatever files it is in."""
+    """A range of a partition in the files of a lake. Around midnight the offsets of two files may alternate, and a compaction may
+    join files between two runs. So rows are read in the order of their offsets, whatever files contain them."""
 
     range: Range
     files: tuple[tuple[int, str], ...]
-    """First offset and path, in the order of the first offsets."""
+    """First offset and path of each file, sorted by the first offset."""
 
     def read(self) -> Iterator[pyarrow.RecordBatch]:
         waiting, heads = deque(self.files), list[_Head]()
@@ -66,21 +66,21 @@ class LakeRange:
                 heads += _Head.of(waiting.popleft()[1])
                 continue
             parts = [head.take(bound) for head in heads]
-            heads = [head for head in heads if head.is_there()]
+            heads = [head for head in heads if head.has_more()]
             rows = pyarrow.concat_batches(parts) if len(parts) > 1 else parts[0]
             yield _clipped(rows.sort_by("offset") if len(parts) > 1 else rows, self.range)
 
 
 @dataclass(slots=True)
 class _Head:
-    """A file that is being read, and what of it is read ahead: never nothing."""
+    """An open file, and the rows that were read ahead from it: at least one."""
 
     batches: Iterator[pyarrow.RecordBatch]
     ahead: pyarrow.RecordBatch
 
     @classmethod
     def of(cls, path: str) -> list[_Head]:
-        """None for a file without rows."""
+        """Opens a file; an empty list for a file without rows."""
         file = pyarrow.parquet.ParquetFile(path)
         columns = [name for name in LAKE_ROWS.names if name in file.schema_arrow.names]
         batches = (_with_headers(batch) for batch in file.iter_batches(ROWS, columns=columns) if batch.num_rows)
@@ -88,23 +88,24 @@ class _Head:
 
     @property
     def last(self) -> int:
+        """The last offset of the rows that were read ahead."""
         return int(self.ahead.column("offset")[-1].as_py())
 
     def take(self, bound: int) -> pyarrow.RecordBatch:
-        """The rows up to this offset."""
+        """Removes and returns the rows up to the offset `bound`, inclusive."""
         count = pc.sum(pc.less_equal(self.ahead.column("offset"), bound)).as_py()
         rows, self.ahead = self.ahead.slice(0, count), self.ahead.slice(count)
         return rows
 
-    def is_there(self) -> bool:
-        """Whether there is more; it is read then."""
+    def has_more(self) -> bool:
+        """Whether the file has more rows. Reads ahead if no rows are left in memory."""
         if not self.ahead.num_rows and (following := next(self.batches, None)) is not None:
             self.ahead = following
         return bool(self.ahead.num_rows)
 
 
 def _with_headers(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
-    """Of one type, whether a file has a column for the headers or not."""
+    """The rows with a headers column, which is null if the file has none, so that rows of all files have one schema."""
     if "headers" not in batch.schema.names:
         batch = batch.append_column(HEADERS, pyarrow.nulls(batch.num_rows, HEADERS.type))
     return batch.select(LAKE_ROWS.names).cast(LAKE_ROWS)
@@ -126,12 +127,12 @@ class LogRange:
 
 @dataclass(frozen=True, slots=True)
 class ReplayTask:
-    """Pickled, so plain values."""
+    """The partitions that one task replays. Spark pickles it, so it holds plain values."""
 
     plan: Plan
     sources: Sequence[LogRange | LakeRange]
     client: Mapping[str, Any]
-    """Of the producer."""
+    """The options of the producers."""
     pace: Pace
     timeout_ms: int
 
@@ -163,7 +164,7 @@ class ReplayTask:
 
 @dataclass(slots=True)
 class _Writer:
-    """Of one partition of the source."""
+    """Writes the rows of one partition of the source."""
 
     plan: Plan
     partition: int
@@ -171,20 +172,21 @@ class _Writer:
     pace: Pace
     timeout_ms: int
     records: int = 0
-    """That were read; those that a former run or attempt had written included."""
+    """Number of records that were read, with those that an earlier run or attempt wrote."""
     found: int = 0
+    """Number of records that an earlier run or attempt wrote."""
     bytes: int = 0
-    """Of those that were written now."""
+    """Bytes of keys and values that this attempt wrote."""
     _skip: dict[int, int] = field(default_factory=dict)
-    """Rows of each partition of the target that are there and come again."""
+    """For each partition of the target, how many of the next rows it already has."""
     _receipts: dict[Any, Receipt] = field(default_factory=dict)
-    """One of each batch that is on its way."""
+    """A receipt for each batch that is not acknowledged yet."""
 
     async def begin(self) -> None:
         await self.producer.start()
-        places = [self.partition] if self.plan.place == "same" else range(self.plan.count)
-        there = await self.producer.written([TopicPartition(self.plan.to, p) for p in places], timeout_ms=self.timeout_ms)
-        self._skip = {place.partition: count for place, count in there.items() if count}
+        partitions = [self.partition] if self.plan.place == "same" else range(self.plan.count)
+        there = await self.producer.written([TopicPartition(self.plan.to, p) for p in partitions], timeout_ms=self.timeout_ms)
+        self._skip = {tp.partition: count for tp, count in there.items() if count}
         self.found = sum(self._skip.values())
 
     def write(self, here: Session, batch: pyarrow.RecordBatch) -> None:
@@ -196,16 +198,16 @@ class _Writer:
         count = size = 0
         for record in records:
             self.records += 1
-            place = self.plan.place_of(self.partition, record.key)
-            if skip := self._skip.get(place):
-                self._skip[place] = skip - 1
+            target = self.plan.target_partition(self.partition, record.key)
+            if skip := self._skip.get(target):
+                self._skip[target] = skip - 1
                 continue
-            sent = (record.value, record.key, place, record.headers, record.timestamp_ms)
+            sent = (record.value, record.key, target, record.headers, record.timestamp_ms)
             receipt = await self.producer.send(self.plan.to, *sent)
             self._receipts[receipt.batch] = receipt
             count, size = count + 1, size + record.size
         self.bytes += size
-        self._look_at_receipts()
+        self._check_receipts()
         if count:
             await self._keep_pace(count, size, here.loop.time())
 
@@ -217,13 +219,13 @@ class _Writer:
 
     async def finish(self) -> None:
         await self.producer.flush(self.timeout_ms)
-        self._look_at_receipts()
+        self._check_receipts()
         if any(self._skip.values()):
-            text = f"partition {self.partition} has fewer records than a former run has written: the source is not the same"
+            text = f"partition {self.partition} has fewer records than an earlier run wrote: the source has changed"
             raise RowsDiffer(text, topic=self.plan.to, partition=self.partition)
 
-    def _look_at_receipts(self) -> None:
-        """Raises what became of the first that failed."""
+    def _check_receipts(self) -> None:
+        """Forgets acknowledged batches. Raises the error of the first batch that failed."""
         for batch, receipt in list(self._receipts.items()):
             if receipt.done:
                 receipt.result()
@@ -231,7 +233,7 @@ class _Writer:
 
 
 def records_of(batch: pyarrow.RecordBatch) -> Iterator[Record]:
-    """Timestamps in milliseconds again, as the log had them."""
+    """The rows as records, with timestamps in milliseconds as in the log."""
     keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
     times = [us // 1000 for us in batch.column("timestamp").cast(pyarrow.int64()).to_pylist()]
     headers: list[Any] = [None] * batch.num_rows

@@ -1,13 +1,13 @@
-"""A report on replication from the logs of the nodes: who led, who was in sync, how long fail-overs took, what was cut.
+"""A report on replication from the nodes' logs: leaders and ISRs of each partition, fail-over times, and truncations.
 
     report = replication(spark, ["cluster/"])
     report.found.verdict
     report.elections.where("what = 'failover'").groupBy("topic").agg(percentile_approx("ms", 0.95)).show()
 
-`paths` are files, folders (of `strandline up`, of a chaos run), or addresses that Spark can read. Executors read the lines:
-Spark's own JSON functions drop those that say nothing of replication, Python reads the rest (`replication_facts.py`). What
-concerns the cluster goes to the driver; the lines of a partition go to one task, which tells its story
-(`replication_partition.py`).
+`paths` are files, folders (of `strandline up`, of a chaos run), or URLs that Spark can read. Executors read the lines. Spark's
+JSON functions drop the lines that do not concern replication, and Python parses the rest (`replication_facts.py`). The driver
+collects the facts about brokers, controllers and topics (`replication_cluster.py`). One task per partition turns that partition's
+facts into findings (`replication_partition.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from strandline.pipeline.jobs.replication_cluster import ClusterStory, cluster_story
+from strandline.pipeline.jobs.replication_cluster import ClusterTimeline, cluster_timeline
 from strandline.pipeline.jobs.replication_facts import CUT, EVENTS, FOREIGN, Fact, read_line
 from strandline.pipeline.jobs.replication_partition import ELECTION, INTERVAL, LAG, STATE, TRUNCATION, Row, rows_of_partition
 from strandline.pipeline.jobs.replication_result import Read, Replication, replication_of
@@ -48,17 +48,17 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class ReplicationFrames:
-    """The findings, and the same as DataFrames with times as timestamps (docs/spark-jobs.md)."""
+    """The findings as Python objects and as DataFrames, with times as timestamps. docs/spark-jobs.md lists the columns."""
 
     found: Replication
     events: DataFrame
-    """What was read: at, node, event, topic, partition, fact (JSON)."""
+    """A row for each event about replication: at, node, event, topic, partition, fact (JSON)."""
     states: DataFrame
-    """A row for each leader and ISR that a partition had."""
+    """A row for each state of a partition: a leader with an ISR."""
     intervals: DataFrame
-    """`what`: under_replicated, under_min_isr, without_leader, out_of_isr (of one broker)."""
+    """A row for each interval; `what` is under_replicated, under_min_isr, without_leader, or out_of_isr (of one broker)."""
     elections: DataFrame
-    """`what`: failover, or handover."""
+    """A row for each new leader; `what` is failover or handover."""
     truncations: DataFrame
     lags: DataFrame
     topic_hours: DataFrame
@@ -73,8 +73,10 @@ def replication(
     until_us: int | None = None,
     topics: Sequence[str] = (),
 ) -> ReplicationFrames:
-    """Reads the logs once. Raises UsageError if a path does not exist or holds no log. `since_us`, `until_us`: microseconds since
-    1970; what was before is read all the same, since it says in which state a partition was then."""
+    """Reads the logs and reports on the range from `since_us` to `until_us` (exclusive; microseconds since 1970).
+
+    Earlier lines are read as well, because the state of a partition at `since_us` follows from them. An empty `topics` means all.
+    Raises UsageError if a path does not exist or has no log."""
     found, events = _found(spark, paths, since_us, until_us, topics)
     return frames_of(spark, events.frame, found)
 
@@ -87,7 +89,7 @@ def findings(
     until_us: int | None = None,
     topics: Sequence[str] = (),
 ) -> Replication:
-    """`replication(...).found`, without the time that the DataFrames take."""
+    """The findings of `replication` alone, for callers that need no DataFrames. The arguments and errors are the same."""
     found, events = _found(spark, paths, since_us, until_us, topics)
     events.frame.unpersist()
     return found
@@ -101,21 +103,22 @@ def _found(
     topics: Sequence[str],
 ) -> tuple[Replication, Events]:
     files = log_files(paths)
-    # Without an option of its own, Spark takes this plan for that of an earlier call, and answers with the events persisted then.
+    # The option is unique: otherwise Spark takes this plan for that of an earlier call, and returns the events persisted then.
     lines = spark.read.option("strandline.call", uuid4().hex).text([_escaped(file) for file in files])
     events = read_events(lines, files=len(files))
-    rows_frame, story = stories(events)
-    found = replication_of(story, rows_of_frame(rows_frame), events.read, since_us=since_us, until_us=until_us, topics=topics)
+    rows_frame, timeline = partition_findings(events)
+    found = replication_of(timeline, rows_of_frame(rows_frame), events.read, since_us=since_us, until_us=until_us, topics=topics)
     return found, events
 
 
 def _escaped(path: str) -> str:
-    """Spark takes brackets, braces, stars and question marks for a pattern."""
+    """The path with its special characters escaped: Spark takes brackets, braces, stars and question marks for a pattern."""
     return path if "://" in path else re.sub(r"([\[\]{}*?\\])", r"\\\1", path)
 
 
 def log_files(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    """The files with lines: all that are named, and of a folder those that look like logs."""
+    """The log files in `paths`: each file that is named, and in folders the files that are named like logs. Raises UsageError if
+    there are none, or if Spark cannot read one."""
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     files: list[str] = []
     for path in [os.fspath(path) for path in given]:
@@ -131,20 +134,22 @@ def log_files(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
             raise UsageError(f"there is no file or folder {path}")
     if not files:
         raise UsageError(
-            f"there is no log in {', '.join(map(str, given)) or 'no path'}: no *.jsonl, *.log or *.txt, rotated or packed"
+            f"there is no log in {', '.join(map(str, given)) or 'no path'}: no *.jsonl, *.log or *.txt, rotated or compressed"
         )
-    unreadable = [file for file in files if file.endswith(PACKED_OTHERWISE)]
+    unreadable = [file for file in files if file.endswith(OTHER_COMPRESSIONS)]
     if unreadable:
-        raise UsageError(f"{unreadable[0]} is not packed with gzip or bzip2: unpack it first")
+        raise UsageError(f"{unreadable[0]} is compressed, but not with gzip or bzip2: decompress it first")
     return files
 
 
 HIDDEN = (".", "_")
-PACKED_OTHERWISE = (".xz", ".zst", ".zip", ".lz4", ".lzma", ".7z", ".Z", ".br", ".snappy")
+"""Spark ignores files whose names begin with one of these."""
+OTHER_COMPRESSIONS = (".xz", ".zst", ".zip", ".lz4", ".lzma", ".7z", ".Z", ".br", ".snappy")
 
 
 def is_log(path: Path) -> bool:
-    """`log.jsonl`, `log.jsonl.1`, `broker.log.gz`; a segment of a partition (twenty digits and .log) is none."""
+    """Whether the file is named like a log: `log.jsonl`, `log.jsonl.1`, `broker.log.gz`. A segment (twenty digits and `.log`) is
+    not a log in this sense."""
     parts = path.name.split(".")
     is_segment = len(parts[0]) == 20 and parts[0].isdigit()
     if is_segment or path.name.startswith(HIDDEN):
@@ -157,57 +162,58 @@ def is_log(path: Path) -> bool:
 
 class Events(NamedTuple):
     frame: DataFrame
-    """A row for each fact, and for each line that is a problem. It is persisted."""
+    """A persisted DataFrame with a row for each fact, and for each line that could not be parsed."""
     read: Read
     begin_us: int
     end_us: int
-    """Of all events, also of those that say nothing of replication."""
+    """Times of the first and last event in the logs, including events that do not concern replication."""
     facts: list[Fact]
-    """Those of the cluster; or all."""
+    """The facts on the driver: those about the cluster, or all (see `read_events`)."""
 
 
 def read_events(lines: DataFrame, *, files: int = 0, with_partitions: bool = False) -> Events:
-    """Two jobs: one counts lines, one reads them. `lines` has a column `value`. `with_partitions`: all facts, not only the
-    cluster's, come to the driver."""
+    """Parses lines, the column `value` of `lines`. Runs two Spark jobs: one counts the lines, one parses them.
+
+    With `with_partitions` the driver gets all facts, otherwise only those that concern no single partition."""
     from pyspark.sql import functions as f
 
     brace = f.instr("value", "{")
     json = f.expr("substring(value, instr(value, '{'))")
     named = {name: f.get_json_object(json, f"$.{name}") for name in ("event", "node", "timestamp")}
-    sorted_ = lines.where(f.length(f.trim("value")) > 0).select(
+    fields = lines.where(f.length(f.trim("value")) > 0).select(
         "value", (brace > 0).alias("has_brace"), *(column.alias(name) for name, column in named.items())
     )
     at = f.when(f.isnotnull("event") & f.isnotnull("node") & f.col("timestamp").rlike(STAMP), f.expr(_MICROS))
-    counted = sorted_.groupBy(
+    counted = fields.groupBy(
         f.coalesce("node", f.lit("")).alias("node"), f.isnotnull("event").alias("is_event"), "has_brace"
     ).agg(f.count("*").alias("lines"), f.min(at).alias("first"), f.max(at).alias("last"))
-    candidates = sorted_.where(f.col("event").isin(sorted(EVENTS)) | (f.col("event").isNull() & f.col("has_brace")))
-    events = candidates.select(f.explode(_reader()(f.col("value"))).alias("line")).select("line.*").persist()
+    candidates = fields.where(f.col("event").isin(sorted(EVENTS)) | (f.col("event").isNull() & f.col("has_brace")))
+    events = candidates.select(f.explode(_parse_udf()(f.col("value"))).alias("line")).select("line.*").persist()
     to_driver = events if with_partitions else events.where("topic is null")
     found = {
         row.problem: row
         for row in to_driver.groupBy("problem").agg(f.count("*").alias("lines"), f.collect_list("fact")).collect()
     }
-    facts = [Fact.unpacked(text) for text in found[""][2]] if "" in found else []
+    facts = [Fact.from_json(text) for text in found[""][2]] if "" in found else []
     problems = {problem: row.lines for problem, row in found.items()}
     return Events(events, *_counts(counted.collect(), problems, files), facts)
 
 
 STAMP = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$"
 _MICROS = "unix_micros(try_cast(timestamp as timestamp))"
-"""Null for a time that cannot be, such as one with 25 hours: one such line must not hide the others' range."""
+"""The time in microseconds. Null for an impossible time, such as 25:00: one such line must not change the range of the logs."""
 
 
-def _reader() -> Any:
-    """A plain function of Python: the Arrow kind wants pandas."""
+def _parse_udf() -> Any:
+    """`parse` as a UDF of Spark, without Arrow, because an Arrow UDF needs pandas."""
     from pyspark.sql import functions as f
 
     schema = "array<struct<problem string, at timestamp, node string, event string, topic string, partition int, fact string>>"
-    return f.udf(read, schema, useArrow=False)
+    return f.udf(parse, schema, useArrow=False)
 
 
-def read(text: str) -> list[tuple[Any, ...]]:
-    """One line, as the rows that it is: one for a problem, none or more for an event."""
+def parse(text: str) -> list[tuple[Any, ...]]:
+    """The rows of one line: one row if it could not be parsed, else one for each fact in it, which may be none."""
     from datetime import UTC, datetime
 
     line = read_line(text)
@@ -221,7 +227,7 @@ def read(text: str) -> list[tuple[Any, ...]]:
             fact.event,
             fact.topic,
             fact.partition,
-            fact.packed(),
+            fact.to_json(),
         )
         for fact in line.facts
     ]
@@ -236,24 +242,24 @@ def _counts(counted: Sequence[Any], problems: Mapping[str, int], files: int) -> 
     return read_, min(times, default=0), max(times, default=0)
 
 
-# -- stories ----------------------------------------------------------------------------------------------------------
+# -- findings ---------------------------------------------------------------------------------------------------------
 
 
-def stories(events: Events) -> tuple[DataFrame, ClusterStory]:
-    """All findings, one row each, made by a task for each partition."""
+def partition_findings(events: Events) -> tuple[DataFrame, ClusterTimeline]:
+    """A DataFrame with a row for each finding, which tasks compute partition by partition, and the timeline of the cluster."""
     from pyspark.sql import functions as f
 
-    story = cluster_story(events.facts, events.begin_us, events.end_us)
+    timeline = cluster_timeline(events.facts, events.begin_us, events.end_us)
     takeovers = events.frame.where("event = 'partition.became_leader'")
     last = f.max_by(f.get_json_object("fact", "$[5].min_insync_replicas").cast("int"), "at").alias("min_isr")
-    story.min_isr = {row.topic: row.min_isr for row in takeovers.groupBy("topic").agg(last).collect() if row.min_isr}
+    timeline.min_isr = {row.topic: row.min_isr for row in takeovers.groupBy("topic").agg(last).collect() if row.min_isr}
 
-    def tell(topic: str, partition: int, facts: Sequence[str]) -> list[tuple[Any, ...]]:
-        return [as_tuple(row) for row in rows_of_partition(story, topic, partition, map(Fact.unpacked, facts))]
+    def find(topic: str, partition: int, facts: Sequence[str]) -> list[tuple[Any, ...]]:
+        return [as_tuple(row) for row in rows_of_partition(timeline, topic, partition, map(Fact.from_json, facts))]
 
-    teller = f.udf(tell, f"array<struct<{', '.join(_struct_fields())}>>", useArrow=False)
+    find_udf = f.udf(find, f"array<struct<{', '.join(_struct_fields())}>>", useArrow=False)
     grouped = events.frame.where("topic is not null").groupBy("topic", "partition").agg(f.collect_list("fact").alias("facts"))
-    return grouped.select(f.explode(teller("topic", "partition", "facts")).alias("row")).select("row.*"), story
+    return grouped.select(f.explode(find_udf("topic", "partition", "facts")).alias("row")).select("row.*"), timeline
 
 
 def _struct_fields() -> Iterator[str]:
@@ -274,7 +280,7 @@ def rows_of_frame(frame: DataFrame) -> Iterable[Row]:
 
 
 def frames_of(spark: SparkSession, events: DataFrame, found: Replication) -> ReplicationFrames:
-    """From the findings, which are in the range that was asked for."""
+    """The DataFrames of the report. All except `events` contain only the range of time of `found`."""
     from pyspark.sql import functions as f
 
     rows = spark.createDataFrame([as_tuple(row) for row in found.rows], ROW)

@@ -1,4 +1,4 @@
-"""The charts of the replication page: fail-over times, ISR changes by cause, what was cut."""
+"""The charts and tables of the replication page about fail-overs, ISR changes by cause, and truncations."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from strandline.pipeline.jobs.replication_pieces import (
     OTHER_CAUSE,
     card,
     cause_words,
-    cut_words,
+    details,
     moment,
-    more,
     partition_name,
     section,
     short,
     table,
+    truncation_words,
 )
-from strandline.pipeline.jobs.replication_result import Replication, duration, plural
+from strandline.pipeline.jobs.replication_result import Replication, duration
 from strandline.pipeline.jobs.replication_svg import FAINT, INK, LEFT, RIGHT, WIDTH, Scale
+from strandline.pipeline.jobs.results import counted
 
 # -- fail-overs -------------------------------------------------------------------------------------------------------
 
@@ -35,28 +36,30 @@ def failovers(found: Replication) -> str:
     rows = found.failovers
     if not rows:
         handovers = len(found.elections)
-        planned = f" ({plural(handovers, 'planned handover')})" if handovers else ""
+        planned = f" ({counted(handovers, 'planned handover')})" if handovers else ""
         return f"<h2>Fail-overs</h2><p class=faint>No leader was lost{planned}.</p>"
     spread = found.failover_ms
-    words = f"1 fail-over, of {duration(spread.max)}"
+    words = f"1 fail-over, which took {duration(spread.max)}"
     if spread.count > 1:
-        words = f"{plural(spread.count, 'fail-over')}: median {duration(spread.median)}, "
+        words = f"{counted(spread.count, 'fail-over')}: median {duration(spread.median)}, "
         words += f"95 % within {duration(spread.p95)}, longest {duration(spread.max)}"
-    words += f"; {plural(len(found.elections) - len(rows), 'planned handover')}."
+    words += f"; {counted(len(found.elections) - len(rows), 'planned handover')}."
     all_of_them = table(
-        ["partition", "lost (UTC)", "from", "to", "epoch", "noticed, elected", "took over", "together", "why"],
+        ["partition", "leader lost (UTC)", "from", "to", "leader epoch", "detection, election", "takeover", "total", "cause"],
         [
-            [partition_name(row), moment(row.lost_us), row.previous_broker, row.broker, row.leader_epoch, duration(_noticed(row)),
-             duration(row.ms - _noticed(row)), duration(row.ms), cause_words(row)] for row in rows
+            [partition_name(row), moment(row.lost_us), row.previous_broker, row.broker, row.leader_epoch,
+             duration(_election_ms(row)), duration(row.ms - _election_ms(row)), duration(row.ms), cause_words(row)]
+            for row in rows
         ],
         words={8},
     )  # fmt: skip
-    keys = [("#2f6690", "until a new leader was elected"), ("#e0a458", "until it led")]
+    keys = [("#2f6690", "leader lost until new leader elected"), ("#e0a458", "elected until it leads")]
     pictures = section("Fail-overs", words, _histogram(rows), "") + card(_longest(rows), draw.legend(keys))
-    return pictures + more(rows, all_of_them, "fail-overs")
+    return pictures + details(rows, all_of_them, "fail-overs")
 
 
-def _noticed(row: Row) -> float:
+def _election_ms(row: Row) -> float:
+    """Time from the loss of the leader to the election of the new one, in ms."""
     return max(0, (row.elected_us or row.from_us) - row.from_us) / 1000
 
 
@@ -64,7 +67,7 @@ BINS_MS = (0, 10, 20, 50, 100, 150, 200, 300, 500, 1000, 2000, 3000, 5000, 10_00
 
 
 def _histogram(rows: Sequence[Row]) -> str:
-    """How many fail-overs took how long; bins by hand, since a second means more at 100 ms than at an hour."""
+    """A histogram of fail-over times. The bins grow, because a second matters more after 100 ms than after an hour."""
     counts = Counter(sum(row.ms >= bound for bound in BINS_MS) - 1 for row in rows)
     first, last = max(0, min(counts) - 1), min(len(BINS_MS) - 1, max(counts) + 1)
     width = min(110.0, (WIDTH - 60 - RIGHT) / (last - first + 1))
@@ -82,20 +85,21 @@ def _histogram(rows: Sequence[Row]) -> str:
 
 
 def _longest(rows: Sequence[Row], most: int = 24) -> str:
-    """The longest ones, each with its two parts."""
+    """A bar for each of the `most` longest fail-overs, divided into the time until the election and the time until the
+    takeover."""
     shown = sorted(rows, key=lambda row: -row.ms)[:most]
     longest = max(row.ms for row in shown) or 1
     left, top = LEFT + 120, 8
     scale = (WIDTH - left - 90) / longest
     parts = []
     for n, row in enumerate(shown):
-        y, noticed = top + n * 18, _noticed(row)
+        y, election_ms = top + n * 18, _election_ms(row)
         words = f"{partition_name(row)}, {moment(row.lost_us)}: {cause_words(row)}"
         parts.append(
             draw.text(left - 10, y + 12, f"{short(partition_name(row))}  {row.previous_broker} → {row.broker}", "end", INK, 12)
         )
-        parts.append(draw.rect(left, y + 2, noticed * scale, 12, "#2f6690", words))
-        parts.append(draw.rect(left + noticed * scale, y + 2, (row.ms - noticed) * scale, 12, "#e0a458", words))
+        parts.append(draw.rect(left, y + 2, election_ms * scale, 12, "#2f6690", words))
+        parts.append(draw.rect(left + election_ms * scale, y + 2, (row.ms - election_ms) * scale, 12, "#e0a458", words))
         parts.append(draw.text(left + row.ms * scale + 8, y + 12, duration(row.ms), fill=INK, size=12))
     return draw.svg(top + len(shown) * 18 + 6, parts, "the longest fail-overs")
 
@@ -116,7 +120,7 @@ def isr_changes(found: Replication) -> str:
                 side.setdefault(at, Counter())[row.cause if row.cause in CAUSES else ""] += 1
     used = [cause for cause in (*CAUSES, "") if any(cause in counts for side in (up, down) for counts in side.values())]
     keys = [CAUSES.get(cause, OTHER_CAUSE) for cause in used]
-    words = f"Expansions above the line, shrinks below it, for each {duration(step / 1000)}."
+    words = f"Expansions above the line, shrinks below it; each bar counts the changes of {duration(step / 1000)}."
     return section("ISR changes by cause", words, _stacks(found, step, up, down), draw.legend(keys)) + _lag_table(found)
 
 
@@ -137,9 +141,9 @@ def _stacks(found: Replication, step: int, up: dict[int, Counter[str]], down: di
                 if tall:
                     y = y - tall if sign < 0 else y
                     what = "expansion" if sign < 0 else "shrink"
-                    told = f"{moment(at)}: {plural(counts[cause], what)}, {words}"
+                    title = f"{moment(at)}: {counted(counts[cause], what)}, {words}"
                     left = scale.x(at)
-                    parts.append(draw.rect(left, y, max(1.5, min(width, WIDTH - RIGHT - left) - 1), tall, colour, told))
+                    parts.append(draw.rect(left, y, max(1.5, min(width, WIDTH - RIGHT - left) - 1), tall, colour, title))
                     y = y if sign < 0 else y + tall
     return draw.svg(middle + half + 24, parts, "ISR changes over time")
 
@@ -148,13 +152,18 @@ def _lag_table(found: Replication) -> str:
     rows = [row for row in found.of(LAG) if row.records]
     if not rows:
         return ""
-    words = {"hw": "not yet committed when it began to lead", "follower": "behind when it left the ISR"}
+    words = {
+        "hw": "above the high watermark when the broker became leader",
+        "follower": "missing on the follower when it left the ISR",
+    }
     cells = [
         [partition_name(r), moment(r.from_us), r.broker, f"{r.records:,}", words[r.what] + (f" ({r.detail})" if r.detail else "")]
         for r in rows
     ]
-    return more(
-        rows, table(["partition", "at (UTC)", "broker", "records", ""], cells, words={4}), "high-watermark and follower lags"
+    return details(
+        rows,
+        table(["partition", "at (UTC)", "broker", "records", "which are"], cells, words={4}),
+        "high watermark and follower lags",
     )
 
 
@@ -164,22 +173,22 @@ def _lag_table(found: Replication) -> str:
 def truncations(found: Replication) -> str:
     rows = found.truncations
     if not rows:
-        return "<h2>What was cut</h2><p class=faint>No replica cut its log.</p>"
+        return "<h2>Truncations</h2><p class=faint>No replica truncated its log.</p>"
     words = (
-        "Records above the high watermark were never acknowledged with acks=all. Those below it were, and are lost here; whether "
-        "they are lost to all is what <code>strandline pipeline audit</code> finds out."
+        "Records above the high watermark were never acknowledged with acks=all. Records below it were, and this replica has "
+        "lost them; <code>strandline pipeline audit</code> finds out whether the cluster has lost them too."
     )
     ordered = sorted(rows, key=lambda row: (-(row.below_hw or 0), row.from_us))
     cells = [
         [partition_name(row), moment(row.from_us), row.broker, f"{row.first_offset:,}", f"{row.end_offset:,}", f"{row.records:,}",
          f"{row.below_hw or 0:,}", f"{row.what}{': ' + row.detail if row.detail else ''}"] for row in ordered
     ]  # fmt: skip
-    heads = ["partition", "at (UTC)", "broker", "from offset", "to (exclusive)", "records", "below HW", "why"]
-    return f"<h2>What was cut</h2><p class=faint>{words}</p>{_cuts(found)}{table(heads, cells, words={7})}"
+    heads = ["partition", "at (UTC)", "broker", "from offset", "to (exclusive)", "records", "below HW", "cause"]
+    return f"<h2>Truncations</h2><p class=faint>{words}</p>{_truncation_lanes(found)}{table(heads, cells, words={7})}"
 
 
-def _cuts(found: Replication) -> str:
-    """For each broker: records cut over time, as circles by size."""
+def _truncation_lanes(found: Replication) -> str:
+    """A lane for each broker, with a circle for each truncation. Its area grows with the number of records."""
     brokers = sorted({row.broker for row in found.truncations if row.broker is not None})
     scale, top = Scale(found.begin_us, found.end_us), 10
     lane = {broker: top + n * 30 for n, broker in enumerate(brokers)}
@@ -192,6 +201,6 @@ def _cuts(found: Replication) -> str:
             radius = 3 + 10 * ((row.records or 0) / most) ** 0.5
             where = f'cx="{scale.x(row.from_us):.1f}" cy="{lane[row.broker] + 15}" r="{radius:.1f}"'
             look = f'fill="{BAD if row.below_hw else "#2f6690"}" fill-opacity="0.65"'
-            parts.append(f"<circle {where} {look}><title>{escape(cut_words(row))}</title></circle>")
+            parts.append(f"<circle {where} {look}><title>{escape(truncation_words(row))}</title></circle>")
     keys = [("#2f6690", "above the high watermark"), (BAD, "below it")]
     return card(draw.svg(bottom + 22, parts, "truncations over time"), draw.legend(keys))

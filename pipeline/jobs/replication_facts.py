@@ -1,14 +1,14 @@
-"""From the lines of the nodes' logs to facts about replication. Pure: no Spark, no files.
+"""Parses the lines of the nodes' logs into facts about replication. Pure.
 
-A log may hold more than events: the prefix of `docker-compose logs`, a warning of Python, a line that a killed process left
-cut, lines for people (`STRANDLINE_LOG_FORMAT=console`). What is no event is counted and skipped:
+Besides events in JSON, a log may contain the prefix of `docker-compose logs`, Python's warnings, a line that a killed process did
+not finish, and coloured text (`STRANDLINE_LOG_FORMAT=console`). Lines that are not events are counted and skipped:
 
     broker-1  | {"topic": "orders", ..., "event": "partition.truncated", ...}     an event
     broker-1  | Traceback (most recent call last):                                foreign
-    {"topic": "orders", "part                                                      cut
+    {"topic": "orders", "part                                                     cut
 
-docs/logs.md lists events and fields. Only `EVENTS` are kept: those that a log has when something happens, so that a year of a
-quiet cluster is a few lines.
+docs/logs.md lists events and fields. Only the events in `EVENTS` become facts. Nodes log them only when something changes, so a
+year of a quiet cluster gives few facts.
 """
 
 from __future__ import annotations
@@ -26,60 +26,60 @@ OF_A_PARTITION = (
 )  # fmt: skip
 OF_MANY_PARTITIONS = "partitions.changed"
 OF_THE_CLUSTER = (
-    "topic.created", "topic.removed", "broker.changed", "broker.fencing", "broker.standstill_detected", "controller.activated",
+    "topic.created", "topic.removed", "broker.changed", "broker.fencing", "broker.pause_detected", "controller.activated",
     "controller.resigned", "fetcher.connection_lost", "fetcher.connect_failed", "metadata.applied", "node.started",
     "node.stopping", "node.stopped", "node.failed",
 )  # fmt: skip
 EVENTS = frozenset((*OF_A_PARTITION, OF_MANY_PARTITIONS, *OF_THE_CLUSTER))
 
 FOREIGN, CUT = "foreign", "cut"
-"""A line that is no event: something else, or the rest of one."""
+"""Problems of a line that is not an event: it is something else, or an event without its end."""
 
 _BROKER = re.compile(r"broker-(\d+)")
 
 
 class Fact(NamedTuple):
-    """One event, as far as a report needs it."""
+    """The part of an event that the report needs, for one partition or for the cluster."""
 
     at_us: int
-    """By the wall clock of its node, in microseconds since 1970."""
+    """Microseconds since 1970, by the wall clock of the node."""
     node: str
     event: str
     topic: str | None
-    """None: it concerns the cluster."""
+    """None: the fact concerns no single partition."""
     partition: int | None
     fields: dict[str, Any]
 
     @property
     def broker(self) -> int | None:
-        """The id of the broker that logged it; None: a controller, or a node of another name."""
+        """Id of the broker that logged the event. None: a controller logged it, or a node with another name."""
         found = _BROKER.fullmatch(self.node)
         return None if found is None else int(found[1])
 
-    def packed(self) -> str:
+    def to_json(self) -> str:
         return json.dumps(self, separators=(",", ":"))
 
     @staticmethod
-    def unpacked(text: str) -> Fact:
+    def from_json(text: str) -> Fact:
         return Fact(*json.loads(text))
 
 
 class Line(NamedTuple):
-    """What one line of a log is."""
+    """The result of parsing one line."""
 
     problem: str
     """`FOREIGN`, `CUT`, or empty for an event."""
     facts: Sequence[Fact]
-    """None for an event that replication does not need; several where partitions share a line."""
+    """Empty for an event that is not in `EVENTS`; several if the line has changes of several partitions."""
 
 
 def read_line(text: str) -> Line:
-    """Never raises: a log holds whatever was written to it."""
+    """Parses one line. Never raises, because a log may contain any text."""
     begin = text.find("{")
     if begin < 0:
         return Line(FOREIGN, ())
     fields = _object(text[begin:])
-    if fields is None:  # A new process appends to the line that the killed one left cut.
+    if fields is None:  # A restarted process appends its first event to the line that the killed process did not finish.
         fields = next(_objects_inside(text, begin + 1), None)
     if fields is None:
         return Line(CUT if text.startswith('{"', begin) else FOREIGN, ())
@@ -95,7 +95,7 @@ def read_line(text: str) -> Line:
 
 
 def _objects_inside(text: str, begin: int, most: int = 32) -> Iterator[dict[str, Any]]:
-    """Events that begin somewhere in a line, from left to right: an outer object comes before those in it."""
+    """Yields the JSON objects in a line that have a field `event`, from left to right; tries at most `most` positions."""
     for _ in range(most):
         begin = text.find('{"', begin)
         if begin < 0:
@@ -115,6 +115,7 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def micros(written: object) -> int | None:
+    """Microseconds since 1970 of an ISO 8601 time; None if it is no time or has no time zone."""
     if not isinstance(written, str):
         return None
     try:
@@ -141,7 +142,7 @@ def _facts(at_us: int, node: str, event: str, fields: dict[str, Any]) -> list[Fa
 
 
 def _fact_of_row(at_us: int, node: str, topic: str, row: Sequence[Any], rest: dict[str, Any]) -> Fact:
-    """A row of `partitions.changed` as the `partition.changed` that it stands for; what was before is not in it."""
+    """Turns a row of `partitions.changed` into the equivalent `partition.changed`, without the previous leader and ISR."""
     index, leader_epoch, partition_epoch, leader_id, isr, replicas = row
     fields = {"leader_epoch": leader_epoch, "partition_epoch": partition_epoch, "leader_id": leader_id}
     more = {"isr": isr, "replicas": replicas, "metadata_offset": rest.get("metadata_offset"), "cause": rest.get("cause")}

@@ -1,4 +1,4 @@
-"""The lanes of the replication page: one for each node, and one for each partition with its leader and ISR."""
+"""Draws the lanes of the replication page: one for each node, and one for each partition with its leader and ISR."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ from strandline.pipeline.jobs.replication_pieces import (
     WARN,
     WELL,
     cause_words,
-    cut_words,
     moment,
     partition_name,
     section,
     short,
+    truncation_words,
 )
 from strandline.pipeline.jobs.replication_result import Replication, duration, leader_name
 from strandline.pipeline.jobs.replication_states import NO_LEADER
 from strandline.pipeline.jobs.replication_svg import FAINT, INK, LEFT, RIGHT, WIDTH, Scale
 
 LEADERS = ("#2f6690", "#e0a458", "#5b8e7d", "#9b5094", "#81a4cd", "#bc6c4c", "#6a7f3f", "#4a4e8c", "#c28fb0", "#50808e")
-"""By the order of broker ids; from the eleventh on they repeat."""
+"""Colours of the brokers, in the order of their ids. The eleventh broker has the first colour again."""
 NODE_COLOURS = {UP: WELL, FENCED: BAD, LEAVING: WARN, ACTIVE: "#2f6690", STANDBY: CALM}
 NODE_WORDS = {
     UP: "broker is up",
     FENCED: "broker is fenced",
     LEAVING: "controlled shutdown",
     ACTIVE: "active controller",
-    STANDBY: "other controller",
+    STANDBY: "standby controller",
 }
 PARTITIONS_MAX = 300
-"""Lanes in the picture: those with the most changes; the tables and the JSON have all."""
+"""The picture shows at most this many partitions, those with the most changes. The tables and the JSON have all."""
 SHAPES_MAX = 20_000
+"""The picture shows at most this many states, the longest ones, so that a browser can draw it."""
 
 
 def nodes(found: Replication) -> str:
@@ -53,17 +54,19 @@ def nodes(found: Replication) -> str:
     parts += [draw.text(LEFT - 10, y + 15, name, "end", INK, 12) for name, y in lane.items()]
     for span in found.spans:
         lasted = duration((span.until_us - span.from_us) / 1000)
-        told = f"{span.node}: {NODE_WORDS[span.state]} from {moment(span.from_us)} for {lasted}"
-        told += f" ({span.detail})" if span.detail else ""
+        title = f"{span.node}: {NODE_WORDS[span.state]} from {moment(span.from_us)} for {lasted}"
+        title += f" ({span.detail})" if span.detail else ""
         x = scale.x(span.from_us)
-        parts.append(draw.rect(x, lane[span.node] + 4, scale.x(span.until_us) - x, 14, NODE_COLOURS[span.state], told, ' rx="2"'))
+        parts.append(
+            draw.rect(x, lane[span.node] + 4, scale.x(span.until_us) - x, 14, NODE_COLOURS[span.state], title, ' rx="2"')
+        )
     for mark in found.marks:
         parts.append(
             draw.triangle(scale.x(mark.at_us), lane[mark.node] + 11, INK, f"{mark.node}: {mark.text}, {moment(mark.at_us)}")
         )
     states = [state for state in NODE_COLOURS if any(span.state == state for span in found.spans)]
     keys = [(NODE_COLOURS[state], NODE_WORDS[state]) for state in states]
-    words = "A triangle: a process started, was asked to stop, or stood still."
+    words = "A triangle marks a process that started, was asked to stop, failed, or was paused."
     return section("Nodes", words, draw.svg(bottom + 22, parts, "nodes over time"), draw.legend(keys))
 
 
@@ -75,23 +78,23 @@ def _node_order(name: str) -> tuple[str, int, str]:
 def lanes(found: Replication) -> str:
     states = found.of(STATE)
     changes = Counter((row.topic, row.partition) for row in states)
-    shown = sorted(sorted(changes, key=lambda place: (-changes[place], place))[:PARTITIONS_MAX])
+    shown = sorted(sorted(changes, key=lambda partition: (-changes[partition], partition))[:PARTITIONS_MAX])
     height = 22 if len(shown) <= 16 else 14 if len(shown) <= 48 else 7 if len(shown) <= 150 else 5
     scale, top = Scale(found.begin_us, found.end_us), 10
-    lane = {place: top + n * height for n, place in enumerate(shown)}
+    lane = {partition: top + n * height for n, partition in enumerate(shown)}
     bottom = top + len(shown) * height
     colours = leader_colours(found)
     parts = [draw.axis(scale, top, bottom), *_lane_names(lane, height)]
-    ours = [row for row in states if (row.topic, row.partition) in lane]
-    ours.sort(key=lambda row: -row.ms)
-    parts += [_state(row, lane[row.topic, row.partition], height, scale, colours) for row in ours[:SHAPES_MAX]]
+    drawn = [row for row in states if (row.topic, row.partition) in lane]
+    drawn.sort(key=lambda row: -row.ms)
+    parts += [_state(row, lane[row.topic, row.partition], height, scale, colours) for row in drawn[:SHAPES_MAX]]
     for row in found.truncations:
         if (row.topic, row.partition) in lane:
             y = lane[row.topic, row.partition] + height * 0.7
-            parts.append(draw.triangle(scale.x(row.from_us), y, BAD if row.below_hw else INK, cut_words(row)))
+            parts.append(draw.triangle(scale.x(row.from_us), y, BAD if row.below_hw else INK, truncation_words(row)))
     keys = [(colour, f"broker {broker} leads") for broker, colour in colours.items()]
     keys.append((BAD, "without a leader"))
-    words = "Full height: all replicas are in sync; lower: some are not. A triangle: a replica cut its log."
+    words = "Full height: all replicas are in sync; lower: some are not. A triangle: a replica truncated its log."
     if len(shown) < len(changes):
         words += f" {len(shown)} of {len(changes):,} partitions: those with the most changes."
     return section("Partitions", words, draw.svg(bottom + 22, parts, "leader and ISR of each partition"), draw.legend(keys))
@@ -105,19 +108,19 @@ def leader_colours(found: Replication) -> dict[int, str]:
 
 
 def _lane_names(lane: dict[tuple[str, int], int], height: float) -> list[str]:
-    """Each partition's name, or where lanes are thin, each topic's."""
+    """Labels each lane with its partition. If the lanes are too thin, labels only the first lane of each topic."""
     if height >= 14:
         return [draw.text(LEFT - 10, y + height - 6, short(f"{t}-{p}"), "end", INK, 12) for (t, p), y in lane.items()]
     parts, labelled = [], -100.0
     for topic, group in groupby(lane.items(), key=lambda item: item[0][0]):
-        places = list(group)
-        y = places[0][1]
+        lanes_of_topic = list(group)
+        y = lanes_of_topic[0][1]
         parts.append(draw.line(0, y, WIDTH - RIGHT, y))
         if y - labelled >= 12:
             parts.append(draw.text(LEFT - 10, y + 10, short(topic), "end", INK, 12))
             labelled = y
-        count = f"{len(places)} partitions"
-        if len(places) * height >= 26:
+        count = f"{len(lanes_of_topic)} partitions"
+        if len(lanes_of_topic) * height >= 26:
             parts.append(draw.text(LEFT - 10, y + 24, count, "end"))
     return parts
 
@@ -137,5 +140,5 @@ def _state_words(row: Row) -> str:
     cause = f"; {cause_words(row)}" if row.cause else ""
     leads = "no leader" if row.broker == NO_LEADER else f"broker {leader_name(row.broker)} leads"
     isr, replicas = (",".join(map(str, ids)) for ids in (row.isr, row.replicas))
-    told = f"{partition_name(row)}: {leads} (epoch {row.leader_epoch}), ISR {isr} of {replicas}"
-    return f"{told}, from {moment(row.from_us)} for {duration(row.ms)}{cause}"
+    state = f"{partition_name(row)}: {leads} (leader epoch {row.leader_epoch}), ISR {isr} of {replicas}"
+    return f"{state}, from {moment(row.from_us)} for {duration(row.ms)}{cause}"

@@ -1,14 +1,14 @@
-"""A report on replication as one HTML file that needs no network and no script.
+"""Writes the replication report as one HTML file that needs no network and no script.
 
-From above: one sentence, figures, the nodes' lanes, a lane for each partition (colour: who leads; height: how many replicas are
-in sync), the fail-overs and of what they consist, ISR changes by cause, what was cut, and the sums per hour. Each shape says
-under the mouse what it is.
+From top to bottom: the verdict, the main figures, a lane for each node, a lane for each partition (colour: leader; height: share
+of replicas in sync), fail-overs, ISR changes by cause, truncations, and sums per hour. Each shape has a tooltip that explains it.
 """
 
 from __future__ import annotations
 
 from html import escape
 
+from strandline.pipeline.jobs.audit_page import tile
 from strandline.pipeline.jobs.replication_charts import failovers, isr_changes, truncations
 from strandline.pipeline.jobs.replication_lanes import lanes, nodes
 from strandline.pipeline.jobs.replication_partition import (
@@ -20,12 +20,13 @@ from strandline.pipeline.jobs.replication_partition import (
 from strandline.pipeline.jobs.replication_pieces import (
     NOTHING,
     cause_words,
+    details,
     moment,
-    more,
     partition_name,
     table,
 )
-from strandline.pipeline.jobs.replication_result import Replication, duration, plural
+from strandline.pipeline.jobs.replication_result import Replication, duration
+from strandline.pipeline.jobs.results import counted
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2933; --soft: #52606d; --faint: #66727f; --ground: #f7f8fa; --card: #fff;
@@ -63,7 +64,7 @@ summary { cursor: pointer; margin: 12px 0; }
 
 
 def page(found: Replication, title: str = "Replication") -> str:
-    """The whole file."""
+    """The complete HTML."""
     parts = [
         f"<h1>{escape(title)}</h1>",
         f"<div class=faint>{_range(found)}</div>",
@@ -84,36 +85,32 @@ def page(found: Replication, title: str = "Replication") -> str:
 
 def _range(found: Replication) -> str:
     read = found.read
-    files = f"{plural(read.files, 'file')}, {plural(read.lines, 'line')}"
+    files = f"{counted(read.files, 'file')}, {counted(read.lines, 'line')}"
     if not read.events:
-        return f"{files}; none of them is an event"
+        return f"{files}; no line is an event"
     return f"{moment(found.begin_us)} to {moment(found.end_us)} UTC ({duration((found.end_us - found.begin_us) / 1000)}); {files}"
 
 
 def _tiles(found: Replication) -> str:
     if not found.partitions:
         return ""
-    cut = sum(row.records or 0 for row in found.truncations)
+    truncated = sum(row.records or 0 for row in found.truncations)
     below = sum(row.below_hw or 0 for row in found.truncations)
     shrinks, expansions = sum(bool(row.removed) for row in found.changes), sum(bool(row.added) for row in found.changes)
     tiles = [
-        _tile("partitions", f"{len(found.partitions):,}"),
-        _tile("fail-overs", f"{len(found.failovers):,}"),
-        _tile("median fail-over", duration(found.failover_ms.median) if found.failovers else NOTHING),
-        _tile("longest fail-over", duration(found.failover_ms.max) if found.failovers else NOTHING),
-        _tile("under-replicated", duration(found.total_ms(UNDER_REPLICATED))),
-        _tile("under min ISR", duration(found.total_ms(UNDER_MIN_ISR)) if found.knows_min_isr else "unknown",
+        tile("partitions", len(found.partitions)),
+        tile("fail-overs", len(found.failovers)),
+        tile("median fail-over", duration(found.failover_ms.median) if found.failovers else NOTHING),
+        tile("longest fail-over", duration(found.failover_ms.max) if found.failovers else NOTHING),
+        tile("under-replicated", duration(found.total_ms(UNDER_REPLICATED))),
+        tile("under min ISR", duration(found.total_ms(UNDER_MIN_ISR)) if found.knows_min_isr else "unknown",
               is_bad=found.total_ms(UNDER_MIN_ISR) > 0),
-        _tile("without a leader", duration(found.total_ms(WITHOUT_LEADER)), is_bad=found.total_ms(WITHOUT_LEADER) > 0),
-        _tile("ISR shrinks / expansions", f"{shrinks:,} / {expansions:,}"),
-        _tile("records cut", f"{cut:,}"),
-        _tile("cut below a HW", f"{below:,}", is_bad=below > 0),
+        tile("without a leader", duration(found.total_ms(WITHOUT_LEADER)), is_bad=found.total_ms(WITHOUT_LEADER) > 0),
+        tile("ISR shrinks / expansions", f"{shrinks:,} / {expansions:,}"),
+        tile("records truncated", truncated),
+        tile("truncated below a HW", below, is_bad=below > 0),
     ]  # fmt: skip
     return f"<div class=tiles>{''.join(tiles)}</div>"
-
-
-def _tile(name: str, value: str, is_bad: bool = False) -> str:
-    return f"<div class='tile{' bad' if is_bad else ''}'><b>{escape(value)}</b><span class=faint>{escape(name)}</span></div>"
 
 
 def _notes(found: Replication) -> str:
@@ -124,17 +121,16 @@ def _notes(found: Replication) -> str:
 def _assumptions() -> str:
     return (
         "<h2>What this page assumes</h2><ul class=faint>"
-        "<li>The order of a partition's changes is that of its partition epochs, not of clocks.</li>"
-        "<li>Times are those of the machine that logged the line. A duration between two machines is as exact as their clocks "
-        "agree.</li>"
-        "<li>A fail-over begins when the controller last heard of the leader (end of its connection, else its last heartbeat, "
-        "so that for a process that stands still it may begin one heartbeat too early) and ends when the new leader takes "
-        "its role. What clients need on top, to learn of it and to send again, is not in it.</li>"
-        "<li>A partition counts as under-replicated from the moment at which the ISR shrinks, which is after the replica was "
-        "lost. What had not ended at the last line of the logs counts up to that line.</li>"
-        "<li>A partition that did not change while these logs were written may be in no line, and is then missing here.</li>"
-        "<li>How far the high watermark lags is known at take-overs and shrinks alone: between them, the log says nothing, and "
-        "/metrics does.</li></ul>"
+        "<li>The changes of a partition are ordered by its partition epochs, not by clocks.</li>"
+        "<li>Times are those of the machine that logged the line. If the clocks of two machines differ, durations between their "
+        "lines are wrong by as much.</li>"
+        "<li>A fail-over begins when the controller last heard from the leader: when the leader's connection broke, or at its "
+        "last heartbeat (for a paused process up to one heartbeat too early). It ends when the new leader has taken its role. "
+        "Clients need more time, to find the new leader and to send again.</li>"
+        "<li>A partition is under-replicated from the moment at which the ISR shrinks, which is after the replica was "
+        "lost. An interval that had not ended at the last line of the logs counts up to that line.</li>"
+        "<li>A partition that did not change while these logs were written may be in no line. It is then missing here.</li>"
+        "<li>The logs have the lag of the high watermark only at takeovers and shrinks. /metrics has it at all times.</li></ul>"
     )
 
 
@@ -154,18 +150,21 @@ def _sums(found: Replication) -> str:
          h.leads_won, h.truncations, f"{h.records_cut:,}"] for h in found.broker_hours()
     ]  # fmt: skip
     topic_heads = ["topic", "hour (UTC)", "under-replicated", "under min ISR", "no leader", "shrinks", "expansions", "fail-overs",
-                   "longest", "handovers", "records cut"]  # fmt: skip
-    broker_heads = ["broker", "hour (UTC)", "out of ISRs", "left", "joined", "leads lost", "won", "truncations", "records cut"]
+                   "longest", "handovers", "records truncated"]  # fmt: skip
+    broker_heads = ["broker", "hour (UTC)", "out of ISRs", "ISRs left", "ISRs joined", "leaderships lost", "leaderships won",
+                    "truncations", "records truncated"]  # fmt: skip
     intervals = [row for row in found.of(INTERVAL) if row.what in (UNDER_MIN_ISR, WITHOUT_LEADER)]
     worst = table(
-        ["partition", "from (UTC)", "lasted", "what", "why"],
+        ["partition", "from (UTC)", "lasted", "what", "cause"],
         [
-            [partition_name(r), moment(r.from_us), duration(r.ms) + (" and on" if r.is_open else ""), r.what.replace("_", " "),
+            [partition_name(r), moment(r.from_us), duration(r.ms) + (" or longer" if r.is_open else ""), r.what.replace("_", " "),
              cause_words(r)] for r in sorted(intervals, key=lambda row: -row.ms)
         ],
         words={3, 4},
     )  # fmt: skip
-    first = "<p class=faint>Times are summed over partitions: two of them for a minute are two minutes.</p>"
+    first = "<p class=faint>Times are summed over partitions: one minute of two partitions counts as two minutes.</p>"
     per_topic = f"<h2>Per topic and hour</h2>{first}{table(topic_heads, topics)}"
     per_broker = f"<h2>Per broker and hour</h2>{table(broker_heads, brokers)}"
-    return per_topic + per_broker + (more(intervals, worst, "intervals under min ISR or without a leader") if intervals else "")
+    return (
+        per_topic + per_broker + (details(intervals, worst, "intervals under min ISR or without a leader") if intervals else "")
+    )

@@ -1,10 +1,10 @@
-"""The story of one partition, from facts in any order: who led it, who was in sync, what was cut. Pure.
+"""Finds out what happened to one partition: its states, intervals, elections and truncations, from facts in any order. Pure.
 
-States come in the order of their partition epochs (`replication_states.py`). From them follow the intervals in which something
-was not as it should be, and the elections.
+`replication_states.py` merges the facts into states, ordered by partition epoch. The intervals (for example under-replicated) and
+the elections follow from the states.
 
-Times are those of the machine that logged the line. A change that seems older than the one before it is moved to that one's
-time, and the difference is reported as `skew`.
+Times are those of the machine that logged the line. If a change has an earlier time than the change before it, a clock is wrong:
+the change gets the time of the one before it, and the difference is reported as `skew`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from strandline.pipeline.jobs.replication_cluster import ClusterStory, set_of
+from strandline.pipeline.jobs.replication_cluster import ClusterTimeline, without_repeats
 from strandline.pipeline.jobs.replication_facts import Fact
 from strandline.pipeline.jobs.replication_states import NO_LEADER, State, first_known, merged_states
 
@@ -21,31 +21,35 @@ UNDER_REPLICATED, UNDER_MIN_ISR, WITHOUT_LEADER, OUT_OF_ISR = "under_replicated"
 FAILOVER, HANDOVER = "failover", "handover"
 BEFORE_THE_LOGS = "before the logs"
 PLANNED = ("controlled_shutdown", "preferred_election")
-"""Causes for which the old leader still lives: nothing was lost, and no fail-over took place."""
+"""Causes of elections in which the old leader still runs: a handover, not a fail-over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One finding. Which fields it has depends on `kind`; times in microseconds since 1970, by the clock of who logged it.
+    """One finding. `kind` decides which fields are set. Times are microseconds since 1970, by the clock of the node that logged
+    them.
 
-    state       leader `broker` and `isr` from `from_us` to `until_us`; `cause` and `detail` of the change that began it
-    interval    `what` held from `from_us` to `until_us`; `broker`: who was out of the ISR, or who led
-    election    `what` (failover, handover): `broker` follows `previous_broker`; lost, elected, and leading since
-    truncation  `broker` cut [`first_offset`, `end_offset`); `below_hw` of them it had taken for committed
-    lag         at `from_us`, `broker` lacked `records`: `what` is hw (not committed when it began to lead), or follower
-    skew        the clock of `detail` is at least `records` microseconds behind another one
+    state       The partition had the leader `broker` and this `isr` from `from_us` to `until_us`. `cause` and `detail` explain
+                the change with which the state began.
+    interval    `what` was true from `from_us` to `until_us`. `broker` is the replica that was out of the ISR, or else the leader.
+    election    `broker` became leader after `previous_broker`. `what` is failover or handover. The old leader was lost at
+                `lost_us`, the new one was elected at `elected_us` and took its role at `until_us`.
+    truncation  `broker` truncated the offsets [`first_offset`, `end_offset`). `below_hw` of them were below its high watermark.
+    lag         `what` is hw: `records` records were above the high watermark when `broker` became leader; or follower: `broker`
+                lacked `records` records when it left the ISR.
+    skew        The clock of the node `detail` is at least `records` microseconds behind another one.
     """
 
     kind: str
     topic: str
     partition: int
     incarnation: int = 0
-    """Which of several topics of that name: 0 or 1 is the first."""
+    """Number of the topic among those that had this name one after the other; the first has 0 or 1."""
     what: str = ""
     from_us: int = 0
     until_us: int | None = None
     is_open: bool = False
-    """It had not ended when the logs did, or the range that was asked for; `until_us` is that moment."""
+    """The state or interval had not ended at the end of the logs or of the requested range; `until_us` is that end."""
     broker: int | None = None
     previous_broker: int | None = None
     leader_epoch: int | None = None
@@ -65,45 +69,47 @@ class Row:
 
     @property
     def ms(self) -> float:
+        """Duration in ms; 0 if there is no end."""
         return 0.0 if self.until_us is None else max(0, self.until_us - self.from_us) / 1000
 
     @property
     def removed(self) -> list[int]:
-        """Who left the ISR with this state."""
+        """The brokers that left the ISR when this state began."""
         return [broker for broker in self.previous_isr if broker not in self.isr]
 
     @property
     def added(self) -> list[int]:
+        """The brokers that joined the ISR when this state began."""
         return [broker for broker in self.isr if broker not in self.previous_isr] if self.previous_isr else []
 
 
-def rows_of_partition(story: ClusterStory, topic: str, partition: int, facts: Iterable[Fact]) -> list[Row]:
-    """All findings on one partition, those of recreated topics of its name included."""
+def rows_of_partition(timeline: ClusterTimeline, topic: str, partition: int, facts: Iterable[Fact]) -> list[Row]:
+    """All findings on one partition. If the topic was deleted and recreated, each incarnation has findings of its own."""
     groups: dict[int, list[Fact]] = {}
-    for fact in sorted(filter(story.is_committed, set_of(facts)), key=lambda fact: fact.at_us):
-        groups.setdefault(story.incarnation(topic, fact.at_us), []).append(fact)
+    for fact in sorted(filter(timeline.is_committed, without_repeats(facts)), key=lambda fact: fact.at_us):
+        groups.setdefault(timeline.incarnation(topic, fact.at_us), []).append(fact)
     rows: list[Row] = []
     for incarnation, group in groups.items():
-        rows += _Incarnation(story, topic, partition, incarnation, group).rows()
+        rows += _Incarnation(timeline, topic, partition, incarnation, group).rows()
     return rows
 
 
 class _Incarnation:
-    """One partition of one topic id."""
+    """Finds out what happened to a partition of one incarnation of a topic (one topic id)."""
 
-    def __init__(self, story: ClusterStory, topic: str, partition: int, incarnation: int, facts: list[Fact]) -> None:
-        self._story, self._facts = story, facts
-        self._place = {"topic": topic, "partition": partition, "incarnation": incarnation}
-        removed_us = story.ends_at(topic, incarnation)
-        self._end_us = story.end_us if removed_us is None else removed_us
+    def __init__(self, timeline: ClusterTimeline, topic: str, partition: int, incarnation: int, facts: list[Fact]) -> None:
+        self._timeline, self._facts = timeline, facts
+        self._common = {"topic": topic, "partition": partition, "incarnation": incarnation}
+        removed_us = timeline.ends_at(topic, incarnation)
+        self._end_us = timeline.end_us if removed_us is None else removed_us
         self._is_removed = removed_us is not None
         self._skews: dict[str, int] = {}
         self._led: dict[object, Fact] = {}
-        """Leader epoch -> the line of the broker that began to lead in it."""
+        """Leader epoch -> the line with which its leader took the role."""
         self._reasons: dict[tuple[object, object], Fact] = {}
-        """(Partition epoch, broker) -> why the leader proposed an ISR without that broker."""
+        """(Partition epoch, broker) -> the line in which the leader says why it proposed an ISR without that broker."""
         self._below: dict[tuple[str, int], list[Fact]] = {}
-        """(Node, offset) -> lines that say that the cut at this offset lies below the high watermark."""
+        """(Node, offset) -> the lines which say that a truncation to this offset was below the high watermark."""
         for fact in facts:
             if fact.event == "partition.truncated_below_hw":
                 self._below.setdefault((fact.node, int(fact.fields.get("offset", -1))), []).append(fact)
@@ -123,12 +129,13 @@ class _Incarnation:
         return rows
 
     def _row(self, kind: str, **fields: object) -> Row:
-        return Row(kind=kind, **self._place, **fields)  # type: ignore[arg-type]
+        return Row(kind=kind, **self._common, **fields)  # type: ignore[arg-type]
 
     # -- states
 
     def _in_order(self, merged: list[State]) -> list[State]:
-        """By partition epoch, with times that do not go back, and with what only some lines have carried on."""
+        """Sorts states by partition epoch and makes their times ascend. Replicas and min ISR, which only some lines have, are
+        taken over from the state before."""
         states: list[State] = []
         merged.sort(key=lambda state: state.epoch)
         if merged and merged[0].before is not None and merged[0].epoch > 0:
@@ -136,7 +143,7 @@ class _Incarnation:
             states.append(replace(merged[0], epoch=merged[0].epoch - 1, at_us=self._first_us(merged[0]), leader=leader, isr=isr,
                                   cause="", before=None, metadata_offset=None))  # fmt: skip
         replicas, min_isr = first_known(merged)
-        min_isr = min_isr or min(self._story.min_isr.get(str(self._place["topic"]), 0), len(replicas))
+        min_isr = min_isr or min(self._timeline.min_isr.get(str(self._common["topic"]), 0), len(replicas))
         for state in merged:
             replicas, min_isr = state.replicas or replicas, state.min_isr or min_isr
             at_us = state.at_us
@@ -149,14 +156,14 @@ class _Incarnation:
         return states
 
     def _first_us(self, state: State) -> int:
-        """Since when the state before the first change can be said to have held: as long as the log reaches back."""
-        return min(self._story.begin_us or state.at_us, state.at_us)
+        """The begin of the state before the first change: unknown, so the begin of the logs."""
+        return min(self._timeline.begin_us or state.at_us, state.at_us)
 
     def _note_skew(self, node: str, us: int) -> None:
         self._skews[node] = max(self._skews.get(node, 0), us)
 
     def _pairs(self) -> Iterator[tuple[State | None, State, int]]:
-        """Each state with the one before it, and where it ends."""
+        """Yields each state with the state before it and the time of its end."""
         for n, state in enumerate(self._states):
             end = self._states[n + 1].at_us if n + 1 < len(self._states) else max(self._end_us, state.at_us)
             yield (self._states[n - 1] if n else None), state, end
@@ -172,10 +179,10 @@ class _Incarnation:
             )  # fmt: skip
 
     def _cause(self, before: State, state: State) -> tuple[str, str]:
-        """The controller's word, and behind it what the fencing or the leader had to say."""
+        """Cause and detail of a change: the controller's cause, made more exact by the fencing or by the leader's line."""
         removed = [broker for broker in before.isr if broker not in state.isr]
         if state.cause == "broker_fenced":
-            reasons = [f.reason for broker in removed if (f := self._story.fencing(broker, state.at_us)) is not None]
+            reasons = [f.reason for broker in removed if (f := self._timeline.fencing(broker, state.at_us)) is not None]
             return state.cause, "; ".join(dict.fromkeys(reasons))
         if state.cause in ("leader_proposed", "") and removed:
             return self._leaders_reason(before.epoch, removed) or (state.cause or "unknown", "")
@@ -184,18 +191,20 @@ class _Incarnation:
         return state.cause or "unknown", ""
 
     def _leaders_reason(self, epoch: int, removed: Sequence[int]) -> tuple[str, str] | None:
-        """Why the leader proposed it: its line has the partition epoch on which the proposal rests."""
+        """Cause and detail of the leader's proposal to remove these brokers. The leader's line has the partition epoch before the
+        proposal. None if there is no such line."""
         fact = next((fact for broker in removed if (fact := self._reasons.get((epoch, broker))) is not None), None)
         if fact is None:
             return None
         if fact.event == "isr.member_lost_records":
-            return "lost_records", f"asked again from offset {fact.fields.get('fetch_offset')}"
+            return "lost_records", f"fetched again from offset {fact.fields.get('fetch_offset')}"
         behind = fact.fields.get("behind_ms")
-        return "lagging", "was never caught up" if behind is None else f"not caught up for {behind} ms"
+        return "lagging", "never caught up" if behind is None else f"not caught up for {behind} ms"
 
     # -- intervals
 
     def _intervals(self, what: str, test: Callable[[State], bool]) -> Iterator[Row]:
+        """Joins successive states that pass the test into intervals."""
         begun: tuple[int, str, State] | None = None
         for row, (_, state, _) in zip(self._state_rows, self._pairs(), strict=True):
             if test(state) and begun is None:
@@ -212,7 +221,7 @@ class _Incarnation:
         return self._row(INTERVAL, what=what, from_us=from_us, until_us=until_us, broker=state.leader, **more)
 
     def _out_of_isr(self) -> Iterator[Row]:
-        """Per replica, so that a broker's share can be told."""
+        """Intervals of each replica, from which the time of each broker is summed."""
         for broker in sorted({broker for state in self._states for broker in state.replicas}):
 
             def is_out(state: State, broker: int = broker) -> bool:
@@ -225,7 +234,7 @@ class _Incarnation:
 
     def _elections(self) -> Iterator[Row]:
         lost: tuple[int, int, str] | None = None
-        """Who led before the partition had no leader, since when it did not, and why."""
+        """While the partition has no leader: its last leader, the time of the loss, and the cause."""
         for before, state, _ in self._pairs():
             if before is None or before.leader == state.leader:
                 continue
@@ -238,14 +247,14 @@ class _Incarnation:
                 lost = None
 
     def _lost_at(self, before: State, state: State) -> int:
-        return state.at_us if state.cause in PLANNED else self._story.lost_at(before.leader, state.at_us)
+        return state.at_us if state.cause in PLANNED else self._timeline.lost_at(before.leader, state.at_us)
 
     def _election(self, state: State, previous: int, lost_us: int, cause: str, *, was_without: bool) -> Row:
         led_us = self._led_at(state)
         is_planned = cause in PLANNED and not was_without
-        detail = "" if (fencing := self._story.fencing(previous, state.at_us)) is None else fencing.reason
+        detail = "" if (fencing := self._timeline.fencing(previous, state.at_us)) is None else fencing.reason
         if cause == BEFORE_THE_LOGS:
-            cause, detail = "unknown", "its leader was lost before these logs begin, so it took at least this long"
+            cause, detail = "unknown", "the leader was lost before these logs begin, so the fail-over took at least this long"
         return self._row(
             ELECTION, what=HANDOVER if is_planned else FAILOVER, from_us=min(lost_us, state.at_us),
             until_us=max(led_us, state.at_us), lost_us=lost_us, elected_us=state.at_us, broker=state.leader,
@@ -254,27 +263,28 @@ class _Incarnation:
         )  # fmt: skip
 
     def _led_at(self, state: State) -> int:
-        """When the new leader took its role: its own line, else when it began to act on the decision, else the decision."""
+        """The time at which the new leader took its role: of its own line, else the time at which it applied the decision, else
+        the time of the decision."""
         fact = self._led.get(state.leader_epoch)
         if fact is not None:
             if fact.at_us < state.at_us:
                 self._note_skew(fact.node, state.at_us - fact.at_us)
             return fact.at_us
-        applied = self._story.applied_at(state.leader, state.metadata_offset, state.at_us)
+        applied = self._timeline.applied_at(state.leader, state.metadata_offset, state.at_us)
         return state.at_us if applied is None else applied
 
-    # -- what was cut, and what was behind
+    # -- truncations and lags
 
     def _truncations(self) -> Iterator[Row]:
         for fact in self._facts:
-            fields, what = fact.fields, _CUTS.get(fact.event)
+            fields, what = fact.fields, _TRUNCATIONS.get(fact.event)
             if what is None or fact.broker is None:
                 continue
             offset, end = int(fields.get("offset", 0)), int(fields.get("log_end_offset", 0))
             if fact.event == "partition.truncated":
-                # Older brokers logged the target of the cut as `offset`, also if it lay within a batch, and counted from there.
+                # In older logs, `offset` is the target even if it lay within a batch, and `records` counts from there.
                 first, end = min(offset, end), offset + int(fields.get("records", 0))
-            elif fact.event == "log.tail_cut_in_recovery":  # The end of the log was not known when this was logged.
+            elif fact.event == "log.tail_cut_in_recovery":  # Recovery logs this before it knows the log end.
                 first, end = offset, max(offset, end, int(fields.get("high_watermark", 0)))
             else:
                 first = min(int(fields.get("log_start_offset", 0)) if fact.event == "partition.restarted" else offset, end)
@@ -284,13 +294,13 @@ class _Incarnation:
                 leader_epoch=fields.get("leader_epoch"), partition_epoch=fields.get("partition_epoch"),
             )  # fmt: skip
 
-    def _below_hw(self, cut: Fact, first: int) -> int:
-        """Of what was cut, how many records the replica had taken for committed: by the checkpointed high watermark if recovery
-        cut, else by the line behind that of the cut."""
-        if cut.event == "log.tail_cut_in_recovery":
-            return max(0, int(cut.fields.get("high_watermark", 0)) - first)
-        for fact in self._below.get((cut.node, first), ()):
-            if abs(fact.at_us - cut.at_us) < SAME_CUT_US:
+    def _below_hw(self, truncation: Fact, first: int) -> int:
+        """Number of truncated records below the replica's high watermark: the checkpointed one if recovery truncated, else the
+        one in the line `partition.truncated_below_hw` that follows."""
+        if truncation.event == "log.tail_cut_in_recovery":
+            return max(0, int(truncation.fields.get("high_watermark", 0)) - first)
+        for fact in self._below.get((truncation.node, first), ()):
+            if abs(fact.at_us - truncation.at_us) < SAME_TRUNCATION_US:
                 return max(0, int(fact.fields.get("previous_high_watermark", fact.fields["high_watermark"])) - first)
         return 0
 
@@ -309,9 +319,10 @@ class _Incarnation:
                 )
 
 
-SAME_CUT_US = 1_000_000
+SAME_TRUNCATION_US = 1_000_000
+"""Largest distance in time between the two lines about one truncation."""
 _LEADERS_REASONS = ("isr.member_lagged", "isr.member_lost_records")
-_CUTS = {
+_TRUNCATIONS = {
     "partition.truncated": "truncated",
     "partition.restarted": "restarted",
     "partition.damaged_tail_dropped": "damaged tail dropped",

@@ -1,7 +1,7 @@
-"""What a report on replication has found: intervals, elections, truncations, and sums per hour. Pure: no Spark, no pictures.
+"""The result of the replication report: findings, sums per hour, the verdict, and the document for programs. Pure.
 
-Times are microseconds since 1970, by the clock of the node that logged the line; durations are milliseconds. A sum of a topic
-counts partitions times time: two partitions that were under-replicated for a minute are two minutes.
+Times are microseconds since 1970, by the clock of the node that logged the line; durations are milliseconds. Sums add up the
+times of partitions: two partitions that are under-replicated for one minute count as two minutes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from strandline.pipeline.jobs.replication_cluster import ClusterStory, Mark, Span
+from strandline.pipeline.jobs.replication_cluster import ClusterTimeline, Mark, Span
 from strandline.pipeline.jobs.replication_partition import (
     ELECTION,
     FAILOVER,
@@ -28,27 +28,32 @@ from strandline.pipeline.jobs.replication_partition import (
     Row,
 )
 from strandline.pipeline.jobs.replication_states import NO_LEADER
+from strandline.pipeline.jobs.results import counted
 
 HOUR_US = 3_600_000_000
 SKEW_US_MIN = 1000
-"""Less is how far apart two processes of one machine log the same thing."""
+"""Smaller differences are not reported as skew: two processes on one machine log the same change this far apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """What the files held."""
+    """The numbers of files and lines that were read."""
 
     files: int = 0
     lines: int = 0
     events: int = 0
+    """Lines that are events."""
     foreign: int = 0
+    """Lines that are not events."""
     cut: int = 0
+    """Events without their end, which a killed process left behind."""
     nodes: tuple[str, ...] = ()
+    """Nodes that logged an event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Distribution of durations, in milliseconds. `median` and `p95` are values that occurred (nearest rank)."""
+    """Distribution of durations, in ms. `median` and `p95` are durations that occurred (nearest rank)."""
 
     count: int = 0
     min: float = 0.0
@@ -67,7 +72,7 @@ def spread(values: Iterable[float]) -> Spread:
 
 @dataclass(slots=True, kw_only=True)
 class TopicHour:
-    """Times in milliseconds, summed over the topic's partitions."""
+    """Sums of one topic in one hour, over its partitions. Times are milliseconds; `hour_us` is the begin of the hour."""
 
     topic: str
     hour_us: int
@@ -85,7 +90,7 @@ class TopicHour:
 
 @dataclass(slots=True, kw_only=True)
 class BrokerHour:
-    """Times in milliseconds, summed over the broker's replicas."""
+    """Sums of one broker in one hour, over its replicas. Times are milliseconds; `hour_us` is the begin of the hour."""
 
     broker: int
     hour_us: int
@@ -100,21 +105,24 @@ class BrokerHour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replication:
+    """All findings in the requested range of time."""
+
     begin_us: int
     end_us: int
-    """Of what was looked at: the logs, or the part of them that was asked for."""
+    """The range of time of the report: that of the logs, or the requested part of it."""
     read: Read
     rows: tuple[Row, ...]
     spans: tuple[Span, ...] = ()
     marks: tuple[Mark, ...] = ()
     whole: tuple[int, int] = (0, 0)
-    """First and last event of the logs, whatever was asked for."""
+    """Times of the first and last event in the logs."""
     asked: tuple[str, ...] = ()
-    """Topics that were asked for; none: all."""
+    """The requested topics; empty: all."""
     named: tuple[str, ...] = ()
-    """Topics that the logs name."""
+    """All topics with a partition in the logs."""
 
     def of(self, kind: str, what: str = "") -> list[Row]:
+        """The findings of this kind, in the order of time. An empty `what` means all."""
         return [row for row in self.rows if row.kind == kind and what in ("", row.what)]
 
     @property
@@ -136,9 +144,11 @@ class Replication:
 
     @property
     def partitions(self) -> list[tuple[str, int]]:
+        """(Topic, partition) of each partition with a known state."""
         return sorted({(row.topic, row.partition) for row in self.of(STATE)})
 
     def total_ms(self, what: str) -> float:
+        """Sum of the intervals of this `what` over all partitions, in ms."""
         return sum(row.ms for row in self.of(INTERVAL, what))
 
     @property
@@ -147,12 +157,12 @@ class Replication:
 
     @property
     def knows_min_isr(self) -> bool:
-        """Whether a leader's line said what min ISR counts: older versions did not log it."""
+        """Whether a leader's line has `min.insync.replicas`, which older versions did not log."""
         return any(row.min_isr for row in self.of(STATE))
 
     @property
     def without_min_isr(self) -> list[str]:
-        """Topics with a partition of which no line says what min ISR counts."""
+        """Topics with a partition whose `min.insync.replicas` is unknown."""
         return sorted({row.topic for row in self.of(STATE) if not row.min_isr})
 
     # -- sums
@@ -210,62 +220,69 @@ class Replication:
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """The result in one sentence."""
         if not self.partitions:
             return self._why_nothing()
-        cut = sum(row.below_hw or 0 for row in self.truncations)
+        below = sum(row.below_hw or 0 for row in self.truncations)
         parts = [
-            plural(len(self.failovers), "fail-over") + (f" of up to {duration(self.failover_ms.max)}" if self.failovers else ""),
+            counted(len(self.failovers), "fail-over") + (f" of up to {duration(self.failover_ms.max)}" if self.failovers else ""),
             f"{duration(self.total_ms(UNDER_REPLICATED))} under-replicated",
             f"{duration(self.total_ms(UNDER_MIN_ISR))} under min ISR" if self.knows_min_isr else "min ISR unknown",
             f"{duration(self.total_ms(WITHOUT_LEADER))} without a leader",
-            plural(sum(row.records or 0 for row in self.truncations), "record") + " cut",
+            counted(sum(row.records or 0 for row in self.truncations), "record") + " truncated",
         ]
-        return ", ".join(parts) + (f"; {cut:,} of them below a high watermark" if cut else "")
+        return ", ".join(parts) + (f"; {below:,} of them below a high watermark" if below else "")
 
     def _why_nothing(self) -> str:
         begin, end = self.whole
         absent = [topic for topic in self.asked if topic not in self.named]
         if absent:
             names = ", ".join(self.named[:5]) + (", ..." if len(self.named) > 5 else "")
-            return f"no partition of {', '.join(absent)} is in these logs, which name {names or 'no topic'}"
+            return (
+                f"these logs have no partition of {', '.join(absent)}; their topics are {names}"
+                if names
+                else "these logs name no topic"
+            )
         if end and (self.end_us < begin or self.begin_us > end):
-            return f"these logs hold nothing of that time: they reach from {stamp(begin)} to {stamp(end)}"
-        return "no partition is in these logs"
+            return f"these logs have no events of that time: they extend from {stamp(begin)} to {stamp(end)}"
+        return "these logs name no partition"
 
     @property
     def is_bad(self) -> bool:
-        """Something that clients may have lost: records below a high watermark were cut."""
+        """Whether clients may have lost data: a replica truncated records below its high watermark."""
         return any(row.below_hw for row in self.truncations)
 
     @property
     def notes(self) -> list[str]:
-        """What a reader has to know before the figures are trusted."""
+        """Reasons why figures of this report may be incomplete or wrong, one sentence each."""
         read, found = self.read, list[str]()
         odd = read.foreign + read.cut
         if odd and not read.events:
             found.append(
-                f"none of {plural(read.lines, 'line')} is an event in JSON: start the nodes with STRANDLINE_LOG_FORMAT=json, or "
-                "redirect their stderr to a file"
+                f"none of the {counted(read.lines, 'line')} is an event in JSON: start the nodes with "
+                "STRANDLINE_LOG_FORMAT=json, or redirect their stderr to a file"
             )
         elif odd:
             found.append(
-                f"{plural(odd, 'line')} of {read.lines:,} {'is' if odd == 1 else 'are'} no event ({read.cut:,} of them cut)"
+                f"{odd:,} of {counted(read.lines, 'line')} {'is not an event' if odd == 1 else 'are not events'} "
+                f"({read.cut:,} incomplete)"
             )
         if self.partitions and not any(name.startswith("controller") for name in read.nodes):
-            found.append("the controllers' logs are missing: causes are unknown, and times are those of the brokers")
+            found.append("the controllers' logs are missing: causes are unknown, and times are those of the brokers' lines")
         absent = sorted(self._brokers() - set(read.nodes))
         if absent and self.partitions:
-            found.append(f"no log of {', '.join(absent)}: what it cut, and when it began to lead, is not known")
+            found.append(
+                f"the logs of {', '.join(absent)} are missing: truncations there, and when it became leader, are unknown"
+            )
         if self.partitions and not self.knows_min_isr:
-            found.append("no line says what min.insync.replicas counts: time under min ISR is unknown")
+            found.append("no line has min.insync.replicas: the time under min ISR is unknown")
         elif self.without_min_isr:
             names = ", ".join(self.without_min_isr[:5]) + (", ..." if len(self.without_min_isr) > 5 else "")
-            found.append(f"no line says the min.insync.replicas of {names}: time under min ISR is unknown there")
+            found.append(f"no line has the min.insync.replicas of {names}: the time under min ISR is unknown there")
         for node, us in sorted(self._skews().items()):
             if us >= SKEW_US_MIN:
                 found.append(
-                    f"the clock of {node} is behind by {duration(us / 1000)} at least: some durations are short by as much"
+                    f"the clock of {node} is behind by {duration(us / 1000)} or more: some durations are too short by as much"
                 )
         return found
 
@@ -280,7 +297,7 @@ class Replication:
 
     @property
     def document(self) -> dict[str, Any]:
-        """For programs; the keys are stable. Times are ISO 8601 in UTC."""
+        """The report for programs, ready for JSON. The keys are stable, and times are ISO 8601 in UTC."""
         return {
             "verdict": self.verdict,
             "from": stamp(self.begin_us),
@@ -291,8 +308,8 @@ class Replication:
             "under_min_isr_ms": self.total_ms(UNDER_MIN_ISR) if self.knows_min_isr else None,
             "without_leader_ms": self.total_ms(WITHOUT_LEADER),
             "failover_ms": asdict(self.failover_ms),
-            "topic_hours": [_told(asdict(hour)) for hour in self.topic_hours()],
-            "broker_hours": [_told(asdict(hour)) for hour in self.broker_hours()],
+            "topic_hours": [_with_readable_times(asdict(hour)) for hour in self.topic_hours()],
+            "broker_hours": [_with_readable_times(asdict(hour)) for hour in self.broker_hours()],
             "elections": [_row(row) for row in self.elections],
             "isr_changes": [{**_row(row), "removed": row.removed, "added": row.added} for row in self.changes],
             "intervals": [_row(row) for row in self.of(INTERVAL)],
@@ -302,7 +319,7 @@ class Replication:
 
 
 def replication_of(
-    story: ClusterStory,
+    timeline: ClusterTimeline,
     rows: Iterable[Row],
     read: Read,
     *,
@@ -310,25 +327,30 @@ def replication_of(
     until_us: int | None = None,
     topics: Sequence[str] = (),
 ) -> Replication:
-    """The findings, as far as they lie in what was asked for. States before `since_us` count as far as they reach into it."""
-    begin = max(story.begin_us, since_us or 0)
-    end = story.end_us + 1 if until_us is None else min(story.end_us + 1, until_us)
+    """The result for the range from `since_us` to `until_us` (exclusive) and these topics; an empty `topics` means all. A state
+    or interval that extends beyond the range is clipped to it."""
+    begin = max(timeline.begin_us, since_us or 0)
+    end = timeline.end_us + 1 if until_us is None else min(timeline.end_us + 1, until_us)
     rows = list(rows)
     asked = [row for row in rows if not topics or row.topic in topics]
-    kept = [] if end <= begin else [cut for row in asked if (cut := _clipped(row, begin, end, story.end_us)) is not None]
+    kept = (
+        [] if end <= begin else [clipped for row in asked if (clipped := _clipped(row, begin, end, timeline.end_us)) is not None]
+    )
     kept.sort(key=lambda row: (row.from_us, row.topic, row.partition))
-    spans = [span for span in story.spans if span.until_us >= begin and span.from_us < end]
+    spans = [span for span in timeline.spans if span.until_us >= begin and span.from_us < end]
     spans = [span._replace(from_us=max(span.from_us, begin), until_us=min(span.until_us, end)) for span in spans]
-    marks = [mark for mark in story.marks if begin <= mark.at_us < end]
+    marks = [mark for mark in timeline.marks if begin <= mark.at_us < end]
     return Replication(
-        begin_us=since_us or begin if end <= begin else begin, end_us=until_us or end if end <= begin else min(end, story.end_us),
-        read=read, rows=tuple(kept), spans=tuple(spans), marks=tuple(marks), whole=(story.begin_us, story.end_us),
+        begin_us=since_us or begin if end <= begin else begin,
+        end_us=until_us or end if end <= begin else min(end, timeline.end_us),
+        read=read, rows=tuple(kept), spans=tuple(spans), marks=tuple(marks), whole=(timeline.begin_us, timeline.end_us),
         asked=tuple(topics), named=tuple(sorted({row.topic for row in rows if row.kind == STATE})),
     )  # fmt: skip
 
 
 def _clipped(row: Row, begin: int, end: int, last: int) -> Row | None:
-    """What lies in [begin, end), where the logs end with `last`; a change that began before `begin` is no change of the range."""
+    """The part of a finding that lies in [begin, end); None if there is none. `last` is the time of the last event in the logs. A
+    state that began before `begin` keeps no previous leader and ISR: its change does not belong to the range."""
     if row.kind == SKEW:
         return row
     if row.kind in (STATE, INTERVAL):
@@ -342,12 +364,13 @@ def _clipped(row: Row, begin: int, end: int, last: int) -> Row | None:
 
 
 def decided_us(row: Row) -> int:
-    """The moment to which a finding belongs. For an election that is the decision, and not the loss of the leader before it."""
+    """The time that decides to which range and hour a finding belongs: of an election the decision, not the loss of the
+    leader."""
     return row.from_us if row.elected_us is None else row.elected_us
 
 
 def by_hour(row: Row) -> Iterator[tuple[int, float]]:
-    """The hours that an interval touches, each with the milliseconds that lie in it."""
+    """Yields each hour that an interval touches, with the milliseconds of the interval in this hour."""
     begin, end = row.from_us, row.from_us if row.until_us is None else row.until_us
     while begin < end:
         hour = hour_of(begin)
@@ -361,13 +384,14 @@ def hour_of(at_us: int) -> int:
 
 
 def stamp(at_us: int | None) -> str | None:
+    """A time as ISO 8601 in UTC, with milliseconds."""
     if at_us is None:
         return None
     return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def duration(ms: float) -> str:
-    """As people say it: 184 ms, 3.2 s, 4 min 5 s, 2 h 10 min."""
+    """A duration for readers: 184 ms, 3.2 s, 4 min 5 s, 2 h 10 min."""
     if ms < 1000:
         return f"{ms:.0f} ms"
     if ms < 59_950:
@@ -378,10 +402,6 @@ def duration(ms: float) -> str:
     return f"{minutes // 60:,} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60:,} h"
 
 
-def plural(count: int, name: str) -> str:
-    return f"{count:,} {name}" if count == 1 else f"{count:,} {name}s"
-
-
 def leader_name(broker: int | None) -> str:
     return "none" if broker in (None, NO_LEADER) else str(broker)
 
@@ -390,9 +410,9 @@ _TIMES = [name.name for name in fields(Row) if name.name.endswith("_us")]
 
 
 def _row(row: Row) -> dict[str, Any]:
-    return {**_told({name: value for name, value in asdict(row).items() if value not in ("", None)}), "ms": row.ms}
+    return {**_with_readable_times({name: value for name, value in asdict(row).items() if value not in ("", None)}), "ms": row.ms}
 
 
-def _told(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Times as people write them, under their names without the unit."""
+def _with_readable_times(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Replaces times in microseconds by ISO 8601, and removes the suffix `_us` from their names."""
     return {name.removesuffix("_us"): stamp(value) if name.endswith("_us") else value for name, value in values.items()}

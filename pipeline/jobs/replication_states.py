@@ -1,9 +1,9 @@
-"""The states of one partition, leader and ISR, from the lines of all nodes. Pure.
+"""Merges the lines of all nodes into the states (leader and ISR) of one partition. Pure.
 
-Order comes from the partition epoch, which the controller raises with every change of leader or ISR, not from clocks. So lines
-of several machines fall into place, and a state that two nodes logged is one state. The controller's line counts most: it has
-the cause; then the leader's, then a follower's, for logs in which the controllers' are missing. When a controller lost its
-office before a decision was committed, the next one gives the same epoch to another decision: the later one counts.
+States are identified and ordered by the partition epoch, which the controller increments with every change of leader or ISR.
+Clocks do not matter. If several nodes logged a state, the controller's line is preferred, because it has the cause; then the
+leader's, then a follower's. If a controller was replaced before its decision was committed, the next controller may use the same
+epoch for another decision; then the later decision counts.
 """
 
 from __future__ import annotations
@@ -18,31 +18,35 @@ NO_LEADER = -1
 
 @dataclass(frozen=True, slots=True)
 class State:
+    """A leader and an ISR of a partition, and what the line about them says."""
+
     epoch: int
+    """The partition epoch."""
     at_us: int
     rank: int
-    """Who logged it: 2 the controller, 1 the leader, 0 a follower."""
+    """The role of the node that logged it: 2 controller, 1 leader, 0 follower. A line of a higher rank is preferred."""
     node: str
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
     replicas: tuple[int, ...] = ()
     min_isr: int = 0
-    """0: unknown."""
+    """`min.insync.replicas`; 0: unknown."""
     cause: str = ""
     metadata_offset: int | None = None
     before: tuple[int, tuple[int, ...]] | None = None
-    """Leader and ISR before the change, where the line has them."""
+    """Leader and ISR before the change; None: the line does not have them."""
 
 
 def first_known(states: Sequence[State]) -> tuple[tuple[int, ...], int]:
+    """The replicas and the min ISR of the first state that has them; () and 0 if none has."""
     replicas = next((state.replicas for state in states if state.replicas), ())
     return replicas, next((state.min_isr for state in states if state.min_isr), 0)
 
 
 def min_isr_of_topics(facts: Iterable[Fact]) -> dict[str, int]:
-    """What the last line of any of a topic's leaders said. It stands in for partitions whose leaders logged nothing, because they
-    got their roles with many others."""
+    """Topic -> `min.insync.replicas` in the newest line of any of its leaders. It is used for the partitions without such a line:
+    a broker that becomes leader of many partitions at once logs none."""
     known: dict[str, tuple[int, int]] = {}
     for fact in facts:
         if fact.topic is not None and (count := fact.fields.get("min_insync_replicas")):
@@ -51,7 +55,7 @@ def min_isr_of_topics(facts: Iterable[Fact]) -> dict[str, int]:
 
 
 def merged_states(facts: Sequence[Fact]) -> Iterable[State]:
-    """One state per partition epoch: the best line, with what the others add."""
+    """One state per partition epoch: the preferred line, completed by the others."""
     best: dict[int, State] = {}
     for fact in facts:
         state = _state_of(fact)
@@ -65,7 +69,7 @@ def merged_states(facts: Sequence[Fact]) -> Iterable[State]:
 def _better(known: State, other: State) -> State:
     first, second = sorted((known, other), key=lambda state: state.rank)
     if known.rank == other.rank:
-        # Two decisions of controllers: the later one was committed. Two lines of brokers: the earlier one is when it happened.
+        # Of two decisions of controllers, the later one was committed. Of two lines of brokers, the earlier one has the time.
         first, second = (known, other) if known.rank == _CONTROLLER else (other, known)
     same = (first.leader, first.isr) == (second.leader, second.isr)
     return replace(second, min_isr=second.min_isr or (first.min_isr if same else 0), replicas=second.replicas or first.replicas)

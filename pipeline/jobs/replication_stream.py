@@ -1,17 +1,17 @@
-"""The report as a stream over logs that grow: each batch reads what was appended, and the report is told anew.
+"""The replication report as a stream over growing logs: each batch reads the appended lines and computes the report again.
 
     query = replication_stream(spark, "cluster/", "checkpoint/", lambda report: print(report.verdict))
 
-Lines of different nodes arrive in different batches in any order, and an interval may begin in one batch and end in another.
-So the state that is kept is neither intervals nor positions in them, but the events themselves: those that say something of
-replication, which are few. Each batch writes its own into one file of the checkpoint (`events/`), under the batch's number,
-before the report is made from all of them. A batch that runs again after a kill replaces its file with the same content, so that
-a restarted stream reports exactly what one that was never killed does.
+Lines of different nodes arrive in different batches in any order, and an interval may begin in one batch and end in another. So
+the checkpoint keeps no sums and no intervals, but the events about replication themselves, which are few. Each batch writes its
+events into a file of the checkpoint (`events/`) that has the batch's number as its name. The report is then computed from all
+files. A batch that runs again after a kill replaces its file with the same content, so a restarted stream reports the same as one
+that was never killed.
 
-Spark's own file source reads each file once, and log files grow. So the lines come from a private source,
-`strandline-log-lines`, which keeps for each file how far it was read, always to the end of a line. A file is known by its inode
-and its first line: the inode stays when the file is renamed, and the first line, with its timestamp, tells it from a later file
-that got the same inode, and from itself after its rotation has emptied it (copytruncate).
+Spark's own file source reads each file once, but log files grow. So the lines come from a private source, `strandline-log-lines`,
+which stores for each file the end of the last complete line that was read. A file is identified by its inode and its first line.
+The inode stays when the file is renamed. The first line, which has a timestamp, distinguishes the file from a later one with the
+same inode, and from the same file after a rotation has emptied it (copytruncate).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ EVENTS_FOLDER = "events"
 PATHS_FILE = "paths.json"
 TAIL_BYTES = 1 << 16
 HEAD_BYTES = 1 << 16
-"""A first line counts as far as this."""
+"""A file is identified by at most this many bytes of its first line."""
 
 
 def replication_stream(
@@ -57,8 +57,13 @@ def replication_stream(
     every_s: float | None = None,
     topics: Sequence[str] = (),
 ) -> StreamingQuery:
-    """`on_report` is called on the driver after each batch. `every_s`: seconds between batches; None: what is there now, and then
-    the query ends. Files that appear later in a folder of `paths` are read, too."""
+    """Starts the stream and returns its query. After each batch, `on_report` is called on the driver with the report on all lines
+    so far.
+
+    `paths` are files and folders; files that appear later in a folder are read as well. `checkpoint` is a folder; a query with
+    the same checkpoint continues where the last one ended. `every_s` is the time between batches in seconds; None: the query
+    reads the lines that exist now, and ends. Raises UsageError if a path does not exist, or if the checkpoint belongs to other
+    paths."""
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     names = [os.path.abspath(os.fspath(path)) for path in given]
     for name in names:
@@ -81,29 +86,30 @@ def replication_stream(
 
 
 class KeptEvents:
-    """What all batches have found, on the driver's disk."""
+    """The events of all batches, in files on the driver's disk."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def claim(self, paths: Sequence[str]) -> None:
-        """Raises UsageError if the checkpoint belongs to other logs: a report on both would be one on neither."""
+        """Stores the paths of the logs in a new checkpoint. Raises UsageError if the checkpoint belongs to other paths, because
+        its report would mix different logs."""
         file = self._folder / PATHS_FILE
         if not file.exists():
             self._folder.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(sorted(paths)))
         elif (known := json.loads(file.read_text())) != sorted(paths):
             raise UsageError(
-                f"the checkpoint {self._folder.parent} is of the logs in {', '.join(known)}: take another one for these"
+                f"the checkpoint {self._folder.parent} belongs to the logs in {', '.join(known)}: use another one for these"
             )
 
     def put(self, batch_id: int, events: Events) -> None:
-        """Replaces what the same batch has put before; a reader sees all of it or nothing. Raises UsageError if the file of the
-        batch before is missing, since the report would lack its events."""
+        """Writes the events of a batch, or replaces those of an earlier run of the batch; a reader sees the complete file or
+        none. Raises UsageError if the file of the previous batch is missing, because the report would lack its events."""
         before = self._folder / f"{batch_id - 1:08}.json"
         if batch_id and not before.exists():
-            raise UsageError(f"the checkpoint lacks {before}: delete the checkpoint, and the logs are read from the start")
-        facts = sorted(fact.packed() for fact in events.facts)
+            raise UsageError(f"the checkpoint lacks {before}: delete the checkpoint to read the logs from their start")
+        facts = sorted(fact.to_json() for fact in events.facts)
         document = {"facts": facts, "read": asdict(events.read), "range": [events.begin_us, events.end_us]}
         temporary = self._folder / f".{batch_id}.tmp"
         temporary.write_text(json.dumps(document))
@@ -111,7 +117,7 @@ class KeptEvents:
 
     def report(self, topics: Sequence[str] = ()) -> Replication:
         documents = [json.loads(path.read_text()) for path in sorted(self._folder.glob("[0-9]*.json"))]
-        facts = [Fact.unpacked(text) for document in documents for text in document["facts"]]
+        facts = [Fact.from_json(text) for document in documents for text in document["facts"]]
         ranges = [document["range"] for document in documents if document["range"][1]]
         read = _together([document["read"] for document in documents])
         begin, end = min((r[0] for r in ranges), default=0), max((r[1] for r in ranges), default=0)
@@ -128,7 +134,7 @@ def _together(reads: Sequence[dict[str, Any]]) -> Read:
 
 
 class LogLines(DataSource):
-    """Lines that are appended to files; option `paths`: a JSON list of files and folders."""
+    """A streaming source of the lines that are appended to files. Option `paths`: a JSON list of files and folders."""
 
     @classmethod
     def name(cls) -> str:
@@ -142,7 +148,8 @@ class LogLines(DataSource):
 
 
 class LogLinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset is file id -> bytes read; of a packed file, all of them or none."""
+    """Spark's `DataSourceStreamReader` of log lines. An offset maps each file id to the number of bytes read. A compressed file
+    is read as a whole."""
 
     def __init__(self, paths: list[str]) -> None:
         self._paths = paths
@@ -165,7 +172,7 @@ class LogLinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for file_id, path in self._files().items():
             try:
                 ends[file_id] = end_of_lines(path)
-            except FileNotFoundError:  # It was renamed a moment ago, and is found under its new name in the next batch.
+            except FileNotFoundError:  # The file was renamed since the listing. The next batch finds it under its new name.
                 continue
         return ends
 
@@ -177,7 +184,7 @@ class LogLinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {file_id: path for path in files if (file_id := id_of_file(path)) is not None}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """A file that is gone cannot be read any more."""
+        """One task for each file with new lines. Files that were deleted are skipped."""
         files = self._files()
         pieces = []
         for file_id, until in end.items():
@@ -194,8 +201,8 @@ class LogLinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if found is None:
             return
         with open_log(found) as file:
-            if is_packed(found):
-                yield from ((line.decode(errors="replace").rstrip("\n"),) for line in _lines_unpacked(file))
+            if is_compressed(found):
+                yield from ((line.decode(errors="replace").rstrip("\n"),) for line in _decompressed_lines(file))
                 return
             file.seek(begin)
             while file.tell() < until and (line := file.readline()):
@@ -203,25 +210,26 @@ class LogLinesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _present_path(path: str, file_id: str) -> str | None:
-    """Where the file is now: a rotation may have renamed it since the batch was planned. None: it is gone."""
+    """The path of the file now: a rotation may have renamed it since the batch was planned. None: the file was deleted."""
     folder = Path(path).parent
     beside = [str(folder / name) for name in sorted(os.listdir(folder))] if folder.is_dir() else []
     return next((name for name in (path, *beside) if os.path.isfile(name) and id_of_file(name) == file_id), None)
 
 
-def is_packed(path: str) -> bool:
+def is_compressed(path: str) -> bool:
     return path.endswith((".gz", ".bz2"))
 
 
 def open_log(path: str) -> IO[bytes]:
-    """The log's bytes, unpacked."""
+    """Opens a log; a compressed one is decompressed while it is read."""
     if path.endswith(".gz"):
         return cast("IO[bytes]", gzip.open(path))
     return bz2.open(path) if path.endswith(".bz2") else open(path, "rb")
 
 
-def _lines_unpacked(file: IO[bytes]) -> Iterator[bytes]:
-    """Up to where a packed file breaks off: its packer may still be at work, and then the next batch reads it again, whole."""
+def _decompressed_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yields the lines of a compressed file, up to its end or the point at which it breaks off. If the file is still being
+    written, the next batch reads it again as a whole."""
     try:
         yield from file
     except (EOFError, OSError, zlib.error):
@@ -229,7 +237,7 @@ def _lines_unpacked(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def id_of_file(path: str) -> str | None:
-    """Inode and first line; None without a whole line, or if the file is gone."""
+    """Identifies a file by its inode and a checksum of its first line. None if the file has no complete line or was deleted."""
     try:
         with open_log(path) as file:
             inode, first = inode_of(path), file.readline(HEAD_BYTES)
@@ -244,9 +252,9 @@ def inode_of(path: str) -> int:
 
 
 def end_of_lines(path: str) -> int:
-    """Offset after the last complete line. A packed file is read whole."""
+    """The number of bytes up to the end of the last complete line; for a compressed file the size of the file."""
     size = os.path.getsize(path)
-    if is_packed(path):
+    if is_compressed(path):
         return size
     with open(path, "rb") as file:
         end = size

@@ -1,6 +1,6 @@
-"""Drawing for the replication page: a time axis, lanes, bars and their labels, as SVG text. Pure.
+"""Draws SVG for the replication page: a time axis, bars, triangles, and labels. Pure.
 
-A picture is `WIDTH` units wide; on a narrow screen its card scrolls instead of making the letters small.
+Every picture is `WIDTH` units wide. On a narrow screen its card scrolls, so that the text stays readable.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from html import escape
 
 WIDTH, LEFT, RIGHT = 1040, 150, 12
 INK, FAINT, GRID, MISSING = "#1f2933", "#66727f", "#e4e7eb", "#f3e3df"
-"""The last one: the part of a lane that stands for replicas out of the ISR."""
+"""`MISSING` is the colour of the part of a lane that stands for replicas out of the ISR."""
 STEPS_S = (1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200,
            10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 2_592_000, 7_776_000, 31_536_000)  # fmt: skip
-"""What a tick or a bar may stand for, in seconds."""
+"""Possible distances between ticks, and widths of bars, in seconds."""
 
 
 _CLASSES = {INK: "ink", FAINT: "faint", GRID: "grid", MISSING: "missing"}
-"""Colours that the page's style sheet replaces if the screen is dark."""
+"""CSS classes of the colours that the page's style sheet replaces in dark mode."""
 
 
 def _paint(colour: str, what: str = "fill") -> str:
@@ -27,13 +27,13 @@ def _paint(colour: str, what: str = "fill") -> str:
 
 
 def step_us(range_us: int, pieces: int) -> int:
-    """The smallest step with which a range has at most so many pieces, in microseconds."""
+    """The smallest step of `STEPS_S`, in microseconds, that divides the range into at most `pieces` pieces."""
     wanted = max(range_us, 1) / pieces / 1_000_000
     return round(next((step for step in STEPS_S if step >= wanted), STEPS_S[-1]) * 1_000_000)
 
 
 class Scale:
-    """Times to places."""
+    """Maps times to x coordinates. Times outside of the range are drawn at its begin or end."""
 
     def __init__(self, begin_us: int, end_us: int, left: float = LEFT, right: float = RIGHT) -> None:
         self.begin, self.end = begin_us, max(end_us, begin_us + 1000)
@@ -50,7 +50,7 @@ class Scale:
 
 
 def clock(at_us: int, step: int) -> str:
-    """Only as exact as the step needs."""
+    """The label of a tick in UTC, as exact as the step between ticks requires."""
     at = datetime.fromtimestamp(at_us / 1_000_000, UTC)
     if step >= 86_400_000_000:
         return at.strftime("%Y-%m-%d")
@@ -74,7 +74,7 @@ def line(x1: float, y1: float, x2: float, y2: float, stroke: str = GRID, width: 
 
 
 def triangle(x: float, y: float, fill: str, title: str) -> str:
-    """Its tip is at the place."""
+    """A small triangle whose lower tip is at (x, y)."""
     return f'<path d="M{x:.1f} {y:.1f}l-4 -7h8z"{_paint(fill)}><title>{escape(title)}</title></path>'
 
 
@@ -92,6 +92,6 @@ def svg(height: float, parts: Iterable[str], label: str) -> str:
 
 
 def legend(items: Sequence[tuple[str, str]]) -> str:
-    """Colours and what they mean, as HTML under a picture."""
+    """The HTML below a picture that explains its colours, given as (colour, meaning)."""
     boxes = "".join(f"<span><i style='background:{colour}'></i>{escape(words)}</span>" for colour, words in items)
     return f"<div class=legend>{boxes}</div>"

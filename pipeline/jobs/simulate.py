@@ -1,16 +1,15 @@
-"""Simulate: a sweep of the simulator's seeds on a Spark cluster. Seeds in, a table of runs out, and what `make soak` would say.
+"""Simulate: runs many seeds of the simulator on a Spark cluster, and sums up the runs like `make soak`.
 
-    runs = simulate(spark, Seeds(1000, draw=42))            a DataFrame, a row for each run (simulate_task.SCHEMA)
-    tally = summary(spark, Seeds(1000, draw=42), "sweep")   the same as Parquet, and a page to read: print(page(tally))
+    runs = simulate(spark, Seeds(1000, draw=42))            a DataFrame with a row for each run (simulate_task.SCHEMA)
+    found = summary(spark, Seeds(1000, draw=42), "sweep")   writes these rows as Parquet files; print(page(found)) shows the sums
 
-Which runs they are follows from the number that they are drawn from, and every failing one has the command that replays it on
-any machine. The rows stay with the executors: the driver gets sums, and the first failures.
+The number `draw` decides which runs there are. Each failed run has the command that replays it on any machine. The rows stay on
+the executors: the driver gets only sums and the first failures.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,8 +18,9 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from strandline.pipeline.jobs.lake_folder import local_path
+from strandline.pipeline.jobs.progress import repeated
 from strandline.pipeline.jobs.simulate_task import SCHEMA, Seeds, SimulateTask
-from strandline.pipeline.jobs.tasks import rows_of
+from strandline.pipeline.jobs.tasks import rows_of, slots
 from strandline.testing.simulation.campaign.sweep import Failure, Tally
 from strandline.testing.simulation.campaign.sweep import page as page_of_tally
 from strandline.testing.simulation.observation.marks import SCENARIO, SWEEP
@@ -28,12 +28,13 @@ from strandline.testing.simulation.runs.replay import Replay
 from strandline.testing.simulation.runs.run import VIOLATION
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import Column, DataFrame, SparkSession
 
 TASKS_PER_SLOT, RUNS_PER_TASK, TASKS_MAX = 4, 25, 10_000
 FAILURES_MAX = 100
-"""That are told one by one."""
-TELL_EVERY_S = 10.0
+"""The largest number of failures that a summary lists."""
+REPORT_EVERY_S = 10.0
 GROUP = "strandline-simulate"
 
 
@@ -41,7 +42,7 @@ GROUP = "strandline-simulate"
 class Summary:
     tally: Tally
     failures: int
-    """All of them; the tally has the first `FAILURES_MAX`."""
+    """Number of failed runs; the tally lists the first `FAILURES_MAX` of them."""
 
     @property
     def good(self) -> bool:
@@ -52,12 +53,13 @@ class Summary:
 
 
 def page(summary: Summary) -> str:
+    """The sums and failures as text for people."""
     more = summary.failures - len(summary.tally.failures)
     return page_of_tally(summary.tally) + (f"\n  and {more} more, in the table" if more else "")
 
 
 def simulate(spark: SparkSession, seeds: Seeds, *, runs_per_task: int | None = None) -> DataFrame:
-    """A row for each run. Nothing is run before the frame is used, and all of it again whenever it is: `persist` it."""
+    """A row for each run. Spark simulates when the frame is used, and again at each further use: call `persist` first."""
     size = runs_per_task or task_size(seeds.count, slots(spark))
     tasks = [SimulateTask(seeds, first, min(first + size, seeds.count)) for first in range(0, seeds.count, size)]
     return rows_of(spark, tasks, SCHEMA)
@@ -69,15 +71,16 @@ def summary(
     to: str | os.PathLike[str] | None = None,
     *,
     runs_per_task: int | None = None,
-    tell: Callable[[str], object] | None = None,
+    progress: Callable[[str], object] | None = None,
 ) -> Summary:
-    """Run them all. The table is appended to what is in the folder `to`, with a column `draw`; without one it is thrown away."""
+    """Runs all seeds and sums up the results. The rows are appended to the Parquet table in the folder `to`, with a column
+    `draw`, or discarded without `to`. `progress` is called every few seconds with a line of text."""
     from pyspark.sql.functions import lit
 
     began = time.monotonic()
     runs = simulate(spark, seeds, runs_per_task=runs_per_task).persist()
     try:
-        with _progress(spark, seeds.count, tell):
+        with _reported(spark, seeds.count, progress):
             if to is not None:
                 runs.withColumn("draw", lit(seeds.draw).cast("bigint")).write.mode("append").parquet(str(local_path(to)))
             else:
@@ -87,16 +90,9 @@ def summary(
         runs.unpersist()
 
 
-def slots(spark: SparkSession) -> int:
-    """Tasks that run at a time."""
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except AttributeError:  # Spark Connect does not tell.
-        return 8
-
-
 def task_size(count: int, at_a_time: int) -> int:
-    """Runs of a task: few enough to see them come, many enough to pay for a process, and no more tasks than Spark likes."""
+    """The number of runs per task: small enough for visible progress, large enough to be worth a process, and so that there are
+    at most `TASKS_MAX` tasks."""
     return max(1, min(RUNS_PER_TASK, ceil(count / (at_a_time * TASKS_PER_SLOT))), ceil(count / TASKS_MAX))
 
 
@@ -129,7 +125,7 @@ def _summed(runs: DataFrame, mutation: str | None, cores: int, wall_s: float) ->
 
 
 def _count(tally: Tally, runs: DataFrame) -> None:
-    """Whatever has names, in one go: there are as many rows as names."""
+    """Counts faults, marks, verdicts and scenarios by name, in one query that returns a row for each name."""
     from pyspark.sql.functions import array, col, concat, explode, lit, map_entries, struct, transform
     from pyspark.sql.functions import sum as sum_
 
@@ -163,32 +159,32 @@ def _failure(row: Any, mutation: str | None) -> Failure:
 
 
 @contextmanager
-def _progress(spark: SparkSession, runs: int, tell: Callable[[str], object] | None) -> Iterator[None]:
-    """Meanwhile, tell how many of the tasks are done, in runs."""
-    try:
-        context = spark.sparkContext
-    except AttributeError:
-        context = None
-    if tell is None or context is None:
+def _reported(spark: SparkSession, runs: int, progress: Callable[[str], object] | None) -> Iterator[None]:
+    """While the block runs, calls `progress` with about how many runs are done, by the share of tasks that are done."""
+    context = _context(spark)
+    if progress is None or context is None:
         yield
         return
-    over = threading.Event()
     tracker, began = context.statusTracker(), time.monotonic()
-    known = set(tracker.getJobIdsForGroup(GROUP))
+    earlier = set(tracker.getJobIdsForGroup(GROUP))
 
-    def watch() -> None:
-        while not over.wait(TELL_EVERY_S):
-            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(GROUP) if job not in known]
-            stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
-            done, tasks = (sum(getattr(s, n) for s in stages if s) for n in ("numCompletedTasks", "numTasks"))
-            tell(f"{time.monotonic() - began:6.0f} s  about {runs * done // max(1, tasks)} of {runs} runs")
+    def report() -> None:
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(GROUP) if job not in earlier]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+        done, tasks = (sum(getattr(s, n) for s in stages if s) for n in ("numCompletedTasks", "numTasks"))
+        progress(f"{time.monotonic() - began:6.0f} s  about {runs * done // max(1, tasks)} of {runs} runs")
 
     context.setJobGroup(GROUP, "simulated runs")
-    thread = threading.Thread(target=watch, name="simulate-watch", daemon=True)
-    thread.start()
     try:
-        yield
+        with repeated(report, REPORT_EVERY_S, "simulate-progress"):
+            yield
     finally:
-        over.set()
-        thread.join()
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+
+def _context(spark: SparkSession) -> SparkContext | None:
+    """None with Spark Connect, which has no SparkContext."""
+    try:
+        return spark.sparkContext
+    except AttributeError:
+        return None

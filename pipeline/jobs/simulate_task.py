@@ -1,9 +1,9 @@
-"""What a task of a farm of simulations does: some seeds, one after the other, a row for each.
+"""A task of `simulate`: runs some seeds of the simulator, one after the other, and yields a row for each.
 
-Each task has a process of its own for the runs (`testing/simulation/campaign/workers.py`). A seed that kills that process,
-fills its memory or does not end costs no other seed its result. The task tries such a seed once more in a fresh process; if it
-fails again, it is a finding. Every fiftieth run is done again in another process with another hash seed, and must have the same
-trace to the last event.
+Each task has a process of its own for the runs (`testing/simulation/campaign/workers.py`). So a seed that kills that process,
+fills its memory or does not end does not affect the results of other seeds. The task runs such a seed once more in a new process;
+if it fails again, the run is a violation. Every fiftieth run is repeated in another process with another hash seed, and must have
+the same trace to the last event.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ SCHEMA = (
     "faults map<string, bigint>, skipped map<string, bigint>, marks map<string, bigint>, "
     "trace_sha256 string, again string, tries int"
 )
-"""`again`: "same" or "differs" where the run was done twice. `tries`: processes that it took; 2 where one died."""
+"""The columns of a run. `again`: "same" or "differs" if the run was repeated, else null. `tries`: 2 if the first process died,
+else 1."""
 _COUNTS = pyarrow.map_(pyarrow.string(), pyarrow.int64())
 _TYPES = pyarrow.schema(
     [
@@ -50,18 +51,21 @@ HASH_SEEDS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """All runs of a sweep, by number: what the run with a number is depends on nothing else."""
+    """The runs of a sweep. Each run depends only on its number, not on the runs before it, so tasks need not coordinate."""
 
     count: int
     draw: int | None = None
-    """What they are drawn from; None: they are `first` and those behind it."""
+    """The number that decides which seeds are drawn; None: the seeds are `first` and those that follow it."""
     first: int = 0
     share: float = 0.0
-    """Of those that are drawn: perturbed scenarios; the others are random seeds."""
+    """The share (0 to 1) of drawn runs that are perturbed scenarios; the others have random seeds."""
     scenario: str | None = None
+    """Run this scenario with all seeds."""
     mutation: str | None = None
+    """Run with this guard removed from the code."""
 
     def replay(self, number: int) -> Replay:
+        """The run with this number, from 0 on."""
         if self.draw is None:
             return Replay(self.first + number, self.scenario, mutation=self.mutation)
         draw = random.Random(f"{self.draw}/{number}")
@@ -73,7 +77,7 @@ class Seeds:
 
 @dataclass(frozen=True, slots=True)
 class SimulateTask:
-    """Pickled: plain values."""
+    """The runs of one task: the numbers from `first` to `stop` (exclusive). Spark pickles it, so it holds plain values."""
 
     seeds: Seeds
     first: int
@@ -103,7 +107,7 @@ class SimulateTask:
     def _run(self, replays: dict[int, Replay], hash_seed: int) -> Iterator[tuple[int, Done]]:
         if not replays:
             return
-        # A package that was shipped with the job is on this process's path alone.
+        # A package that was shipped with the job is only on this process's path.
         env = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with Workers(1, timeout_s=self.timeout_s, first=hash_seed + 1 + self.first % HASH_SEEDS, env=env) as workers:
             for done in workers.run(Job(replay, number) for number, replay in replays.items()):
@@ -111,6 +115,7 @@ class SimulateTask:
 
 
 def row_of(done: Done, tries: int) -> dict[str, Any]:
+    """The columns of `SCHEMA` for a run that ended."""
     report, replay, violation = done.report, done.job.replay, done.violation or {}
     return {
         "seed": replay.seed,

@@ -1,7 +1,7 @@
 """Runs pieces of work in Spark tasks and returns their rows as a DataFrame: `rows_of(spark, work, schema)`.
 
 Each piece of work is pickled and becomes one task, whose `run` yields Arrow batches on an executor. This is a private data
-source, `strandline-tasks`: `mapInArrow` would do as well, but imports pandas in each worker, and RDDs are not available with
+source, `strandline-tasks`: `mapInArrow` would also work, but imports pandas in each worker, and RDDs are not available with
 Spark Connect.
 """
 
@@ -12,6 +12,7 @@ import pickle
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -38,6 +39,14 @@ def rows_of(spark: SparkSession, work: Sequence[Work], schema: str) -> DataFrame
     register_sources(spark, TaskDataSource)
     packed = base64.b64encode(pickle.dumps(list(work))).decode()
     return spark.read.format(NAME).schema(schema).option("work", packed).load()
+
+
+def slots(spark: SparkSession, otherwise: int = 8) -> int:
+    """How many tasks run at the same time. Spark Connect does not say how many: there it is `otherwise`."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except PySparkAttributeError:
+        return otherwise
 
 
 class TaskDataSource(DataSource):

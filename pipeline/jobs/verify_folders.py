@@ -1,10 +1,10 @@
-"""Finds the data directories of brokers, and reads what they say of their logs: names, checkpoints, ids. Nothing is written.
+"""Finds brokers' data directories and reads their metadata: names of logs, checkpoints, ids. Nothing is written.
 
     /var/lib/strandline                      a data directory: it has meta.properties, or folders of logs
-    ./cluster                                of `strandline up`: ./cluster/broker-1/data is found, controllers are passed over
+    ./cluster                                of `strandline up`: ./cluster/broker-1/data is found, controllers are skipped
     /backup                                  with copies from other machines: /backup/broker-7, /backup/broker-8/data
 
-The checkpoints are read before the logs: a log that grows meanwhile is then never behind its own checkpoint.
+Checkpoints are read before logs, so a log that grows in between cannot end before its own checkpoint.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import fcntl
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,12 +24,14 @@ from strandline.protocol.errors import UsageError
 from strandline.storage.checkpoints import (
     BOOT_ID,
     CLEAN_SHUTDOWN,
+    FIRST_DIRTY_OFFSETS,
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
     LOG_STARTS,
     META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINTS,
+    REMOVED_TOMBSTONES,
     LeaderEpochCheckpoint,
     MetaProperties,
     OffsetCheckpoint,
@@ -41,10 +43,13 @@ from strandline.storage.log_names import parse_log_name
 
 METADATA_TOPIC = "__cluster_metadata"
 LOCK = ".lock"
-OUR_FILES = {BOOT_ID, CLEAN_SHUTDOWN, HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS, META_PROPERTIES, LOCK}
 SET_ASIDE = ("-stray", "-delete")
+OUR_FILES = {
+    BOOT_ID, CLEAN_SHUTDOWN, HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS, META_PROPERTIES, LOCK, FIRST_DIRTY_OFFSETS,
+    REMOVED_TOMBSTONES,
+}  # fmt: skip
 DEPTH = 2
-"""How many folders below a given one data directories are looked for."""
+"""How many levels of folders below a given one are searched for data directories."""
 
 
 @dataclass(slots=True)
@@ -53,44 +58,52 @@ class Directory:
 
     path: Path
     broker: str
-    """Its node id; the folder's name if nothing says the id."""
+    """The node id; the folder's name if the id is unknown. Two directories of one node have their paths added."""
     cluster_id: str | None = None
     is_clean: bool = False
     is_running: bool = False
+    is_kafkas: bool = False
+    """Whether only brokers of Apache Kafka have used the directory. A broker of ours leaves its machine's boot id there."""
     logs: dict[TopicPartition, Path] = field(default_factory=dict)
     high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
     recovery_points: Mapping[TopicPartition, int] = field(default_factory=dict)
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    first_dirty_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    removed_tombstones: Mapping[TopicPartition, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
-    def facts(self, place: TopicPartition) -> Facts:
-        folder = self.logs[place]
+    def facts(self, tp: TopicPartition) -> Facts:
+        """The metadata of one log of this directory."""
+        folder = self.logs[tp]
         epochs = _read(folder / LEADER_EPOCHS)
         topic_id = PartitionMetadata.decode(_read(folder / PARTITION_METADATA) or b"")
         return Facts(
             broker=self.broker,
             path=str(folder),
-            topic=place[0],
-            partition=place[1],
+            topic=tp[0],
+            partition=tp[1],
             topic_id=None if topic_id is None else uuid_to_text(topic_id),
-            high_watermark=self.high_watermarks.get(place),
-            recovery_point=self.recovery_points.get(place),
-            log_start=self.log_starts.get(place),
+            high_watermark=self.high_watermarks.get(tp),
+            recovery_point=self.recovery_points.get(tp),
+            log_start=self.log_starts.get(tp),
+            first_dirty=self.first_dirty_offsets.get(tp),
+            tombstones_removed_below=self.removed_tombstones.get(tp),
             epochs=() if epochs is None else LeaderEpochCheckpoint.decode(epochs),
             is_clean=self.is_clean and not self.is_running,
+            may_have_gaps=self.is_kafkas,
         )
 
 
 def find(given: Iterable[str | os.PathLike[str]]) -> list[Directory]:
-    """The data directories in these folders. UsageError if a folder does not exist or has none."""
+    """The data directories in these folders. Raises UsageError if a folder does not exist or has no logs."""
     paths: dict[Path, None] = {}
     for name in given:
         root = Path(name)
         if not root.exists():
             raise UsageError(f"there is no folder {os.fspath(name)}")
         if not root.is_dir():
-            raise UsageError(f"{os.fspath(name)} is a file; give a broker's data directory, or the folder of `strandline up`")
-        below = [path for path in _below(root, DEPTH) if not _is_controllers(path)]
+            raise UsageError(f"{os.fspath(name)} is a file: give a broker's data directory, or the folder of `strandline up`")
+        below = [path for path in _below(root, DEPTH) if not is_controllers(path)]
         if not any(map(_is_brokers, below)):
             raise UsageError(
                 f"{os.fspath(name)} has no logs: give a broker's data directory (with folders such as orders-0), or a folder "
@@ -101,14 +114,15 @@ def find(given: Iterable[str | os.PathLike[str]]) -> list[Directory]:
 
 
 def opened(paths: Iterable[Path]) -> list[Directory]:
-    """These data directories, as they are now."""
+    """Reads the metadata of these data directories as it is now."""
     directories = [_open(path) for path in paths]
-    _tell_apart(directories)
+    _make_names_unique(directories)
     return directories
 
 
 def _below(root: Path, depth: int) -> Iterator[Path]:
-    """The data directories in a folder, and empty folders, which may have been some; nothing is looked for inside of one."""
+    """The data directories in a folder, and empty folders, which may be data directories that lost everything. A data directory
+    is not searched for others."""
     if (root / META_PROPERTIES).exists() or any(_logs(root)) or not any(root.iterdir()):
         yield root
     elif depth:
@@ -118,25 +132,25 @@ def _below(root: Path, depth: int) -> Iterator[Path]:
 
 
 def _is_brokers(path: Path) -> bool:
-    """A directory that has lost all its logs is a broker's, too, if its checkpoint names some."""
+    """Whether it is a broker's data directory: it has logs, or a checkpoint that names logs, which are lost then."""
     return any(_logs(path)) or bool(OffsetCheckpoint.decode(_read(path / HIGH_WATERMARKS) or b""))
 
 
-def _is_controllers(path: Path) -> bool:
-    """A directory with the log of the metadata alone."""
+def is_controllers(path: Path) -> bool:
+    """Whether it is a controller's data directory: its only log is that of the metadata."""
     return (path / f"{METADATA_TOPIC}-0").is_dir() and not _is_brokers(path)
 
 
 def _logs(path: Path) -> Iterator[tuple[TopicPartition, Path]]:
     for folder in sorted(path.iterdir()):
-        place = parse_log_name(folder.name)
+        tp = parse_log_name(folder.name)
         with suppress(FileNotFoundError):  # Deleted since the listing.
-            if place is not None and place[0] != METADATA_TOPIC and folder.is_dir() and _is_log(folder):
-                yield place, folder
+            if tp is not None and tp[0] != METADATA_TOPIC and folder.is_dir() and _is_log(folder):
+                yield tp, folder
 
 
 def _is_log(folder: Path) -> bool:
-    """A folder of the right name is not enough: `broker-1` is the name of a log as well."""
+    """Whether a folder has the files of a log. Its name proves nothing: `broker-1` could be partition 1 of a topic `broker`."""
     return (folder / PARTITION_METADATA).exists() or bool(segments(folder))
 
 
@@ -145,10 +159,14 @@ def _open(path: Path) -> Directory:
     directory = Directory(path, name)
     directory.is_clean = (path / CLEAN_SHUTDOWN).exists()
     directory.is_running = is_locked(path / LOCK)
+    # Apache Kafka creates the cleaner's checkpoint in each data directory.
+    directory.is_kafkas = (path / FIRST_DIRTY_OFFSETS).exists() and not (path / BOOT_ID).exists()
     _identify(directory)
     directory.high_watermarks = _offsets(directory, HIGH_WATERMARKS)
     directory.recovery_points = _offsets(directory, RECOVERY_POINTS)
     directory.log_starts = _offsets(directory, LOG_STARTS)
+    directory.first_dirty_offsets = _offsets(directory, FIRST_DIRTY_OFFSETS)
+    directory.removed_tombstones = _offsets(directory, REMOVED_TOMBSTONES, "tombstones_unreadable")
     directory.logs = dict(_logs(path))
     directory.findings += _entries(directory)
     if not directory.logs and not directory.high_watermarks:
@@ -161,7 +179,7 @@ def _open(path: Path) -> Directory:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of a data directory. The file is opened for reading, and a shared lock is tried."""
+    """Whether a process holds the lock of a data directory. The test opens the file for reading and tries a shared lock."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -170,6 +188,23 @@ def is_locked(path: Path) -> bool:
     except OSError:
         return False
     return False
+
+
+@contextmanager
+def held(path: Path, node: str = "a broker") -> Iterator[None]:
+    """Holds a shared lock on a data directory, so that no node starts on it. Raises UsageError if one runs on it."""
+    try:
+        file = (path / LOCK).open("rb")
+    except FileNotFoundError:
+        yield
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            other = ", or use `strandline pipeline verify`" if node == "a broker" else ""
+            raise UsageError(f"{node} is running on {path}: stop it first{other}") from None
+        yield
 
 
 def _identify(directory: Directory) -> None:
@@ -185,24 +220,27 @@ def _identify(directory: Directory) -> None:
     directory.broker, directory.cluster_id = str(meta.node_id), meta.cluster_id
 
 
-def _offsets(directory: Directory, name: str) -> Mapping[TopicPartition, int]:
+def _offsets(directory: Directory, name: str, kind: str = "checkpoint_unreadable") -> Mapping[TopicPartition, int]:
     data = _read(directory.path / name)
-    offsets = {} if data is None else OffsetCheckpoint.decode(data)
+    is_empty_of_kafka = (
+        data == b"" and directory.is_kafkas
+    )  # it reads a checkpoint of 0 bytes, as a kill leaves it, as one of no log
+    offsets = {} if data is None or is_empty_of_kafka else OffsetCheckpoint.decode(data)
     if offsets is None:
-        directory.findings.append(_unreadable(directory, name))
+        directory.findings.append(_unreadable(directory, name, kind=kind))
     return offsets or {}
 
 
-def _unreadable(directory: Directory, name: str, text: str = "") -> Finding:
+def _unreadable(directory: Directory, name: str, text: str = "", kind: str = "checkpoint_unreadable") -> Finding:
     path = str(directory.path / name)
-    return Finding(kind="checkpoint_unreadable", brokers=(directory.broker,), detail=text or name, path=path)
+    return Finding(kind=kind, brokers=(directory.broker,), detail=text or name, path=path)
 
 
 def _entries(directory: Directory) -> Iterator[Finding]:
-    """What else is in the directory."""
+    """A note for each entry that is neither a log nor a file of the broker."""
     for path in sorted(directory.path.iterdir()):
-        place = parse_log_name(path.name)
-        if path.name in OUR_FILES or path.suffix == ".tmp" or place in directory.logs or (place and place[0] == METADATA_TOPIC):
+        tp = parse_log_name(path.name)
+        if path.name in OUR_FILES or path.suffix == ".tmp" or tp in directory.logs or (tp and tp[0] == METADATA_TOPIC):
             continue
         if path.name.endswith(SET_ASIDE) and path.is_dir():
             with suppress(FileNotFoundError):  # The broker is removing it.
@@ -212,8 +250,8 @@ def _entries(directory: Directory) -> Iterator[Finding]:
             yield Finding(kind="unknown_entry", brokers=(directory.broker,), detail=path.name, path=str(path))
 
 
-def _tell_apart(directories: Sequence[Directory]) -> None:
-    """Two directories of one node get a name each."""
+def _make_names_unique(directories: Sequence[Directory]) -> None:
+    """Reports directories of the same node, and adds their paths to their names."""
     counts = Counter(directory.broker for directory in directories)
     for directory in directories:
         if counts[directory.broker] > 1:
@@ -222,30 +260,30 @@ def _tell_apart(directories: Sequence[Directory]) -> None:
 
 
 def across(directories: Sequence[Directory]) -> Iterator[Finding]:
-    """What only shows when all directories are looked at together."""
+    """The findings that need all directories: different clusters, and logs that a checkpoint names but that are missing."""
     ids = {directory.cluster_id for directory in directories if directory.cluster_id is not None}
     if len(ids) > 1:
-        told = "; ".join(f"broker {one.broker}: {one.cluster_id}" for one in directories)
-        yield Finding(kind="cluster_id", brokers=tuple(one.broker for one in directories), detail=told)
-    everywhere = {place for directory in directories for place in directory.logs}
+        detail = "; ".join(f"broker {one.broker}: {one.cluster_id}" for one in directories)
+        yield Finding(kind="cluster_id", brokers=tuple(one.broker for one in directories), detail=detail)
+    everywhere = {tp for directory in directories for tp in directory.logs}
     for directory in directories:
-        for place, offset in sorted(directory.high_watermarks.items()):
-            if offset and place not in directory.logs:
-                # An orderly stop leaves only logs that exist in the checkpoint; before that a deleted topic may still be in it.
-                is_lost = place in everywhere or (directory.is_clean and not directory.is_running)
-                yield _missing("replica_missing" if is_lost else "log_missing", directory, place, offset, directories)
+        for tp, offset in sorted(directory.high_watermarks.items()):
+            if offset and tp not in directory.logs:
+                # At a clean shutdown the checkpoint names only logs that exist; until then it may still name a deleted topic.
+                is_lost = tp in everywhere or (directory.is_clean and not directory.is_running)
+                yield _missing("replica_missing" if is_lost else "log_missing", directory, tp, offset, directories)
 
 
-def _missing(kind: str, directory: Directory, place: TopicPartition, offset: int, directories: Sequence[Directory]) -> Finding:
+def _missing(kind: str, directory: Directory, tp: TopicPartition, offset: int, directories: Sequence[Directory]) -> Finding:
     return Finding(
         kind=kind,
-        topic=place[0],
-        partition=place[1],
+        topic=tp[0],
+        partition=tp[1],
         brokers=(directory.broker,),
         first=0,
         end=offset,
-        others=tuple(one.broker for one in directories if place in one.logs),
-        path=str(directory.path / f"{place[0]}-{place[1]}"),
+        others=tuple(one.broker for one in directories if tp in one.logs),
+        path=str(directory.path / f"{tp[0]}-{tp[1]}"),
     )
 
 

@@ -1,10 +1,10 @@
-"""One replica's log as it lies on the disk: its batches in order, and the places where there is no sound batch.
+"""Reads one replica's log from the disk: its sound batches in order, and the bytes between them that are not a sound batch.
 
     00000000000000000000.log   00000000000000001200.log   ...       read in the order of their base offsets
 
-Nothing of the broker's own reading code is used, so that a fault there does not hide itself: a batch is sound if its header is
-plausible and the CRC-32C recomputed over its bytes is the stored one. Where no sound batch is, the search goes on byte by byte
-for the next one. Files are opened for reading only.
+A batch is sound if its header is plausible and the CRC-32C recomputed over its bytes is the stored one. After bytes that are not
+a sound batch, the reader searches byte by byte for the next one. It shares no reading code with the broker, because a fault in
+that code would hide itself. Files are opened for reading only.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from strandline.protocol.records.batch import HEADER_SIZE, LENGTH_PREFIX, MAGIC,
 
 CHUNK = 4 << 20
 SEARCH_MAX = 64 << 20
-"""How many bytes behind a damage are searched for a sound batch: more than any batch has."""
+"""How many bytes after damage are searched for a sound batch: more than the largest batch has."""
 
 _SEGMENT = re.compile(r"(\d{20})\.log\Z", re.ASCII)
+_SWAP = re.compile(r"(\d{20})\.log\.swap\Z", re.ASCII)
 
 
 class Batch(NamedTuple):
@@ -31,16 +32,16 @@ class Batch(NamedTuple):
     base_offset: int
     next_offset: int
     size: int
-    """In bytes, with its header."""
+    """Bytes of the batch, with its header."""
     leader_epoch: int
     crc: int
     segment: int
     """Base offset of the segment."""
     position: int
-    """Of the first byte in the segment's file."""
+    """Position of the first byte in the segment's file."""
     record_count: int
     max_timestamp: int
-    """In ms."""
+    """In ms since the epoch."""
     producer_id: int
     producer_epoch: int
     base_sequence: int
@@ -48,31 +49,54 @@ class Batch(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Bytes that are no sound batch."""
+    """Bytes that are not a sound batch."""
 
     base_offset: int
-    """The offset that was expected there."""
+    """The offset at which a batch was expected."""
     next_offset: int | None
-    """Of the sound batch behind the damage; None: no sound batch follows in this log."""
+    """Base offset of the sound batch after the damage; None: no sound batch follows in this log."""
     size: int
     segment: int
     position: int
     text: str
+    """What is wrong with the bytes."""
 
 
 def segments(folder: Path) -> list[tuple[int, Path]]:
-    """Base offset and path of each segment, in order."""
-    found = ((_SEGMENT.match(path.name), path) for path in folder.iterdir())
-    return sorted((int(match[1]), path) for match, path in found if match)
+    """Base offset and path of each segment in a log's folder, sorted by base offset.
+
+    If a broker was stopped while it replaced segments, these are the segments that it has after its next start: a `.swap` file
+    takes the place of the segments that it covers, of which the first is removed first."""
+    names = sorted(folder.iterdir())
+    found = {int(match[1]): path for path in names if (match := _SEGMENT.match(path.name))}
+    for path in names:
+        match = _SWAP.match(path.name)
+        if match and int(match[1]) not in found:
+            base = int(match[1])
+            end = _end(base, path)
+            found = {each: kept for each, kept in found.items() if not base <= each < end} | {base: path}
+    return sorted(found.items())
+
+
+def _end(base: int, path: Path) -> int:
+    """The offset after the last sound batch of a file; `base` if it has none."""
+    return max((item.next_offset for item in read_segment(base, path, base) if isinstance(item, Batch)), default=base)
+
+
+def segment_path(folder: Path, base: int) -> Path:
+    """The file of a segment that `segments` lists."""
+    path = folder / f"{base:020}.log"
+    return path if path.exists() else path.with_name(path.name + ".swap")
 
 
 def read_log(folder: Path) -> Iterator[Batch | Damage]:
-    """The whole log."""
+    """All batches and damage of the log in this folder."""
     return read_files(segments(folder))
 
 
 def read_files(files: Sequence[tuple[int, Path]]) -> Iterator[Batch | Damage]:
-    """The segments of a log, as `segments` lists them. PermissionError and FileNotFoundError if one cannot be opened."""
+    """All batches and damage of a log; `files` are its segments, as `segments` lists them. Raises PermissionError or
+    FileNotFoundError if a file cannot be opened."""
     held: Damage | None = None
     expected = files[0][0] if files else 0
     for base, path in files:
@@ -90,8 +114,15 @@ def read_files(files: Sequence[tuple[int, Path]]) -> Iterator[Batch | Damage]:
         yield held
 
 
+def read_batch(folder: Path, batch: Batch) -> bytes:
+    """The bytes of a batch of the log in this folder. Raises OSError if the file cannot be read."""
+    with (folder / f"{batch.segment:020}.log").open("rb") as file:
+        file.seek(batch.position)
+        return file.read(batch.size)
+
+
 def _readable(base: int, path: Path, expected: int) -> Iterator[Batch | Damage]:
-    """A disk that cannot read a sector damages the rest of the segment."""
+    """The items of one segment. If the disk fails to read it, the rest of the segment is damage."""
     try:
         for item in read_segment(base, path, expected):
             expected = expected if item.next_offset is None else item.next_offset
@@ -103,12 +134,13 @@ def _readable(base: int, path: Path, expected: int) -> Iterator[Batch | Damage]:
 
 
 def read_segment(base: int, path: Path, expected: int) -> Iterator[Batch | Damage]:
-    """The batches of one file. If it ends with bytes that are no batch, the last item is a `Damage` without a next offset."""
+    """The items of one file; the first batch should begin at the offset `expected`. If the file ends with bytes that are not a
+    sound batch, the last item is a `Damage` without a next offset."""
     with path.open("rb") as file:
         window = _Window(file)
         while window.fill(HEADER_SIZE):
             header, problem = _look(window)
-            if header is None or (problem and not _leads_on(window, header)):
+            if header is None or (problem and not _is_followed(window, header)):
                 damage = _search(window, base, expected, problem)
                 yield damage
                 if damage.next_offset is None:
@@ -125,24 +157,25 @@ def read_segment(base: int, path: Path, expected: int) -> Iterator[Batch | Damag
 
 
 class _Window:
-    """A part of a file in memory, that moves forward. What a broker appends after the file was opened is not read: else the end
-    of an unfinished write could come while it is being looked at."""
+    """A part of a file in memory that moves forward. It ends where the file ended when it was opened: a broker may append
+    meanwhile, and a batch that grows while it is checked would look damaged."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._left = os.fstat(file.fileno()).st_size
         self.data = b""
         self.at = 0
-        """Where in `data` the next batch begins."""
+        """Index in `data` at which the next batch begins."""
         self._start = 0
-        """Position in the file of `data[0]`."""
+        """Position of `data[0]` in the file."""
 
     @property
     def position(self) -> int:
+        """Position of the next batch in the file."""
         return self._start + self.at
 
     def fill(self, size: int) -> bool:
-        """Have at least so many bytes from `at` on, or all that the file has; False if there are none."""
+        """Reads until `size` bytes from `at` on are in memory, or the file ends. False at the end of the file."""
         while len(self.data) - self.at < size:
             more = self._file.read(min(max(CHUNK, size), self._left))
             if not more:
@@ -157,7 +190,8 @@ class _Window:
 
 
 def _look(window: _Window) -> tuple[BatchHeader | None, str]:
-    """The header of the next batch, and what is wrong with the batch. No header: it is not plausible, or cut short."""
+    """The header of the next batch and what is wrong with the batch (empty: it is sound). The header is None if it is not
+    plausible or not complete."""
     claimed = int.from_bytes(window.data[window.at + 8 : window.at + 12], "big") + LENGTH_PREFIX
     if claimed <= SEARCH_MAX:
         window.fill(claimed)
@@ -170,8 +204,8 @@ def _look(window: _Window) -> tuple[BatchHeader | None, str]:
     return header, ""
 
 
-def _leads_on(window: _Window, header: BatchHeader) -> bool:
-    """Whether the size of a batch with a wrong checksum is right: a batch with the next offset follows, or the file ends."""
+def _is_followed(window: _Window, header: BatchHeader) -> bool:
+    """Whether the size of a batch with a wrong checksum can be trusted: a batch with the next offset follows."""
     window.fill(header.size + HEADER_SIZE)
     after = window.at + header.size
     if after == len(window.data):
@@ -181,7 +215,7 @@ def _leads_on(window: _Window, header: BatchHeader) -> bool:
 
 
 def _search(window: _Window, segment: int, expected: int, problem: str) -> Damage:
-    """Move to the next sound batch."""
+    """Moves the window to the next sound batch whose offset is not below `expected`, or to the end of the searched bytes."""
     begin = window.position
     window.fill(SEARCH_MAX)
     data, at = window.data, window.at + 1
@@ -218,12 +252,12 @@ class Index(NamedTuple):
 
     entries: list[tuple[int, int]]
     ends_in_zeros: bool
-    """Whether zeros follow, as in a file whose space was allocated ahead: Apache Kafka does so for the last segment of a log."""
+    """Whether zeros follow: Apache Kafka allocates the index files of a log's last segment ahead."""
 
 
 def read_index(path: Path, entry_size: int) -> Index | None:
-    """The entries of an `.index` (8 bytes each: last offset relative to the segment, position) or a `.timeindex` (12 bytes:
-    timestamp, relative offset); None if there is no file or its size is no multiple."""
+    """The entries of an `.index` (8 bytes each: offset relative to the segment, position) or a `.timeindex` (12 bytes each:
+    timestamp, relative offset). None if the file does not exist or ends within an entry."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -231,7 +265,7 @@ def read_index(path: Path, entry_size: int) -> Index | None:
     if len(data) % entry_size:
         return None
     used = -(-len(data.rstrip(b"\0")) // entry_size) * entry_size
-    ends_in_zeros = len(data) - used > entry_size  # One entry of zeros may be that of the first record, at the time 0.
+    ends_in_zeros = len(data) - used > entry_size  # One entry of zeros may be a real one: the first record, at time 0.
     if ends_in_zeros:
         data = data[:used]
     cut = entry_size - 4

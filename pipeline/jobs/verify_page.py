@@ -1,11 +1,11 @@
 """A verification as one HTML file that needs no network: findings with what to do next, then a picture of each partition's logs.
 
     orders-0
-      broker 1   ▇▇▇▇▇ epoch 0 ▇▇▇▇▇│▇▇ epoch 1 ▇▇▇▇|▒▒▒      one bar a replica, on one scale of offsets; | the high watermark
+      broker 1   ▇▇▇▇▇ epoch 0 ▇▇▇▇▇│▇▇ epoch 1 ▇▇▇▇|▒▒▒      one bar per replica, on one scale of offsets; | the high watermark
       broker 2   ▇▇▇▇▇ epoch 0 ▇▇██▇│▇▇ epoch 1 ▇▇▇▇|         red: a finding
-      broker 3   ▇▇▇▇▇ epoch 0 ▇▇▇▇▇                          it ends earlier
+      broker 3   ▇▇▇▇▇ epoch 0 ▇▇▇▇▇                          a log that ends earlier
 
-The pictures are HTML boxes with widths in percent, so they fit every window, and follow the reader's light or dark colours.
+The pictures are HTML boxes with widths in percent, so they fit every window. Colours follow the reader's light or dark mode.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from strandline.pipeline.jobs.audit_result import iso
+from strandline.pipeline.jobs.audit_page import tile
+from strandline.pipeline.jobs.results import iso
 from strandline.pipeline.jobs.verify_result import Finding, Partition, Replica, Verification
 
 COLOURS = 8
-"""Leader epochs take turns with so many colours."""
+"""Number of colours for leader epochs; epoch 8 has the colour of epoch 0."""
 PICTURES_MAX = 300
-"""Partitions with a picture; those with findings come first. The JSON has all."""
+"""The largest number of partitions with a picture; those with findings come first. The JSON has all partitions."""
 NOTES_SHOWN = 8
+"""How many notes are visible before the reader opens the rest."""
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2933; --faint: #66727f; --ground: #f7f8fa; --card: #fff; --line: #e1e5ea;
@@ -69,7 +71,7 @@ summary { cursor: pointer; font-size: 13px; color: var(--faint); margin-top: 8px
 
 
 def page(found: Verification, title: str = "Verification of brokers' directories") -> str:
-    """The whole file."""
+    """The HTML of the whole file."""
     partitions = sorted(found.partitions, key=lambda one: (one.is_ok, not one.findings, one.topic, one.partition))
     parts = [
         f"<h1>{escape(title)}</h1>",
@@ -100,18 +102,14 @@ def _tiles(found: Verification) -> str:
     replicas = [replica for partition in found.partitions for replica in partition.replicas]
     records = sum(max((replica.records for replica in partition.replicas), default=0) for partition in found.partitions)
     tiles = [
-        _tile("partitions", len(found.partitions)),
-        _tile("replicas", len(replicas)),
-        _tile("records", records),
-        _tile("bytes read", sum(replica.size for replica in replicas)),
-        _tile("findings", len(found.bad) + len(found.compared), is_bad=not found.is_ok),
-        _tile("notes", len(found.all_findings) - len(found.bad)),
+        tile("partitions", len(found.partitions)),
+        tile("replicas", len(replicas)),
+        tile("records", records),
+        tile("bytes read", sum(replica.size for replica in replicas)),
+        tile("findings", len(found.bad) + len(found.compared), is_bad=not found.is_ok),
+        tile("notes", len(found.all_findings) - len(found.bad)),
     ]
     return f"<div class=tiles>{''.join(tiles)}</div>"
-
-
-def _tile(name: str, count: int, is_bad: bool = False) -> str:
-    return f"<div class='tile{' bad' if is_bad else ''}'><b>{count:,}</b><span class=faint>{escape(name)}</span></div>"
 
 
 def _findings(found: Verification) -> str:
@@ -140,7 +138,7 @@ def _notes(found: Verification) -> str:
     items = "".join(f"<li>{escape(note)}</li>" for note in notes[:NOTES_SHOWN])
     rest = "".join(f"<li>{escape(note)}</li>" for note in notes[NOTES_SHOWN:])
     more = f"<details><summary>{len(notes) - NOTES_SHOWN} more notes</summary><ul>{rest}</ul></details>" if rest else ""
-    return f"<h2>Notes: legal, and worth knowing</h2><ul class=small>{items}</ul>{more}"
+    return f"<h2>Notes on legal differences</h2><ul class=small>{items}</ul>{more}"
 
 
 def _more(count: int) -> str:
@@ -152,9 +150,10 @@ def _more(count: int) -> str:
 LEGEND = (
     "<div class=legend><span><i style='background:var(--e0)'></i>records, a colour for each leader epoch</span>"
     "<span><i class=hw style='background:var(--mark)'></i>checkpointed high watermark</span>"
-    "<span><i style='background:var(--e0)'><i class=open style='position:absolute;inset:0;margin:0'></i></i>above it</span>"
+    "<span><i style='background:var(--e0)'><i class=open style='position:absolute;inset:0;margin:0'></i></i>"
+    "above the checkpointed high watermark</span>"
     "<span><i style='background:var(--wrong)'></i>a finding</span>"
-    "<span><i style='box-shadow:inset 0 -5px 0 #e0a83a'></i>other records, not committed</span></div>"
+    "<span><i style='box-shadow:inset 0 -5px 0 #e0a83a'></i>different records, not committed</span></div>"
 )
 
 
@@ -193,14 +192,14 @@ def _row(replica: Replica, partition: Partition, low: int, high: int) -> str:
 
 
 def _mark(finding: Finding) -> str:
-    """The class of a box; a note is drawn only where its records are other ones."""
+    """The CSS class of a finding's box; empty for a note without a box. Of the notes, only different records have one."""
     if finding.is_bad:
         return "fault"
     return "other" if finding.kind == "not_committed" else ""
 
 
 class _Scale:
-    """Offsets to percent of the width."""
+    """Converts offsets to percent of a track's width."""
 
     def __init__(self, low: int, high: int) -> None:
         self._low, self._high = low, high

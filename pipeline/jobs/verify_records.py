@@ -1,9 +1,8 @@
-"""A lake, a copy or a ledger against the logs as they lie on the disk: the comparison of `audit.py`, without a broker.
+"""Compares a lake, a copy or a ledger with brokers' segment files: the audit of `audit.py` without a cluster.
 
-Of each partition one replica stands for the log: one without a finding if there is one, and of these the one that an election
-would prefer, with the highest leader epoch at its end and then the most records. Its records are read by
-`format("strandline.segments")`, up to the end of its last sound batch: an acknowledged record that is in no checkpoint's high
-watermark yet is there, too.
+One replica represents the log of each partition: preferably one without a bad finding, then the one with the highest leader
+epoch at its end, then the one with the highest end offset (an election has the same preference). `format("strandline.segments")`
+reads its records up to the end of its last sound batch. So acknowledged records above the checkpointed high watermark count, too.
 """
 
 from __future__ import annotations
@@ -34,14 +33,15 @@ def compare(
     copies: Mapping[str, str],
     is_complete: bool,
 ) -> Audit:
-    """What an audit of these topics finds; without any, of all that are no copies. UsageError for what cannot be compared."""
+    """Audits these topics; by default all topics that are not copies. Raises UsageError if the arguments cannot be compared."""
     logs = chosen(partitions)
-    names = check(topics or sorted({place.topic for place in logs} - {*copies.values()}), lake, ledger, copies)
+    names = check(topics or sorted({tp.topic for tp in logs} - {*copies.values()}), lake, ledger, copies)
     return run(JobAtRest(spark, "", {}, names, HOUR_S, logs), lake, ledger, copies, is_complete)
 
 
 def chosen(partitions: Sequence[Partition]) -> dict[TopicPartition, Replica]:
-    """The replica that stands for each partition's log. Of several topics of one name it is the one that most brokers have."""
+    """The replica that represents each partition's log. If topics have the same name, it is a replica of the topic id that most
+    brokers have."""
     logs: dict[TopicPartition, Replica] = {}
     for partition in partitions:
         replicas = sorted(partition.replicas, key=lambda one: _rank(one, partition))
@@ -57,32 +57,32 @@ def _rank(replica: Replica, partition: Partition) -> tuple[bool, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class JobAtRest(Job):
-    """An audit that reads segment files."""
+    """An audit that reads segment files instead of asking brokers."""
 
     logs: Mapping[TopicPartition, Replica]
 
     def _bounds(self, topics: Sequence[str]) -> dict[TopicPartition, tuple[int, int]]:
         return {
-            place: (max(replica.start, replica.log_start or 0), replica.end)
-            for place, replica in self.logs.items()
-            if place.topic in topics
+            tp: (max(replica.start, replica.log_start or 0), replica.end)
+            for tp, replica in self.logs.items()
+            if tp.topic in topics
         }
 
     def _read(
         self, topics: Sequence[str], bounds: Mapping[TopicPartition, tuple[int, int]], include_headers: bool = False
     ) -> DataFrame:
-        """Sound records only: what is damaged is missing here, and a finding of its own."""
+        """The records of sound batches; damaged batches are missing here, and have findings of their own."""
         from pyspark.sql import functions as f
 
         columns = [*COLUMNS, *(["headers"] if include_headers else [])]
         wanted = [*columns, "isControl", "damage"]
-        paths = [self.logs[place].path for place, (start, end) in bounds.items() if start < end]
+        paths = [self.logs[tp].path for tp, (start, end) in bounds.items() if start < end]
         if paths:
             reader = self.spark.read.format("strandline.segments").option("rows", "record")
             rows = reader.option("columns", ",".join(wanted)).load(paths)
         else:
             rows = self.spark.createDataFrame([], ddl("record", wanted))
-        table = [(*place, start, end) for place, (start, end) in bounds.items()]
+        table = [(*tp, start, end) for tp, (start, end) in bounds.items()]
         limits = f.broadcast(self.spark.createDataFrame(table, "topic string, partition int, log_start bigint, log_end bigint"))
         inside = (f.col("offset") >= f.col("log_start")) & (f.col("offset") < f.col("log_end"))
         sound = rows.filter(f.col("damage").isNull() & ~f.col("isControl"))

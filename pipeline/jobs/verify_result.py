@@ -1,15 +1,15 @@
-"""What a verification has found, in plain words, and what to do about it. Pure: no files, no Spark.
+"""The findings of a verification, their meaning, and what to do about them. Pure: no files, no Spark.
 
-A **finding** is about one partition or one broker's directory. A bad one says that bytes or checkpoints contradict each other,
-or that committed records are missing; exit code 3. A note explains a difference that is legal:
+A **finding** is about one partition or one broker's directory. A bad finding means that bytes or checkpoints contradict each
+other, or that committed records are missing; the command then exits with 3. Any other finding is a note about a legal difference:
 
-    behind               the replica ends below what other replicas know to be committed, and never knew it: it was out of the ISR
-    not_committed        other records above the high watermark: of a leader that was replaced before they were committed
-    torn_tail            the last write of a process that was killed
+    behind               the replica ends below the committed offset that other replicas know: it was not in the ISR
+    not_committed        different records above the high watermark: their leader was replaced before they were committed
+    torn_tail            an unfinished write at the end, of a process that was killed
     later_start          the log begins later than other replicas' logs: retention, DeleteRecords, or a lost first segment
 
-"Committed" is what a checkpoint says. A checkpointed high watermark can be lower than the last one the cluster had, never
-higher: then less is compared as committed, and nothing legal is taken for a fault.
+Records are committed if a checkpointed high watermark is above them. Such a high watermark may be lower than the cluster's last
+one, but never higher. So some committed records may be treated as not committed, but no legal difference becomes a finding.
 """
 
 from __future__ import annotations
@@ -19,26 +19,30 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from strandline.pipeline.jobs import audit_result
-from strandline.pipeline.jobs.audit_result import Audit, iso
+from strandline.pipeline.jobs.audit_result import Audit
+from strandline.pipeline.jobs.results import bad_first, counted, finding_document, only_bad, result_document
 
 BAD = {
     "lost": "committed records that no replica has",
-    "missing_below_hw": "the replica's own checkpoint says that these records are committed, and they are not in its log",
-    "replica_missing": "the checkpoint names a log with committed records, and there is no such folder",
-    "vanished": "a file disappeared again and again while the log was read",
-    "damaged": "bytes that are no sound batch",
+    "missing_below_hw": "the log lacks these records, although the replica's own checkpoint says that they are committed",
+    "replica_missing": "the checkpoint names a log with committed records, but its folder is missing",
+    "vanished": "a file was deleted while the log was read, at each attempt",
+    "damaged": "bytes that are not a sound batch",
     "offset_gap": "offsets that no batch has, between two batches",
+    "records": "the checksum of the batch is right, but its records cannot be read",
     "offset_overlap": "a batch begins below the end of the batch before it",
     "segment_name": "a segment's name is not the offset of its first batch",
-    "head_missing": "the log's first segments are missing: a broker that deletes them first moves the start in its checkpoint",
-    "replicas_differ": "the replicas have different batches, and both cannot be right",
-    "committed_replaced": "committed records were replaced by those of a later leader epoch (an unclean election)",
+    "head_missing": "first segments are missing, but leader-epoch-checkpoint still begins there; a broker changes it first",
+    "replicas_differ": "the replicas have different batches, of which at most one can be right",
+    "committed_replaced": "records of a later leader epoch replaced committed records (an unclean election)",
     "epoch_backwards": "the leader epoch of a batch is lower than that of the batch before it",
     "epoch_checkpoint": "leader-epoch-checkpoint contradicts the batches",
     "checkpoint_unreadable": "a checkpoint file cannot be read",
+    "tombstones_unreadable": "the checkpoint of removed tombstones cannot be read, so a deleted key could come back",
     "checkpoint_beyond_log": "a checkpoint lies above the end of the log",
     "index": "an index entry points to no batch",
-    "topic_id": "the folder belongs to another topic of this name than the other replicas' folders",
+    "snapshot": "a producer snapshot contradicts the batches",
+    "topic_id": "the folder belongs to a different topic with the same name as that of the other replicas",
     "cluster_id": "the directories belong to different clusters",
     "node_id": "two directories belong to the same node",
     "doubled": "records of an idempotent producer are stored twice",
@@ -46,34 +50,43 @@ BAD = {
     "producer_epoch_backwards": "a batch of a fenced producer epoch was appended",
 }
 NOTES = {
-    "behind": "the replica ends here: it was not in the ISR, or its checkpoint is old; it catches up when its broker runs",
-    "not_committed": "the replicas have different batches above the high watermark: not committed, so this is legal",
+    "behind": "the replica ends before these records: it was not in the ISR, or its checkpoint is old; it will catch up",
+    "not_committed": "the replicas have different batches above the high watermark; these are not committed, so this is legal",
     "torn_tail": "the log ends with an unfinished write, as after a kill; recovery cuts it off",
     "later_start": "the log begins later than other replicas' logs: retention, DeleteRecords, or a lost first segment",
+    "compacted": "offsets that no batch has; this directory is Apache Kafka's, whose cleaner leaves such gaps",
+    "swap_unfinished": "the broker was stopped while it replaced segments by a cleaned one; it finishes this when it starts",
+    "cleaned_unfinished": "the broker was stopped while it cleaned segments; it removes this file when it starts",
+    "compacted_differently": "the replicas have not removed the same superseded records yet; records that they share are equal",
+    "cleaner_begins_again": "the cleaner's checkpoint lies outside of the log, so the next cleaning begins at the log start",
+    "snapshot_old": "a producer snapshot contradicts the batches, as after a kill; recovery rebuilds it",
+    "snapshot_version": "a producer snapshot has an unknown version and was not compared",
     "head_gone": "the log begins later than its leader-epoch-checkpoint: retention before a power failure, or a lost segment",
-    "log_start_moved": "these records are deleted (retention, DeleteRecords), and their segment is still there",
+    "log_start_moved": "these records are deleted (retention, DeleteRecords), but their segment still exists",
     "epoch_checkpoint_old": "leader-epoch-checkpoint lags behind the batches, as after a kill; recovery rebuilds it",
     "index_old": "an index lags behind its segment, as after a kill; recovery rebuilds it",
-    "no_high_watermark": "no checkpointed high watermark: nothing here is known to be committed",
-    "sequence_gap_after_silence": "sequence numbers of a producer are missing after a long silence (its state expired)",
+    "no_high_watermark": "there is no checkpointed high watermark, so no record is known to be committed",
+    "sequence_gap_after_silence": "sequence numbers of a producer are missing after a long silence: its state may have expired",
     "future": "timestamps in the future",
-    "log_missing": "the checkpoint names a log with records that no directory has: its topic was deleted, or it is lost",
-    "no_logs": "no log is here: a new broker, a replaced disk, or all its logs are lost",
-    "stray": "a folder that a broker has set aside or is removing; it is not compared",
+    "log_missing": "the checkpoint names a log that no directory has: its topic was deleted, or the log is lost",
+    "no_logs": "the directory has no log: the broker is new, its disk was replaced, or all its logs are lost",
+    "stray": "the broker renamed this folder because it deletes it or has no use for it; it is not compared",
     "unknown_entry": "not a file or folder of a broker; it is not compared",
-    "running": "the broker of this directory is running: what is being written may look unfinished",
-    "unclean": "the broker of this directory was not stopped in order: its tails may be unfinished",
+    "running": "the broker of this directory is running, so its last writes may look unfinished",
+    "unclean": "the broker of this directory was not shut down cleanly, so its logs may end with unfinished writes",
 }
 HEAL = (
     "with the other replicas running, stop {brokers}, move the folder {folder} away and start again: the leader has the records"
 )
+"""The action `{heal}`: replaces a damaged replica by a copy from its leader."""
 ACTIONS = {
     "lost": "keep all directories as they are; look for another copy (a lake, a backup, a broker that was not given)",
-    "missing_below_hw": "start {others} first, so that a replica that has the records leads; {heal}",
-    "replica_missing": "start {others} first, so that a replica that has the records leads; this broker then copies them",
-    "vanished": "verify a copy of the directories, or stop what deletes these files",
+    "missing_below_hw": "start {others} first, so that the leader has the records; {heal}",
+    "replica_missing": "start {others} first, so that the leader has the records; this broker then copies them",
+    "vanished": "stop the program that deletes these files, or verify a copy of the directories",
     "damaged": "{heal}",
     "offset_gap": "{heal}",
+    "records": "{heal}",
     "offset_overlap": "{heal}",
     "segment_name": "{heal}",
     "head_missing": "{heal}",
@@ -81,15 +94,17 @@ ACTIONS = {
     "committed_replaced": "keep a copy of the folders of {brokers}: they have the records that were replaced",
     "epoch_backwards": "{heal}",
     "epoch_checkpoint": "with the broker stopped, remove the file: the broker rebuilds it from the batches",
-    "checkpoint_unreadable": "with the broker stopped, remove the file: the broker then scans its logs at the start",
-    "checkpoint_beyond_log": "if the log was cut, treat it as missing records; if the checkpoint was edited, remove the file",
+    "checkpoint_unreadable": "with the broker stopped, remove the file: the broker then scans its logs when it starts",
+    "tombstones_unreadable": "keep the file: the broker then reads its logs when it starts, and writes the checkpoint again",
+    "checkpoint_beyond_log": "if the log was cut, records are missing; if the checkpoint was edited, remove the file",
     "index": "with the broker stopped, remove the file: the broker rebuilds it from the segment",
-    "topic_id": "start the broker while the cluster runs: it sets a folder of a deleted topic aside",
+    "snapshot": "with the broker stopped, remove the file: the broker rebuilds it from the batches",
+    "topic_id": "start the broker while the cluster runs: it then sets a folder of a deleted topic aside",
     "cluster_id": "give the directories of one cluster only",
     "node_id": "give each broker's directory once",
-    "doubled": "report this: a broker must not append a sequence twice; consumers see the records twice",
+    "doubled": "report this bug: a broker must not append a sequence twice; consumers see the records twice",
     "sequence_gap": "compare the topic with the producer's ledger (--ledger): acknowledged records may be missing",
-    "producer_epoch_backwards": "report this: a broker must refuse a fenced producer",
+    "producer_epoch_backwards": "report this bug: a broker must reject a fenced producer",
 }  # fmt: skip
 
 
@@ -98,19 +113,19 @@ class Finding:
     kind: str
     """A key of `BAD` or `NOTES`."""
     topic: str = ""
-    """Empty: it is about the whole directory."""
+    """Empty for a finding about a whole directory."""
     partition: int = -1
     brokers: tuple[str, ...] = ()
-    """Those that have the fault."""
+    """The brokers whose directories have the fault."""
     first: int | None = None
-    """First offset concerned."""
+    """The first offset with the fault; None: it is not about offsets."""
     end: int | None = None
-    """The offset behind the last one concerned."""
+    """The offset after the last one with the fault; None: it is not known."""
     others: tuple[str, ...] | None = None
-    """Brokers that have sound batches at all these offsets; None: not looked for."""
+    """The brokers that have sound batches at all these offsets; None: not searched."""
     detail: str = ""
     path: str = ""
-    """The file or folder."""
+    """The file or folder with the fault."""
 
     @property
     def is_bad(self) -> bool:
@@ -122,6 +137,7 @@ class Finding:
 
     @property
     def sentence(self) -> str:
+        """Place and fault: `orders-0, broker 2, offsets 100 to 119: bytes that are not a sound batch; broker 1 has them`."""
         return ": ".join(part for part in (self._where, self._what) if part)
 
     @property
@@ -144,11 +160,16 @@ class Finding:
 
     @property
     def action(self) -> str:
-        """What to do next; empty for a note."""
+        """What the operator should do next; empty for a note."""
         words = {"brokers": named(self.brokers), "others": named(self.others or ()), "folder": self.name}
         if self.others == () and self.kind in ("missing_below_hw", "replica_missing", "damaged", "offset_gap", "head_missing"):
             return "no replica given can repair this: " + ACTIONS["lost"]
         return ACTIONS.get(self.kind, "").format(heal=HEAL.format(**words), **words)
+
+    @property
+    def below(self) -> tuple[str, ...]:
+        """The lines below the sentence: the action, if there is one."""
+        return (self.action,) if self.action else ()
 
 
 def named(brokers: Sequence[str]) -> str:
@@ -160,25 +181,25 @@ def named(brokers: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """What was read of one replica."""
+    """One replica of a partition, as its log and its broker's checkpoints describe it."""
 
     broker: str
     path: str
     start: int
-    """Base offset of its first segment, where the log begins."""
+    """Base offset of the first segment, where the log begins."""
     end: int
-    """The offset behind its last sound batch."""
+    """The offset after the last sound batch."""
     high_watermark: int | None
-    """As checkpointed; None: there is none."""
+    """The checkpointed high watermark; None: the checkpoint does not name this partition."""
     recovery_point: int | None
     log_start: int | None
-    """As checkpointed; None: it is the first segment's base offset."""
+    """The checkpointed log start; None: the log starts at the first segment's base offset."""
     batches: int
     records: int
     size: int
-    """In bytes, of its sound batches."""
+    """Bytes of all sound batches."""
     epochs: tuple[tuple[int, int, int], ...]
-    """Leader epoch, first offset, end."""
+    """For each run of batches of one leader epoch: the epoch, its first offset, and the offset after its last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +208,7 @@ class Partition:
     partition: int
     topic_id: str | None
     committed: int
-    """The highest checkpointed high watermark of the replicas: below, records are committed."""
+    """The highest checkpointed high watermark of the replicas: records below it are committed."""
     replicas: tuple[Replica, ...]
     findings: tuple[Finding, ...]
 
@@ -203,23 +224,23 @@ class Verification:
     brokers: tuple[str, ...]
     partitions: tuple[Partition, ...]
     findings: tuple[Finding, ...]
-    """Of whole directories."""
+    """The findings about whole directories."""
     comparison: Audit | None = None
-    """Lake, copies and ledger against the logs, if there are such."""
+    """The comparison of the logs with lake, copies and ledger; None if there are none to compare."""
 
     @property
     def all_findings(self) -> tuple[Finding, ...]:
-        """Bad ones first."""
-        found = [*self.findings, *(finding for partition in self.partitions for finding in partition.findings)]
-        return tuple(sorted(found, key=lambda finding: not finding.is_bad))
+        """The findings about directories and partitions, the bad ones first."""
+        return bad_first([*self.findings, *(finding for partition in self.partitions for finding in partition.findings)])
 
     @property
     def bad(self) -> tuple[Finding, ...]:
-        return tuple(finding for finding in self.all_findings if finding.is_bad)
+        """The bad findings about directories and partitions."""
+        return only_bad(self.all_findings)
 
     @property
     def compared(self) -> tuple[audit_result.Finding, ...]:
-        """Bad findings of the comparison with lake, copies and ledger."""
+        """The bad findings of the comparison with lake, copies and ledger."""
         return self.comparison.bad if self.comparison is not None else ()
 
     @property
@@ -230,65 +251,61 @@ class Verification:
     def verdict(self) -> str:
         replicas = sum(len(partition.replicas) for partition in self.partitions)
         size = sum(replica.size for partition in self.partitions for replica in partition.replicas)
-        read = f"{_count(len(self.partitions), 'partition')}, {_count(replicas, 'replica')}, {size:,} bytes read"
+        read = f"{counted(len(self.partitions), 'partition')}, {counted(replicas, 'replica')}, {size:,} bytes read"
         if self.is_ok:
             return f"sound: {read}{self._sources}"
-        return f"not sound: {_count(len(self.bad) + len(self.compared), 'finding')}; {read}{self._sources}"
+        return f"not sound: {counted(len(self.bad) + len(self.compared), 'finding')}; {read}{self._sources}"
 
     @property
     def _sources(self) -> str:
         if self.comparison is None:
             return ""
         names = [name for name in self.comparison.sources if name != "log"] + (["copies"] if self.comparison.copies else [])
-        return f", compared with {' and '.join(names)}: {_count(self.comparison.count('log'), 'record')}"
+        return f", compared with {' and '.join(names)}: {counted(self.comparison.count('log'), 'record')}"
 
     @property
     def document(self) -> dict[str, Any]:
-        """For programs; the keys are stable."""
-        return {
-            "ok": self.is_ok,
-            "verdict": self.verdict,
-            "made_at": iso(int(self.made_at_s)),
-            "directories": list(self.directories),
-            "partitions": [
-                {**asdict(partition), "findings": [_document(one) for one in partition.findings]} for partition in self.partitions
-            ],
-            "findings": [_document(one) for one in self.findings],
-            "comparison": None if self.comparison is None else self.comparison.document,
-        }
+        return result_document(
+            self,
+            directories=list(self.directories),
+            partitions=[{**asdict(one), "findings": _documents(one.findings)} for one in self.partitions],
+            findings=_documents(self.findings),
+            comparison=None if self.comparison is None else self.comparison.document,
+        )
 
 
-def _document(finding: Finding) -> dict[str, Any]:
-    return {**asdict(finding), "bad": finding.is_bad, "sentence": finding.sentence, "action": finding.action}
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number:,} {name}{'' if number == 1 else 's'}"
+def _documents(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    return [finding_document(finding, bad=finding.is_bad, action=finding.action) for finding in findings]
 
 
 def joined(one: Finding | None, following: Finding) -> Finding | None:
-    """Both as one finding, if the second says the same of the offsets behind the first; else None."""
+    """Both findings as one, if the second differs only in that its offsets follow those of the first; else None."""
     if one is None or following.first is None or one.end != following.first:
         return None
     return replace(one, end=following.end) if replace(following, first=one.first, end=one.end) == one else None
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """One finding for neighbouring offsets, and for what several brokers have alike."""
-    by_broker: dict[tuple[Any, ...], list[Finding]] = {}
+    """Fewer findings with the same meaning: those of neighbouring offsets become one, and so do equal findings of several
+    brokers."""
+    alike: dict[Finding, list[Finding]] = {}
+    for finding in _without_neighbours(findings):
+        alike.setdefault(replace(finding, brokers=(), path=""), []).append(finding)
+    return [_of_all_brokers(one, group) for one, group in alike.items()]
+
+
+def _without_neighbours(findings: Iterable[Finding]) -> list[Finding]:
+    groups: dict[Finding, list[Finding]] = {}
     for finding in findings:
-        key = (finding.kind, finding.topic, finding.partition, finding.brokers, finding.others, finding.path, finding.detail)
-        group = by_broker.setdefault(key, [])
+        group = groups.setdefault(replace(finding, first=None, end=None), [])
         last = group[-1] if group else None
-        if last is not None and last.end is not None and finding.first is not None and last.end == finding.first:
+        if last is not None and last.end is not None and last.end == finding.first:
             group[-1] = replace(last, end=finding.end)
         elif last != finding:
             group.append(finding)
-    alike: dict[Finding, list[str]] = {}
-    for finding in (one for group in by_broker.values() for one in group):
-        alike.setdefault(replace(finding, brokers=(), path=""), []).extend(finding.brokers)
-    paths = {replace(one, brokers=(), path=""): one.path for group in by_broker.values() for one in group}
-    return [
-        replace(one, brokers=tuple(sorted(set(brokers))), path=paths[one] if len(set(brokers)) < 2 else "")
-        for one, brokers in alike.items()
-    ]
+    return [finding for group in groups.values() for finding in group]
+
+
+def _of_all_brokers(one: Finding, group: Sequence[Finding]) -> Finding:
+    brokers = sorted({broker for finding in group for broker in finding.brokers})
+    return replace(one, brokers=tuple(brokers), path=group[-1].path if len(brokers) < 2 else "")

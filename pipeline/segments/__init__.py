@@ -1,30 +1,36 @@
-"""`format("strandline.segments")`: the segment files of brokers as tables, read at rest and without any client.
+"""`format("strandline.segments")`: brokers' segment files as tables, read from disk without a broker or a client.
 
     spark.read.format("strandline.segments").load("/var/lib/strandline")                        one row per batch
     spark.read.format("strandline.segments").option("rows", "record").load("/a,/b,/c")          one row per record
 
-The path is a data directory of one broker, a folder with those of several brokers (as `strandline up` makes it), a single log's
-folder, a single `.log` file, or a list of these separated by commas. Log directories of Apache Kafka have the same format.
+The path is a data directory of one broker, a folder with the data directories of several brokers (as `strandline up` creates
+it), the folder of one log, one `.log` file, or a list of these separated by commas. Log directories of Apache Kafka have the same
+format.
 
     option                default   meaning
-    rows                  batch     `batch` or `record`: what a row is
+    rows                  batch     one row for each `batch` or for each `record`
     columns               all       the columns to read, separated by commas; Spark prunes no columns of Python sources
     topics                all       names, separated by commas; `__cluster_metadata` is read only if it is named here
     partitions            all       numbers, separated by commas
     startingOffset        0         batches and records before this offset are left out
     endingOffset          none      batches and records at or after this offset are left out
-    splitBytes            64m       how much of the files one task reads, about
-    ignoreMissingFiles    false     true: a file that was deleted since the read was planned is left out; else it is an error
+    splitBytes            64m       approximate number of bytes that one task reads
+    ignoreMissingFiles    false     true: skip a file that was deleted after the read was planned; false: raise an error
     pushFilters           false     filters on topic, partition and offsets prune files and splits; Spark must have pushdown on
-    rowsPerBatch          10000     rows of an Arrow batch, at most
+    rowsPerBatch          10000     largest number of rows in an Arrow batch
 
-**Every byte of a file is in one row.** A row with `damage` is null is a sound batch (or a record of one); every other row says in
-`damage` what is wrong, as `kind: sentence` (`walk.py` has the kinds). Damage is never an exception and never hidden. Two kinds
-are normal in the last segment of a log that a broker has open: `torn tail` and `preallocated`.
+**Every byte of a file belongs to exactly one row.** If the column `damage` is null, the row is a sound batch or a record of one.
+Otherwise `damage` names the fault as `kind: sentence`; `walk.py` lists the kinds. Damage never raises an exception. Two kinds are
+normal in the last segment of a log that a broker has open: `torn tail` and `preallocated`.
 
-Python's API, without Spark: `find_segments` (files on the disk), `read_batches` and `read_records` (Arrow batches of one file).
+`task.py` has an API without Spark: `find_segments` lists the files, `read_batches` and `read_records` read one file as Arrow.
 
-The parts: `layout.py` which files; `walk.py` from bytes to batches and damage (pure); `splits.py` which ranges (pure);
-`plan.py` the tasks; `columns.py`, `arrow_types.py`, `batch_rows.py`, `record_rows.py`, `codecs.py` from batches to Arrow;
-`task.py` one task; `source.py`, `reader.py` and `filtering.py` what Spark calls.
+    layout.py                               finds the segment files below a path
+    walk.py                                 divides bytes into batches and damage (pure)
+    splits.py                               cuts large segments into ranges, packs small ones (pure)
+    plan.py                                 plans the tasks
+    columns.py, arrow_types.py              names and types of the columns
+    batch_rows.py, record_rows.py, codecs.py   turn batches into Arrow
+    task.py                                 reads the ranges of one task
+    source.py, reader.py, filtering.py      the classes that Spark calls
 """

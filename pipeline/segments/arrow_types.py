@@ -1,4 +1,4 @@
-"""The Arrow types of the columns: exactly those that Spark uses for its own types."""
+"""The Arrow type of each column: the one that Spark expects for the column's Spark type."""
 
 from __future__ import annotations
 

@@ -14,17 +14,17 @@ from strandline.pipeline.segments.layout import SegmentFile
 from strandline.pipeline.segments.walk import Found
 from strandline.protocol.records.batch import (
     COMPRESSION_MASK,
-    COMPRESSION_NAMES,
     CONTROL_MASK,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
     BatchHeader,
 )
+from strandline.protocol.records.compression import codec_name
 
 MS_MAX = (2**63 - 1) // 1000
-"""The largest time, in ms, that microseconds in 64 bits can express."""
+"""The largest timestamp in ms that still fits into 64 bits as microseconds."""
 
-_CODECS = (*COMPRESSION_NAMES, *(f"number {n}" for n in range(len(COMPRESSION_NAMES), COMPRESSION_MASK + 1)))
+_CODECS = tuple(codec_name(number) for number in range(COMPRESSION_MASK + 1))
 
 _OF_HEADER: dict[str, Callable[[BatchHeader], Any]] = {
     "baseOffset": lambda h: h[0],
@@ -51,7 +51,7 @@ _OF_FOUND: dict[str, Callable[[Found], Any]] = {
 
 
 def file_values(file: SegmentFile) -> dict[str, Any]:
-    """The columns that are the same for the whole file."""
+    """The values of the columns that are equal in all rows of the file."""
     return {
         "path": file.path,
         "broker": file.broker,
@@ -63,7 +63,7 @@ def file_values(file: SegmentFile) -> dict[str, Any]:
 
 
 def clipped(found: Iterable[Found], start_offset: int, end_offset: int | None) -> Iterator[Found]:
-    """Yields the batches that may have an offset in [`start_offset`, `end_offset`), and damage without offsets."""
+    """Drops the batches that lie outside of [`start_offset`, `end_offset`). Damage without a header is kept."""
     for each in found:
         header = each.header
         if header is None or (header.last_offset >= start_offset and (end_offset is None or header.base_offset < end_offset)):
@@ -71,7 +71,7 @@ def clipped(found: Iterable[Found], start_offset: int, end_offset: int | None) -
 
 
 def batch_rows(found: Iterable[Found], file: SegmentFile, names: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
-    """Yields Arrow batches of at most `rows` rows, with the columns `names`."""
+    """Yields Arrow batches of at most `rows` rows, one row per batch or damage, with the columns `names`."""
     schema, remaining = arrow_schema("batch", names), iter(found)
     while some := list(islice(remaining, rows)):
         headers = [each.header for each in some]
@@ -94,7 +94,7 @@ def constant(value: Any, kind: Any, count: int) -> Any:
 
 
 def times(values: list[int | None]) -> Any:
-    """Milliseconds as Spark's timestamps. A time beyond the range of microseconds becomes the nearest that fits."""
+    """Converts timestamps in ms to Spark's timestamps (us, UTC). A timestamp out of their range becomes the nearest one in it."""
     kind = pa.timestamp("us", tz="UTC")
     try:
         return pa.array(values, pa.timestamp("ms", tz="UTC")).cast(kind)

@@ -1,8 +1,7 @@
-"""The columns of both kinds of rows: names and Spark's types. Names and types are those of Spark's Kafka connector
-where it has the column.
+"""The columns of rows per batch and of rows per record: names and Spark's types. A column that Spark's Kafka connector has too
+has the connector's name and type.
 
-Times that are not set are -1 in the log, and so one millisecond before 1970 here; sequences and producer ids that are not set
-are -1.
+A timestamp, sequence or producer id that is not set is -1, as in the log; as a timestamp, -1 is one millisecond before 1970.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ BATCH_COLUMNS = _FILE | {
     "crcComputed": "bigint",
     "damage": "string",
 }
-"""Of a row per batch, with Spark's types."""
+"""Columns with `rows=batch`, and their types in Spark."""
 RECORD_COLUMNS = _FILE | {
     "position": "bigint",
     "leaderEpoch": "int",
@@ -54,8 +53,8 @@ RECORD_COLUMNS = _FILE | {
     "sizeBytes": "bigint",
     "damage": "string",
 }
-"""Of a row per record, with Spark's types. `position`, `baseOffset`: of the record's batch. `sizeBytes`: of key, value and
-headers; of a damaged batch the bytes in the file."""
+"""Columns with `rows=record`, and their types in Spark. `position` and `baseOffset` belong to the record's batch. `sizeBytes` is
+the size of key, value and headers, or of a damaged batch its size in the file."""
 
 
 def columns_of(rows: Rows) -> dict[str, str]:
@@ -63,8 +62,8 @@ def columns_of(rows: Rows) -> dict[str, str]:
 
 
 def chosen(rows: Rows, names: Sequence[str]) -> tuple[str, ...]:
-    """The columns as the tables spell them (Spark ignores case); all if `names` is empty. Raises UsageError for an unknown or
-    repeated name."""
+    """The columns with these names, which may differ in case; all columns if `names` is empty. Raises UsageError for an unknown
+    or repeated name."""
     known = {name.lower(): name for name in columns_of(rows)}
     for name in names:
         if name.lower() not in known:
@@ -79,6 +78,6 @@ def chosen(rows: Rows, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def ddl(rows: Rows, names: Sequence[str]) -> str:
-    """The columns as Spark's DDL."""
+    """The schema of these columns as Spark's DDL."""
     types = columns_of(rows)
     return ", ".join(f"{name} {types[name]}" for name in names)

@@ -1,4 +1,4 @@
-"""The reader that accepts filters. It is its own class because Spark rejects a reader with `pushFilters` if pushdown is off."""
+"""The reader that accepts filters. It is a class of its own: Spark rejects a reader with `pushFilters` if pushdown is off."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from strandline.pipeline.segments.reader import SegmentsReader
 
 
 class FilteringSegmentsReader(SegmentsReader):
-    """Filters prune files and ranges. Spark still checks them on every row, so the pruning need not be exact."""
+    """Skips files and ranges that cannot have a wanted row. Spark still applies every filter to each row, so a range may be read
+    in vain, but no row is lost."""
 
     def __init__(self, options: SegmentOptions) -> None:
         super().__init__(options)
@@ -30,7 +31,7 @@ class FilteringSegmentsReader(SegmentsReader):
 
 
 def take(each: Filter, bounds: Bounds) -> None:
-    """Narrows the bounds by a filter. A bound on `baseOffset` or `lastOffset` also bounds the offsets of the batches to read."""
+    """Narrows the bounds by a filter. A filter on `baseOffset` or `lastOffset` counts as one on the offsets of the batch."""
     column, value = getattr(each, "attribute", ()), getattr(each, "value", None)
     if column in (("topic",), ("partition",)):
         bounds.take(each)
@@ -39,6 +40,7 @@ def take(each: Filter, bounds: Bounds) -> None:
 
 
 def narrowed(options: SegmentOptions, bounds: Bounds) -> SegmentOptions:
+    """The options, with their topics, partitions and offsets reduced to those that lie within the bounds."""
     topics, partitions, end = options.topics, options.partitions, options.end_offset
     if bounds.topics is not None:
         topics = (topics & bounds.topics) if topics else frozenset(bounds.topics - {METADATA_TOPIC})

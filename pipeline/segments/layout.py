@@ -1,14 +1,14 @@
-"""Which segment files a path stands for: data directories of brokers, their logs, and what the folders say of themselves.
+"""Finds the segment files below a path, and the broker, topic and partition that each belongs to.
 
     cluster/                          a folder of several data directories, up to three levels deep
-      broker-1/data/meta.properties   the broker: `node.id`
-      broker-1/data/orders-0/         topic and partition
-        partition.metadata            the topic's id
-        00000000000000000000.log      a segment, by its base offset
+      broker-1/data/meta.properties   holds the broker's id, `node.id`
+      broker-1/data/orders-0/         the log of a partition, named after topic and partition
+        partition.metadata            holds the topic's id
+        00000000000000000000.log      a segment, named after its base offset
 
-What is not a log by its name is ignored: `lost+found`, `orders-0.<id>-delete`, `-stray`, `.log.deleted`. The log of the metadata,
-`__cluster_metadata-0`, is a log like the others, but of a controller, so it is left out unless it is asked for by its name.
-Directories are listed once; a broker may go on writing, rolling and deleting meanwhile.
+Folders and files that are not named like logs and segments are ignored: `lost+found`, `orders-0.<id>-delete`, `-stray`,
+`.log.deleted`. The metadata log, `__cluster_metadata-0`, belongs to a controller, so it is found only if its topic is named. Each
+directory is listed once. A running broker may append, roll and delete segments after that.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from strandline.storage.log_names import parse_log_name
 METADATA_TOPIC = "__cluster_metadata"
 _SEGMENT = re.compile(r"(\d{20})\.log\Z", re.ASCII)
 _DEPTH_MAX = 3
-"""How deep data directories are searched for below a path: `strandline up` has them at the second level."""
+"""Data directories are searched for down to this level below the path. `strandline up` creates them at the second level."""
 
 
 class SegmentFile(NamedTuple):
-    """A segment file, as it was when its directory was listed."""
+    """A segment file, with the size that it had when its directory was listed."""
 
     path: str
     broker: int | None
-    """`node.id` of the data directory; None: it has no readable meta.properties."""
+    """`node.id` of the data directory. None: it has no readable `meta.properties`."""
     topic: str
     partition: int
     topic_id: str | None
-    """As Kafka writes ids; None: the log has no readable partition.metadata."""
+    """The topic's id as Kafka writes ids (22 characters). None: the log has no readable `partition.metadata`."""
     base_offset: int
     size: int
     is_last: bool
-    """Whether it is the segment of its log with the highest base offset: the one that a broker appends to."""
+    """Whether it has the highest base offset of its log. The broker appends to this segment."""
 
     @property
     def index_path(self) -> str:
@@ -50,12 +50,13 @@ class SegmentFile(NamedTuple):
 
 
 def find_segments(paths: Iterable[str], topics: Collection[str] = (), partitions: Collection[int] = ()) -> list[SegmentFile]:
-    """The segments of all logs below the paths, log by log, each in the order of offsets. Empty `topics` and `partitions`: all.
+    """The segments of all logs below the paths, sorted by log and base offset. Empty `topics` or `partitions` select all, except
+    the metadata log.
 
-    UsageError, naming the path, for one that does not exist, that cannot be read, or that has no data directory below it.
+    Raises UsageError, with the path, if a path does not exist, cannot be read, or has no data directory below it.
     """
     found: dict[str, list[SegmentFile]] = {}
-    for path in map(os.path.abspath, paths):  # Tasks may have another working directory.
+    for path in map(os.path.abspath, paths):  # Spark's workers may have another working directory.
         if os.path.isfile(path):
             found[path] = [_single(path)]
         else:
@@ -78,14 +79,14 @@ def _logs(path: str) -> Iterator[str]:
     directories = list(_data_directories(path, _DEPTH_MAX))
     if not directories:
         raise UsageError(
-            f"{path} holds no log: a data directory of a broker has folders such as orders-0, and a file {META_PROPERTIES}"
+            f"{path} holds no log: a broker's data directory has folders such as orders-0, and a file {META_PROPERTIES}"
         )
     for directory in directories:
         yield from filter(_is_log, _folders(directory))
 
 
 def _is_log(folder: str) -> bool:
-    """A folder of the right name with a segment in it: `broker-1` is the name of a log as well."""
+    """Whether the folder is named like a log and holds a segment. The name alone does not suffice: `broker-1` is a log's name."""
     is_named = parse_log_name(os.path.basename(folder)) is not None
     return is_named and any(map(_SEGMENT.match, _names(folder)))
 
@@ -123,7 +124,7 @@ def _segments(folder: str) -> list[SegmentFile]:
     segments = []
     for base in bases:
         path = os.path.join(folder, f"{base:020d}.log")
-        with suppress(FileNotFoundError):  # Deleted since the listing.
+        with suppress(FileNotFoundError):  # The broker has deleted it since the listing.
             size = os.stat(path).st_size
             segments.append(SegmentFile(path, broker, *name, topic_id, base, size, base == bases[-1]))
     return segments
@@ -133,7 +134,7 @@ def _single(path: str) -> SegmentFile:
     match = _SEGMENT.match(os.path.basename(path))
     folder = os.path.dirname(path)
     if match is None or parse_log_name(os.path.basename(folder)) is None:
-        raise UsageError(f"{path} is no segment: segments are named like orders-0/00000000000000000000.log")
+        raise UsageError(f"{path} is not a segment: segments are named like orders-0/00000000000000000000.log")
     return next(segment for segment in _segments(folder) if segment.base_offset == int(match[1]))
 
 

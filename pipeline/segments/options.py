@@ -1,4 +1,4 @@
-"""The options of `strandline.segments`: parses and checks them. The package's docstring has the table."""
+"""Parses and checks the options of `format("strandline.segments")`. The package's docstring has the table of them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class SegmentOptions:
     columns: tuple[str, ...] = ()
     """The columns to return, in this order."""
     topics: frozenset[str] = frozenset()
-    """Empty: all but the metadata log."""
+    """Topics to read. Empty: all except the metadata log."""
     partitions: frozenset[int] = frozenset()
-    """Empty: all."""
+    """Partitions to read. Empty: all."""
     start_offset: int = 0
     end_offset: int | None = None
     split_bytes: int = 64 << 20
@@ -39,8 +39,8 @@ class SegmentOptions:
 
 
 def segment_options(written: Mapping[str, str], columns: Sequence[str] | None = None) -> SegmentOptions:
-    """Parses the options. `columns`, from a schema that the user gave, takes precedence over the option. Raises UsageError, with
-    the option's name."""
+    """Parses the options as the user wrote them. `columns` are those of the user's schema, which take precedence over the option
+    `columns`. Raises UsageError, with the option's name, for an unknown option or a wrong value."""
     given = _known(written)
     rows = given.get("rows", "batch").strip().lower()
     if rows not in ("batch", "record"):
@@ -74,17 +74,18 @@ def _known(written: Mapping[str, str]) -> dict[str, str]:
 
 
 def _paths(written: Mapping[str, str]) -> tuple[str, ...]:
-    """`load("/a,/b")` is the option `path`, `load(["/a", "/b"])` the option `paths`, which is JSON."""
+    """The paths that the user loads. Spark passes `load("/a,/b")` as the option `path`, and `load(["/a", "/b"])` as the option
+    `paths` in JSON."""
     lower = {name.lower(): value for name, value in written.items()}
     paths = [each.strip() for each in lower.get("path", "").split(",")]
     if "paths" in lower:
         paths += json.loads(lower["paths"])
     paths = [path.removeprefix("file://") for path in paths if path]
     if not paths:
-        raise UsageError('no path is given: .load("/var/lib/strandline"), a data directory of a broker or a folder of several')
+        raise UsageError('no path is given: pass a broker\'s data directory or a folder of several, .load("/var/lib/strandline")')
     for path in paths:
         if "://" in path:
-            raise UsageError(f"{path}: segments are read from a file system that is mounted, not from a URL")
+            raise UsageError(f"{path} is a URL: segments are read from a local or mounted file system")
     return tuple(dict.fromkeys(paths))
 
 

@@ -1,6 +1,7 @@
-"""The shell of planning: lists directories and reads what is needed of segments and indexes to find the ranges of each task.
+"""Plans the tasks of a read: lists the segment files, and reads headers and indexes of large ones to cut them into ranges.
 
-The driver plans in a process that Spark starts for each query, so nothing here imports pyarrow.
+The decisions are in `splits.py`; this module does the file access. Spark starts a new process for each query to plan it, so this
+module does not import pyarrow, which would make every query slower.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from strandline.protocol.errors import StrandlineError
 
 
 class SegmentMissing(StrandlineError):
-    """A segment file was deleted, or cannot be read any more, since the read was planned."""
+    """A segment file was deleted or became unreadable after the read was planned."""
 
     def __init__(self, path: str, reason: str | None) -> None:
         super().__init__(
@@ -37,7 +38,8 @@ class Part(NamedTuple):
 
 @contextmanager
 def opened(path: str) -> Iterator[Read]:
-    """A file's bytes by position, read into one buffer that is used again. SegmentMissing when it cannot be opened or read."""
+    """Opens a file; yields a function that reads from it, each time into the same buffer. Raises SegmentMissing if the file
+    cannot be opened or read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as e:
@@ -70,11 +72,12 @@ def extent_of(file: SegmentFile) -> Extent:
 
 
 def whole(file: SegmentFile) -> Part:
+    """The whole file as one part."""
     return Part(file, Range(0, file.size, file.base_offset))
 
 
 def plan(options: SegmentOptions) -> list[list[Part]]:
-    """The parts that each task reads. Raises UsageError and SegmentMissing."""
+    """The parts of each task, one list per task. Raises UsageError for a wrong path, and SegmentMissing."""
     files = find_segments(options.paths, options.topics, options.partitions)
     parts = []
     for _, of_log in groupby(files, lambda file: os.path.dirname(file.path)):

@@ -1,6 +1,7 @@
 """Reads segments for Spark: the driver plans ranges of the files, and each task reads its ranges.
 
-A task imports what it alone needs (pyarrow, the client), since Spark also makes readers in short-lived processes for each query.
+Spark also creates readers in short-lived processes, new ones for each query. So modules that only a task needs (pyarrow, the
+client) are imported when a task reads.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PartsPartition(InputPartition):
-    """A task of Spark: ranges of segment files."""
+    """The input of one Spark task: ranges of one or more segment files."""
 
     def __init__(self, value: list[Part]) -> None:
         super().__init__(value)
@@ -28,11 +29,13 @@ class PartsPartition(InputPartition):
 
 
 class SegmentsReader(DataSourceReader):
+    """Spark's `DataSourceReader` for segment files: plans the tasks, and reads one task."""
+
     def __init__(self, options: SegmentOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        # Spark wants at least one task.
+        # Spark needs at least one task.
         return [PartsPartition(parts) for parts in plan(self._planned())] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:

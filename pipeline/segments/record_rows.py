@@ -1,6 +1,6 @@
-"""A row per record: batches are decoded into columns, as the client does it, and several batches become one Arrow batch.
+"""One row per record: decodes batches into columns with the client's code, and joins small batches into one Arrow batch.
 
-A batch that is damaged, or whose records cannot be read, is one row without an offset that says so in `damage`.
+A batch that is damaged, or whose records cannot be decoded, becomes one row without an offset and with the fault in `damage`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,23 @@ from strandline.client.consumer.batches import FetchedBatch, fetched_batch
 from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.segments.arrow_types import arrow_schema
 from strandline.pipeline.segments.batch_rows import constant, file_values
-from strandline.pipeline.segments.codecs import CannotDecompress, decompress
 from strandline.pipeline.segments.layout import SegmentFile
 from strandline.pipeline.segments.walk import Found, Walk
 from strandline.protocol.errors import BrokerError
-from strandline.protocol.records.batch import COMPRESSION_MASK, HEADER_SIZE, MAX_SEQUENCE, BatchHeader
+from strandline.protocol.records.batch import COMPRESSION_MASK, HEADER_SIZE, MAX_SEQUENCE, BatchHeader, record_bytes
+from strandline.protocol.records.compression import CannotDecompress
 
 ARROW_BYTES_MAX = 16 << 20
-"""Keys, values and headers of one Arrow batch of several."""
+"""Batches are joined up to this size of their keys, values and headers together."""
+
+
+RECORDS_BYTES_MAX = 256 << 20
+"""The largest size of the records of one batch after decompression. A broker of Strandline accepts less, one of
+Apache Kafka any size."""
 
 
 class Piece(NamedTuple):
-    """Decoded records of one batch, at most as many as an Arrow batch has rows."""
+    """Decoded records of one batch, at most as many as an Arrow batch may have rows."""
 
     header: BatchHeader
     position: int
@@ -37,14 +42,14 @@ class Piece(NamedTuple):
 
 
 class Offsets(NamedTuple):
-    """The wanted ones: `start` <= offset < `end`."""
+    """The range of offsets to read: `start` <= offset < `end`. `end` None: no upper bound."""
 
     start: int
     end: int | None
 
 
 def record_rows(walk: Walk, file: SegmentFile, names: Sequence[str], rows: int, wanted: Offsets) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of at most so many rows, with these columns."""
+    """Yields Arrow batches of at most `rows` rows, with the columns `names`."""
     form = _RecordRows(file, names)
     group: list[Piece] = []
     count = size = 0
@@ -68,7 +73,7 @@ def record_rows(walk: Walk, file: SegmentFile, names: Sequence[str], rows: int, 
 
 
 def _pieces(walk: Walk, found: Found, file: SegmentFile, rows: int, wanted: Offsets) -> Iterable[Piece] | str:
-    """The decoded records of a batch, or what is wrong with it."""
+    """The decoded records of a batch in the wanted range, or the text for `damage` if they cannot be decoded."""
     header = found.header
     if header is not None and _is_outside(header, wanted):
         return ()
@@ -77,7 +82,7 @@ def _pieces(walk: Walk, found: Found, file: SegmentFile, rows: int, wanted: Offs
     try:
         records = _decoded(walk.batch(found), header, TopicPartition(file.topic, file.partition), wanted)
     except CannotDecompress as e:
-        return str(e)
+        return f"codec: {e}"
     except BrokerError as e:
         return f"records: {e.message or e}"
     return [Piece(header, found.position, piece) for piece in records.pieces(rows) if len(piece)]
@@ -87,13 +92,13 @@ def _is_outside(header: BatchHeader, wanted: Offsets) -> bool:
     return header.last_offset < wanted.start or (wanted.end is not None and header.base_offset >= wanted.end)
 
 
-def _decoded(batch: memoryview, header: BatchHeader, place: TopicPartition, wanted: Offsets) -> FetchedBatch:
+def _decoded(batch: memoryview, header: BatchHeader, tp: TopicPartition, wanted: Offsets) -> FetchedBatch:
     if header.compression:
-        data = bytes(HEADER_SIZE) + decompress(header.compression, batch[HEADER_SIZE:])
+        data = bytes(HEADER_SIZE) + record_bytes(batch, 0, header, RECORDS_BYTES_MAX)
         plain = header._replace(size=len(data), attributes=header.attributes & ~COMPRESSION_MASK)
-        records = fetched_batch(place, data, 0, plain, from_offset=wanted.start, check_crc=False)
+        records = fetched_batch(tp, data, 0, plain, from_offset=wanted.start, check_crc=False)
     else:
-        records = fetched_batch(place, batch, 0, header, from_offset=wanted.start, check_crc=False)
+        records = fetched_batch(tp, batch, 0, header, from_offset=wanted.start, check_crc=False)
     return records if wanted.end is None else records.clip(wanted.start, wanted.end)
 
 
@@ -102,6 +107,8 @@ _OF_CLIENT = {"offset", "timestamp", "timestampType", "key", "value", "headers"}
 
 
 class _RecordRows:
+    """Builds Arrow batches with the wanted columns from the records of one file."""
+
     def __init__(self, file: SegmentFile, names: Sequence[str]) -> None:
         self._file = file_values(file)
         self._names = names
@@ -109,7 +116,7 @@ class _RecordRows:
         self._wants_headers = "headers" in names
 
     def of_damage(self, found: Found, damage: str) -> pa.RecordBatch:
-        """One row, with what is known of the batch."""
+        """One row for a damaged batch, with the fields of its header if that is possible."""
         values = dict(self._file) | {"position": found.position, "sizeBytes": found.size, "damage": damage}
         if (header := found.header) is not None:
             values |= {
@@ -158,7 +165,7 @@ def _number(name: str, piece: Piece) -> int:
 
 
 def _per_batch(values: list[Any], group: list[Piece], kind: Any) -> Any:
-    """Each batch's value, for each of its records."""
+    """A column in which each record has the value of its batch."""
     counts = [len(piece.records) for piece in group]
     if values.count(values[0]) == len(values):
         return constant(values[0], kind, sum(counts))
@@ -172,7 +179,8 @@ def _numbers(values: Iterable[int], kind: Any) -> Any:
 
 
 def _sequences(piece: Piece) -> Iterable[int]:
-    """Of each record: the base sequence counts on with the offset, and wraps to 0."""
+    """The sequence of each record: the base sequence plus the record's distance from the base offset. As in Kafka, 0 follows
+    `MAX_SEQUENCE`."""
     header, records = piece.header, piece.records
     if header.base_sequence < 0:
         return array("i", [-1]) * len(records)
@@ -183,7 +191,7 @@ def _sequences(piece: Piece) -> Iterable[int]:
 
 
 def _sizes(group: list[Piece], client: pa.RecordBatch) -> Any:
-    """Bytes of key, value and headers of each record."""
+    """The size in bytes of each record's key, value and headers together."""
     parts = [pc.fill_null(pc.cast(pc.binary_length(client.column(name)), pa.int64()), 0) for name in ("key", "value")]
     sizes = pc.add(*parts)
     if all(piece.records.headers is None for piece in group):

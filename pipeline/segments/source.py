@@ -1,7 +1,7 @@
-"""`format("strandline.segments")`: the data source that Spark finds. It checks the options and creates the reader (`reader.py`).
+"""`format("strandline.segments")`: the class that Spark looks up. It checks the options and creates the reader (`reader.py`).
 
-Spark does not tell a Python source which columns a query needs. So the option `columns`, or a schema that the user gives, selects
-the columns to read.
+Spark does not pass the columns that a query needs to a Python source. So the user selects them, with the option `columns` or with
+a schema.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from strandline.protocol.errors import UsageError
 
 
 class SegmentsDataSource(DataSource):
-    """Segment files of brokers as a table, read without a broker. The package's docstring lists the options."""
+    """Spark's `DataSource` for segment files. The package's docstring lists the options.
+
+    `schema` and `reader` raise UsageError, with the option's name, for an unknown option or a wrong value."""
 
     @classmethod
     def name(cls) -> str:
@@ -37,10 +39,10 @@ class SegmentsDataSource(DataSource):
 
 
 def check_types(schema: StructType, options: SegmentOptions) -> None:
-    """Raises UsageError if a column of the user's schema has another type than ours, or is spelled in another case."""
+    """Raises UsageError if a column of the user's schema has another type than in `columns.py`, or differs in case."""
     types = columns_of(options.rows)
     for field, name in zip(schema.fields, options.columns, strict=True):
         if field.name != name:
-            raise UsageError(f"the column is {name}, and the schema says {field.name}")
+            raise UsageError(f"the schema names a column {field.name}, which is spelled {name}")
         if field.dataType.simpleString() != types[name]:
-            raise UsageError(f"column {name} is {types[name]}, and the schema says {field.dataType.simpleString()}")
+            raise UsageError(f"column {name} has the type {types[name]}, not {field.dataType.simpleString()} as in the schema")

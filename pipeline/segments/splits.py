@@ -1,12 +1,12 @@
-"""Which ranges of a segment are read by which task: ranges that begin at a batch, of about the wanted size. Pure.
+"""Cuts large segments into ranges of about the wanted size, and packs small segments into tasks. Pure.
 
-A segment that is larger than a split is cut. A cut lies at a batch that an entry of the sparse offset index names, if the entry
-is sound: the headers from the entry before lead exactly to that batch, the batch has the last offset that the entry names, and
-its CRC is right. Where there is no such entry (no index, an index of another file, the tail of an active segment), the headers
-are walked; the payloads are not read. Behind a header that is not possible, or whose offsets go back, there is no further cut:
-one task reads the rest, and searches for the batches that follow.
+Every range begins at a batch. A cut is taken from the sparse offset index (`.index`) if the entry is sound: the headers that
+follow the entry before it lead exactly to its batch, that batch has the entry's last offset, and the batch's CRC is right. If
+there is no sound entry (no index, the index of another file, the tail of an active segment), the cut is found from header to
+header, without reading payloads. After an impossible header, or one whose offsets go back, the segment is not cut again: one task
+reads the rest and searches it for batches.
 
-Small segments are packed: a task reads as many as make a split.
+Small segments share a task, up to the size of a split.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from typing import NamedTuple, TypeVar
 from strandline.pipeline.segments.walk import Extent, Found, OffsetOrder, Range, Read, Walk, Wanted
 
 OPEN_BYTES = 64 << 10
-"""What opening a file counts for where small segments are packed."""
+"""Cost of opening a file, in bytes read, when small segments are packed into tasks."""
 _INDEX_GAP_MAX = 4 << 20
-"""An entry whose predecessor is farther away is not looked at: its walk would cost more than it saves."""
+"""An index entry farther than this from the entry before it is not used: checking it would cost more than it saves."""
 
 Index = list[tuple[int, int]]
-"""(last offset relative to the segment's base offset, position), both growing."""
+"""Entries of the offset index, both values ascending: (last offset of a batch, relative to the segment's base offset; position
+of that batch in the file)."""
 
 
 class Cut(NamedTuple):
-    """A place where a range may begin."""
+    """The begin of a range: the position of a batch in the file."""
 
     position: int
     next_offset: int
-    """End offset of the batch before."""
+    """End offset of the batch before the cut."""
     base_offset: int
-    """Of the batch that begins there."""
+    """Base offset of the batch that begins at the cut."""
 
 
 def index_entries(data: bytes, size: int) -> Index:
-    """The entries of an index file for as long as they are possible in a segment of `size` bytes. (Kafka preallocates the
+    """The entries of an index file, up to the first that is impossible in a segment of `size` bytes. (Kafka preallocates the
     index of an active segment with zeros.)"""
     entries: Index = []
     offset, position = -1, -1
@@ -52,7 +53,7 @@ def index_entries(data: bytes, size: int) -> Index:
 
 
 def cuts(read: Read, extent: Extent, index: Index, split_bytes: int) -> list[Cut]:
-    """Where the ranges of the segment begin: the first at 0, each at least `split_bytes` after the one before."""
+    """The begins of the segment's ranges: the first at 0, each at least `split_bytes` after the one before."""
     found = [Cut(0, extent.base_offset, extent.base_offset)]
     positions = [position for _, position in index]
     while extent.size - found[-1].position > split_bytes:
@@ -67,7 +68,7 @@ def cuts(read: Read, extent: Extent, index: Index, split_bytes: int) -> list[Cut
 
 
 def _by_index(read: Read, extent: Extent, index: Index, entry: int, target: int) -> Cut | None:
-    """The cut at an entry of the index, when it is sound."""
+    """The cut at an entry of the index; None if the entry is not sound."""
     if not 0 < entry < len(index):
         return None
     (before_offset, before), (last_offset, position) = index[entry - 1], index[entry]
@@ -90,7 +91,7 @@ def _last(found: Found, extent: Extent) -> int:
 
 
 def _by_headers(read: Read, extent: Extent, start: Cut, target: int) -> Cut | None:
-    """The first batch at or after `target`, found from header to header."""
+    """The cut at the first batch at or after `target`, found from header to header. None if a damaged header comes first."""
     order = OffsetOrder(extent.base_offset, start.next_offset)
     for found in Walk(read, extent, Range(start.position, extent.size, start.next_offset), Wanted.HEADERS):
         if found.header is None or found.damage is not None:
@@ -102,7 +103,7 @@ def _by_headers(read: Read, extent: Extent, start: Cut, target: int) -> Cut | No
 
 
 def ranges(found: list[Cut], size: int, start_offset: int, end_offset: int | None) -> Iterator[Range]:
-    """The ranges between cuts, without those that have no offset in [`start_offset`, `end_offset`)."""
+    """The ranges between the cuts, except those without an offset in [`start_offset`, `end_offset`)."""
     ends = [*found[1:], None]
     for cut, following in zip(found, ends, strict=True):
         is_before = following is not None and following.base_offset <= start_offset
@@ -115,7 +116,8 @@ Part = TypeVar("Part")
 
 
 def packed(parts: Iterable[tuple[int, Part]], split_bytes: int) -> list[list[Part]]:
-    """Parts with their sizes, in order -> the parts of each task: together at most a split, or one part."""
+    """Divides parts, given with their sizes in bytes, into tasks; the order is kept. A task has one part, or several of together
+    at most `split_bytes`."""
     tasks: list[list[Part]] = []
     room = -1
     for size, part in parts:
@@ -128,7 +130,8 @@ def packed(parts: Iterable[tuple[int, Part]], split_bytes: int) -> list[list[Par
 
 
 def overlapping(bases: list[int], start_offset: int, end_offset: int | None) -> Iterator[int]:
-    """Of the segments of a log with these base offsets, in order, the indexes of those that may have a wanted offset."""
+    """`bases` are the base offsets of a log's segments, in order. Yields the index of each segment that may have an offset in
+    [`start_offset`, `end_offset`)."""
     for i, (base, following) in enumerate(pairwise([*bases, -1])):
         if not (0 <= following <= start_offset) and not (end_offset is not None and base >= end_offset):
             yield i

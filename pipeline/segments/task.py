@@ -1,4 +1,4 @@
-"""Reads the ranges of a task, or whole segments without Spark, with the walk of `walk.py`."""
+"""Reads ranges of segments into Arrow batches: those of a Spark task, or whole segments without Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strandline.pipeline.segments.walk import Walk, Wanted
 
 
 def read_part(part: Part, options: SegmentOptions) -> Iterator[pa.RecordBatch]:
-    """Yields the Arrow batches of a range. Raises SegmentMissing if the file was deleted and the user does not accept that."""
+    """Yields the Arrow batches of a range. Raises SegmentMissing if the file was deleted, unless `ignoreMissingFiles` is true."""
     file = part.file
     try:
         with opened(file.path) as read:
@@ -39,12 +39,14 @@ def _wanted(options: SegmentOptions) -> Wanted:
 
 
 def read_batches(file: SegmentFile, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-    """Yields Arrow batches with one row per record batch of a segment. Without `columns`, all columns. Raises SegmentMissing."""
+    """Yields Arrow batches with one row per record batch of a segment, damage included. An empty `columns` selects all columns.
+    Raises UsageError for an unknown column, and SegmentMissing."""
     return read_part(whole(file), SegmentOptions((file.path,), "batch", chosen("batch", columns)))
 
 
 def read_records(file: SegmentFile, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-    """Yields Arrow batches with one row per record of a segment. Without `columns`, all columns. Raises SegmentMissing."""
+    """Yields Arrow batches with one row per record of a segment, and one per damaged batch. An empty `columns` selects all
+    columns. Raises UsageError for an unknown column, and SegmentMissing."""
     return read_part(whole(file), SegmentOptions((file.path,), "record", chosen("record", columns)))
 
 

@@ -1,30 +1,35 @@
-"""From the bytes of a segment to its batches, one after the other, whatever the bytes are. Pure.
+"""Divides the bytes of a segment into batches and damage. Accepts any bytes. Pure.
 
     |  sound batch  |  batch with a wrong CRC  |  bytes without a batch  |  sound batch  |  zeros or a torn batch  |
 
-`Walk` yields a `Found` for each of these, and the `Found`s of a range cover its bytes without a gap and without an overlap. A
-`Found` that is not sound says so in `damage`, as `kind: sentence`:
+`Walk` yields a `Found` for each of these. The `Found`s of a range cover all its bytes, and do not overlap. `damage` is None for a
+sound batch, and otherwise names the fault as `kind: sentence`:
 
-    checksum       the stored CRC is not the one of the bytes
-    header         length, magic, offsets or count of a header are not possible; the `Found` reaches to the next sound batch
-    offsets        the header is possible, but its offsets lie before those of the batch before, or not in this segment
-    torn tail      the log's last segment ends inside of a batch: an append that is under way, or that a crash has cut off
-    cut off        an earlier segment ends inside of a batch, which no append leaves behind
-    preallocated   nothing but zeros from here to the end of the log's last segment
-    zeros          nothing but zeros from here to the end of an earlier segment
-    shortened      the file has become shorter since the read was planned
-    codec, records the records of a sound batch cannot be decompressed or decoded (where records are read)
+    checksum        the stored CRC differs from the CRC of the bytes
+    header          length, magic, offsets or record count of a header are impossible; the `Found` extends to the next sound batch
+    offsets         the offsets lie before the end of the previous batch, or outside of the segment's range
+    torn tail       the log's last segment ends within a batch: an append is under way, or a crash interrupted one
+    cut off         an earlier segment ends within a batch, which no append causes
+    preallocated    the log's last segment has only zeros from here to its end
+    zeros           an earlier segment has only zeros from here to its end
+    shortened       the file became shorter after the read was planned
+    codec, records  the records of a sound batch cannot be decompressed or decoded (checked only with `rows=record`)
 
-After a header that is not possible, or a wrong CRC that no possible header of later offsets follows, the walk searches for the
-next batch: a possible header of later offsets, and the right CRC. The search reads each byte once, and computes CRCs of at most
-`SEARCH_CRC_BYTES_MAX` bytes; after that, all bytes to the end of the range are one `Found`.
+A header is *possible* if a batch could have it: magic 2, and plausible length, offsets and count. The walk searches for the next
+batch after an impossible header, and after a wrong CRC unless a possible header with later offsets follows the batch directly.
+The search accepts a batch with a possible header, later offsets and the right CRC. It reads each byte once and computes CRCs of
+at most `SEARCH_CRC_BYTES_MAX` bytes; then all bytes up to the end of the range become one `Found`.
 
-Ranges of one file may be walked by different processes: a range begins at a batch (`splits.py`), and brings the offset that the
-batch before it ends at. The result is the same as that of one walk, unless a search has used up its CRCs.
+Different processes may walk the ranges of one file: a range begins at a batch (`splits.py`) and holds the end offset of the batch
+before it. The result is the same as that of one walk over the whole file, unless a search reaches its limit of CRCs.
 
-Weak spots: without CRCs (`Wanted.HEADERS`) a wrong length that leads to a possible header of later offsets is believed. Where
-the header of a batch is damaged, a record of it that holds the bytes of a sound batch with later offsets is taken for a batch.
-Where the offsets of a damaged batch are too high, batches behind it are passed over, more of them in one walk than in several.
+Known weaknesses:
+
+- Without CRCs (`Wanted.HEADERS`), a wrong length that leads to a possible header with later offsets is accepted.
+- If the header of a batch is damaged, and one of its records contains the bytes of a sound batch with later offsets, the walk
+  takes these bytes for a batch.
+- If a damaged batch has too high offsets, the walk skips the batches after it that have lower ones. One walk skips more of them
+  than several walks over the ranges do.
 """
 
 from __future__ import annotations
@@ -41,16 +46,17 @@ from strandline.storage.log.index import MAX_RELATIVE_OFFSET
 from strandline.storage.log.segment import parse_header
 
 Read = Callable[[int, int], memoryview]
-"""(position, size) -> the bytes, fewer at the end of the file. They are valid until the next call."""
+"""(position, size) -> the bytes, fewer at the end of the file. The view is valid until the next call."""
 
 CHUNK = 1 << 20
-"""Bytes of one read where payloads are needed."""
+"""Bytes to read at once when payloads are needed."""
 _SMALL_BATCH = 4096
 _HEADERS_AHEAD = 1 << 16
 _HEADER_AHEAD = 256
-"""Bytes of one read where headers alone are needed: after a small batch many headers, after another one the next header."""
+"""Bytes to read at once when only headers are needed: many headers after a batch below `_SMALL_BATCH` bytes, one header after a
+larger one."""
 _ANY_SIZE = 1 << 32
-"""More room than a batch can claim, so that `parse_header` does not judge the size."""
+"""Larger than any size in a header, so that `parse_header` accepts every size; the walk compares it with the file itself."""
 _MAX_OFFSET = 2**63 - 1
 SEARCH_CRC_BYTES_MAX = 256 << 20
 _ZEROS = bytes(CHUNK)
@@ -60,25 +66,25 @@ class Wanted(IntEnum):
     """How much of a batch is read."""
 
     HEADERS = 0
-    """Headers alone: payloads are skipped. CRCs are computed only of batches that no possible header follows."""
+    """Headers only. The CRC is computed only for a batch that no possible header with later offsets follows."""
     CRC = 1
-    """Payloads are read for their CRC, in pieces."""
+    """Headers, and the CRC of each batch, computed in pieces."""
     RECORDS = 2
-    """`Walk.batch` gives the bytes of a sound batch as a whole."""
+    """Headers and CRCs, and `Walk.batch` returns the bytes of a batch."""
 
 
 class Found(NamedTuple):
-    """One run of bytes of a segment."""
+    """A run of bytes in a segment: a batch, or damage."""
 
     position: int
     size: int
-    """Bytes that are covered; of a sound batch its size."""
+    """Number of bytes; for a sound batch the size of the batch."""
     header: BatchHeader | None
-    """None: there is no possible header at `position`."""
+    """None: the bytes at `position` are no possible header."""
     crc: int | None
-    """CRC-32C that was computed; None: it was not wanted, or there is no whole batch."""
+    """The computed CRC-32C. None: the CRC was not wanted, or the batch is incomplete."""
     damage: str | None
-    """None: a sound batch, as far as it was looked at."""
+    """None: no fault was found by the checks that were wanted."""
 
 
 class Range(NamedTuple):
@@ -86,28 +92,29 @@ class Range(NamedTuple):
 
     start: int
     end: int
-    """A batch begins there, or the file ends."""
+    """Position (exclusive) at which a batch begins or the file ends."""
     next_offset: int
-    """End offset of the batch before `start`; no offset of the range may be below."""
+    """End offset of the batch before `start`. Lower offsets in the range are damage."""
 
 
 class Extent(NamedTuple):
-    """What is known of the file when a read is planned."""
+    """What was known of the segment file when the read was planned."""
 
     base_offset: int
-    """Of the segment, from the file's name."""
+    """Base offset of the segment, from the file's name."""
     size: int
     is_last: bool
-    """Whether it is the last segment of its log, which an append may be under way to."""
+    """Whether it is the last segment of its log, to which a broker may be appending."""
 
 
 class OffsetOrder:
-    """Offsets that a segment may have: those of its base offset and the 2^31 after it, each batch after the one before."""
+    """Checks that the offsets of successive batches ascend and lie at most `MAX_RELATIVE_OFFSET` above the segment's base."""
 
     def __init__(self, base_offset: int, next_offset: int) -> None:
         self.base_offset = base_offset
         self.next_offset = next_offset
-        """Only headers that are possible and lie in the segment move it, whatever their CRC: header-only walks agree then."""
+        """The lowest offset that the next batch may have. Every possible header within the segment moves it, even if the CRC is
+        wrong, so that walks with and without CRCs find the same."""
 
     def has_room_for(self, header: BatchHeader) -> bool:
         return self.base_offset <= header.base_offset and header.last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
@@ -116,17 +123,17 @@ class OffsetOrder:
         return header.base_offset >= self.next_offset and self.has_room_for(header)
 
     def take(self, header: BatchHeader) -> str | None:
-        """Move on behind the batch. What is wrong with its offsets, else None."""
+        """Moves to the end of this batch. Returns the text for `damage` if its offsets are wrong, else None."""
         if not self.has_room_for(header):
             return f"offsets: {header.base_offset} to {header.last_offset} cannot be in the segment of {self.base_offset}"
         expected, self.next_offset = self.next_offset, header.next_offset
         if header.base_offset < expected:
-            return f"offsets: the batch begins at {header.base_offset}, and the one before it ends at {expected}"
+            return f"offsets: the batch begins at {header.base_offset}, before the end offset {expected} of the previous batch"
         return None
 
 
 def possible_header(view: memoryview, at: int) -> BatchHeader:
-    """The header at `at`, whatever size it claims; BrokerError with the reason when no batch can have it."""
+    """Parses the header at `at`; any size is accepted. Raises BrokerError, with the reason, if no batch can have this header."""
     header = parse_header(view, at, _ANY_SIZE)
     if header.last_offset > _MAX_OFFSET:
         corrupt(f"a batch claims the offsets {header.base_offset} to {header.last_offset}")
@@ -134,18 +141,18 @@ def possible_header(view: memoryview, at: int) -> BatchHeader:
 
 
 class Window:
-    """The bytes of a file, read in chunks; a read that lies in the current chunk costs nothing."""
+    """Reads a file in chunks, and keeps the current chunk: a request for bytes in it reads nothing."""
 
     def __init__(self, read: Read, size: int) -> None:
         self._read = read
         self.size = size
-        """Of the file. Becomes smaller when the file turns out to be shorter."""
+        """Size of the file. It is reduced when a read shows that the file has become shorter."""
         self._view = memoryview(b"")
         self._start = 0
 
     def at(self, position: int, size: int, ahead: int = CHUNK) -> tuple[memoryview, int]:
-        """A view that holds `size` bytes from `position` on (fewer at the file's end), and where they begin in it. It is valid
-        until the next call. `ahead`: how much to read at least where something has to be read."""
+        """Returns a view that contains `size` bytes from `position` on (fewer at the end of the file), and their index in the
+        view. The view is valid until the next call. If the bytes must be read, at least `ahead` bytes are read."""
         start = self._start
         if position < start or position + size > start + len(self._view):
             wanted = max(0, min(max(size, ahead), self.size - position))
@@ -156,7 +163,7 @@ class Window:
 
 
 class Walk:
-    """Iterates over the `Found`s of a range. Never raises for what the bytes are."""
+    """Iterates over the `Found`s of a range. No content of the file makes it raise an error."""
 
     def __init__(self, read: Read, extent: Extent, part: Range, wanted: Wanted) -> None:
         self._window = Window(read, extent.size)
@@ -166,7 +173,7 @@ class Walk:
         self._wanted = wanted
         self._order = OffsetOrder(extent.base_offset, part.next_offset)
         self._following: tuple[int, BatchHeader] | None = None
-        """A position, and the possible header there."""
+        """The last possible header that was parsed ahead, with its position."""
 
     def __iter__(self) -> Iterator[Found]:
         position, end, window = self._part.start, self._part.end, self._window
@@ -176,11 +183,11 @@ class Walk:
                 yield found
             position += found.size
         if window.size < end:
-            text = f"shortened: the file ends at {window.size}, and had {self._extent.size} bytes when the read was planned"
+            text = f"shortened: the file has {window.size} bytes, and had {self._extent.size} when the read was planned"
             yield Found(window.size, 0, None, None, text)
 
     def batch(self, found: Found) -> memoryview:
-        """The bytes of a `Found`, whole; valid until the next step."""
+        """All bytes of a `Found`. The view is valid until the iteration continues."""
         view, at = self._window.at(found.position, found.size)
         return view[at : at + found.size]
 
@@ -199,18 +206,18 @@ class Walk:
         if leads_on or crc == header.crc:
             return self._accept(position, header, None if self._wanted is Wanted.HEADERS else crc, None)
         if end > self._window.size:
-            return self._too_long(position, header)  # The file has become shorter.
+            return self._too_long(position, header)  # The file became shorter while the CRC was computed.
         damage = f"checksum: the header says {header.crc:08x}, the bytes have {crc:08x}"
         if self._leads_on(end, header):
             return self._accept(position, header, crc, damage)
-        # Where the file ends, the length may still be wrong: then the next offset is found inside of what it claims.
+        # At the end of the file the length may still be wrong: then the batch with the next offset begins before `end`.
         following, _ = self._search(position + 1, header.next_offset if self._is_end(end) else None)
         if self._is_end(end) and following >= end:
             return self._accept(position, header, crc, damage)
         return Found(position, following - position, header, crc, damage)
 
     def _header(self, position: int) -> BatchHeader:
-        """Parsed once, also where the batch before was held against it."""
+        """The header at a position. It is not parsed again if `_leads_on` has just parsed it."""
         if self._following is not None and self._following[0] == position:
             return self._following[1]
         return possible_header(*self._window.at(position, HEADER_SIZE, self._ahead))
@@ -220,7 +227,8 @@ class Walk:
         return Found(position, header.size, header, crc, damage or offsets)
 
     def _leads_on(self, position: int, header: BatchHeader) -> bool:
-        """Whether a batch that ends there has the right length: a possible header of later offsets follows."""
+        """Whether a possible header with later offsets follows at `position`, the end of the batch with this header. If so, the
+        length of the batch is taken for right."""
         if self._wanted is Wanted.HEADERS:
             self._ahead = _HEADERS_AHEAD if header.size < _SMALL_BATCH else _HEADER_AHEAD
         if position > self._part.end:
@@ -233,14 +241,14 @@ class Walk:
         return following.base_offset >= max(header.next_offset, self._order.next_offset) and self._order.has_room_for(following)
 
     def _is_end(self, position: int) -> bool:
-        """Whether no batch follows there: the file ends, or there are zeros."""
+        """Whether no batch can follow at `position`: the file ends there, or zeros begin."""
         if position > self._part.end:
             return False
         view, at = self._window.at(position, HEADER_SIZE)
         return len(view) - at < HEADER_SIZE or not any(view[at : at + HEADER_SIZE])
 
     def _crc(self, position: int, size: int) -> int:
-        """Of a whole batch, which is read in pieces where it is larger than a chunk."""
+        """Computes the CRC-32C of a complete batch. A batch larger than a chunk is read in pieces."""
         if size <= CHUNK:
             view, at = self._window.at(position, size)
             return crc32c.crc32c(view[at + ATTRIBUTES_POS : at + size])
@@ -255,23 +263,25 @@ class Walk:
     # -- where there is no sound batch --------------------------------------------------------------------------------
 
     def _too_long(self, position: int, header: BatchHeader) -> Found:
-        """The file ends before the batch does. That may also be a wrong length in the middle of the file."""
+        """The `Found` for a batch that is longer than the rest of the file: a torn batch, or a wrong length if another batch
+        follows."""
         left = self._window.size - position
         following, _ = self._search(position + 1)
         left = min(left, self._window.size - position)
         if following < self._window.size:
-            text = f"header: a batch claims {header.size} bytes where {left} are left, and another batch follows"
+            text = f"header: a batch claims {header.size} bytes, {left} are left, and another batch follows"
             return Found(position, following - position, None, None, text)
-        return Found(position, left, header, None, f"{self._tail_kind}: {left} of the batch's {header.size} bytes are there")
+        return Found(position, left, header, None, f"{self._tail_kind}: the file has {left} of the batch's {header.size} bytes")
 
     def _without_header(self, position: int, reason: str) -> Found:
+        """The `Found` for bytes that are no possible header, for this reason; it extends to the next sound batch."""
         following, only_zeros = self._search(position)
         size, left = following - position, self._window.size - position
         if left < HEADER_SIZE:
-            text = f"{self._tail_kind}: {left} bytes are there, less than the header of a batch"
+            text = f"{self._tail_kind}: the file has {left} more bytes, less than the header of a batch"
         elif only_zeros and following >= self._window.size:
             kind = "preallocated" if self._extent.is_last else "zeros"
-            text = f"{kind}: {size} bytes of zeros to the end of the file"
+            text = f"{kind}: {size} bytes of zeros up to the end of the file"
         else:
             text = f"header: {reason}; {size} bytes hold no sound batch"
         return Found(position, size, None, None, text)
@@ -281,21 +291,21 @@ class Walk:
         return "torn tail" if self._extent.is_last else "cut off"
 
     def _search(self, position: int, base_offset: int | None = None) -> tuple[int, bool]:
-        """Where the next sound batch begins (that with this base offset, if one is given), else the end of the range; and whether
-        all bytes before it are zeros."""
+        """Searches for the next sound batch, with this base offset if one is given. Returns its position, or the end of the range
+        if there is none, and whether all bytes before it are zeros."""
         only_zeros, budget, start = True, SEARCH_CRC_BYTES_MAX, position
         while start < min(self._part.end, self._window.size):
             view, at = self._window.at(start, HEADER_SIZE)
             chunk = bytes(view[at : at + CHUNK])
-            for candidate in self._candidates(chunk):
-                place = start + candidate[0]
-                if place >= self._part.end or budget <= 0:
+            for index, header in self._candidates(chunk):
+                found_at = start + index
+                if found_at >= self._part.end or budget <= 0:
                     break
-                if base_offset not in (None, candidate[1].base_offset):
+                if base_offset not in (None, header.base_offset):
                     continue
-                budget -= candidate[1].size
-                if place + candidate[1].size <= self._window.size and self._crc(place, candidate[1].size) == candidate[1].crc:
-                    return place, only_zeros and not any(chunk[: candidate[0]])
+                budget -= header.size
+                if found_at + header.size <= self._window.size and self._crc(found_at, header.size) == header.crc:
+                    return found_at, only_zeros and not any(chunk[:index])
             only_zeros = only_zeros and chunk == _ZEROS[: len(chunk)]
             if len(chunk) < HEADER_SIZE:
                 break
@@ -303,7 +313,7 @@ class Walk:
         return min(self._part.end, self._window.size), only_zeros
 
     def _candidates(self, chunk: bytes) -> Iterator[tuple[int, BatchHeader]]:
-        """Possible headers in a chunk whose offsets would be next, with where they begin. All lie in the chunk as a whole."""
+        """Yields the possible headers with later offsets that lie completely in the chunk, each with its index in the chunk."""
         view, at = memoryview(chunk), chunk.find(MAGIC, MAGIC_POS)
         base = self._order.base_offset
         highs = {n.to_bytes(8, "big")[:4] for n in (base, min(base + MAX_RELATIVE_OFFSET, _MAX_OFFSET))}

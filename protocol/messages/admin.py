@@ -19,6 +19,7 @@ from strandline.protocol.messages.common import (
     Name,
     NodeId,
     PartitionIndex,
+    SupportedFeature,
     Text,
     Uuid,
 )
@@ -27,7 +28,7 @@ from strandline.protocol.messages.common import (
 
 
 class ApiVersionsRequest(Message):
-    """The handshake. A request of an unknown version is answered with UNSUPPORTED_VERSION and the supported ranges."""
+    """The handshake. The response to an unknown version is UNSUPPORTED_VERSION with the supported ranges."""
 
     client_software_name: Name = ""
     client_software_version: Name = ""
@@ -39,8 +40,18 @@ class ApiVersionRange(Message):
     max_version: Int16
 
 
+class FinalizedFeature(Message):
+    """A feature of the cluster and its level (KIP-584). Both fields hold the same level, because a level is never lowered."""
+
+    name: Name
+    max_version_level: Int16
+    min_version_level: Int16
+
+
 class ApiVersionsResponse(Message):
-    """The APIs and versions that the answering process serves, and its identity (`role`: "broker" or "controller")."""
+    """The APIs and versions that the answering process serves, its identity (`role`: "broker" or "controller"), and its features.
+
+    `finalized_features_epoch` is the metadata offset at which the process knows `finalized_features`; -1: not known yet."""
 
     error_code: Int16
     api_keys: list[ApiVersionRange]
@@ -49,6 +60,9 @@ class ApiVersionsResponse(Message):
     node_id: NodeId = -1
     role: Name = ""
     incarnation_id: Uuid = ZERO_UUID
+    supported_features: list[SupportedFeature] = []
+    finalized_features_epoch: Int64 = -1
+    finalized_features: list[FinalizedFeature] = []
 
 
 # -- Metadata ---------------------------------------------------------------------------------------------------------
@@ -85,6 +99,7 @@ class MetadataPartition(Message):
     isr_nodes: list[NodeId]
     offline_replicas: list[NodeId]
     eligible_leader_replicas: list[NodeId] = []
+    last_known_elr: list[NodeId] = []
 
 
 class MetadataTopic(Message):
@@ -298,8 +313,22 @@ class DescribeClusterResponse(Message):
     throttle_time_ms: Count = 0
 
 
+class UnregisterBrokerRequest(Message):
+    """Removes the registration of a broker that has stopped for good (KIP-631)."""
+
+    broker_id: NodeId
+
+
+class UnregisterBrokerResponse(Message):
+    """BROKER_ID_NOT_REGISTERED if the broker is not registered; INVALID_REQUEST if it is alive or hosts replicas."""
+
+    error_code: Int16
+    error_message: Text | None = None
+    throttle_time_ms: Count = 0
+
+
 class DescribableLogDirTopic(Message):
-    """`partitions` nil: all partitions of the topic that the broker has."""
+    """A topic in a DescribeLogDirs request. `partitions` nil: all partitions of the topic that the broker has."""
 
     topic: Name
     partitions: Annotated[list[PartitionIndex], MANY] | None = None
@@ -312,7 +341,7 @@ class DescribeLogDirsRequest(Message):
 
 
 class DescribeLogDirsPartition(Message):
-    """`offset_lag`: by how many records the log ends before the high watermark that the replica knows."""
+    """The size and lag of one replica. `offset_lag`: by how many records its log ends before the high watermark that it knows."""
 
     partition_index: PartitionIndex
     partition_size: Int64
@@ -366,4 +395,39 @@ class ElectLeadersResult(Message):
 class ElectLeadersResponse(Message):
     error_code: Int16
     results: list[ElectLeadersResult]
+    throttle_time_ms: Count = 0
+
+
+# -- UpdateFeatures ---------------------------------------------------------------------------------------------------
+
+UPGRADE = 1
+SAFE_DOWNGRADE = 2
+UNSAFE_DOWNGRADE = 3
+
+
+class FeatureUpdate(Message):
+    feature: Name
+    max_version_level: Int16
+    upgrade_type: Annotated[int, Meta(ge=0, le=127)] = UPGRADE
+    """1: raise the level; 2 and 3 (safe and unsafe downgrade) are refused."""
+
+
+class UpdateFeaturesRequest(Message):
+    """Raise the level of features (KIP-584)."""
+
+    timeout_ms: Count
+    feature_updates: list[FeatureUpdate]
+    validate_only: bool = False
+
+
+class UpdatableFeatureResult(Message):
+    feature: Name
+    error_code: Int16 = 0
+    error_message: Text | None = None
+
+
+class UpdateFeaturesResponse(Message):
+    error_code: Int16
+    error_message: Text | None
+    results: list[UpdatableFeatureResult]
     throttle_time_ms: Count = 0

@@ -18,6 +18,7 @@ from strandline.protocol.messages.common import (
     ProducerName,
     ProducerNote,
     SnapshotId,
+    SupportedFeature,
     Text,
     Uuid,
 )
@@ -165,10 +166,10 @@ class AlterPartitionResponse(Message):
 
 
 class BrokerRegistrationRequest(Message):
-    """`incarnation_id` is random for each start of the process; the same process may register twice.
+    """A broker's registration. `incarnation_id` is random for each start of the process; the same process may register twice.
 
     `previous_broker_epoch` is the broker epoch of the last clean shutdown on this log directory, -1 after an unclean one
-    (KIP-966).
+    (KIP-966). `features`: the levels that the broker supports; empty from a version that is older than the levels.
     """
 
     broker_id: NodeId
@@ -178,6 +179,7 @@ class BrokerRegistrationRequest(Message):
     rack: Name | None = None
     log_dirs: list[Uuid] = []
     previous_broker_epoch: BrokerEpoch = -1
+    features: list[SupportedFeature] = []
 
 
 class BrokerRegistrationResponse(Message):

@@ -59,6 +59,14 @@ class Listener(Message):
     port: Annotated[int, Meta(ge=0, le=65535)]
 
 
+class SupportedFeature(Message, frozen=True):  # type: ignore[misc]  # msgspec allows it
+    """A range of levels of a feature that a node supports (KIP-584)."""
+
+    name: Name
+    min_version: Int16
+    max_version: Int16
+
+
 class CurrentLeader(Message, frozen=True):  # type: ignore[misc]  # msgspec allows it
     """The partition's leader as the answering replica knows it, which saves the client a Metadata request."""
 

@@ -1,4 +1,4 @@
-"""The data path: Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, InitProducerId, DescribeProducers."""
+"""The data path: Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, InitProducerId, DescribeProducers, DeleteRecords."""
 
 from __future__ import annotations
 
@@ -49,7 +49,21 @@ class ProduceRequest(Message):
     records: Annotated[list[memoryview], MANY]
 
 
+class RecordError(Message):
+    """A record that breaks a rule of its topic. `batch_index`: the number of the record in its batch, from 0."""
+
+    batch_index: Count
+    message: Text | None = None
+
+
 class ProducePartitionResponse(Message):
+    """Where the batch is in the log, or why it was rejected.
+
+    `record_errors` names the records because of which the batch was rejected (KIP-467): all of them, or the first 100;
+    `invalid_records` counts them all. It is empty if the error is not one of single records. In a request with several batches
+    for the partition, these are records of the first batch that has invalid ones.
+    """
+
     topic_id: Uuid
     partition: PartitionIndex
     error_code: Int16 = 0
@@ -58,6 +72,8 @@ class ProducePartitionResponse(Message):
     log_start_offset: Offset = -1
     error_message: Text | None = None
     current_leader: CurrentLeader = CurrentLeader()
+    record_errors: Annotated[list[RecordError], MANY] = []
+    invalid_records: Count = 0
 
 
 class ProduceResponse(Message):
@@ -71,9 +87,9 @@ class ProduceResponse(Message):
 class FetchPartition(Message):
     """The fetch position of one partition. A follower's `fetch_offset` is also its LEO.
 
-    `last_fetched_epoch` is the epoch of the last record that the follower or consumer has; if the leader's log disagrees, it
-    answers with a `diverging_epoch` (KIP-595). A known `current_leader_epoch` that is not the leader's is answered with
-    an error (KIP-320).
+    `last_fetched_epoch` is the epoch of the last record that the follower or consumer has; if the leader's log disagrees, the
+    response has a `diverging_epoch` (KIP-595). If `current_leader_epoch` is known and not the leader's, the response has an
+    error (KIP-320).
     """
 
     topic_id: Uuid
@@ -112,6 +128,13 @@ class FetchRequest(Message):
 
 
 class FetchPartitionResponse(Message):
+    """The leader's offsets of one partition, or an error.
+
+    `tombstones_removed_below`, in responses to followers only: every tombstone that the leader's log lacks, because a cleaner has
+    removed it after `delete.retention.ms`, lies below this offset. A follower whose log ends below it may hold values that such a
+    tombstone has deleted, so it copies the log again from its start.
+    """
+
     topic_id: Uuid
     partition: PartitionIndex
     error_code: Int16 = 0
@@ -122,6 +145,7 @@ class FetchPartitionResponse(Message):
     current_leader: CurrentLeader = CurrentLeader()
     snapshot_id: SnapshotId = SnapshotId()
     preferred_read_replica: NodeId = -1
+    tombstones_removed_below: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
 
 class FetchResponse(Message):
@@ -139,11 +163,14 @@ class FetchResponse(Message):
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 MAX_TIMESTAMP = -3
+FIRST_DIRTY_TIMESTAMP = -1001
+"""Not one of Kafka's: asks for the first dirty offset, below which the leader's log is compacted. Only followers may ask."""
 
 
 class ListOffsetsPartition(Message):
-    """`timestamp`: -1 for the latest offset, -2 for the earliest, -3 for the record with the largest timestamp, else the first
-    record at or after that time."""
+    """A partition whose offset is looked up by timestamp. `timestamp`: -1 for the latest offset, -2 for the earliest, -3 for the
+    record with the largest timestamp, otherwise the first record at or after that time, in ms. A follower may ask with -1001 for
+    the offset below which the leader's log is compacted: no record below it is superseded by another record below it."""
 
     topic_id: Uuid
     partition: PartitionIndex
@@ -289,4 +316,42 @@ class DescribeProducersPartitionResponse(Message):
 
 class DescribeProducersResponse(Message):
     partitions: list[DescribeProducersPartitionResponse]
+    throttle_time_ms: Count = 0
+
+
+# -- DeleteRecords ----------------------------------------------------------------------------------------------------
+
+
+class DeleteRecordsPartition(Message):
+    """Delete the records below `before_offset`; -1: below the high watermark."""
+
+    topic_id: Uuid
+    partition: PartitionIndex
+    before_offset: Offset
+
+
+class DeleteRecordsRequest(Message):
+    """Asks the leaders of partitions to delete their oldest records (KIP-107).
+
+    A leader moves its log start at once, and answers when the log start of each follower that is alive has moved as well. If that
+    takes longer than `timeout_ms`, the answer is REQUEST_TIMED_OUT, although the leader has deleted the records.
+    """
+
+    partitions: Annotated[list[DeleteRecordsPartition], MANY]
+    timeout_ms: Count
+
+
+class DeleteRecordsPartitionResponse(Message):
+    """`low_watermark`: the smallest log start of the replicas that are alive; no record below it can be read."""
+
+    topic_id: Uuid
+    partition: PartitionIndex
+    error_code: Int16 = 0
+    error_message: Text | None = None
+    low_watermark: Offset = -1
+    current_leader: CurrentLeader = CurrentLeader()
+
+
+class DeleteRecordsResponse(Message):
+    partitions: list[DeleteRecordsPartitionResponse]
     throttle_time_ms: Count = 0

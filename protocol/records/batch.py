@@ -27,6 +27,7 @@ from typing import NamedTuple, NoReturn
 import crc32c
 
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.records.compression import RECORDS_BYTES_MAX, Codec, compress, decompress
 
 Buffer = bytes | bytearray | memoryview
 
@@ -42,7 +43,7 @@ ATTRIBUTES_POS = 21
 MAX_TIMESTAMP_POS = 35
 PRODUCER_ID_POS = 43
 LENGTH_PREFIX = 12
-"""Bytes before the part that `batch length` counts: base offset and the length itself."""
+"""Number of bytes before the part that `batch length` counts: base offset and the length itself."""
 MAGIC = 2
 MIN_RECORD_SIZE = 7
 """One byte each: length, attributes, timestamp delta, offset delta, key length, value length, header count."""
@@ -55,7 +56,6 @@ CONTROL_MASK = 0x20
 DELETE_HORIZON_MASK = 0x40
 
 NO_COMPRESSION = 0
-COMPRESSION_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -164,6 +164,15 @@ def compute_crc(buf: Buffer, pos: int, size: int) -> int:
     return crc32c.crc32c(memoryview(buf)[pos + ATTRIBUTES_POS : pos + size])
 
 
+def record_bytes(buf: Buffer, pos: int, header: BatchHeader, size_max: int = RECORDS_BYTES_MAX) -> bytes:
+    """The records of the batch at `pos` as they are encoded, decompressed if it is compressed.
+
+    UNSUPPORTED_COMPRESSION_TYPE if the codec is unknown; CannotDecompress (a ValueError)."""
+    data = memoryview(buf)[pos + HEADER_SIZE : pos + header.size]
+    codec = header.attributes & COMPRESSION_MASK
+    return decompress(codec, data, size_max) if codec else bytes(data)
+
+
 def check_crc(buf: Buffer, pos: int, size: int) -> bool:
     """Whether the batch of `size` bytes at `pos` has the checksum that its header claims."""
     return bool(compute_crc(buf, pos, size) == _CRC.unpack_from(buf, pos + CRC_POS)[0])
@@ -191,6 +200,12 @@ def stamp_producer(
     _CRC.pack_into(buf, pos + CRC_POS, compute_crc(buf, pos, size))
 
 
+def base_offset_at(buf: Buffer, pos: int) -> int:
+    """The base offset field of the batch at `pos`."""
+    offset: int = _BASE_OFFSET.unpack_from(buf, pos)[0]
+    return offset
+
+
 def max_timestamp_at(buf: Buffer, pos: int) -> int:
     """The max timestamp field of the batch at `pos`."""
     timestamp: int = _BASE_OFFSET.unpack_from(buf, pos + MAX_TIMESTAMP_POS)[0]
@@ -213,7 +228,7 @@ def validate_records(buf: Buffer, pos: int, header: BatchHeader) -> None:
             ErrorCode.INVALID_RECORD,
             f"a produced batch must have one record per offset; it has {header.record_count} for {header.last_offset_delta + 1}",
         )
-    if header.compression == NO_COMPRESSION and header.size - HEADER_SIZE < MIN_RECORD_SIZE * header.record_count:
+    if not header.attributes & COMPRESSION_MASK and header.size - HEADER_SIZE < MIN_RECORD_SIZE * header.record_count:
         raise BrokerError(
             ErrorCode.INVALID_RECORD, f"{header.size - HEADER_SIZE} bytes cannot hold {header.record_count} records"
         )
@@ -222,6 +237,28 @@ def validate_records(buf: Buffer, pos: int, header: BatchHeader) -> None:
 _UNCHECKED = Struct(">qiibI")
 _CHECKED = Struct(">hiqqqhii")
 """The two parts of the header: the one that the CRC does not cover, and the one that it covers."""
+
+
+def with_records(
+    header: BatchHeader, records: list[bytes], record_count: int, codec: Codec = Codec.NONE, level: int | None = None
+) -> bytes:
+    """The batch of this header with other encoded records, compressed with `codec`. Size, checksum, codec and record count are
+    those of the new records; everything else in the header stays."""
+    return assemble(
+        records,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        attributes=header.attributes & ~COMPRESSION_MASK,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        record_count=record_count,
+        codec=codec,
+        level=level,
+    )
 
 
 def assemble(
@@ -237,10 +274,12 @@ def assemble(
     producer_epoch: int,
     base_sequence: int,
     record_count: int,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
 ) -> bytes:
-    """Join the encoded parts of records to one batch."""
+    """Join the encoded parts of records to one batch, compressed with `codec`. `level`: see `compression.LEVELS`."""
     checked = _CHECKED.pack(
-        attributes,
+        attributes | codec,
         last_offset_delta,
         base_timestamp,
         max_timestamp,
@@ -250,6 +289,8 @@ def assemble(
         record_count,
     )
     body = b"".join(records)
+    if codec:
+        body = compress(codec, body, level)
     crc = crc32c.crc32c(body, crc32c.crc32c(checked))
     size = HEADER_SIZE + len(body)
     return _UNCHECKED.pack(base_offset, size - LENGTH_PREFIX, leader_epoch, MAGIC, crc) + checked + body

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 
 from strandline.protocol.records import batch as v2
+from strandline.protocol.records.compression import Codec
 from strandline.protocol.records.varint import VARINTS, encode_varint, varint_size
 
 Header = tuple[str, bytes | None]
@@ -37,7 +38,7 @@ _PREFIX_COUNT_MAX = 4096
 _TABLE_LENGTHS_MAX = 8192
 
 _prefixes: dict[int, list[bytes]] = {}
-"""By value length: the bytes before a value, by record index, for runs of values of one length."""
+"""Value length -> the bytes before a value, by record index, for runs of values of one length."""
 
 
 class _ByLength(dict[int, bytes]):
@@ -114,11 +115,11 @@ def _encode_run(values: list[bytes], first: int) -> list[bytes]:
 
 
 _STARTS = [length + b"\0\0" for length in VARINTS[2:]]
-"""By the number of bytes that follow: a record's length, attributes, and timestamp delta 0."""
+"""Number of bytes that follow -> the start of a record: its length, attributes, and timestamp delta 0."""
 
 
 def _with_lengths(column: Sequence[bytes | None]) -> tuple[list[bytes], list[int], Sequence[bytes]]:
-    """For each field: its encoded length, the size of length and field together, and the field."""
+    """Return for each field its encoded length, the size of length and field together, and the field."""
     if None in column:
         fields = [field or b"" for field in column]
         lengths = [b"\1" if field is None else encode_varint(len(field)) for field in column]
@@ -273,7 +274,9 @@ class BatchBuilder:
         self._encoded += len(self.values)
         self.values = []
 
-    def build(self, *, base_offset: int = 0, leader_epoch: int = -1) -> bytes:
+    def build(
+        self, *, base_offset: int = 0, leader_epoch: int = -1, codec: Codec = Codec.NONE, level: int | None = None
+    ) -> bytes:
         """The batch. More records may be appended afterwards, and a larger batch built. ValueError if there is no record."""
         if self.values:
             self._close_run()
@@ -291,6 +294,8 @@ class BatchBuilder:
             producer_epoch=self.producer_epoch,
             base_sequence=self.base_sequence,
             record_count=self._encoded,
+            codec=codec,
+            level=level,
         )
 
 
@@ -313,12 +318,14 @@ def encode_batch(
     base_sequence: int = v2.NO_SEQUENCE,
     is_transactional: bool = False,
     is_control: bool = False,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
 ) -> bytes:
     """One batch of these records: (key, value, headers, timestamp in ms) each."""
     builder = BatchBuilder(producer_id, producer_epoch, base_sequence, is_transactional=is_transactional, is_control=is_control)
     for key, value, headers, timestamp_ms in records:
         builder.append(key, value, headers, timestamp_ms)
-    return builder.build(base_offset=base_offset, leader_epoch=leader_epoch)
+    return builder.build(base_offset=base_offset, leader_epoch=leader_epoch, codec=codec, level=level)
 
 
 def encode_values(

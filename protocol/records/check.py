@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records import batch as v2
-from strandline.protocol.records.batch import BatchHeader, Buffer
+from strandline.protocol.records.batch import COMPRESSION_MASK, HEADER_SIZE, BatchHeader, Buffer
+from strandline.protocol.records.compression import CannotDecompress
 from strandline.protocol.records.reader import PLAIN_FRAMES_1, PLAIN_FRAMES_2, PLAIN_MIDDLES
 from strandline.protocol.records.varint import VARINTS, decode_varint, varint_size
 
@@ -43,18 +44,29 @@ class RecordTimes(NamedTuple):
     newest: int
 
 
-def check_records(buf: Buffer, pos: int, header: BatchHeader) -> RecordTimes:
-    """Check the records of the uncompressed batch at `pos`, whose CRC is right. INVALID_RECORD if one is malformed.
+def check_records(buf: Buffer, pos: int, header: BatchHeader, data: bytes | None = None) -> RecordTimes:
+    """Check the records of the batch at `pos`, whose CRC is right. INVALID_RECORD if they cannot be decompressed, or if one is
+    malformed; UNSUPPORTED_COMPRESSION_TYPE. `data`: its records, if they were decompressed before.
 
     Copies the records, because slices of bytes are several times as fast as slices of a memoryview.
     """
-    walk = _Walk(bytes(memoryview(buf)[pos + v2.HEADER_SIZE : pos + header.size]), header.record_count)
+    if data is None:
+        plain = not header.attributes & COMPRESSION_MASK
+        data = bytes(memoryview(buf)[pos + HEADER_SIZE : pos + header.size]) if plain else _decompressed(buf, pos, header)
+    walk = _Walk(data, header.record_count)
     try:
         walk.run()
         return _times(header, walk.smallest_delta, walk.largest_delta)
     except (IndexError, ValueError) as e:
         reason = "it extends beyond the end of the batch" if isinstance(e, IndexError) else str(e)
         raise BrokerError(ErrorCode.INVALID_RECORD, f"record {walk.index} of the batch is malformed: {reason}") from None
+
+
+def _decompressed(buf: Buffer, pos: int, header: BatchHeader) -> bytes:
+    try:
+        return v2.record_bytes(buf, pos, header)
+    except CannotDecompress as e:
+        raise BrokerError(ErrorCode.INVALID_RECORD, str(e)) from None
 
 
 def _times(header: BatchHeader, smallest_delta: int, largest_delta: int) -> RecordTimes:
@@ -256,7 +268,7 @@ class _Walk:
 
 @lru_cache(maxsize=8)
 def _index_bytes(size: int, byte: int) -> bytes:
-    """By offset delta: byte `byte` of the varints that take `size` bytes."""
+    """Return byte `byte` of the varint of each offset delta that takes `size` bytes, by offset delta."""
     more = 0x80 if byte < size - 1 else 0
     if not byte:
         return bytes([n << 1 & 0x7F | more for n in range(64)]) * (_BOUNDS[size - 1] // 64)
@@ -316,8 +328,8 @@ def _varint_end(data: bytes, at: int) -> int:
 
 
 class _Extents(dict[bytes, tuple[int, int]]):
-    """By the first two bytes of a record: how many of them are its length, and where the record ends. KeyError if the length has
-    more bytes."""
+    """A record's first two bytes -> how many of them are its length, and where the record ends. KeyError if the length has more
+    bytes."""
 
     def __missing__(self, start: bytes) -> tuple[int, int]:
         size = 1 if start[0] < 0x80 else 2

@@ -28,7 +28,7 @@ import msgspec
 
 from strandline.protocol.records import batch as v2
 from strandline.protocol.records.batch import BatchHeader, Buffer, corrupt
-from strandline.protocol.records.compression import refuse_compression
+from strandline.protocol.records.compression import CannotDecompress
 from strandline.protocol.records.varint import VARINTS, decode_varint, encode_varint
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -64,7 +64,7 @@ class Columns(NamedTuple):
     """The size of every key (-1: no keys) and of every value, if all are known to have one size; else None."""
 
     def since(self, offset: int) -> Columns:
-        """The rows with offsets at or above `offset`."""
+        """Return the rows with offsets at or above `offset`."""
         offsets = self.offsets()
         if not offsets or offsets[0] >= offset:
             return self
@@ -97,18 +97,26 @@ class Columns(NamedTuple):
 
 
 def decode_columns(buf: Buffer, pos: int, header: BatchHeader, check_crc: bool = True) -> Columns:
-    """The records of the batch at `pos`, by column. CORRUPT_MESSAGE if it is damaged, UNSUPPORTED_COMPRESSION_TYPE if it is
-    compressed."""
+    """The records of the batch at `pos`, by column. CORRUPT_MESSAGE if it is damaged, UNSUPPORTED_COMPRESSION_TYPE if its
+    codec is unknown."""
     if check_crc and not v2.check_crc(buf, pos, header.size):
         corrupt(f"the batch at offset {header.base_offset} fails its checksum")
-    if header.compression:
-        refuse_compression(header.compression)
-    data = bytes(memoryview(buf)[pos + v2.HEADER_SIZE : pos + header.size])
+    try:
+        data = v2.record_bytes(buf, pos, header)
+    except CannotDecompress as e:
+        corrupt(f"the batch at offset {header.base_offset}: {e}")
     decoder = _Decoder(data, header)
     try:
         decoder.run()
     except (IndexError, ValueError, OverflowError):
         corrupt(f"record {len(decoder.values)} of the batch at offset {header.base_offset} is malformed")
+    return decoder.columns()
+
+
+def decode_checked(data: bytes, header: BatchHeader) -> Columns:
+    """The columns of a batch. `data`: its records, decompressed and checked (`check.py`)."""
+    decoder = _Decoder(data, header)
+    decoder.run()
     return decoder.columns()
 
 
@@ -139,12 +147,12 @@ PLAIN_MIDDLES = [b"\0\0" + v + b"\1" for v in VARINTS]
 
 
 _FrameOfPlain = tuple[int, int, int, bytes]
-"""Of a plain record: the positions of its middle, its value and the value's end from the record's start, and the encoded length
-of the value."""
+"""Layout of a plain record: the positions of its middle, its value and the value's end, from the record's start, and the
+encoded length of the value."""
 
 
 class _PlainFrames(dict[bytes, _FrameOfPlain | None]):
-    """By the first two bytes of a record: its frame if it is a plain record whose length has at most two bytes, else None."""
+    """A record's first two bytes -> its layout, if it is a plain record whose length has at most two bytes, otherwise None."""
 
     def __init__(self, index_size: int) -> None:
         self._middle_size = 3 + index_size
@@ -167,7 +175,7 @@ class _PlainFrames(dict[bytes, _FrameOfPlain | None]):
 
 
 PLAIN_FRAMES_1, PLAIN_FRAMES_2 = _PlainFrames(1), _PlainFrames(2)
-"""For records with an offset delta of one and of two bytes; at most 16,384 entries each."""
+"""Layouts of records whose offset delta has one byte, and two bytes; at most 16,384 entries each."""
 
 
 class _Shape(NamedTuple):
@@ -185,7 +193,7 @@ class _Shape(NamedTuple):
 
 
 _TOGETHER = 64
-"""How many records one unpack reads, because a tuple per record would cost more than its fields."""
+"""Number of records that one unpack reads, because a tuple per record would cost more than its fields."""
 
 
 @lru_cache(maxsize=1024)

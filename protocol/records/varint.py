@@ -27,7 +27,7 @@ def encode_varint(n: int) -> bytes:
 
 
 def varint_size(n: int) -> int:
-    """How many bytes `encode_varint(n)` takes."""
+    """Return the number of bytes of `encode_varint(n)`."""
     z = n << 1 if n >= 0 else (-n << 1) - 1
     return max(1, (z.bit_length() + 6) // 7)
 

@@ -36,8 +36,8 @@ OnResponse = Callable[[Message | Exception], None]
 
 _CORRELATION_MASK = 2**31 - 1
 _SMALL_BYTES = 1000
-_STOOD_STILL_S = 0.01
-"""If a timer fires this late, the process did not run in the meantime."""
+_PAUSE_S = 0.01
+"""Delay of a timer, in seconds, that shows that the process did not run in the meantime."""
 
 _bad_servers: WeakKeyDictionary[asyncio.AbstractEventLoop, LineLimits] = WeakKeyDictionary()
 """Per loop: limits the lines about servers with malformed responses to one per `host:port` and minute."""
@@ -149,13 +149,18 @@ class Connection(asyncio.BufferedProtocol):
         """Requests that wait for their response."""
         return len(self._pending)
 
+    def api_key_of(self, correlation_id: int) -> int:
+        """The API key of a request that waits for its response; -1 if no such request waits."""
+        pending = self._pending.get(correlation_id)
+        return -1 if pending is None else pending.api_key
+
     def quiet_s(self, now: float) -> float:
-        """For how long nothing was received while a request was pending; 0 if none is. Seconds."""
+        """Return for how many seconds nothing was received while a request was pending; 0 if none is pending."""
         oldest = next(iter(self._pending.values()), None)
         return 0.0 if oldest is None else now - max(oldest.sent_at, self._last_received_at)
 
     def idle_s(self, now: float) -> float:
-        """For how long nothing was received, with or without a pending request. Seconds."""
+        """Return for how many seconds nothing was received, with or without a pending request."""
         return now - self._last_received_at
 
     def send(
@@ -333,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
     def _expire(self) -> None:
         self._sweep = None
         now = self._loop.time()
-        if now - self._next_sweep_at > _STOOD_STILL_S:
+        if now - self._next_sweep_at > _PAUSE_S:
             # This process was late. Responses may lie unread in the socket and are read in this event-loop iteration.
             self._schedule_sweep(now + 0.001)
             return

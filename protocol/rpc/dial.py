@@ -24,7 +24,7 @@ from strandline.protocol.rpc.resolver import look_up
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 NEXT_ADDRESS_S = 0.1
-"""If an address has not answered by then, the next one is tried as well."""
+"""Seconds after which the next address of a name is tried too, if the previous one has not responded."""
 
 _Lookups = dict[str, "asyncio.Task[list[str]]"]
 _lookups: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lookups] = WeakKeyDictionary()
@@ -43,12 +43,12 @@ async def dial(make: Callable[[], P], host: str, port: int, *, drop: Callable[[P
 
 
 def is_unknown_host(error: BaseException | None) -> bool:
-    """True if the resolver answered that the name does not exist, as opposed to a resolver that did not answer."""
+    """Return True if the resolver reported that the name does not exist, and False if it did not respond."""
     return isinstance(error, socket.gaierror) and error.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", None))
 
 
 def is_unreachable(error: BaseException | None) -> bool:
-    """True if the host refused the connection, or does not exist: an answer, as opposed to a timeout."""
+    """Return True if the host refused the connection or does not exist, and False after a timeout."""
     return isinstance(error, ConnectionRefusedError) or is_unknown_host(error)
 
 
@@ -68,8 +68,13 @@ async def resolve(host: str) -> list[str]:
     return await asyncio.shield(lookup)
 
 
+def forget(loop: asyncio.AbstractEventLoop) -> None:
+    """Drop the look-ups of a loop that runs no more: those without an answer refer to the loop and would keep it alive."""
+    _lookups.pop(loop, None)
+
+
 def is_looking_up(host: str) -> bool:
-    """True while a look-up of this name is in progress."""
+    """Return True while a look-up of this name is in progress."""
     return host in _lookups.get(asyncio.get_running_loop(), {})
 
 

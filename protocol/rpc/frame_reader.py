@@ -72,7 +72,7 @@ class FrameReader:
 
     @property
     def is_mid_frame(self) -> bool:
-        """True if a frame has begun and is not complete."""
+        """True while an incomplete frame has been received."""
         return self._frame is not None or bool(self._head)
 
     def get_buffer(self) -> memoryview:

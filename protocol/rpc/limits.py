@@ -17,19 +17,21 @@ class Limits:
     max_in_flight_per_connection: int = 1000
     """Unanswered requests of one connection; at this number the server stops reading from it."""
     in_flight_bytes_max: int = 256 * MIB
-    """The same for the bytes of their frames. A frame is read whole, so one frame may exceed this."""
+    """The largest total size of the frames of requests in flight, in bytes. A frame is read whole, so one frame may exceed
+    this."""
     write_buffer_bytes_high: int = MIB
     """Unsent response bytes at which the server stops reading from the connection."""
     write_buffer_bytes_max: int = 256 * MIB
     """Unsent response bytes at which the server closes the connection. Larger than any single response."""
     write_stall_ms_max: int = 30_000
-    """How long a peer may leave its responses unread."""
+    """How long, in ms, a peer may leave its responses unread."""
     frame_ms_max: int = 30_000
     """From the first byte of a frame to its last. Time in which the server does not read does not count."""
     idle_ms_max: int = 600_000
-    """How long a connection may have no request and none in flight."""
+    """How long, in ms, a connection may stay open without a request."""
     max_connections: int = 10_000
-    """Also limited by the process's limit of open files, of which `reserved_files` (at most half) are kept for the logs."""
+    """The largest number of connections. The process's limit of open files applies too; `reserved_files` of them (at most
+    half) are kept for the logs."""
     reserved_files: int = 256
     accept_backlog: int = 1024
 

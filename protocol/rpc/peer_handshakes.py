@@ -52,7 +52,7 @@ class PeerHandshakes:
     def __init__(
         self, peers: Sequence[Peer], *, client_id: str, role: str, purpose: str, on_answer: OnAnswer, ask_all: bool = False
     ) -> None:
-        """`ask_all`: `run` does not finish before each peer has been tried once, whether it answered or not."""
+        """`ask_all`: `run` does not finish before each peer has been tried once, whether it responded or not."""
         self.awaited: dict[int, str] = {peer.id: f"{peer.host}:{peer.port} has not been asked yet" for peer in peers}
         """Why a sufficient answer is still missing, by peer id."""
         self.unresolvable: set[int] = set()

@@ -110,6 +110,11 @@ class RequestMetrics(dict[int, ApiMetrics]):
         super().__init__()
         self.stopwatch = stopwatch
 
+    @property
+    def requests(self) -> int:
+        """The number of requests of all APIs."""
+        return sum(each.requests for each in self.values())
+
     def __missing__(self, key: int) -> ApiMetrics:
         if key == FETCH_FOLLOWER:
             made = ApiMetrics("FetchFollower", APIS[FETCH].response)

@@ -14,7 +14,8 @@ from strandline.protocol.apis import API_VERSIONS, APIS
 from strandline.protocol.doors import STOPWATCH
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.log_limits import LineLimits
-from strandline.protocol.messages.admin import ApiVersionRange, ApiVersionsResponse
+from strandline.protocol.messages.admin import ApiVersionRange, ApiVersionsResponse, FinalizedFeature
+from strandline.protocol.messages.common import SupportedFeature
 from strandline.protocol.rpc.end_of_iteration import EndOfIteration
 from strandline.protocol.rpc.frame_reader import Scratch
 from strandline.protocol.rpc.limits import Limits
@@ -25,7 +26,7 @@ from strandline.protocol.rpc.sockets import BadPeers, open_files_max
 __all__ = ["Handler", "Limits", "Server", "ServerConnection", "ServerRequest"]
 
 _CLOSE_MS = 1000
-"""How long a stopping server waits until its last responses are sent."""
+"""How long, in ms, a stopping server waits until its last responses are sent."""
 _SWEEP_S_MAX = 5.0
 
 
@@ -52,6 +53,9 @@ class Server:
         self.cluster_id = cluster_id
         self.incarnation_id = incarnation_id
         self.listener_name = listener_name
+        self.supported_features: tuple[SupportedFeature, ...] = ()
+        self.finalized_features: Callable[[], tuple[int, list[FinalizedFeature]]] = _unknown_features
+        """Returns the cluster's features as this node knows them, after the metadata offset at which it knows them."""
         self.limits = limits
         self.on_connection_lost = on_connection_lost
         self.connections: dict[int, ServerConnection] = {}
@@ -123,8 +127,9 @@ class Server:
                 connection.abort()
 
     def api_versions(self, error_code: ErrorCode = ErrorCode.NONE) -> ApiVersionsResponse:
-        """The APIs and versions that this server serves, and its identity."""
+        """The APIs and versions that this server serves, its identity and its features."""
         served = [APIS[key] for key in sorted(self.handlers)]
+        epoch, finalized = self.finalized_features()
         return ApiVersionsResponse(
             error_code=error_code,
             api_keys=[ApiVersionRange(api.key, api.min_version, api.max_version) for api in served],
@@ -132,6 +137,9 @@ class Server:
             node_id=self.node_id,
             role=self.role,
             incarnation_id=self.incarnation_id,
+            supported_features=list(self.supported_features),
+            finalized_features_epoch=epoch,
+            finalized_features=finalized,
         )
 
     # -- connections --------------------------------------------------------------------------------------------------
@@ -185,7 +193,7 @@ class Server:
     # -- stopping -----------------------------------------------------------------------------------------------------
 
     def on_progress(self) -> None:
-        """Called when a connection was closed, or a request was answered while the server stops."""
+        """Called when a connection was closed, or when a request got its response while the server stops."""
         if self._progress is not None and not self._progress.done():
             self._progress.set_result(None)
 
@@ -198,6 +206,10 @@ class Server:
             self._progress = self.loop.create_future()
             await asyncio.wait([self._progress], timeout=left)
         return True
+
+
+def _unknown_features() -> tuple[int, list[FinalizedFeature]]:
+    return -1, []
 
 
 async def _finish(request: ServerRequest, result: Awaitable[None]) -> None:

@@ -51,13 +51,14 @@ class ServerRequest(msgspec.Struct, eq=False):
     _size: int
     _metrics: ApiMetrics
     _arrived_at: float
-    """By the server's stopwatch."""
-    _is_answered: bool = False
+    """Arrival time of the request, on the server's stopwatch, in seconds."""
+    is_answered: bool = False
+    """Set before the response is sent; a second response is a bug."""
 
     @property
     def is_open(self) -> bool:
-        """True if it is not answered yet and its connection is open."""
-        return not self._is_answered and not self.connection.closed
+        """True if the request has no response yet and its connection is open."""
+        return not self.is_answered and not self.connection.closed
 
     def reply(self, body: Message, records: Records | None = None) -> None:
         """Answer with `body` and the record batches that become its last field. Does nothing on a closed connection."""
@@ -79,20 +80,23 @@ class ServerRequest(msgspec.Struct, eq=False):
             self._metrics.total.observe(self.connection.stopwatch() - self._arrived_at)
 
     def _answer(self, buffers: list[Buffer]) -> None:
-        if self._is_answered:
+        if self.is_answered:
             raise InternalError(f"{self!r} was answered twice")
-        self._is_answered = True
+        self.is_answered = True
         self.connection.on_answer(self._size, buffers)
 
     def __repr__(self) -> str:
         return f"<{api_name(self.api_key)} {self.correlation_id} from {self.client_id} at {self.connection.peer}>"
 
 
+_HELD = 1 << 62
+"""Added to the bytes in flight of a connection on hold: more than any limit."""
+
 Handler = Callable[[ServerRequest], None] | Callable[[ServerRequest], Awaitable[None]]
 
 
 class ConnectionServer(Protocol):
-    """What a connection needs of the server that accepted it."""
+    """The part of a server that its connections use."""
 
     node_id: int
     handlers: dict[int, Handler]
@@ -113,10 +117,10 @@ class ConnectionServer(Protocol):
         """Register a new connection; False if it must be closed."""
 
     def on_lost(self, connection: ServerConnection) -> None:
-        """The connection is closed."""
+        """Called when a registered connection is closed."""
 
     def on_progress(self) -> None:
-        """A request was answered while the server stops."""
+        """Called when a request got its response while the server stops."""
 
     def run_coroutine(self, request: ServerRequest, result: Awaitable[None]) -> None:
         """Run the rest of a handler that is a coroutine."""
@@ -201,7 +205,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def in_flight(self) -> int:
-        """How many requests were passed to handlers and are not answered."""
+        """Number of requests that were passed to handlers and have no response yet."""
         return self._in_flight
 
     # -- asyncio's callbacks ------------------------------------------------------------------------------------------
@@ -356,6 +360,16 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._mid_frame_since = 0.0
             self._transport.pause_reading()
 
+    def hold(self) -> None:
+        """Pass no further request of this connection to a handler until `release`: one that takes long comes before them."""
+        self._in_flight_bytes += _HELD
+
+    def release(self) -> None:
+        """Undo `hold`, and resume in the next iteration of the loop."""
+        self._in_flight_bytes -= _HELD
+        if not self.closed:
+            self._maybe_resume()
+
     def _maybe_resume(self) -> None:
         """Resume reading when at most half of the limits is in flight. In the next iteration, never from within a handler."""
         if (
@@ -381,7 +395,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def on_answer(self, size: int, buffers: list[Buffer]) -> None:
-        """A request whose frame had `size` bytes was answered: send `buffers`, and resume reading if that is possible."""
+        """Send `buffers`, the response to a request whose frame had `size` bytes, and resume reading if the limits allow it."""
         self._in_flight -= 1
         self._in_flight_bytes -= size
         self._write(buffers)

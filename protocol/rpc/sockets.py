@@ -22,7 +22,7 @@ _UNACKNOWLEDGED_MS_MAX = 30_000
 cable, a stopped process). On Linux this also replaces the number of keepalive probes."""
 
 _BYTES_ACKED_AT = 120
-"""In Linux' `struct tcp_info`, since 4.1."""
+"""Position of `tcpi_bytes_acked` in Linux' `struct tcp_info`, since 4.1."""
 
 
 def tune_socket(transport: asyncio.BaseTransport) -> None:
@@ -45,7 +45,8 @@ def tune_socket(transport: asyncio.BaseTransport) -> None:
 
 
 def acknowledged_bytes(transport: asyncio.BaseTransport) -> int:
-    """How many sent bytes the peer's kernel has acknowledged (TCP_INFO, `tcpi_bytes_acked`); 0 if the system does not tell."""
+    """Return how many sent bytes the peer's kernel has acknowledged (TCP_INFO, `tcpi_bytes_acked`); 0 if the system lacks
+    this."""
     sock: Any = transport.get_extra_info("socket")
     if sock is None or not hasattr(socket, "TCP_INFO") or sys.platform != "linux":
         return 0
@@ -57,7 +58,7 @@ def acknowledged_bytes(transport: asyncio.BaseTransport) -> int:
 
 
 def pauses_late(transport: asyncio.BaseTransport) -> bool:
-    """True for asyncio's own transports from Python 3.12 on: their `writelines` does not check the high-water mark, so
+    """Return True for asyncio's own transports from Python 3.12 on: their `writelines` does not check the high-water mark, so
     `pause_writing` is not called. Setting the limits again makes them check. uvloop checks by itself."""
     return sys.version_info >= (3, 12) and type(transport).__module__.startswith("asyncio.")
 

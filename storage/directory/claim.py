@@ -53,7 +53,7 @@ class Claim:
 
     @classmethod
     def take(cls, files: Files, path: str, *, node_id: int, cluster_id: str | None = None, role: str | None = None) -> Claim:
-        """Lock the directory, or create it. UsageError, in one sentence, if it must not or cannot be used.
+        """Lock the directory, or create it. Raises UsageError, in one sentence, if it must not or cannot be used.
 
         `cluster_id` (from the configuration) and `role` ("broker" or "controller") are checked if given."""
         try:
@@ -119,7 +119,7 @@ def _look(files: Files, path: str, node_id: int, cluster_id: str | None, role: s
 
 
 def _check_role(path: str, names: set[str], role: str | None) -> None:
-    """Refuse a directory of the other role. Its other files tell the role, because meta.properties does not."""
+    """Refuse a directory of the other role. Its other files show the role, because meta.properties does not contain it."""
     if role == "broker" and METADATA_LOG in names:
         text = f"{path} is a controller's data directory (it holds {METADATA_LOG}); this is a broker"
         raise UsageError(f"{text}: use another data directory")

@@ -4,7 +4,7 @@
     .lock                  held by the process that uses the directory
     .kafka_cleanshutdown   written by an orderly stop, removed at the start; without it every log scans its tail
     boot-id                the machine's boot id; while it stays the same, no write to this directory was lost; see below
-    *-checkpoint           high watermarks, recovery points, log starts; replaced as a whole
+    *-checkpoint           high watermarks, recovery points, log starts, and what the cleaner has done; replaced as a whole
     orders-0/              a log; its `partition.metadata` has the topic id, because a topic's name may be reused
     orders-0.<id>-delete/  a deleted log; it was renamed first, so that its name is free at once
     orders-0.<id>-stray/   a log that is not assigned to this broker, or (id 0) whose topic is not known; `strays.py` says when it
@@ -32,10 +32,12 @@ from strandline.protocol.loggers import get_logger
 from strandline.storage.checkpoints import (
     BOOT_ID,
     CLEAN_SHUTDOWN,
+    FIRST_DIRTY_OFFSETS,
     HIGH_WATERMARKS,
     LOG_STARTS,
     PARTITION_METADATA,
     RECOVERY_POINTS,
+    REMOVED_TOMBSTONES,
     STRAY_METADATA,
     CleanShutdown,
     MetaProperties,
@@ -49,6 +51,7 @@ from strandline.storage.checkpoints import (
 from strandline.storage.directory.claim import Claim, cannot_use
 from strandline.storage.disk import DiskError, Files, Lock, join
 from strandline.storage.log.log import METADATA_TOPIC, DirFailure, FlushWork, Log, LogConfig, TailBudget
+from strandline.storage.log.removed_records import removed_records_end
 from strandline.storage.log_names import log_name, parse_log_name
 from strandline.storage.metrics import LogMetrics
 
@@ -126,17 +129,25 @@ class LogDir:
         self.budget = TailBudget(tail_bytes_max)
         self.failure = DirFailure()
         self.metrics = LogMetrics()
+        self.random: Random | None = None
+        """The source of the jitter of segments."""
         self._lock = lock
         self._existing: dict[TopicPartition, bytes] = {}
         """The topic ids of the logs that were found at the start or created since."""
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._recovery_points: dict[TopicPartition, int] = {}
         self._log_starts: dict[TopicPartition, int] = {}
+        self._first_dirty_offsets: dict[TopicPartition, int] = {}
+        self._removed_tombstones: dict[TopicPartition, int] = {}
         """The offsets of the checkpoints, of logs that are not open yet."""
         self._deleted: set[TopicPartition] = set()
         """Deleted logs that a checkpoint on the disk may still contain."""
         self._unfinished_deletions: list[str] = []
         self._order = CheckpointOrder()
+        self._has_cleaner_files = False
+        """Whether the cleaner's checkpoints are on the disk, or must be."""
+        self._are_tombstones_unknown = False
+        """Whether the checkpoint of removed tombstones was damaged. Then each log is read to find a bound when it is opened."""
 
     @classmethod
     def open(
@@ -160,7 +171,8 @@ class LogDir:
         """Open a claimed directory, and format it if it is fresh. On an error the claim is released."""
         try:
             log_dir = cls(claim.files, claim.path, claim.lock, claim.format(cluster_id, random), tail_bytes_max)
-            log_dir._load()
+            log_dir.random = random
+            log_dir.load()
         except DiskError as e:
             claim.release()
             raise cannot_use(claim.files, claim.path, e) from e
@@ -186,7 +198,8 @@ class LogDir:
 
     # -- start ----------------------------------------------------------------------------------------------------
 
-    def _load(self) -> None:
+    def load(self) -> None:
+        """Take the clean-shutdown marker, the checkpoints and the names of the existing logs from the directory."""
         marker = read_if_present(self.files, join(self.path, CLEAN_SHUTDOWN))
         epoch = CleanShutdown.decode(marker) if marker is not None else None
         if epoch is not None:
@@ -198,6 +211,8 @@ class LogDir:
         self._high_watermarks = self._read_checkpoint(HIGH_WATERMARKS)
         self._recovery_points = self._read_checkpoint(RECOVERY_POINTS)
         self._log_starts = self._read_checkpoint(LOG_STARTS)
+        self._first_dirty_offsets = self._read_checkpoint(FIRST_DIRTY_OFFSETS)
+        self._read_removed_tombstones()
         names = self.files.list(self.path)
         for name in names:
             self._find(name)
@@ -214,13 +229,23 @@ class LogDir:
     def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
         """The offsets of a checkpoint; none if it is missing or damaged. Offset 0 is always correct, and costs a longer scan."""
         data = read_if_present(self.files, join(self.path, name))
-        if data is None:
-            return {}
+        return {} if data is None else self._decode_checkpoint(name, data) or {}
+
+    def _decode_checkpoint(self, name: str, data: bytes) -> dict[TopicPartition, int] | None:
+        """The offsets of a checkpoint; None if it is damaged."""
         offsets = OffsetCheckpoint.decode(data)
         if offsets is None:
             logger.warning("log_dir.checkpoint_damaged", path=join(self.path, name), reason="every log starts from 0")
             self.was_clean = False
-        return offsets or {}
+        return offsets
+
+    def _read_removed_tombstones(self) -> None:
+        """Unlike the other checkpoints, 0 is not correct if this one is damaged: a deleted key could come back."""
+        data = read_if_present(self.files, join(self.path, REMOVED_TOMBSTONES))
+        if data is not None:
+            offsets = self._decode_checkpoint(REMOVED_TOMBSTONES, data)
+            self._has_cleaner_files, self._are_tombstones_unknown = True, offsets is None
+            self._removed_tombstones = offsets or {}
 
     def _find(self, name: str) -> None:
         path = join(self.path, name)
@@ -277,7 +302,8 @@ class LogDir:
             )
         if key in self.logs:
             return self.logs[key]
-        recovery_point, high_watermark = self._recovery_points.get(key, 0), self._high_watermarks.get(key, 0)
+        checkpointed = self._recovery_points.get(key, 0), self._high_watermarks.get(key, 0)
+        cleaned = self._first_dirty_offsets.get(key, 0), self._removed_tombstones.get(key, 0)
         try:
             if known is None and not may_be_new:
                 self._mark_in_doubt()
@@ -286,7 +312,7 @@ class LogDir:
             self.fail(e)
             raise
         self.logs[key] = log
-        if known is not None and (log.recovery_point < recovery_point or log.high_watermark < high_watermark):
+        if known is not None and _ends_below(log, *checkpointed, *cleaned):
             self.checkpoint_all()
         return log
 
@@ -304,15 +330,20 @@ class LogDir:
             log_start_offset=self._log_starts.pop(key, 0),
             recovery_point=self._recovery_points.pop(key, 0),
             high_watermark=self._high_watermarks.pop(key, 0),
+            first_dirty_offset=self._first_dirty_offsets.pop(key, 0),
+            tombstones_removed_below=self._removed_tombstones.pop(key, 0),
             clean_shutdown=self.was_clean or create,
             now_ms=now_ms,
             budget=self.budget,
             failure=self.failure,
             metrics=self.metrics,
+            random=self.random,
         )
         if create or not self.was_clean:
             # The log's first flush makes it durable. A directory that loses it before holds no durable record.
             log.unsynced[join(path, PARTITION_METADATA)] = None
+        if self._are_tombstones_unknown:
+            log.tombstones_removed_below = removed_records_end(log)
         log.on_lowered = self.checkpoint_all
         if not create and log.possible_data_loss:
             self._mark_in_doubt()
@@ -320,7 +351,7 @@ class LogDir:
         return log
 
     def _mark_in_doubt(self) -> None:
-        """Record durably that a log may have lost records, because nothing else on the disk tells it to the next process."""
+        """Record durably that a log may have lost records, because the next process cannot see this in any other file."""
         if not self.in_doubt:
             self.in_doubt = True
             self.files.write(join(self.path, BOOT_ID), b"")
@@ -332,7 +363,8 @@ class LogDir:
 
     def _create_log(self, key: TopicPartition, path: str, topic_id: bytes) -> None:
         stale = key in self._deleted
-        for offsets in (self._high_watermarks, self._recovery_points, self._log_starts):
+        cleaned = self._first_dirty_offsets, self._removed_tombstones
+        for offsets in (self._high_watermarks, self._recovery_points, self._log_starts, *cleaned):
             stale |= offsets.pop(key, None) is not None
         if stale:
             # A checkpoint of the deleted log must not apply to the new log of the same name.
@@ -397,11 +429,12 @@ class LogDir:
         self._write(self.checkpoints())
 
     def checkpoints(self) -> CheckpointFiles:
-        """All three checkpoints (and the boot id, if the directory is no longer in doubt), to be written now or on a thread."""
+        """All checkpoints (and the boot id, if the directory is no longer in doubt), to be written now or on a thread."""
         parts = [
             self._checkpoint(RECOVERY_POINTS, self._recovery_points, lambda log: log.recovery_point),
-            self._checkpoint(LOG_STARTS, self._log_starts, _log_start_to_save),
+            self.log_start_checkpoint(),
             self.high_watermark_checkpoint(),
+            self.cleaner_checkpoint(),
         ]
         contents = [content for part in parts for content in part.contents]
         if self.in_doubt and self._is_settled():
@@ -412,6 +445,26 @@ class LogDir:
     def high_watermark_checkpoint(self) -> CheckpointFiles:
         """The high watermark checkpoint, to be written now or on a thread."""
         return self._checkpoint(HIGH_WATERMARKS, self._high_watermarks, lambda log: log.high_watermark)
+
+    def log_start_checkpoint(self) -> CheckpointFiles:
+        """The log start checkpoint, to be written now or on a thread."""
+        return self._checkpoint(LOG_STARTS, self._log_starts, _log_start_to_save)
+
+    def save_cleaner_offsets(self) -> None:
+        """Write the checkpoints of the cleaner now. DiskError takes the directory offline."""
+        self._write(self.cleaner_checkpoint())
+
+    def cleaner_checkpoint(self) -> CheckpointFiles:
+        """The checkpoints of the cleaner, to be written now or on a thread. Nothing is written if no log was ever cleaned."""
+        parts = [self._checkpoint(FIRST_DIRTY_OFFSETS, self._first_dirty_offsets, _first_dirty_to_save)]
+        if not self._are_tombstones_unknown or self._are_all_open():
+            # A damaged checkpoint is kept until all logs are open, so that a start that is cut short does not hide the damage.
+            parts.append(
+                self._checkpoint(REMOVED_TOMBSTONES, self._removed_tombstones, lambda log: log.tombstones_removed_below or None)
+            )
+        self._has_cleaner_files |= any(data != OffsetCheckpoint.encode({}) for part in parts for _, data in part.contents)
+        contents = [content for part in parts for content in part.contents]
+        return self._new_checkpoint(contents if self._has_cleaner_files else [])
 
     def _checkpoint(
         self, name: str, unopened: dict[TopicPartition, int], offset_of: Callable[[Log], int | None]
@@ -446,13 +499,14 @@ class LogDir:
         """Close all logs, and write the marker of an orderly stop. If offline, or `clean` is False, nothing is written."""
         try:
             if clean and self.failure.error is None:
-                self._close_orderly(self.logs.values(), broker_epoch)
+                self.close_cleanly(self.logs.values(), broker_epoch)
         finally:
             for log in self.logs.values():
                 log.abandon()
             self._lock.release()
 
-    def _close_orderly(self, logs: Iterable[Log], broker_epoch: int) -> None:
+    def close_cleanly(self, logs: Iterable[Log], broker_epoch: int) -> None:
+        """Close the logs in order and write their checkpoints, then the clean-shutdown marker if it is true of every log."""
         try:
             for log in logs:
                 log.close()
@@ -474,3 +528,18 @@ class LogDir:
 def _log_start_to_save(log: Log) -> int | None:
     """The log start if it is not the first segment's base offset; else None, as in Kafka."""
     return log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None
+
+
+def _first_dirty_to_save(log: Log) -> int | None:
+    """The first dirty offset if it is above the log's first offset, where a log that was never cleaned begins; else None."""
+    return log.first_dirty_offset if log.first_dirty_offset > log.segments[0].base_offset else None
+
+
+def _ends_below(log: Log, recovery_point: int, high_watermark: int, first_dirty: int, tombstones_removed_below: int) -> bool:
+    """Whether the log has lost records that its checkpoints cover, so that they must be lowered before it gets new ones."""
+    return (
+        log.recovery_point < recovery_point
+        or log.high_watermark < high_watermark
+        or log.first_dirty_offset < first_dirty
+        or log.tombstones_removed_below < tombstones_removed_below
+    )

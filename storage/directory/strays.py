@@ -29,11 +29,11 @@ class Stray(NamedTuple):
     topic_id: bytes
     partition: int
     since_ms: int
-    """When it was set aside, in wall-clock time."""
+    """Wall-clock time, in ms, at which the log was set aside."""
 
     @property
     def deletion_path(self) -> str:
-        """Its path during the removal. If the removal is interrupted, the next start continues it."""
+        """Path of the stray log while it is removed. If the removal is interrupted, the next start continues it."""
         return self.path.removesuffix("-stray") + "-delete"
 
 

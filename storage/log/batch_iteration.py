@@ -13,17 +13,20 @@ _CHUNK = 1 << 20
 _RUN_BYTES = 1 << 20
 
 
-def iter_batches(segment: Segment, position: int) -> Iterator[tuple[int, BatchHeader, memoryview, int]]:
-    """(position, header, buffer, position in the buffer) of every batch from `position` on.
+def iter_batches(
+    segment: Segment, position: int, chunk_bytes: int = _CHUNK
+) -> Iterator[tuple[int, BatchHeader, memoryview, int]]:
+    """Yield (position, header, buffer, position in the buffer) of every batch from `position` on. `chunk_bytes`: how many bytes
+    are read at a time; a larger batch is read whole.
 
-    CORRUPT_MESSAGE at a header that is not plausible. Checksums are not checked."""
+    Raises CORRUPT_MESSAGE at a header that is not plausible. Checksums are not checked."""
     data, start, end = memoryview(b""), position, segment.size
     while position < end:
         if position + HEADER_SIZE > start + len(data):
-            data, start = segment.file.pread(_CHUNK, position), position
+            data, start = segment.file.pread(chunk_bytes, position), position
         header = parse_header(data, position - start, end - position)
         if position + header.size > start + len(data):
-            data, start = segment.file.pread(max(_CHUNK, header.size), position), position
+            data, start = segment.file.pread(max(chunk_bytes, header.size), position), position
         yield position, header, data, position - start
         position += header.size
 
@@ -40,7 +43,7 @@ def rewrite_segment(log: LogState, segment: Segment) -> None:
 
 
 def _verified_runs(log: LogState, segment: Segment) -> Iterator[tuple[int, int, bytes | None]]:
-    """(position, base offset, bytes) of runs of whole batches, each about `_RUN_BYTES` long.
+    """Yield (position, base offset, bytes) of runs of whole batches, each about `_RUN_BYTES` long.
 
     If a batch is not the log's next one, the last item has its position and None for the bytes."""
     run, start, first, expected, size = [], 0, segment.base_offset, segment.base_offset, 0

@@ -23,30 +23,30 @@ UNKNOWN = (NO_EPOCH, NO_OFFSET)
 
 
 class LeaderEpochCache:
-    """Where each leader epoch begins. Answers which epoch wrote an offset, and where an epoch ended. Calls `on_change` after each
-    change, so that the owner saves the checkpoint."""
+    """The start offset of each leader epoch in a log. It finds the epoch of an offset, and the end offset of an epoch. It calls
+    `on_change` after each change, so that the owner saves the checkpoint."""
 
     def __init__(self, entries: Iterable[tuple[int, int]] = (), on_change: Callable[[], None] | None = None) -> None:
-        self._epochs: list[int] = []
-        """Strictly increasing."""
-        self._starts: list[int] = []
-        """Never decreasing; `_starts[i]` is the first offset of `_epochs[i]`."""
+        self.epochs: list[int] = []
+        """The known epochs, which strictly increase. Only this class changes the list."""
+        self.starts: list[int] = []
+        """`starts[i]` is the first offset of `epochs[i]`; never decreasing. Only this class changes the list."""
         self._on_change = on_change
         for epoch, start in entries:
             self._append(epoch, start)
 
     @property
     def entries(self) -> list[tuple[int, int]]:
-        return list(zip(self._epochs, self._starts, strict=True))
+        return list(zip(self.epochs, self.starts, strict=True))
 
     @property
     def latest_epoch(self) -> int:
         """The newest epoch; -1 if there is none."""
-        return self._epochs[-1] if self._epochs else NO_EPOCH
+        return self.epochs[-1] if self.epochs else NO_EPOCH
 
     @property
     def latest_start(self) -> int:
-        return self._starts[-1] if self._starts else NO_OFFSET
+        return self.starts[-1] if self.starts else NO_OFFSET
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Record that `epoch` begins at `start_offset`. False if it is the latest epoch already.
@@ -56,17 +56,17 @@ class LeaderEpochCache:
         """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"no epoch {epoch} can begin at {start_offset}")
-        if self._epochs and epoch == self._epochs[-1] and start_offset >= self._starts[-1]:
+        if self.epochs and epoch == self.epochs[-1] and start_offset >= self.starts[-1]:
             return False
         self._append(epoch, start_offset)
         self._changed()
         return True
 
     def _append(self, epoch: int, start: int) -> None:
-        keep = min(bisect_left(self._epochs, epoch), bisect_right(self._starts, start))
-        del self._epochs[keep:], self._starts[keep:]
-        self._epochs.append(epoch)
-        self._starts.append(start)
+        keep = min(bisect_left(self.epochs, epoch), bisect_right(self.starts, start))
+        del self.epochs[keep:], self.starts[keep:]
+        self.epochs.append(epoch)
+        self.starts.append(start)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest known epoch <= `epoch`, and its exclusive end offset: the answer to OffsetForLeaderEpoch, which decides
@@ -75,45 +75,45 @@ class LeaderEpochCache:
         (-1, -1) if `epoch` is newer than all known epochs. If it is older than all of them: `epoch` and the start of the oldest,
         because the log has no record of it any more.
         """
-        if not self._epochs or epoch < 0 or epoch > self._epochs[-1]:
+        if not self.epochs or epoch < 0 or epoch > self.epochs[-1]:
             return UNKNOWN
-        if epoch == self._epochs[-1]:
+        if epoch == self.epochs[-1]:
             return epoch, log_end_offset
-        after = bisect_right(self._epochs, epoch)
-        return (self._epochs[after - 1] if after else epoch), self._starts[after]
+        after = bisect_right(self.epochs, epoch)
+        return (self.epochs[after - 1] if after else epoch), self.starts[after]
 
     def epoch_for_offset(self, offset: int) -> int:
         """The epoch that wrote the record at `offset`, which must exist; -1 if not known."""
-        index = bisect_right(self._starts, offset) - 1
-        return self._epochs[index] if index >= 0 else NO_EPOCH
+        index = bisect_right(self.starts, offset) - 1
+        return self.epochs[index] if index >= 0 else NO_EPOCH
 
     def truncate_from_end(self, end_offset: int) -> bool:
         """Drop every epoch that begins at or after the log's new end. False if there was none.
 
         This includes an epoch that begins at the old end (KAFKA-10706): an epoch without records must not survive the truncation
         that it caused."""
-        keep = bisect_left(self._starts, end_offset)
-        if keep == len(self._starts):
+        keep = bisect_left(self.starts, end_offset)
+        if keep == len(self.starts):
             return False
-        del self._epochs[keep:], self._starts[keep:]
+        del self.epochs[keep:], self.starts[keep:]
         self._changed()
         return True
 
     def truncate_from_start(self, start_offset: int) -> bool:
         """The log now starts at `start_offset`: drop older epochs, and let the epoch of that offset start there. False if nothing
         changed."""
-        covering = bisect_right(self._starts, start_offset) - 1
-        if covering < 0 or (covering == 0 and self._starts[0] == start_offset):
+        covering = bisect_right(self.starts, start_offset) - 1
+        if covering < 0 or (covering == 0 and self.starts[0] == start_offset):
             return False
-        del self._epochs[:covering], self._starts[:covering]
-        self._starts[0] = start_offset
+        del self.epochs[:covering], self.starts[:covering]
+        self.starts[0] = start_offset
         self._changed()
         return True
 
     def clear(self) -> None:
-        if self._epochs:
-            self._epochs.clear()
-            self._starts.clear()
+        if self.epochs:
+            self.epochs.clear()
+            self.starts.clear()
             self._changed()
 
     def _changed(self) -> None:

@@ -60,7 +60,7 @@ class _Index:
         return first, second
 
     def _count_up_to(self, limit: int, field: int) -> int:
-        """How many entries have field 0 or 1 at or below `limit`. Both fields increase, so this is a binary search."""
+        """Count the entries whose field (0 or 1) is at or below `limit`, by binary search, because both fields increase."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2

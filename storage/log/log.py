@@ -19,21 +19,25 @@ The class is synchronous, and its owner calls it from one thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from random import Random
 
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.records.batch import BatchHeader
+from strandline.protocol.records.batch import HEADER_SIZE, BatchHeader, base_offset_at
+from strandline.protocol.records.filler import without_filled_before
 from strandline.storage.disk import Buffer, DiskError, Files
-from strandline.storage.log import log_read, recovery, retention, truncation
+from strandline.storage.log import log_read, recovery, replacement, retention, truncation
 from strandline.storage.log.appending import AppendInfo, duplicate_info, stamp_batches, writable
 from strandline.storage.log.batch_iteration import rewrite_segment
+from strandline.storage.log.batch_search import BatchSearches
 from strandline.storage.log.flushing import DirFailure, FlushWork
 from strandline.storage.log.log_config import FOREVER, LogConfig
 from strandline.storage.log.log_read import LogRead
 from strandline.storage.log.log_state import LogState
 from strandline.storage.log.producer_state import AppendedBatch, Pending, ProducerStates
+from strandline.storage.log.replacement import CleanedSegment
 from strandline.storage.log.segment import Segment
 from strandline.storage.log.tail import TailBudget
-from strandline.storage.log.validation import check_fetched, check_produced
+from strandline.storage.log.validation import NONE_CHECKED, CheckedTimes, check_fetched, check_produced, for_one_segment
 from strandline.storage.metrics import LogMetrics
 
 __all__ = ["AppendInfo", "DirFailure", "FlushWork", "Log", "LogConfig", "LogRead", "TailBudget"]
@@ -67,22 +71,28 @@ class Log(LogState):
         log_start_offset: int = 0,
         recovery_point: int = 0,
         high_watermark: int = 0,
+        first_dirty_offset: int = 0,
+        tombstones_removed_below: int = 0,
         clean_shutdown: bool,
         now_ms: int,
         keep_below: int = 0,
         budget: TailBudget | None = None,
         failure: DirFailure | None = None,
         metrics: LogMetrics | None = None,
+        random: Random | None = None,
     ) -> Log:
         """Open the log in `dir`, or create it. After an unclean stop the log is scanned from the recovery point on.
 
         `keep_below`: if the scan finds damage below this offset, it raises `DamagedBatch` and cuts nothing, even if the damage
-        looks like a torn tail: a later start may read the bytes correctly."""
+        looks like a torn tail: a later start may read the bytes correctly. `random`: None means that segments have no jitter."""
         log = cls(files, dir, topic, partition, topic_id, config, budget or TailBudget())
         log.failure, log.metrics = failure or log.failure, metrics or log.metrics
+        log.random = random
         log.log_start_offset = log_start_offset
         log.recovery_point = recovery_point
         log.high_watermark = high_watermark
+        log.first_dirty_offset = first_dirty_offset
+        log.tombstones_removed_below = tombstones_removed_below
         try:
             recovery.load(log, clean_shutdown=clean_shutdown, keep_below=keep_below, now_ms=now_ms)
         except BaseException:
@@ -96,8 +106,11 @@ class Log(LogState):
 
     # -- appending ------------------------------------------------------------------------------------------------
 
-    def append_as_leader(self, records: Buffer, leader_epoch: int, now_ms: int) -> AppendInfo:
-        """Append a producer's batches, all or none: check them, stamp `records` in place, write it.
+    def append_as_leader(
+        self, records: Buffer, leader_epoch: int, now_ms: int, checked: CheckedTimes = NONE_CHECKED
+    ) -> AppendInfo:
+        """Append a producer's batches, all or none: check them, stamp `records` in place, write it. `checked`: see
+        `conversion.prepare`.
 
         BrokerError: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
         OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, UNKNOWN_PRODUCER_ID,
@@ -110,33 +123,47 @@ class Log(LogState):
                 f"leader epoch {leader_epoch} is over: the log has epoch {self.epochs.latest_epoch}",
             )
         records = writable(records)
-        headers = check_produced(records, self.config, now_ms, self._accepts_control)
+        headers = check_produced(records, self.config, now_ms, self._accepts_control, checked)
         duplicates = self._find_duplicates(headers)
         if duplicates:
             return duplicate_info(duplicates)
         stamped, log_append_time_ms = stamp_batches(records, headers, self.log_end_offset, leader_epoch, self.config, now_ms)
         self.assign_epoch_start_offset(leader_epoch, self.log_end_offset)
-        return self._append(records, stamped, now_ms, log_append_time_ms)
+        return self.append_batches(records, stamped, now_ms, log_append_time_ms)
 
     def append_as_follower(self, records: Buffer, max_epoch: int) -> AppendInfo | None:
-        """Append fetched batches unchanged; their offsets must continue exactly at the LEO.
+        """Append fetched batches unchanged; their offsets must continue exactly at the LEO. Only the first batch of an empty log
+        may begin earlier: the log start may lie inside a batch (DeleteRecords). If the first batch is a filler that begins
+        earlier, the rest of it is appended.
 
-        Only the batches before the first one with an epoch newer than `max_epoch` are appended, where `max_epoch` is the epoch of
-        the fetch request (KAFKA-18723). Returns None if that leaves none. BrokerError if any of them is invalid; none is
-        appended then.
-        """
+        Only the batches before the first one with an epoch newer than `max_epoch` are appended, where `max_epoch` is the epoch
+        of the fetch request (KAFKA-18723), and at most as many offsets as one segment can hold. Returns None if that leaves no
+        batch. Raises BrokerError if any of them is invalid; then none is appended."""
         self._check_writable()
-        headers = check_fetched(records, self.log_end_offset, max_epoch, self._last_record_epoch())
+        end, start = self.log_end_offset, self.log_start_offset
+        is_empty = False
+        if len(records) >= HEADER_SIZE and base_offset_at(records, 0) < end:
+            is_empty = not self.segments[0].size and len(self.segments) == 1
+            records = without_filled_before(records, end)
+        headers = check_fetched(records, end, max_epoch, self._last_record_epoch(), is_empty=is_empty)
         if not headers:
             return None
-        size = sum(header.size for header in headers)
+        size = headers[0].size
+        if len(headers) > 1:
+            headers = for_one_segment(headers)
+            size = sum(header.size for header in headers)
         if size < len(records):
             records = memoryview(records)[:size]
+        if headers[0].base_offset < end:
+            with self._take_offline_on_error():
+                truncation.begin_segment_at(self, headers[0].base_offset)
         for header in headers:
-            self.assign_epoch_start_offset(header.leader_epoch, header.base_offset)
-        return self._append(records, headers, headers[-1].max_timestamp, -1)
+            first = header.base_offset
+            self.assign_epoch_start_offset(header.leader_epoch, first if first > start else start)
+        return self.append_batches(records, headers, headers[-1].max_timestamp, -1)
 
-    def _append(self, records: Buffer, headers: list[BatchHeader], now_ms: int, log_append_time_ms: int) -> AppendInfo:
+    def append_batches(self, records: Buffer, headers: list[BatchHeader], now_ms: int, log_append_time_ms: int) -> AppendInfo:
+        """Write batches that were checked and have their offsets and epochs. A leader's and a follower's append both end here."""
         first = headers[0]
         size = len(records)
         if len(headers) == 1:
@@ -210,10 +237,20 @@ class Log(LogState):
             return
         first = segment.first_timestamp
         waited = timestamp - first if first >= 0 and timestamp >= 0 else now_ms - segment.created_ms
-        if waited > config.segment_ms or not segment.has_room(
+        jitter_ms = segment.roll_jitter_ms
+        if jitter_ms is None:
+            jitter_ms = self._draw_roll_jitter(segment)
+        if waited > config.segment_ms - jitter_ms or not segment.has_room(
             size, last_offset, config.segment_bytes, config.segment_index_bytes
         ):
             self.roll(now_ms)
+
+    def _draw_roll_jitter(self, segment: Segment) -> int:
+        """Draw the segment's jitter, but only if there is any: a draw that changes nothing would change a seeded run."""
+        limit = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        jitter_ms = self.random.randrange(limit) if limit and self.random is not None else 0
+        segment.roll_jitter_ms = jitter_ms
+        return jitter_ms
 
     def roll(self, now_ms: int | None = None) -> None:
         """Begin a new segment, unless the last one is still empty."""
@@ -229,20 +266,22 @@ class Log(LogState):
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, end_offset: int, *, min_one: bool = True, may_block: bool = True) -> LogRead:
-        """Whole batches from the one that contains `offset` up to `end_offset` (exclusive: HW, LSO or LEO).
+        """Read whole batches, from the one that contains `offset` up to `end_offset` (exclusive: HW, LSO or LEO).
 
-        At most `max_bytes`, but with `min_one` at least one batch, even if it is larger. Raises OFFSET_OUT_OF_RANGE outside the
-        log, CORRUPT_MESSAGE at a damaged batch, and ColdRead if the bytes are not in the page cache and `may_block` is False.
-        """
+        The result has at most `max_bytes`, but with `min_one` at least one batch, even if it is larger. Raises
+        OFFSET_OUT_OF_RANGE outside the log, CORRUPT_MESSAGE at a damaged batch, and ColdRead if the bytes are not in the page
+        cache and `may_block` is False."""
         return log_read.read(self, offset, max_bytes, end_offset, min_one, may_block)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record at or after `timestamp_ms`; None if there is none."""
-        return log_read.offset_for_timestamp(self, timestamp_ms)
+    def offset_for_timestamp(self, timestamp_ms: int, searches: BatchSearches | None = None) -> tuple[int, int, int] | None:
+        """Find the first record at or after `timestamp_ms`; returns (timestamp, offset, leader epoch), or None if there is
+        none. With `searches`, raises SlowSearch instead of decoding a compressed batch."""
+        return log_read.offset_for_timestamp(self, timestamp_ms, searches)
 
-    def max_timestamp_offset(self) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record with the newest timestamp; None for an empty log."""
-        return log_read.max_timestamp_offset(self)
+    def max_timestamp_offset(self, searches: BatchSearches | None = None) -> tuple[int, int, int] | None:
+        """Find the first record with the newest timestamp; returns (timestamp, offset, leader epoch), or None for an empty
+        log. `searches` as in `offset_for_timestamp`."""
+        return log_read.max_timestamp_offset(self, searches)
 
     # -- offsets and epochs ---------------------------------------------------------------------------------------
 
@@ -273,22 +312,24 @@ class Log(LogState):
     def assign_epoch_start_offset(self, epoch: int, offset: int) -> None:
         """Record that `epoch` begins at `offset`. A new leader calls it with its LEO before it serves requests."""
         epochs = self.epochs
-        if epoch > epochs.latest_epoch:
+        latest = epochs.latest_epoch
+        if epoch > latest:
             epochs.assign(epoch, offset)
-        elif epoch < epochs.latest_epoch and epochs.latest_start >= offset:
+        elif epoch < latest and epochs.latest_start >= offset:
             # Epochs that wrote no record here give way to an older epoch that did.
             epochs.truncate_from_end(offset)
             epochs.assign(epoch, offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """(largest known epoch <= `epoch`, its exclusive end offset); (-1, -1) if `epoch` is newer than all known epochs."""
+        """Return the largest known epoch <= `epoch` and its exclusive end offset; (-1, -1) if `epoch` is newer than all known
+        ones."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def truncate_to(self, offset: int) -> bool:
-        """Truncate the log to `offset`, or to the start of the batch that contains it. False if no record was removed.
+        """Truncate the log to `offset`, or to the start of the batch that contains it. Returns False if no record was removed.
 
-        Epochs that began at or after `offset` are dropped in any case (KAFKA-10706). DamagedBatch if a batch below `offset`
-        cannot be read; then only `corrupt_at` has changed."""
+        Epochs that began at or after `offset` are dropped in any case (KAFKA-10706). Raises DamagedBatch if a batch below
+        `offset` cannot be read; then only `corrupt_at` has changed."""
         with self._take_offline_on_error():
             return truncation.truncate_to(self, offset)
 
@@ -342,7 +383,8 @@ class Log(LogState):
         return True
 
     def flush_work(self) -> FlushWork | None:
-        """The closed segments above the recovery point, to be fsynced on a thread before `on_flushed`. None if there are none."""
+        """Return the closed segments above the recovery point. The caller fsyncs them on a thread, then calls `on_flushed`.
+        None if there are none."""
         end = self.segments[-1].base_offset
         if self.recovery_point >= end or self.failure.error is not None:
             return None
@@ -365,10 +407,24 @@ class Log(LogState):
     def delete_old_segments(self, now_ms: int) -> list[str]:
         """Apply retention: remove segments that are too old, exceed the size limit, or lie below the log start.
 
-        Segments at or above the HW and the last segment stay. Returns the paths of the renamed files; the caller unlinks them
-        outside the event loop, because that may be slow."""
+        Segments that end above the HW stay. If all segments would go, the log begins a new one first. Returns the paths of the
+        renamed files; the caller unlinks them outside the event loop, because that may be slow."""
         with self._take_offline_on_error():
-            return retention.delete_old_segments(self, now_ms)
+            count = retention.deletable(self, now_ms)
+            self.future_timestamp_ms = retention.future_timestamp(self, count, now_ms)
+            if count == len(self.segments):
+                self.roll(now_ms)
+            return retention.delete_segments(self, count)
+
+    def replace_segments(self, old: Sequence[Segment], cleaned: CleanedSegment, truncations: int) -> list[str]:
+        """Put the rewritten segment in the place of consecutive closed ones. Returns the paths of the renamed old files, which
+        the caller unlinks outside the event loop.
+
+        If the rewritten segment lacks tombstones, the caller raises `tombstones_removed_below` and makes it durable first.
+        `truncations`: the log's count when the cleaning began. Raises CleaningAborted if the log was truncated or the segments
+        were deleted since then; nothing has changed then, and the caller removes the rewritten files."""
+        with self._take_offline_on_error():
+            return replacement.replace_segments(self, old, cleaned, truncations)
 
     def drop_indexes(self) -> None:
         """Free the indexes of all segments but the last; they are loaded again when needed. They take 5 MB per GiB of log."""

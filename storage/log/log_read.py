@@ -13,8 +13,8 @@ from crc32c import crc32c
 
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records.batch import ATTRIBUTES_POS, HEADER_SIZE, LENGTH_PREFIX, MAGIC, check_crc
-from strandline.protocol.records.reader import iter_records
 from strandline.storage.disk import Buffer, ColdRead
+from strandline.storage.log.batch_search import BatchSearches, first_not_older, newest_record, search_batch
 from strandline.storage.log.log_state import LogState
 from strandline.storage.log.segment import DamagedBatch, Segment
 
@@ -25,7 +25,8 @@ _READ_HEAD = Struct(">qiibIhi")
 
 
 class LogRead(NamedTuple):
-    """Whole batches. `first_offset` is the base offset of the first one, or the requested offset if there is none."""
+    """The result of a read: whole batches. `first_offset` is the base offset of the first one, or the requested offset if there
+    is none."""
 
     buffers: list[Buffer]
     size: int
@@ -33,7 +34,7 @@ class LogRead(NamedTuple):
 
 
 def read(log: LogState, offset: int, max_bytes: int, end_offset: int, min_one: bool, may_block: bool) -> LogRead:
-    """See `Log.read`."""
+    """Read whole batches; arguments, result and errors as in `Log.read`."""
     if not log.log_start_offset <= offset <= log.log_end_offset:
         raise BrokerError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -73,12 +74,12 @@ def _locate(log: LogState, offset: int) -> tuple[Segment, int]:
         try:
             found = segment.position_of(offset)
         except DamagedBatch as e:
-            log.mark_corrupt(e.offset)
+            log.mark_corrupt(e.offset, str(e))
             raise
         if found is not None:
             return segment, found[0]
     damage = log.segments[-1].missing(offset)
-    log.mark_corrupt(damage.offset)
+    log.mark_corrupt(damage.offset, str(damage))
     raise damage
 
 
@@ -103,7 +104,7 @@ def _read_segment(
     if min_one and len(data) >= HEADER_SIZE and (first_size := _size_at(data, 0)) > len(data):
         data = segment.file.pread(first_size, position, may_block=may_block)  # one batch, larger than `max_bytes`
     size, next_offset, first_offset = 0, offset, offset
-    epoch_of = log.epochs.epoch_for_offset
+    epoch_of, log_start = log.epochs.epoch_for_offset, log.log_start_offset
     while size + HEADER_SIZE <= len(data) and next_offset < end_offset:
         base_offset, length, epoch, magic, crc, _, last_delta = _READ_HEAD.unpack_from(data, size)
         end = size + LENGTH_PREFIX + length
@@ -111,7 +112,8 @@ def _read_segment(
             break
         fits = base_offset == next_offset if size else base_offset <= offset <= base_offset + last_delta
         is_whole = fits and magic == MAGIC and length >= 0 and crc32c(data[size + ATTRIBUTES_POS : end]) == crc
-        if not is_whole or epoch != epoch_of(base_offset):  # the CRC does not cover the epoch
+        # The CRC does not cover the epoch. The epochs before the log start are forgotten, also inside the batch that contains it.
+        if not is_whole or epoch != epoch_of(max(base_offset, log_start)):
             if not size:
                 _refuse(log, base_offset if fits else offset)
             log.mark_corrupt(next_offset)  # the whole batches before the damage may still be served
@@ -146,14 +148,14 @@ def _unreadable(offset: int) -> BrokerError:
 # -- by timestamp -------------------------------------------------------------------------------------------------
 
 
-def offset_for_timestamp(log: LogState, timestamp_ms: int) -> tuple[int, int, int] | None:
-    """See `Log.offset_for_timestamp`."""
-    for segment in log.segments:
+def offset_for_timestamp(log: LogState, timestamp_ms: int, searches: BatchSearches | None) -> tuple[int, int, int] | None:
+    """Find the first record at or after a timestamp, as `Log.offset_for_timestamp` describes."""
+    for segment in log.segments[log.segment_for(log.log_start_offset) :]:
         segment.load_timestamps()
         if segment.max_timestamp < timestamp_ms or not segment.size:
             continue
         _, position = segment.offset_index.lookup(_skippable(segment, timestamp_ms))
-        found = _first_not_older(log, segment, position, timestamp_ms)
+        found = _first_not_older(log, segment, position, timestamp_ms, searches)
         if found is not None:
             return found
     return None
@@ -170,29 +172,59 @@ def _skippable(segment: Segment, timestamp_ms: int) -> int:
     return relative
 
 
-def _first_not_older(log: LogState, segment: Segment, position: int, timestamp_ms: int) -> tuple[int, int, int] | None:
+def _first_not_older(
+    log: LogState, segment: Segment, position: int, timestamp_ms: int, searches: BatchSearches | None
+) -> tuple[int, int, int] | None:
     for at, header in segment.headers(position):
-        if header.max_timestamp < timestamp_ms or header.next_offset <= log.log_start_offset:
+        if header.max_timestamp < timestamp_ms or header.next_offset <= log.log_start_offset or not header.record_count:
             continue
         if log.corrupt_at is not None and header.next_offset > log.corrupt_at:
             raise _unreadable(log.corrupt_at)
-        if header.is_log_append_time:
+        if header.is_log_append_time and header.record_count > header.last_offset_delta:
             return header.max_timestamp, max(header.base_offset, log.log_start_offset), header.leader_epoch
         data = segment.file.pread(header.size, at)
         if not check_crc(data, 0, header.size):
             _refuse(log, header.base_offset)
-        if header.compression:
-            return header.max_timestamp, max(header.base_offset, log.log_start_offset), header.leader_epoch
-        for record in iter_records(data):
-            if record.timestamp_ms >= timestamp_ms and record.offset >= log.log_start_offset:
-                return record.timestamp_ms, record.offset, header.leader_epoch
+        found = search_batch(searches, first_not_older, data, header, timestamp_ms, log.log_start_offset, log.dir)
+        if found is not None:
+            return *found, header.leader_epoch
     return None
 
 
-def max_timestamp_offset(log: LogState) -> tuple[int, int, int] | None:
-    """See `Log.max_timestamp_offset`."""
-    newest = -1
-    for segment in log.segments:
+def max_timestamp_offset(log: LogState, searches: BatchSearches | None) -> tuple[int, int, int] | None:
+    """Find the first record with the newest timestamp, as `Log.max_timestamp_offset` describes."""
+    first, newest = log.segment_for(log.log_start_offset), -1
+    if log.segments[first].base_offset < log.log_start_offset:
+        newest = _newest_after_start(log, log.segments[first], searches)
+        first += 1
+    for segment in log.segments[first:]:
         segment.load_timestamps()
         newest = max(newest, segment.max_timestamp)
-    return offset_for_timestamp(log, newest) if newest >= 0 else None
+    found = offset_for_timestamp(log, newest, searches) if newest >= 0 else None
+    return found if found is not None or newest < 0 else _newest_record(log, searches)
+
+
+def _newest_record(log: LogState, searches: BatchSearches | None) -> tuple[int, int, int] | None:
+    """The first record with the newest timestamp in a log whose newest batch has lost its records to compaction."""
+    newest = -1
+    for segment in log.segments[log.segment_for(log.log_start_offset) :]:
+        for _, header in segment.headers(0):
+            if header.record_count and header.next_offset > log.log_start_offset:
+                newest = max(newest, header.max_timestamp)
+    return offset_for_timestamp(log, newest, searches) if newest >= 0 else None
+
+
+def _newest_after_start(log: LogState, segment: Segment, searches: BatchSearches | None) -> int:
+    """The newest timestamp in a segment that holds deleted records, too: the indexes do not say which record it belongs to."""
+    newest, start = -1, log.log_start_offset
+    found = segment.position_of(start)
+    for at, header in segment.headers(found[0]) if found is not None else ():
+        if header.base_offset >= start or header.is_log_append_time:
+            newest = max(newest, header.max_timestamp)
+            continue
+        data = segment.file.pread(header.size, at)
+        if not check_crc(data, 0, header.size):
+            _refuse(log, header.base_offset)
+        record = search_batch(searches, newest_record, data, header, newest, start, log.dir)
+        newest = newest if record is None else record[0]
+    return newest

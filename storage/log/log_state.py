@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from random import Random
 from typing import Never
 
 from strandline.protocol.loggers import get_logger
@@ -26,7 +27,7 @@ logger = get_logger(__name__)
 
 
 class LogState:
-    """What is known of one log: its offsets, its segments, and what is derived from the batches."""
+    """The state of one log: its offsets, its segments, and the leader epochs and producer states derived from its batches."""
 
     def __init__(
         self, files: Files, dir: str, topic: str, partition: int, topic_id: bytes, config: LogConfig, budget: TailBudget
@@ -45,6 +46,13 @@ class LogState:
         """Records below this offset are committed. log start <= HW <= LEO; only a truncation lowers it."""
         self.recovery_point = 0
         """Records below this offset are durable. Never above the LEO."""
+        self.first_dirty_offset = 0
+        """Every record below this offset is clean: no record below it is superseded by another one below it. The next cleaning of
+        the log begins here. An offset outside the log counts as the log start."""
+        self.tombstones_removed_below = 0
+        """Every tombstone that a cleaner (here, or on the leader that the records were copied from) has removed because its
+        delete horizon had passed lies below this offset. It is durable before the tombstone vanishes. A replica whose log ends
+        below it may hold values that such a tombstone has deleted."""
         self.corrupt_at: int | None = None
         """The offset of the first batch known to be damaged. Nothing at or above it is served."""
         self.possible_data_loss = False
@@ -58,11 +66,19 @@ class LogState:
         self.tail = RecentTail(budget)
         self.cursors: dict[int, tuple[Segment, int]] = {}
         """Where sequential reads of old segments continue: next offset -> segment and position in its file."""
+        self.future_timestamp_ms = -1
+        """A timestamp in the future that keeps the oldest segment from being deleted by age, as of the last retention check; -1
+        if there is none."""
         self.failure = DirFailure()
         self.metrics = LogMetrics()
+        self.random: Random | None = None
+        """The source of the segments' jitter; None: no segment has any."""
         self.unsynced: dict[str, None] = {}
         """Directories and small files that the next flush must fsync before the recovery point may rely on them."""
         self.truncations = 0
+        self.is_being_cleaned = False
+        """Whether a round of the log cleaner is under way. Retention waits for its end, because a round whose segments vanish is
+        lost: a large log of which segments are deleted often would never be clean."""
         self.dirty_since_ms: int | None = None
         """When the first append after the last flush was made; kept only if `flush.ms` is set."""
         self.on_lowered: Callable[[], None] | None = None
@@ -85,16 +101,21 @@ class LogState:
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self.segments)
 
+    def segments_with_ends(self) -> Iterator[tuple[Segment, int]]:
+        """Each segment with the offset after its last one."""
+        ends = [segment.base_offset for segment in self.segments[1:]]
+        return zip(self.segments, [*ends, self.log_end_offset], strict=True)
+
     def segment_for(self, offset: int) -> int:
         """The index in `segments` of the segment that holds `offset`; 0 for offsets below the first segment."""
         return max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
 
-    def mark_corrupt(self, offset: int) -> None:
+    def mark_corrupt(self, offset: int, reason: str = "not a valid batch") -> None:
         """Record that the batch at `offset` is damaged. The lowest such offset counts."""
         if self.corrupt_at is None or offset < self.corrupt_at:
             self.corrupt_at = offset
             self.metrics.corrupt_ranges += 1
-            logger.error("log.damaged", **self.fields, offset=offset, path=self.dir)
+            logger.error("log.damaged", **self.fields, offset=offset, path=self.dir, reason=reason)
 
     # -- files beside the segments ------------------------------------------------------------------------------------
 
@@ -129,7 +150,7 @@ class LogState:
             self._fail(e)
 
     def _fail(self, e: DiskError) -> Never:
-        """Take the log directory offline and raise `e`. Only a recovery can tell what the failed operation left on the disk."""
+        """Take the log directory offline and raise `e`. Only a recovery can find what the failed operation left on the disk."""
         if self.failure.error is None:
             self.failure.error = e
             logger.error("log_dir.failed", log_dir=parent(self.dir), operation=e.operation, path=e.path, reason=str(e))

@@ -26,7 +26,7 @@ def snapshot_path(log: LogState, offset: int) -> str:
 
 
 def remove_snapshots(log: LogState, *, above: int) -> None:
-    """Remove snapshots of offsets above `above`, which the log does not have, or not provably."""
+    """Remove snapshots of offsets above `above`, because the log may not contain the records that they describe."""
     for offset in snapshot_offsets(log):
         if offset > above:
             log.files.remove(snapshot_path(log, offset))
@@ -56,10 +56,10 @@ def load_producers(log: LogState, *, trusted_to: int) -> None:
                 log.producers, start = states, offset
                 break
             log.files.remove(snapshot_path(log, offset))
-    _replay_producers(log, start)
+    replay_producers(log, start)
 
 
-def _replay_producers(log: LogState, start: int) -> None:
+def replay_producers(log: LogState, start: int) -> None:
     """Apply the headers from `start` (a batch's base offset) to the log end, or to the first damaged batch."""
     end = log.log_end_offset if log.corrupt_at is None else log.corrupt_at
     if start >= end:

@@ -100,7 +100,7 @@ class Position(NamedTuple):
 
 
 Pending = dict[int, Position]
-"""By family: the state after batches of the same request that were checked but are not appended yet."""
+"""Producer family -> its state after batches of the same request that were checked but are not appended yet."""
 
 
 class KnownProducer(NamedTuple):
@@ -164,7 +164,8 @@ class ProducerStates:
                 yield KnownProducer(producer_id, entry.epoch, last.last_sequence, last.last_offset, last.timestamp)
 
     def check(self, header: BatchHeader, pending: Pending) -> AppendedBatch | None:
-        """None if the batch is its producer's next one; the earlier batch if it is a duplicate.
+        """Check a batch against the state of its producer. Returns None if it is the producer's next batch, and the earlier batch
+        if it is a duplicate.
 
         Raises INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER or INVALID_RECORD. An unknown
         producer may start with any sequence, because its state may have expired or been deleted with its records. An unknown
@@ -263,7 +264,7 @@ class ProducerStates:
     def expire(self, now_ms: int, expiration_ms: int, is_kept: Callable[[int], bool]) -> None:
         """Forget producers that have not written for `expiration_ms`.
 
-        Record timestamps alone do not tell that: a producer may copy records of last year, and if it were forgotten between a
+        Record timestamps do not show when a producer wrote: it may copy records of last year, and if it were forgotten between a
         batch and its retry, the batch would be appended twice. `is_kept`: whether the cluster still knows the name with this
         number; such a producer is kept."""
         known, self._last_seen = self._last_seen, {}
@@ -308,16 +309,11 @@ class ProducerStates:
     @classmethod
     def decode(cls, data: bytes) -> ProducerStates | None:
         """The states of a snapshot; None unless it is whole and of a known version."""
-        try:
-            version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
-        except error:
-            return None
-        if version != SNAPSHOT_VERSION or crc32c.crc32c(data[_CRC_END:]) != crc:
-            return None
-        if count < 0 or len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+        rows = snapshot_rows(data)
+        if rows is None:
             return None
         states = cls()
-        for row in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :]):
+        for row in rows:
             states._add_row(*row)
         return states
 
@@ -327,6 +323,19 @@ class ProducerStates:
         entry = self._entry(producer_id, epoch)
         if sequence >= 0:
             entry.batches.append(AppendedBatch(sequence, offset, delta, timestamp))
+
+
+def snapshot_rows(data: bytes) -> list[tuple[int, int, int, int, int, int, int, int]] | None:
+    """The entries of a snapshot as they are in the file; None unless it is whole and of a known version."""
+    try:
+        version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+    except error:
+        return None
+    if version != SNAPSHOT_VERSION or crc32c.crc32c(data[_CRC_END:]) != crc:
+        return None
+    if count < 0 or len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+        return None
+    return [tuple(row) for row in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :])]
 
 
 def _position(family: int, entry: ProducerEntry | None) -> Position:

@@ -31,12 +31,13 @@ from strandline.storage.log.epoch_cache import LeaderEpochCache
 from strandline.storage.log.log_state import LogState
 from strandline.storage.log.producer_recovery import load_producers, remove_needless_snapshots, remove_snapshots
 from strandline.storage.log.recovery_scan import scan
+from strandline.storage.log.replacement import finish_replacements
 from strandline.storage.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, Segment
 
 logger = get_logger(__name__)
 
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)\Z", re.ASCII)
-_LEFTOVER = re.compile(r"(\d{20}\.\w+\.(deleted|tmp)|(leader-epoch-checkpoint|partition\.metadata)\.tmp)\Z", re.ASCII)
+_LEFTOVER = re.compile(r"(\d{20}(\.\w+)+\.(deleted|tmp|cleaned)|(leader-epoch-checkpoint|partition\.metadata)\.tmp)\Z", re.ASCII)
 
 
 def load(log: LogState, *, clean_shutdown: bool, keep_below: int, now_ms: int) -> None:
@@ -45,10 +46,10 @@ def load(log: LogState, *, clean_shutdown: bool, keep_below: int, now_ms: int) -
     fresh = not files.exists(log.dir)
     if fresh:
         files.make_dirs(log.dir)
-    names = [] if fresh else files.list(log.dir)
+    names = [] if fresh else finish_replacements(log, files.list(log.dir))
     _remove_leftovers(log, names)
     empty = _open_segments(log, names, now_ms)
-    checkpoint = None if fresh else _load_epochs(log, empty=empty, clean=clean_shutdown)
+    checkpoint = None if fresh else load_epochs(log, empty=empty, clean=clean_shutdown)
     log.epochs = LeaderEpochCache(checkpoint or ())
     if not empty and not (clean_shutdown and checkpoint is not None and _load_clean(log)):
         scan(log, checkpoint, keep_below)
@@ -57,10 +58,12 @@ def load(log: LogState, *, clean_shutdown: bool, keep_below: int, now_ms: int) -
         log.unsynced[log.dir] = log.unsynced[parent(log.dir)] = None
         if checkpoint is not None:
             log.unsynced[join(log.dir, LEADER_EPOCHS)] = None
-    _settle(log, checkpoint, names, trust_snapshots=clean_shutdown)
+    apply_checkpoints(log, checkpoint, names, trust_snapshots=clean_shutdown)
 
 
-def _settle(log: LogState, checkpoint: list[tuple[int, int]] | None, names: list[str], *, trust_snapshots: bool) -> None:
+def apply_checkpoints(
+    log: LogState, checkpoint: list[tuple[int, int]] | None, names: list[str], *, trust_snapshots: bool
+) -> None:
     """Limit the offsets of the checkpoints to what the log has, and load epochs and producer states."""
     end = log.log_end_offset
     if end < log.log_start_offset:
@@ -71,6 +74,8 @@ def _settle(log: LogState, checkpoint: list[tuple[int, int]] | None, names: list
     log.high_watermark = min(max(log.high_watermark, log.log_start_offset), end)
     trusted_to = end if trust_snapshots else min(log.recovery_point, end)
     log.recovery_point = min(log.recovery_point, end)
+    log.first_dirty_offset = min(log.first_dirty_offset, end)
+    log.tombstones_removed_below = min(log.tombstones_removed_below, end)
     log.epochs.truncate_from_end(end)
     log.epochs.truncate_from_start(log.log_start_offset)
     log.epochs = LeaderEpochCache(log.epochs.entries, log.save_epochs)
@@ -99,7 +104,8 @@ def _restart_empty(log: LogState) -> None:
 
 
 def _remove_leftovers(log: LogState, names: list[str]) -> None:
-    """Remove renamed files on their way out, temporary files, and indexes without a segment. Files with other names stay."""
+    """Remove renamed files on their way out, temporary files, segments that the cleaner has not finished, and indexes without a
+    segment. Files with other names stay."""
     present = set(names)
     for name in names:
         match = _SEGMENT_FILE.match(name)
@@ -119,7 +125,7 @@ def _open_segments(log: LogState, names: list[str], now_ms: int) -> bool:
     return not bases
 
 
-def _load_epochs(log: LogState, *, empty: bool, clean: bool) -> list[tuple[int, int]] | None:
+def load_epochs(log: LogState, *, empty: bool, clean: bool) -> list[tuple[int, int]] | None:
     """The epoch checkpoint, or None if the epochs must be read from all batches of the log.
 
     That is so if the file is missing or damaged, or if it begins after the log's first records: the log start was moved up to
@@ -131,14 +137,15 @@ def _load_epochs(log: LogState, *, empty: bool, clean: bool) -> list[tuple[int, 
     start = max(log.log_start_offset, log.segments[0].base_offset)
     if not entries or entries[0][1] > start:
         return None
-    if not all(_begins_with_a_batch(log, offset, clean) for _, offset in entries):
+    if not all(_begins_with_a_batch(log, offset, clean) for _, offset in entries if offset > start):
         logger.warning("log.epochs_damaged", **log.fields)
         return None
     return entries
 
 
 def _begins_with_a_batch(log: LogState, start: int, clean: bool) -> bool:
-    """False if `start` lies inside a batch: the file has no checksum, so a rotten digit may have changed the number.
+    """Return False if `start` lies inside a batch. The checkpoint file has no checksum, so a damaged digit may have changed it.
+    Only the log start may lie inside a batch, and the epoch of that batch begins there.
 
     Checked only where the indexes can be trusted; the scan checks the rest."""
     index = log.segment_for(start)

@@ -16,14 +16,17 @@ from strandline.protocol.loggers import get_logger
 from strandline.protocol.records.batch import HEADER_SIZE, BatchHeader, check_crc
 from strandline.storage.log.batch_iteration import iter_batches
 from strandline.storage.log.epoch_cache import LeaderEpochCache
+from strandline.storage.log.index import MAX_RELATIVE_OFFSET
 from strandline.storage.log.log_state import LogState
-from strandline.storage.log.segment import DamagedBatch, Segment
+from strandline.storage.log.segment import DamagedBatch, Segment, unexpected
 
 logger = get_logger(__name__)
 
 _CHUNK = 1 << 20
 _SEARCH_MAX = 64 << 20
-"""How many bytes after a damaged batch are searched for a valid one: more than any batch has."""
+"""Number of bytes after a damaged batch that are searched for a valid one: more than the largest batch has."""
+_OFFSETS_END = 2**63
+"""The offset after the highest one that a batch can have."""
 
 Place = tuple[int, int]
 """Index of a segment, and a position in its file."""
@@ -90,6 +93,8 @@ class _Scan:
         self.epoch = self.known.epoch_for_offset(self.expected - 1)
         """The epoch of the last accepted batch."""
         self.newest_start: _EpochStart | None = None
+        self.after_gap: Place | None = None
+        """The batch after the last gap in the offsets, as Apache Kafka's cleaner leaves them; None if no gap was found."""
 
     def run(self) -> None:
         log = self.log
@@ -118,7 +123,7 @@ class _Scan:
     def _scan_segment(self, index: int, position: int) -> _Damage | None:
         """Accept the segment's batches from `position` on; returns the first damage, None if there is none."""
         log, segment = self.log, self.log.segments[index]
-        if not position and segment.base_offset != self.expected:
+        if not position and segment.base_offset != self.expected and self.after_gap != (index, 0):
             return _Damage(index, 0, self.expected, f"the segment starts at {segment.base_offset}")
         interval = log.config.index_interval_bytes
         try:
@@ -140,7 +145,8 @@ class _Scan:
             return f"base offset {header.base_offset}"
         if not check_crc(data, inside, header.size):
             return "checksum"
-        following = bisect_right(self.starts, header.base_offset)
+        # The epoch that the checkpoint has at the log start may begin inside a batch: DeleteRecords chooses any offset.
+        following = bisect_right(self.starts, max(header.base_offset, self.log.log_start_offset))
         if following < len(self.starts) and self.starts[following] <= header.last_offset:
             raise _CheckpointDamaged
         if place in self.rejected:
@@ -170,6 +176,9 @@ class _Scan:
         log = self.log
         if damage.offset < self.keep_below:
             raise DamagedBatch(damage.position, damage.offset, damage.reason)
+        first = self._batch_after_gap(damage)
+        if first is not None:
+            return self._skip_gap(damage, first)
         following = self._next_valid(damage)
         offset, reason = damage.offset, damage.reason
         if following is None or damage.offset >= max(log.recovery_point, log.high_watermark):
@@ -183,6 +192,36 @@ class _Scan:
         logger.error("log.damaged_below_hw", **log.fields, offset=offset, valid_again_at=header.base_offset, reason=reason)
         self.expected = header.base_offset
         self.epoch = min(self.epoch, header.leader_epoch)
+        return place
+
+    def _batch_after_gap(self, damage: _Damage) -> BatchHeader | None:
+        """The batch after a gap in the offsets, as Apache Kafka's cleaner leaves them; None if no gap but damage was found.
+
+        The checksum does not cover the base offset. If only that were damaged, the batch after it would begin below its end."""
+        segments, segment = self.log.segments, self.log.segments[damage.index]
+        try:
+            header = segment.header_at(damage.position)
+            end = damage.position + header.size
+            if end < segment.size:
+                following = segment.header_at(end).base_offset
+            elif damage.index + 1 < len(segments):
+                following = segments[damage.index + 1].base_offset
+            else:
+                following = -1 if self.after_gap is None else _OFFSETS_END
+        except BrokerError:
+            return None
+        # A segment whose end is lost is followed by another one, too. That is a gap only in a log that has others.
+        is_placed = damage.position > 0 or segment.base_offset == damage.offset or self.after_gap is not None
+        is_gap = is_placed and damage.offset < header.base_offset <= header.last_offset < following
+        return header if is_gap and check_crc(segment.file.pread(header.size, damage.position), 0, header.size) else None
+
+    def _skip_gap(self, damage: _Damage, header: BatchHeader) -> Place:
+        """Keep the batches after a gap. The log is not served from the gap on, because its readers expect every offset."""
+        log, place = self.log, (damage.index, damage.position)
+        reason = unexpected(header.base_offset, damage.offset)
+        log.mark_corrupt(damage.offset, reason)
+        logger.error("log.gap_found", **log.fields, offset=damage.offset, valid_again_at=header.base_offset, reason=reason)
+        self.expected, self.after_gap = header.base_offset, place
         return place
 
     def _cut(self, damage: _Damage) -> None:
@@ -200,41 +239,50 @@ class _Scan:
         log.recovery_point = min(log.recovery_point, log.segments[-1].base_offset)  # as after any other cut
 
     def _next_valid(self, damage: _Damage) -> tuple[Place, BatchHeader] | None:
-        """The first valid batch after the damage: in the same segment, or at the start of a later one."""
+        """The first valid batch after the damage, in the same segment or in a later one."""
         segments = self.log.segments
-        if segments[damage.index].base_offset <= damage.offset:
-            found = _search(segments[damage.index], damage.position + 1, damage.offset)
-            if found is not None:
-                return (damage.index, found[0]), found[1]
         for index in range(damage.index, len(segments)):
-            header = _valid_at(segments[index], 0, damage.offset)
-            if header is not None and header.base_offset == segments[index].base_offset > damage.offset:
-                return (index, 0), header
+            segment = segments[index]
+            is_before = segment.base_offset <= damage.offset
+            position = damage.position + 1 if index == damage.index and is_before else 0
+            end = segments[index + 1].base_offset if index + 1 < len(segments) else _OFFSETS_END
+            found = _search(segment, position, damage.offset, end)
+            if found is not None:
+                return (index, found[0]), found[1]
         return None
 
 
-def _valid_at(segment: Segment, position: int, after: int) -> BatchHeader | None:
-    """The batch at `position` if it is whole, has the right CRC and an offset above `after`; else None."""
-    try:
-        header = segment.header_at(position)
-    except BrokerError:
-        return None
-    if not after < header.base_offset < after + 2**31:
-        return None
-    return header if check_crc(segment.file.pread(header.size, position), 0, header.size) else None
+def _search(segment: Segment, position: int, after: int, end: int) -> tuple[int, BatchHeader] | None:
+    """The first valid batch from `position` on, and its position.
 
-
-def _search(segment: Segment, position: int, after: int) -> tuple[int, BatchHeader] | None:
-    """The first valid batch from `position` on: bytes that look like a header (high half of the offset, non-negative epoch,
-    magic), and then pass the CRC."""
-    high = (after >> 32).to_bytes(4, "big")
-    pattern = re.compile(b"(?=" + re.escape(high) + rb"[\x00-\xff]{4}[\x00-\x7f][\x00-\xff]{3}[\x00-\x7f][\x00-\xff]{3}\x02)")
-    end = min(segment.size, position + _SEARCH_MAX)
-    while position < end:
+    Its bytes must look like a header (one of the possible high halves of the offset, non-negative length and epoch, magic), and
+    then be as `_valid_at` asks."""
+    lowest, highest = segment.base_offset, min(end - 1, segment.base_offset + MAX_RELATIVE_OFFSET)
+    highs = b"|".join(re.escape((offset >> 32).to_bytes(4, "big")) for offset in (lowest, highest))
+    rest = rb"[\x00-\xff]{4}[\x00-\x7f][\x00-\xff]{3}[\x00-\x7f][\x00-\xff]{3}\x02"
+    pattern = re.compile(b"(?=(?:" + highs + b")" + rest + b")")
+    stop = min(segment.size, position + _SEARCH_MAX)
+    while position < stop:
         data = segment.file.pread(_CHUNK + HEADER_SIZE, position)
         for match in pattern.finditer(data):
-            header = _valid_at(segment, position + match.start(), after)
+            header = _valid_at(segment, position + match.start(), after, highest)
             if header is not None:
                 return position + match.start(), header
         position += _CHUNK
     return None
+
+
+def _valid_at(segment: Segment, position: int, after: int, highest: int) -> BatchHeader | None:
+    """Return the batch at `position` if it is whole, has the right CRC and only offsets above `after` and up to `highest`;
+    otherwise None. The first batch of a segment must have the segment's base offset, because the CRC does not cover it.
+
+    A filler spans up to 2^31 offsets, and its bytes are few, so the distance from the damage says nothing about a batch."""
+    try:
+        header = segment.header_at(position)
+    except BrokerError:
+        return None
+    if not after < header.base_offset <= header.last_offset <= highest:
+        return None
+    if header.base_offset < segment.base_offset or (not position and header.base_offset != segment.base_offset):
+        return None
+    return header if check_crc(segment.file.pread(header.size, position), 0, header.size) else None

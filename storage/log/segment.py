@@ -42,9 +42,19 @@ class DamagedBatch(BrokerError):
         self.offset = offset
 
 
+def unexpected(found: int, expected: int) -> str:
+    """Why a batch at offset `found` cannot follow one that ends before `expected`."""
+    if found < expected:
+        return f"offset {found} where {expected} was expected"
+    return (
+        f"offsets {expected} to {found - 1} are missing; in a log that was copied from Apache Kafka this is no damage, because "
+        "its cleaner leaves such gaps, but a broker cannot serve them"
+    )
+
+
 class Cut(NamedTuple):
-    """Where a segment is to be cut, with everything that must be read for it. The cut itself reads nothing, so no read error can
-    stop it half-way."""
+    """A planned truncation of a segment, with all data that it needs from the file. The truncation itself reads nothing, so no
+    read error can stop it half-way."""
 
     position: int
     offset: int
@@ -55,10 +65,10 @@ class Cut(NamedTuple):
 
 
 class _Stop(NamedTuple):
-    """Where a walk over the batch headers ended."""
+    """The place where a walk over the batch headers ended."""
 
     began_at: int
-    """Where the walk began: at a batch that an index entry names correctly, or at 0."""
+    """Position where the walk began: a batch that an index entry names correctly, or 0."""
     position: int
     offset: int
     """The offset expected at `position`: the next offset after the batch before it."""
@@ -104,6 +114,7 @@ class Segment:
         "is_indexed_in_part",
         "max_timestamp",
         "max_timestamp_offset",
+        "roll_jitter_ms",
     )
 
     def __init__(self, files: Files, directory: str, base_offset: int, file: File, created_ms: int) -> None:
@@ -118,6 +129,9 @@ class Segment:
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
         """The last offset of the first batch with `max_timestamp`."""
+        self.roll_jitter_ms: int | None = None
+        """By how much the segment ends before `segment.ms`. The log draws it once, when it first asks whether the segment has
+        ended: by then it knows the settings of the topic."""
         self.is_indexed_in_part = False
         """A batch could not be read when the indexes were built, so batches after it may have newer timestamps than
         `max_timestamp`."""
@@ -272,7 +286,7 @@ class Segment:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def header_at(self, position: int) -> BatchHeader:
-        """The batch header at `position`. CORRUPT_MESSAGE if it is not plausible."""
+        """Return the batch header at `position`. Raises CORRUPT_MESSAGE if it is not plausible."""
         room = self.size - position
         return parse_header(self.file.pread(HEADER_SIZE, position), 0, room)
 
@@ -310,7 +324,7 @@ class Segment:
             for found, header in self.headers(position):
                 position = found
                 if header.base_offset != expected:
-                    corrupt(f"offset {header.base_offset} where {expected} was expected")
+                    corrupt(unexpected(header.base_offset, expected))
                 if header.last_offset >= offset:
                     return _Stop(began_at, found, expected, header, before_at, before)
                 before_at, before = found, header
@@ -372,10 +386,10 @@ class Segment:
     # -- life -----------------------------------------------------------------------------------------------------
 
     def find_cut(self, offset: int) -> Cut:
-        """Where to cut so that everything below `offset` stays, or everything before the batch that contains it.
+        """Plan a truncation that keeps everything below `offset`, or everything before the batch that contains it.
 
-        Changes nothing. DamagedBatch if a batch below `offset` cannot be read, because it is not known then where the remaining
-        batches end."""
+        Changes nothing. Raises DamagedBatch if a batch below `offset` cannot be read, because then the end of the remaining
+        batches is unknown."""
         try:
             stop = self._walk(offset)
             began_at, position, found, header = stop.began_at, stop.position, stop.offset, stop.header
@@ -415,11 +429,12 @@ class Segment:
         self.save_indexes()
         self.file.close()
 
-    def remove(self) -> list[str]:
-        """Rename the segment's files. Returns the new paths, which the caller unlinks; that may be slow."""
+    def remove(self, *, keep_snapshot: bool = False) -> list[str]:
+        """Rename the segment's files. Returns the new paths, which the caller unlinks; that may be slow. `keep_snapshot`: the
+        snapshot of the producers at the base offset stays."""
         self.file.close()
         gone = []
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, *(() if keep_snapshot else (SNAPSHOT_SUFFIX,))):
             path = self.path(suffix)
             if self.files.exists(path):
                 self.files.rename(path, path + DELETED_SUFFIX)

@@ -88,13 +88,19 @@ class RecentTail:
             assert buffer is not None
             self.budget.bytes -= len(buffer)
 
+    def drop_below(self, offset: int) -> None:
+        """Drop the batches that begin below `offset`: their segments were rewritten, and readers must see what is there now."""
+        while self._first < len(self._starts) and self._starts[self._first] < offset:
+            self.budget.bytes -= self.drop_oldest()
+
     def clear(self) -> None:
         while dropped := self.drop_oldest():
             self.budget.bytes -= dropped
         self._compact()
 
     def read(self, offset: int, max_bytes: int, end_offset: int, min_one: bool) -> tuple[list[Buffer], int, int] | None:
-        """(buffers, size, first offset) from the batch that contains `offset` on; None if that batch is not in the tail."""
+        """Return (buffers, size in bytes, first offset) from the batch that contains `offset` on; None if the tail lacks that
+        batch."""
         starts, ends, buffers = self._starts, self._next_offsets, self._buffers
         index = bisect_right(starts, offset) - 1
         if index < self._first or offset >= ends[index]:

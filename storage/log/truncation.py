@@ -18,7 +18,7 @@ logger = get_logger(__name__)
 
 
 def truncate_to(log: LogState, offset: int) -> bool:
-    """See `Log.truncate_to`."""
+    """Truncate the log to an offset, as `Log.truncate_to` describes."""
     if offset >= log.log_end_offset:
         log.epochs.truncate_from_end(max(offset, 0))
         return False
@@ -35,7 +35,7 @@ def truncate_to(log: LogState, offset: int) -> bool:
 
 
 def end_after_truncation(log: LogState, offset: int) -> int:
-    """See `Log.end_after_truncation`."""
+    """Return the log end that a truncation would leave, as `Log.end_after_truncation` describes."""
     if offset >= log.log_end_offset:
         return log.log_end_offset
     if offset < log.segments[0].base_offset:
@@ -74,10 +74,15 @@ def _cut(segment: Segment, cut: Cut) -> None:
 
 
 def _lower(log: LogState, end: int, durable: int) -> None:
-    """Lower the log start, HW and recovery point to the cut, on the disk too, before the first byte is removed.
+    """Lower the log start, HW, recovery point and the cleaner's offsets to the cut, on the disk too, before the first byte is
+    removed.
 
-    With a recovery point above the cut, the next start would skip the cut in its scan, or take the hole for damage."""
+    With a recovery point above the cut, the next start would skip the cut in its scan, or take the hole for damage. With a first
+    dirty offset above it, the cleaner would take the records that come next for clean."""
     lowered = log.recovery_point > durable or log.high_watermark > end
+    lowered |= log.first_dirty_offset > end or log.tombstones_removed_below > end
+    log.first_dirty_offset = min(log.first_dirty_offset, end)
+    log.tombstones_removed_below = min(log.tombstones_removed_below, end)
     log.log_start_offset = min(log.log_start_offset, end)
     log.high_watermark = min(max(log.high_watermark, log.log_start_offset), end)
     log.recovery_point = min(log.recovery_point, durable)
@@ -94,7 +99,7 @@ def discard(log: LogState, segment: Segment) -> None:
 
 
 def truncate_fully_and_start_at(log: LogState, offset: int, producers: ProducerStates) -> None:
-    """See `Log.truncate_fully_and_start_at`."""
+    """Remove all records and restart the log at an offset, as `Log.truncate_fully_and_start_at` describes."""
     log.save_named_producers(producers, offset)
     for segment in log.segments:
         discard(log, segment)
@@ -104,8 +109,24 @@ def truncate_fully_and_start_at(log: LogState, offset: int, producers: ProducerS
     log.producers = producers
     log.corrupt_at = None
     _after_cut(log, offset)
-    log.high_watermark = offset
+    log.high_watermark = log.first_dirty_offset = offset
     logger.debug("log.truncated_fully", **log.fields, offset=offset)
+
+
+def begin_segment_at(log: LogState, offset: int) -> None:
+    """Give an empty log a segment for a first batch that begins at `offset`, below the log start, which lies inside that batch.
+
+    A segment is named after its first batch. The log start, the high watermark and the log end stay where they are."""
+    assert not log.size_bytes
+    assert offset < log.log_start_offset == log.log_end_offset
+    log.save_named_producers(log.producers, offset)
+    remove_snapshots(log, above=offset)
+    created_ms = log.segments[0].created_ms
+    discard(log, log.segments[0])
+    log.segments[:] = [Segment.create(log.files, log.dir, offset, created_ms)]
+    log.recovery_point = min(log.recovery_point, offset)
+    if log.on_lowered is not None:
+        log.on_lowered()  # The log start differs from the segment's base offset now, so it has to be on the disk.
 
 
 def _after_cut(log: LogState, end: int) -> None:

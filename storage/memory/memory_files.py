@@ -47,75 +47,78 @@ class _Fault:
     errno: int
     times: int
     short_write: int
-    """For "write": how many bytes reach the file before the error."""
+    """Number of bytes that reach the file before the error, if the operation is "write"."""
 
 
 class MemoryFile(File):
     """An open file of a `MemoryFiles`."""
 
-    __slots__ = ("_files", "_generation", "_inode")
+    __slots__ = ("_generation", "files", "inode")
 
     def __init__(self, files: MemoryFiles, path: str, inode: Inode) -> None:
         self.path = path
         self.size = len(inode.cache)
-        self._files = files
-        self._inode = inode
+        self.files = files
+        """The disk of this file."""
+        self.inode = inode
+        """The bytes of this file, as the cache has them and as the platter does."""
         self._generation = files.generation
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        files, inode, size = self._files, self._inode, self.size
+        files, inode, size = self.files, self.inode, self.size
         cache = inode.cache
         if files.armed or self._generation != files.generation or size < inode.guarded or size != len(cache):
             self._append_with_care(b"".join(buffers))
             return
         cache += buffers[0] if len(buffers) == 1 else b"".join(buffers)
         inode.dirty = True
+        inode.modified_ms = None
         self.size = len(cache)
 
     def _append_with_care(self, data: bytes) -> None:
         """`append` for the cases with a planned fault, or with bytes of the platter that must be remembered first."""
         self._check_alive()
-        fault = self._files.take_fault("write", self.path)
+        fault = self.files.take_fault("write", self.path)
         if fault is not None:
-            self._inode.replace_tail(self.size, data[: fault.short_write] if self._files.leave_torn_writes else b"")
+            self.inode.replace_tail(self.size, data[: fault.short_write] if self.files.leave_torn_writes else b"")
             raise DiskError("write", self.path, fault.errno)
-        self._inode.replace_tail(self.size, data)
+        self.inode.replace_tail(self.size, data)
         self.size += len(data)
 
     def pread(self, size: int, position: int, *, may_block: bool = True) -> memoryview:
-        files = self._files
+        files = self.files
         end = min(self.size, position + max(0, size))
         if files.armed or self._generation != files.generation:
             return self._pread_with_care(position, end, may_block)
-        return memoryview(self._inode.cache[position:end]).toreadonly()
+        return memoryview(self.inode.cache[position:end]).toreadonly()
 
     def _pread_with_care(self, position: int, end: int, may_block: bool) -> memoryview:
         self._check_alive()
-        self._files.maybe_fail("read", self.path)
-        return memoryview(self._inode.cache[position:end]).toreadonly()
+        self.files.maybe_fail("read", self.path)
+        return memoryview(self.inode.cache[position:end]).toreadonly()
 
     def pwrite(self, data: Buffer, position: int) -> None:
         self._check_alive()
-        self._files.maybe_fail("write", self.path)
-        self._inode.overwrite(position, data)
+        self.files.maybe_fail("write", self.path)
+        self.inode.overwrite(position, data)
         self.size = max(self.size, position + len(data))
 
     def truncate(self, size: int) -> None:
         self._check_alive()
-        self._files.maybe_fail("truncate", self.path)
-        self._inode.truncate(size)
+        self.files.maybe_fail("truncate", self.path)
+        self.inode.truncate(size)
         self.size = size
 
     def fsync(self) -> None:
         self._check_alive()
-        self._files.sync_inode(self.path, self._inode)
+        self.files.sync_inode(self.path, self.inode)
 
     def close(self) -> None:
         pass
 
     def _check_alive(self) -> None:
         """Raise an error for a file that was opened before the last crash, by a process that is dead."""
-        if self._generation != self._files.generation:
+        if self._generation != self.files.generation:
             raise DiskError("use after crash", self.path, errno.EBADF)
 
 
@@ -130,7 +133,8 @@ class MemoryLock(Lock):
 
 
 class MemoryFiles(Files):
-    """The disk of one machine. Share it between the processes of a node, and call `crash()` between them."""
+    """The disk of one machine. Share it between the processes of a node, and call `crash()` between them. Errors are those of
+    `RealFiles`: DiskError, and UsageError for a lock that another process has."""
 
     def __init__(self, random: Random | None = None) -> None:
         self.root = Directory()
@@ -255,15 +259,24 @@ class MemoryFiles(Files):
 
     def exists(self, path: str) -> bool:
         self.maybe_fail("stat", path)
-        return self._find(path) is not None
+        return self.find(path) is not None
 
     def is_dir(self, path: str) -> bool:
         self.maybe_fail("stat", path)
-        return isinstance(self._find(path), Directory)
+        return isinstance(self.find(path), Directory)
 
     def size(self, path: str) -> int:
         self.maybe_fail("stat", path)
         return len(self._inode("stat", path).cache)
+
+    def modified_ms(self, path: str) -> int | None:
+        """The time that was set after the last write. This disk has no clock, so otherwise it is not known."""
+        node = self.find(path)
+        return node.modified_ms if isinstance(node, Inode) else None
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        self.maybe_fail("write", path)
+        self._inode("write", path).modified_ms = modified_ms
 
     def list(self, path: str) -> list[str]:
         self.maybe_fail("list", path)
@@ -282,7 +295,7 @@ class MemoryFiles(Files):
             directory = node
 
     def remove(self, path: str) -> None:
-        node = self._find(path)
+        node = self.find(path)
         if isinstance(node, Directory):
             raise DiskError("unlink", path, errno.EISDIR)
         if node is None:
@@ -292,7 +305,7 @@ class MemoryFiles(Files):
             self.change("unlink", path, directory, {name: None})
 
     def remove_tree(self, path: str) -> None:
-        node = self._find(path)
+        node = self.find(path)
         if not isinstance(node, Directory):
             self.remove(path)
             return
@@ -320,7 +333,7 @@ class MemoryFiles(Files):
         self.sync_directory(path, self._directory("open", path))
 
     def fsync_path(self, path: str) -> None:
-        node = self._find(path)
+        node = self.find(path)
         if isinstance(node, Directory):
             self.sync_directory(path, node)
         else:
@@ -342,7 +355,8 @@ class MemoryFiles(Files):
 
     # -- names ----------------------------------------------------------------------------------------------------
 
-    def _find(self, path: str) -> Inode | Directory | None:
+    def find(self, path: str) -> Inode | Directory | None:
+        """The file or directory of this path, as the cache has it; None if there is none."""
         node: Inode | Directory | None = self.root
         for name in path.split("/"):
             if name and name != ".":
@@ -352,13 +366,13 @@ class MemoryFiles(Files):
         return node
 
     def _inode(self, operation: str, path: str) -> Inode:
-        node = self._find(path)
+        node = self.find(path)
         if not isinstance(node, Inode):
             raise DiskError(operation, path, errno.ENOENT if node is None else errno.EISDIR)
         return node
 
     def _directory(self, operation: str, path: str) -> Directory:
-        node = self._find(path)
+        node = self.find(path)
         if not isinstance(node, Directory):
             raise DiskError(operation, path, errno.ENOENT if node is None else errno.ENOTDIR)
         return node

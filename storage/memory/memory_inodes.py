@@ -36,7 +36,7 @@ def sectors(start: int, end: int) -> range:
 class Inode:
     """A file's content in the cache and on the platter."""
 
-    __slots__ = ("cache", "dirty", "durable_size", "guarded", "lies", "previous", "shortest", "undo")
+    __slots__ = ("cache", "dirty", "durable_size", "guarded", "lies", "modified_ms", "previous", "shortest", "undo")
 
     def __init__(self, data: bytes | bytearray | memoryview = b"") -> None:
         self.cache = bytearray(data)
@@ -55,6 +55,8 @@ class Inode:
         """Whether an fsync has anything to do."""
         self.previous: dict[int, bytes] | None = None
         """The content of each sector before its last write; None unless stale reads may be simulated."""
+        self.modified_ms: int | None = None
+        """The time of the last change that a process has set. None if the file was changed since."""
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -80,6 +82,7 @@ class Inode:
     def _remember(self, start: int, end: int) -> None:
         """Keep what is needed of the platter's content, before the cache changes in [start, end)."""
         self.dirty = True
+        self.modified_ms = None
         if start >= self.guarded:
             return
         for sector in sectors(start, end):

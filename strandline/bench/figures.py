@@ -65,6 +65,16 @@ def payloads(size: int, count: int = 64) -> list[bytes]:
     return [random.randbytes(size) for _ in range(count)]
 
 
+def lines_of_words(size: int) -> list[bytes]:
+    """2 MiB of values of `size` bytes, at least 64: random words, which codecs compress to between a third and a half.
+
+    That is more than a batch has, so that no codec can refer to an earlier record with the same value.
+    """
+    random, count = Random(size), max(64, (2 << 20) // size)
+    words = [bytes(random.choices(b"abcdefghijklmnopqrstuvwxyz", k=random.randint(3, 10))) for _ in range(500)]
+    return [b" ".join(random.choices(words, k=size // 4 + 1))[:size] for _ in range(count)]
+
+
 class Progress:
     """A line on stderr that is overwritten; prints nothing if stderr is no terminal."""
 

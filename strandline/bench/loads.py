@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Literal
 
-from strandline.bench.figures import Figures, Progress, longest_gap, payloads, percentile
+from strandline.bench.figures import Figures, Progress, lines_of_words, longest_gap, payloads, percentile
 from strandline.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from strandline.client.errors import BufferFull
 from strandline.client.producer.receipts import Receipt
@@ -36,6 +36,9 @@ class Load:
     acks: Literal["all", 0, 1] = "all"
     batch_size: int = 262_144
     linger_ms: float = 5.0
+    compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
+    """With a codec, the values are compressible."""
+    compression_level: int | None = None
     mode: Literal["nowait", "await"] = "nowait"
     """`send_nowait`, or `await send` for each record."""
 
@@ -53,6 +56,8 @@ def _producer(load: Load) -> Producer:
         acks=load.acks,
         linger_ms=load.linger_ms,
         batch_size=load.batch_size,
+        compression_type=load.compression_type,
+        compression_level=load.compression_level,
         max_request_size=max(1 << 20, load.batch_size * 2),
     )
 
@@ -83,7 +88,7 @@ class _Watch:
 async def produce(load: Load) -> Figures:
     """Send records as fast as the client can; ends when the last one is acknowledged."""
     await ensure_topic(load.bootstrap, load.topic, load.partitions)
-    values = payloads(load.record_size)
+    values = payloads(load.record_size) if load.compression_type == "none" else lines_of_words(load.record_size)
     watch, progress = _Watch(), Progress("produce", load.records)
     async with _producer(load) as producer:
         await producer.send_and_wait(load.topic, values[0])  # before the measurement: connections and metadata

@@ -65,7 +65,8 @@ class Driver(ABC):
 
     @abstractmethod
     async def open(self, scenario: Scenario) -> None:
-        """Check the scenario, then find or start the cluster. Sets `members` and `offers`."""
+        """Check the scenario, then find or start the cluster. Sets `members` and `offers`. Raises UsageError, DriverError or
+        ClusterError if the scenario cannot run in this cluster."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -96,15 +97,19 @@ class Driver(ABC):
         """Remove all their data. Raises UsageError if one of them runs."""
 
     async def disconnect(self, names: Sequence[str]) -> None:
+        """Cut the nodes off from the cluster's network. Raises UsageError if the driver does not offer NETWORK."""
         raise UsageError(f"{self.where}: {self._lack(NETWORK)}")
 
     async def reconnect(self, names: Sequence[str]) -> None:
+        """Undo `disconnect`. Raises UsageError if the driver does not offer NETWORK."""
         raise UsageError(f"{self.where}: {self._lack(NETWORK)}")
 
     async def fill_disk(self, names: Sequence[str]) -> None:
+        """Fill the nodes' small disks to the last byte. Raises UsageError if the driver does not offer SMALL_DISK."""
         raise UsageError(f"{self.where}: {self._lack(SMALL_DISK)}")
 
     async def free_disk(self, names: Sequence[str]) -> None:
+        """Remove the files of `fill_disk`. Raises UsageError if the driver does not offer SMALL_DISK."""
         raise UsageError(f"{self.where}: {self._lack(SMALL_DISK)}")
 
     # -- reports
@@ -114,7 +119,7 @@ class Driver(ABC):
 
     @abstractmethod
     async def was_clean(self, name: str) -> bool:
-        """Did the node's last process shut down cleanly? True needs exit code 0 and, for a broker, the clean-shutdown
+        """Return whether the node's last process shut down cleanly: with exit code 0 and, for a broker, the clean-shutdown
         marker. The node must be down."""
 
     @abstractmethod

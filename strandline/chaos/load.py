@@ -22,6 +22,9 @@ from strandline.testing.history import History, Send, Verdict, check
 DELIVERY_TIMEOUT_MS = 180_000
 POLL_MS = 10
 FINAL_READ_S = 60.0
+KEPT = {"cleanup.policy": "delete"}
+"""Configuration of the topic. Its records have no keys, and none may be removed: so it is not compacted, even if the brokers'
+default is."""
 READER, FINAL = "consumer", "final consumer"
 
 
@@ -82,7 +85,8 @@ class SteadyLoad:
 
     async def create_topic(self) -> None:
         async with Admin(bootstrap_servers=self.bootstrap) as admin:
-            await admin.create_topics([NewTopic(self.topic, partitions=len(self.acked_at), replication_factor=self._replicas)])
+            partitions, replicas = len(self.acked_at), self._replicas
+            await admin.create_topics([NewTopic(self.topic, partitions, replicas, configs=KEPT)])
 
     def start(self) -> None:
         self._tasks = [asyncio.create_task(work) for work in (*(w.run() for w in self._writers), self._follow())]

@@ -45,9 +45,9 @@ class VoterState(NamedTuple):
     """A controller's progress, as the active controller reports it."""
 
     is_caught_up: bool
-    """Its log holds every committed metadata record."""
+    """True if the voter's log holds every committed metadata record."""
     fetched_at: float
-    """When it last fetched, on the clock of `perf_counter`; minus infinity if never."""
+    """Time of the voter's last fetch, on the clock of `perf_counter`; minus infinity if it never fetched."""
 
 
 class Change(NamedTuple):

@@ -30,7 +30,7 @@ from strandline.protocol.messages.data import (
 from strandline.testing.history import History
 
 SERVER_TIMEOUT_MS = 2000
-"""How long the broker may wait for the high watermark before it answers REQUEST_TIMED_OUT."""
+"""How long, in ms, the broker may wait for the high watermark before it responds REQUEST_TIMED_OUT."""
 ANSWER_TIMEOUT_MS = 120_000
 """Longer than any pause: a paused broker answers its requests when it resumes."""
 PARTITION = 0
@@ -136,15 +136,16 @@ async def high_watermark(peer: Peer, picture: Picture, partition: int) -> int:
 
 @dataclass(slots=True)
 class ReplicaEnd:
-    """A follower's own answer about its log."""
+    """A follower's response to a request for its log end offset."""
 
     reaches: bool
-    """Its log end offset is at or beyond the requested offset."""
+    """True if the follower's log end offset is at or beyond the requested offset."""
     high_watermark: int = field(default=-1)
 
 
 async def replica_end(peer: Peer, picture: Picture, partition: int, offset: int) -> ReplicaEnd:
-    """Fetch from a follower as a consumer does (KIP-392). It returns an error for an offset beyond its log end."""
+    """Find whether a follower's log reaches `offset`, with a fetch as a consumer sends it (KIP-392): the follower returns an
+    error for an offset beyond its log end. Raises BrokerError if the request as a whole fails."""
     where = FetchPartition(picture.topic_id, partition, -1, offset, -1, 0, 1)
     request = FetchRequest(-1, -1, 0, 0, 1, 0, 0, -1, [where])
     response = await peer.ask(apis.FETCH, request, FetchResponse)

@@ -116,6 +116,7 @@ def find_scenario(written: str) -> Path:
 
 
 def load_scenario(path: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
+    """Read and check a scenario file. `overrides`: parameter -> value as text. Raises UsageError if the file is invalid."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as e:

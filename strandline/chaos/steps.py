@@ -38,9 +38,9 @@ class Word:
     fields: Mapping[str, Field]
     requires: str | None = None
     is_fault: bool = False
-    """It is a fault: the gap between acknowledgements is measured from here on."""
+    """True if the step injects a fault, from which on the gap between acknowledgements is measured."""
     is_heal: bool = False
-    """It heals a fault."""
+    """True if the step heals a fault."""
 
 
 TARGET_WORDS: Mapping[str, str] = {

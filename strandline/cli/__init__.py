@@ -19,7 +19,8 @@ from strandline.cli import interrupts
 
 
 def main() -> None:
-    """The console script: run the command, print one sentence for an error, and exit with a code of the list above."""
+    """The console script: run the command, print one sentence for an error, and exit with one of the exit codes in the
+    module's docstring."""
     interrupts.install()
     interrupts.open_standard_streams()
     interrupts.leave(_exit_code(sys.argv[1:]))

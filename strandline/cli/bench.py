@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from strandline.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Json, new_app, print_json, print_table, run
+from strandline.cli.compression import Codec, CodecOption, LevelOption, check_level
 from strandline.cli.interrupts import AT_ONCE, PROCESSES_GRACE_S
 
 if TYPE_CHECKING:
@@ -50,10 +51,13 @@ def produce(
     batch_size: BatchSize = 262_144,
     linger_ms: Linger = 5.0,
     mode: Annotated[Mode, typer.Option(help="Call send_nowait, or await send for each record.")] = Mode.nowait,
+    compression: CodecOption = Codec.none,
+    compression_level: LevelOption = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Send records as fast as the client can."""
+    """Send records as fast as the client can. Values are random bytes; with a codec, they are lines of words."""
+    check_level(compression, compression_level)
     from strandline.bench import loads
 
     load = loads.Load(
@@ -64,6 +68,8 @@ def produce(
         acks=_acks(acks),
         batch_size=batch_size,
         linger_ms=linger_ms,
+        compression_type=compression.value,
+        compression_level=compression_level,
         mode=mode.value,
     )
     _print(run(loads.produce(load)), json)
@@ -77,10 +83,13 @@ def consume(
     acks: AcksOption = Acks.all,
     batch_size: BatchSize = 262_144,
     linger_ms: Linger = 5.0,
+    compression: CodecOption = Codec.none,
+    compression_level: LevelOption = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
     """Read a backlog from the beginning. If the topic has too few records, they are sent first."""
+    check_level(compression, compression_level)
     from strandline.bench import loads
 
     load = loads.Load(
@@ -91,6 +100,8 @@ def consume(
         acks=_acks(acks),
         batch_size=batch_size,
         linger_ms=linger_ms,
+        compression_type=compression.value,
+        compression_level=compression_level,
     )
     _print(run(loads.consume(load)), json)
 

@@ -1,8 +1,8 @@
-"""`strandline cluster describe`: shows the brokers and the active controller."""
+"""`strandline cluster`: shows the brokers and the active controller, and unregisters brokers that have stopped for good."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,12 +22,12 @@ from strandline.cli.common import (
 if TYPE_CHECKING:
     from strandline.client import BrokerDescription, ClusterDescription
 
-app = new_app("Describe the brokers and the active controller.")
+app = new_app("Describe the brokers and the active controller; unregister a broker.")
 
 
 @app.callback()
 def _group() -> None:
-    """Describe the brokers and the active controller."""
+    """Describe the brokers and the active controller; unregister a broker."""
 
 
 @app.command()
@@ -44,6 +44,28 @@ def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, wide: Wide = False, json:
         print(f"cluster {cluster.cluster_id}, active controller {controller}")
     if cluster.controller_id < 0 or any(b.is_fenced for b in cluster.brokers):
         raise typer.Exit(UNHEALTHY)
+
+
+@app.command()
+def unregister(
+    broker_id: Annotated[int, typer.Argument(metavar="ID", min=0, help="The broker's id.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Unregister a broker that has stopped for good. Refused while it is alive, or has replicas. If it starts again, it registers
+    anew."""
+    run(_unregister(bootstrap, broker_id))
+    if json:
+        print_json({"broker_id": broker_id, "unregistered": True})
+    else:
+        print(f"broker {broker_id} is unregistered")
+
+
+async def _unregister(bootstrap: str, broker_id: int) -> None:
+    from strandline.client import Admin
+
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        await admin.unregister_broker(broker_id)
 
 
 async def _ask(bootstrap: str) -> ClusterDescription:

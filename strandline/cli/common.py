@@ -68,6 +68,7 @@ def note(text: str) -> None:
 
 
 def fail(text: str, code: int = ERROR) -> NoReturn:
+    """Print an error on stderr and end the command with this exit code, by raising `typer.Exit`."""
     note(text)
     raise typer.Exit(code)
 

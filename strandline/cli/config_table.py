@@ -18,5 +18,5 @@ SOURCES = {
 
 
 def is_given(config: ConfigEntry) -> bool:
-    """Was this value set, on the topic or a broker? Otherwise it is the default."""
+    """Return True if the value was set on the topic or a broker, and False if it is the default."""
     return config.source != "default"

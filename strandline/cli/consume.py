@@ -81,7 +81,7 @@ def consume(
             "-o",
             metavar="WHERE",
             show_default=False,
-            help="beginning, end, an offset, -N (N records before the end of each partition; -1 is the last record), "
+            help="beginning, end, an offset, -N (N offsets before the end of each partition; -1 is the last one), "
             "@2026-01-01T12:00 (UTC), or @-5m (five minutes ago). Default: end; with --exit-at-end, beginning.",
         ),
     ] = None,

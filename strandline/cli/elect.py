@@ -1,4 +1,4 @@
-"""`strandline elect`: makes the preferred replica the leader again."""
+"""`strandline elect`: makes preferred replicas leaders again, of one partition or of all."""
 
 from __future__ import annotations
 
@@ -6,29 +6,54 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, Bootstrap, Json, fail, new_app, print_json, run
+from strandline.cli.common import (
+    CONNECT_TIMEOUT_MS,
+    DEFAULT_BOOTSTRAP,
+    UNHEALTHY,
+    Bootstrap,
+    Json,
+    fail,
+    new_app,
+    print_json,
+    run,
+)
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from strandline.client import ElectionResult
+    from strandline.client import Admin, ElectionResult, TopicPartition
 
 app = new_app()
 
 
 @app.command()
 def elect(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
-    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="The partition's number.")],
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)] = None,
+    partition: Annotated[
+        int | None, typer.Argument(metavar="PARTITION", min=0, help="The partition's number.", show_default=False)
+    ] = None,
     preferred: Annotated[bool, typer.Option("--preferred", help="Elect the first of the partition's replicas.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Elect a leader for every partition that needs it.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Elect a leader for a partition."""
-    from strandline.protocol.errors import ErrorCode
-
+    """Elect a leader for a partition, or with --all for every partition. With --all, the exit code is 3 if the preferred replica
+    of a partition cannot lead now."""
     if not preferred:
         raise UsageError("the kind of election is missing: --preferred")
-    result, leader = run(_elect(bootstrap, topic, partition))
+    if everything and topic is not None:
+        raise UsageError("either a TOPIC and a PARTITION, or --all")
+    if everything:
+        _elect_all(bootstrap, json)
+    elif topic is None or partition is None:
+        raise UsageError("TOPIC and PARTITION are missing; --all means every partition")
+    else:
+        _elect_one(bootstrap, topic, partition, json)
+
+
+def _elect_one(bootstrap: str, topic: str, partition: int, json: bool) -> None:
+    from strandline.protocol.errors import ErrorCode
+
+    result, leader = run(_ask_one(bootstrap, topic, partition))
     already = result.code == ErrorCode.ELECTION_NOT_NEEDED
     if result.code != ErrorCode.NONE and not already:
         fail(f"{topic}-{partition}: {result.message or result.code.name}")
@@ -38,7 +63,7 @@ def elect(
         print(f"{topic}-{partition}: broker {leader} {'leads already' if already else 'is elected'}")
 
 
-async def _elect(bootstrap: str, topic: str, partition: int) -> tuple[ElectionResult, int]:
+async def _ask_one(bootstrap: str, topic: str, partition: int) -> tuple[ElectionResult, int]:
     from strandline.client import Admin
 
     async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
@@ -48,3 +73,54 @@ async def _elect(bootstrap: str, topic: str, partition: int) -> tuple[ElectionRe
             raise UsageError(f"topic {topic} has no partition {partition}; it has {len(places)}")
         (result,) = await admin.elect_leaders([(topic, partition)])
         return result, places[partition].replicas[0]
+
+
+def _elect_all(bootstrap: str, json: bool) -> None:
+    from strandline.protocol.errors import ErrorCode
+
+    results, preferred = run(_ask_all(bootstrap))
+    failed = [result for result in results if result.code != ErrorCode.NONE]
+    elected = [result.partition for result in results if result.code == ErrorCode.NONE]
+    if json:
+        print_json(
+            {
+                "elected": [{"topic": t.topic, "partition": t.partition, "leader": preferred.get(t)} for t in elected],
+                "failed": [
+                    {
+                        "topic": result.partition.topic,
+                        "partition": result.partition.partition,
+                        "error": result.code.name,
+                        "reason": result.message,
+                    }
+                    for result in failed
+                ],
+            }
+        )
+    else:
+        _print_all(elected, failed, preferred)
+    if failed:
+        raise typer.Exit(UNHEALTHY)
+
+
+def _print_all(elected: list[TopicPartition], failed: list[ElectionResult], preferred: dict[TopicPartition, int]) -> None:
+    for place in elected:
+        print(f"{place.topic}-{place.partition}: broker {preferred.get(place, 'unknown')} is elected")
+    for result in failed:
+        print(f"{result.partition.topic}-{result.partition.partition}: {result.message or result.code.name}")
+    if not elected and not failed:
+        print("every partition is led by its preferred replica")
+
+
+async def _ask_all(bootstrap: str) -> tuple[list[ElectionResult], dict[TopicPartition, int]]:
+    from strandline.client import Admin
+
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        results = await admin.elect_leaders()
+        return results, await _preferred_leaders(admin, sorted({result.partition.topic for result in results}))
+
+
+async def _preferred_leaders(admin: Admin, topics: list[str]) -> dict[TopicPartition, int]:
+    from strandline.client import TopicPartition
+
+    described = await admin.describe_topics(topics) if topics else []
+    return {TopicPartition(topic.name, p.partition): p.replicas[0] for topic in described for p in topic.partitions}

@@ -1,10 +1,8 @@
-"""`strandline pipeline`: jobs on topics, lakes, logs and brokers' directories. Spark is imported only by those that need it."""
+"""`strandline pipeline`: jobs on topics, lakes, logs and brokers' directories. Only the jobs that need Spark import it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -20,9 +18,6 @@ from strandline.cli import (
 from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Json, fail, new_app, note, print_json, print_table
 from strandline.cli.pipeline_common import DEFAULT_MASTER, SILENT, Master, Servers, session_of, spark_errors, without_preamble
 from strandline.cli.pipeline_offload import Watch
-
-if TYPE_CHECKING:
-    from strandline.pipeline.jobs.lake_folder import Lake
 
 app = new_app("Jobs on topics, lakes, logs and brokers' directories, most of them with Spark.")
 app.command()(pipeline_audit.audit)
@@ -48,7 +43,7 @@ def offload(
         str | None, typer.Option("--pattern", metavar="REGEX", help="Read all topics whose name matches, instead of --topic.")
     ] = None,
     continuous: Annotated[
-        float | None, typer.Option("--continuous", metavar="S", help="Keep running, with a batch every S seconds.", min=0.0)
+        float | None, typer.Option("--continuous", metavar="S", help="Keep running, and write a batch every S seconds.", min=0.0)
     ] = None,
     headers: Annotated[bool, typer.Option("--headers", help="Add a column with the headers.")] = False,
     format: Annotated[
@@ -92,11 +87,11 @@ def lake(
     json: Json = False,
 ) -> None:
     """Show offsets, records, files and bytes of each partition in a lake. Exit code 3 when the lake is damaged."""
-    from strandline.pipeline.jobs.lake import LakeDamaged
+    from strandline.pipeline.jobs.lake import LakeDamaged, partition_rows
     from strandline.pipeline.jobs.lake_folder import read_manifest
 
     try:
-        rows = list(_partitions(read_manifest(folder, checksums=checksums)))
+        rows = partition_rows(read_manifest(folder, checksums=checksums).files)
     except LakeDamaged as e:
         if json:
             print_json({"damaged": str(e)})
@@ -106,18 +101,4 @@ def lake(
     elif rows:
         print_table([name.replace("_", " ") for name in rows[0]], [list(row.values()) for row in rows])
     else:
-        note(f"{folder} holds no lake, or an empty one")
-
-
-def _partitions(lake: Lake) -> Iterator[dict[str, Any]]:
-    for place, group in groupby(lake.files, key=lambda file: file.place):
-        files = list(group)
-        yield {
-            "topic": place.topic,
-            "partition": place.partition,
-            "first_offset": files[0].first,
-            "last_offset": lake.ends[place] - 1,
-            "records": sum(file.count for file in files),
-            "files": len(files),
-            "bytes": sum(file.bytes for file in files),
-        }
+        note(f"there is no lake in {folder}, or the lake is empty")

@@ -1,4 +1,4 @@
-"""`strandline pipeline audit`: is everything there, once? Exit code 3 when something is lost or doubled."""
+"""`strandline pipeline audit`: compares a log with its lake, ledger and copies. Exit code 3 if a record is lost or doubled."""
 
 from __future__ import annotations
 
@@ -8,8 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Json, fail, print_json, print_table
-from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, Servers, delta_for, spark_errors, spark_for
-from strandline.protocol.errors import UsageError
+from strandline.cli.pipeline_common import (
+    DEFAULT_MASTER,
+    Complete,
+    Copies,
+    Html,
+    LakeOrTable,
+    Ledgers,
+    Master,
+    Servers,
+    delta_for,
+    pairs_of,
+    print_findings,
+    spark_errors,
+    spark_for,
+)
 
 if TYPE_CHECKING:
     from strandline.pipeline.jobs.audit_result import Audit
@@ -17,18 +30,11 @@ if TYPE_CHECKING:
 
 def audit(
     topic: Annotated[list[str] | None, typer.Option("--topic", metavar="NAME", help="May be given several times.")] = None,
-    lake: Annotated[str | None, typer.Option("--lake", metavar="DIR", help="Compare with this lake, or Delta table.")] = None,
-    ledger: Annotated[
-        list[str] | None,
-        typer.Option("--ledger", metavar="FILE", help="Compare with a producer's ledger of acknowledged records."),
-    ] = None,
-    copy: Annotated[
-        list[str] | None, typer.Option("--copy", metavar="TOPIC=COPY", help="Compare a topic with its copy in another one.")
-    ] = None,
-    html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write a report with pictures.")] = None,
-    complete: Annotated[
-        bool, typer.Option("--complete", help="The offload has ended: records that the lake lacks are lost, not pending.")
-    ] = False,
+    lake: LakeOrTable = None,
+    ledger: Ledgers = None,
+    copy: Copies = None,
+    html: Html = None,
+    complete: Complete = False,
     grace_s: Annotated[
         float, typer.Option("--grace", metavar="S", help="Records younger than S seconds may be missing in a copy.", min=0)
     ] = 0,
@@ -40,7 +46,8 @@ def audit(
     master: Master = DEFAULT_MASTER,
     bootstrap: Servers = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Compare a log with a lake, a ledger and copies, and count lost and doubled records. Exit code 3 when there are any."""
+    """Compare a log with a lake, a ledger and copies, and count records that are lost, doubled or different. Exit code 3 when
+    there are any."""
     with spark_errors():
         from strandline.pipeline.jobs import audit as job
         from strandline.pipeline.jobs.lake_folder import is_delta, local_path
@@ -61,16 +68,6 @@ def audit(
         fail(found.verdict, UNHEALTHY)
 
 
-def pairs_of(written: list[str] | tuple[()]) -> dict[str, str]:
-    pairs = dict[str, str]()
-    for pair in written:
-        topic, equals, copy = pair.partition("=")
-        if not (topic and equals and copy):
-            raise UsageError(f"--copy takes TOPIC=COPY, not {pair!r}")
-        pairs[topic] = copy
-    return pairs
-
-
 def _write_page(path: str, found: Audit) -> None:
     from strandline.pipeline.jobs.audit_page import page
 
@@ -84,9 +81,6 @@ def _print(found: Audit) -> None:
         counts = [sum(row.seen[source].count for row in own) for source in found.sources]
         rows.append([p.topic, p.partition, p.log_start, p.log_end, p.lake_end, *counts])
     print_table(["topic", "partition", "log start", "log end", "lake end", *(f"in {s}" for s in found.sources)], rows)
-    for finding in found.findings:
-        print(finding.sentence)
-        for example in finding.examples:
-            print(f"    {example}")
+    print_findings(found.findings)
     if found.is_ok:
         print(found.verdict)

@@ -1,4 +1,4 @@
-"""`strandline pipeline compact`: small files of a lake into larger ones, while it is written and read."""
+"""`strandline pipeline compact`: joins small files of a lake into larger ones, while others write and read it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from strandline.cli.common import Json, print_json
-from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, spark_errors, spark_for
+from strandline.cli.common import Json
+from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, print_json_of, spark_errors, spark_for
 
 
 def compact(
@@ -15,19 +15,23 @@ def compact(
     topic: Annotated[
         list[str] | None, typer.Option("--topic", metavar="NAME", help="Only this topic. May be given several times.")
     ] = None,
-    target_mb: Annotated[float, typer.Option("--target", metavar="MB", help="Size of the joined files, about.", min=1)] = 256,
+    target_mb: Annotated[
+        float, typer.Option("--target", metavar="MB", help="Approximate size of the joined files.", min=1)
+    ] = 256,
     keep_h: Annotated[float, typer.Option("--keep", metavar="H", help="Delete replaced files after H hours.", min=0)] = 24,
     json: Json = False,
     master: Master = DEFAULT_MASTER,
 ) -> None:
-    """Join small files of a lake, and its manifests. Offloads may write meanwhile, and a reader that has begun finds its files
-    for --keep hours."""
+    """Join small files of a lake into larger ones, and its manifests into one. Offloads may write meanwhile. Replaced files stay
+    for --keep hours, for readers that already use them."""
     with spark_errors():
         from strandline.pipeline.jobs import compact as job
     job.check(folder)
     with spark_for("compact", master) as spark:
         done = job.compact(spark, folder, topics=topic or (), target_bytes=int(target_mb * 1_048_576), keep_s=keep_h * 3600)
     if json:
-        print_json({name: getattr(done, name) for name in done.__dataclass_fields__})
+        print_json_of(done)
     else:
-        print(f"{done.files_before:,} files are {done.files_after:,} now; {done.deleted:,} that nobody needs were deleted")
+        print(
+            f"the lake had {done.files_before:,} files and now has {done.files_after:,}; {done.deleted:,} old files were deleted"
+        )

@@ -1,4 +1,4 @@
-"""`strandline pipeline materialize` and `snapshot`: a topic as a table with the last value of each key."""
+"""`strandline pipeline materialize` and `snapshot`: make and show a table with the last value of each key of a topic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Json, fail, print_json, print_table
-from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, Servers, spark_for
+from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, Servers, print_json_of, spark_for
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,23 +22,23 @@ def materialize(
         str | None,
         typer.Option(
             metavar="refuse|timestamp",
-            help="A key with records in several partitions: refuse it, or take the record with the latest timestamp. By "
-            "default as the snapshot was made, and refuse for a new one.",
+            help="If a key has records in several partitions: fail, or take the record with the latest timestamp. The default "
+            "is the snapshot's choice, and refuse for a new one.",
         ),
     ] = None,
     without_key: Annotated[
-        str, typer.Option(metavar="skip|refuse", help="Skip and count records without a key, or refuse them.")
+        str, typer.Option(metavar="skip|refuse", help="If records have no key: skip and count them, or fail.")
     ] = "skip",
     keep: Annotated[int, typer.Option(metavar="N", help="Number of versions that stay readable.", min=1)] = 3,
     go_on: Annotated[
         bool,
-        typer.Option("--ignore-data-loss", help="Continue after records that were removed before they were read."),
+        typer.Option("--ignore-data-loss", help="Continue after records that were deleted before a run read them."),
     ] = False,
     json: Json = False,
     master: Master = DEFAULT_MASTER,
     bootstrap: Servers = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Make a table of the last value of each key. A later run reads only new records. Readers see the previous version until
+    """Make a table with the last value of each key. A later run reads only new records. Readers see the previous version until
     the new one is complete."""
     arguments: dict[str, Any] = {
         "lake": lake,
@@ -53,28 +53,27 @@ def materialize(
 
         done = job.materialize(spark, bootstrap, topic, to, **arguments)
     if json:
-        print_json({name: getattr(done, name) for name in done.__dataclass_fields__})
+        print_json_of(done)
     else:
-        print(_told(done, topic, to))
+        print(_sentence(done, topic, to))
 
 
 def _check_folder(to: str) -> None:
-    """Before Spark is started, which takes seconds."""
+    """Raises UsageError for a folder that cannot hold a snapshot, before Spark is started, which takes seconds."""
     from strandline.pipeline.jobs.lake_folder import local_path
 
     local_path(to)
 
 
-def _told(done: Materialized, topic: str, to: str) -> str:
+def _sentence(done: Materialized, topic: str, to: str) -> str:
+    from strandline.pipeline.jobs.results import counted
+
+    version = f"version {done.version}, with {counted(done.rows, 'key')}"
     if not done.is_new:
-        return f"{topic} has nothing new; {to} stays at version {done.version}, with {_many(done.rows, 'key')}"
-    without = f", {done.without_key} without a key left out" if done.without_key else ""
-    read = f"{_many(done.records, 'record')} read, {_many(done.tombstones, 'tombstone')} among them{without}"
-    return f"{to} is at version {done.version}, with {_many(done.rows, 'key')}: {read}"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+        return f"{topic} has no new records; {to} stays at {version}"
+    skipped = f", {done.without_key:,} without a key skipped" if done.without_key else ""
+    read = f"{counted(done.records, 'record')} read, {counted(done.tombstones, 'tombstone')} among them{skipped}"
+    return f"{to} is at {version}: {read}"
 
 
 def _one_of(option: str, value: str | None, *choices: str | None) -> str | None:
@@ -84,7 +83,7 @@ def _one_of(option: str, value: str | None, *choices: str | None) -> str | None:
 
 
 def snapshot(folder: Annotated[str, typer.Argument(metavar="DIR")], json: Json = False) -> None:
-    """Show the versions of a table that materialize has made. Exit code 3 when it is damaged."""
+    """Show the versions of a table that materialize made. Exit code 3 when the table is damaged."""
     from strandline.pipeline.jobs.materialize_folder import SnapshotDamaged, SnapshotFolder
 
     try:

@@ -1,6 +1,7 @@
-"""What `strandline pipeline offload` prints while it runs, when it ends, and when Ctrl-C ends it.
+"""The output of `strandline pipeline offload`: its progress, and a summary when it ends or Ctrl-C ends it.
 
-Progress is on stderr: on a terminal one line that is written over, else a line per batch. The summary is on stdout.
+Progress goes to stderr: a terminal has one line that is overwritten, any other output has a line per batch. The summary goes to
+stdout.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from strandline.cli.common import print_json, print_table
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-LOOK_EVERY_S = 0.5
+POLL_INTERVAL_S = 0.5
 
 
 class Watch:
-    """`before`: number of the lake's newest manifest when the query was started; None for a Delta table."""
+    """Waits for the end of an offload and prints its progress and summary. `before` is the number of the lake's newest manifest
+    when the query was started; None for a Delta table."""
 
     def __init__(self, to: str, before: int | None, *, as_json: bool) -> None:
         from strandline.pipeline.jobs.offload_progress import OffloadProgress
@@ -32,15 +34,15 @@ class Watch:
         self._line_is_open = False
 
     def until_end(self, query: StreamingQuery) -> None:
-        """Returns when the query has ended; raises its error. Ctrl-C prints the summary and exits."""
+        """Returns when the query has ended. Raises the query's error. Ctrl-C prints the summary and exits."""
         self._query_id = str(query.id)
         with interrupts.exiting_after(self._summary):
-            while not query.awaitTermination(LOOK_EVERY_S):  # type: ignore[arg-type]
-                self._look(query)
-            self._look(query)
+            while not query.awaitTermination(POLL_INTERVAL_S):  # type: ignore[arg-type]
+                self._show_progress(query)
+            self._show_progress(query)
         self._summary()
 
-    def _look(self, query: StreamingQuery) -> None:
+    def _show_progress(self, query: StreamingQuery) -> None:
         for batch in self._progress.take([json.loads(report.json) for report in query.recentProgress]):
             line = self._progress.line(batch, time.monotonic() - self._began)
             if sys.stderr.isatty():

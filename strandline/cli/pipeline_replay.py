@@ -1,4 +1,4 @@
-"""`strandline pipeline replay`: records of a log or a lake into a topic once more."""
+"""`strandline pipeline replay`: writes records of a log or a lake to a topic again."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli.common import DEFAULT_BOOTSTRAP, Json, note, print_json
-from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, Servers, spark_for
+from strandline.cli.common import DEFAULT_BOOTSTRAP, Json, note
+from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, Servers, moment_of, print_json_of, spark_for
 from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from strandline.pipeline.jobs.replay import Replayed
 
 
 def replay(
@@ -21,14 +23,14 @@ def replay(
     to: Annotated[str, typer.Option("--to", metavar="NAME", help="The topic to write to. It must exist.")],
     checkpoint: Annotated[
         str,
-        typer.Option("--checkpoint", metavar="DIR", help="Folder of the progress: with the same one a run continues."),
+        typer.Option("--checkpoint", metavar="DIR", help="Folder of the progress. A run with the same folder continues there."),
     ],
     lake: Annotated[str | None, typer.Option("--lake", metavar="DIR", help="Read from this lake instead of the log.")] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Start at the first record from this time on: 2025-01-31T12:00 (UTC), or ms."),
+        typer.Option(metavar="TIME", help="Start at the first record of this time or later: 2025-01-31T12:00 (UTC), or ms."),
     ] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Stop before the first record from this time on.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Stop before the first record of this time or later.")] = None,
     starting_offsets: Annotated[
         str | None, typer.Option(metavar="JSON", help='Instead of --since: {"orders": {"0": 1200, "1": -2}}; -2 is the earliest.')
     ] = None,
@@ -37,16 +39,19 @@ def replay(
         str,
         typer.Option(
             metavar="auto|same|key",
-            help="Write a record to the partition it had, or to that of its key. auto: same if the target has enough.",
+            help="Keep a record's partition, or choose it by its key. auto: same if the target has enough partitions.",
         ),
     ] = "auto",
     records_per_s: Annotated[
-        float | None, typer.Option("--records-per-s", metavar="N", help="Limit for the whole replay.")
+        float | None, typer.Option("--records-per-s", metavar="N", help="Records per second, at most, of the whole replay.")
     ] = None,
     bytes_per_s: Annotated[
-        float | None, typer.Option("--bytes-per-s", metavar="N", help="Limit for keys and values of the whole replay.")
+        float | None,
+        typer.Option("--bytes-per-s", metavar="N", help="Bytes of keys and values per second, at most, of the whole replay."),
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of its producers. By default a new one.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the replay and its producers. By default a new one.")
+    ] = None,
     to_servers: Annotated[
         str | None,
         typer.Option("--to-bootstrap-servers", metavar="HOST:PORT,...", help="Brokers of the target, if it is another cluster."),
@@ -55,16 +60,10 @@ def replay(
     master: Master = DEFAULT_MASTER,
     bootstrap: Servers = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Write records of a topic or a lake into another topic, in order, with keys, headers and timestamps. Each record is
-    written once, however often the replay is stopped and started with its checkpoint."""
+    """Write records of a topic or a lake to another topic, in order, with keys, headers and timestamps. A replay that was stopped
+    continues with its checkpoint, and each record is written once."""
     if partitions not in ("auto", "same", "key"):
         raise UsageError(f"--partitions must be auto, same or key, not {partitions!r}")
-    options = {
-        "startingTimestamp": _time_ms("--since", since),
-        "endingTimestamp": _time_ms("--until", until),
-        "startingOffsets": starting_offsets,
-        "endingOffsets": ending_offsets,
-    }
     arguments: dict[str, Any] = {
         "lake": lake,
         "to_servers": to_servers,
@@ -72,8 +71,8 @@ def replay(
         "place": partitions,
         "records_per_s": records_per_s,
         "bytes_per_s": bytes_per_s,
-        "options": {option: value for option, value in options.items() if value is not None},
-        "tell": _teller(),
+        "options": _source_options(since, until, starting_offsets, ending_offsets),
+        "progress": _progress(),
         "warn": note,
     }
     with spark_for("replay", master) as spark:
@@ -81,29 +80,42 @@ def replay(
 
         done = job.replay(spark, bootstrap, topic, to, checkpoint, **arguments)
     if json:
-        print_json({field: getattr(done, field) for field in done.__dataclass_fields__})
-        return
-    new, there = done.records - done.found, f", {done.found:,} of them by a former run" if done.found else ""
-    print(f"{to} has the {done.records:,} records of replay {done.name}{there}" + (": nothing was left to do" if not new else ""))
+        print_json_of(done)
+    else:
+        print(_sentence(done, to))
 
 
-def _teller() -> Callable[[int, int], object]:
-    """How far it is: on stderr, a line every few seconds."""
+def _source_options(since: str | None, until: str | None, starting: str | None, ending: str | None) -> dict[str, str]:
+    """The options of the source that limit which records are read."""
+    options = {
+        "startingTimestamp": _time_ms("--since", since),
+        "endingTimestamp": _time_ms("--until", until),
+        "startingOffsets": starting,
+        "endingOffsets": ending,
+    }
+    return {option: value for option, value in options.items() if value is not None}
+
+
+def _sentence(done: Replayed, to: str) -> str:
+    found = f", {done.found:,} of them from an earlier run" if done.found else ""
+    nothing = ": there was nothing left to write" if done.records == done.found else ""
+    return f"{to} has the {done.records:,} records of replay {done.name}{found}{nothing}"
+
+
+def _progress() -> Callable[[int, int], object]:
+    """A function that prints a line to stderr: the seconds since now, and how many records are written."""
     began = time.monotonic()
 
-    def tell(rows: int, offsets: int) -> None:
+    def show(rows: int, offsets: int) -> None:
         since_s = time.monotonic() - began
-        print(f"{since_s:6.0f} s  {rows:,} records of at most {offsets:,} are written", file=sys.stderr, flush=True)
+        print(f"{since_s:6.0f} s  {rows:,} of at most {offsets:,} records are written", file=sys.stderr, flush=True)
 
-    return tell
+    return show
 
 
 def _time_ms(option: str, text: str | None) -> str | None:
-    """Milliseconds since 1970. A time without a zone is UTC, as dates in a lake are."""
+    """The time of an option as milliseconds since the epoch; text of digits alone is in milliseconds already. A time without a
+    zone is in UTC, like the dates in a lake."""
     if text is None or re.fullmatch(r"\d+", text):
         return text
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"{option} takes a time such as 2025-01-31T12:00 (UTC), or milliseconds; not {text!r}") from None
-    return str(int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))
+    return str(int(moment_of(option, text).timestamp() * 1000))

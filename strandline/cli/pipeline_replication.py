@@ -1,4 +1,4 @@
-"""`strandline pipeline replication`: what the nodes' logs say of leaders, ISRs, fail-overs and truncations."""
+"""`strandline pipeline replication`: reports leaders, ISRs, fail-overs and truncations from the nodes' logs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli.common import UNHEALTHY, Json, fail, note, print_json, print_table
-from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, spark_errors, spark_for
+from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, moment_of, spark_errors, spark_for
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,49 +21,62 @@ if TYPE_CHECKING:
 def replication(
     logs: Annotated[
         list[str],
-        typer.Argument(metavar="FILE_OR_DIR...", help="Log files, or folders with them, plain or packed with gzip or bzip2."),
+        typer.Argument(
+            metavar="FILE_OR_DIR...", help="Log files or folders with log files, plain or compressed with gzip or bzip2."
+        ),
     ],
     since: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help="Start of the range, such as 2026-01-31T09:00 (UTC).")
     ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="End of the range; this moment is not in it.")
-    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="End of the range, exclusive.")] = None,
     topic: Annotated[list[str] | None, typer.Option("--topic", metavar="NAME", help="May be given several times.")] = None,
     html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write a page with pictures.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Keep reading as the logs grow, until Ctrl-C.")] = False,
     every_s: Annotated[
-        float, typer.Option("--every", metavar="S", help="With --follow: seconds between two looks.", min=0.1)
+        float, typer.Option("--every", metavar="S", help="With --follow: read the logs every S seconds.", min=0.1)
     ] = 5.0,
     checkpoint: Annotated[
         str | None,
-        typer.Option("--checkpoint", metavar="DIR", help="With --follow: folder of the progress, to continue later."),
+        typer.Option(
+            "--checkpoint", metavar="DIR", help="With --follow: folder of the progress, with which a later run continues."
+        ),
     ] = None,
     json: Json = False,
     master: Master = DEFAULT_MASTER,
 ) -> None:
-    """Report fail-overs, time under-replicated and under min ISR, ISR changes and truncations. Exit code 3 when a replica cut
-    records below its high watermark."""
+    """Report fail-overs, ISR changes, truncations, and the times under-replicated and under min ISR. Exit code 3 when a replica
+    truncated records below its high watermark."""
     with spark_errors():
         from strandline.pipeline.jobs import replication as job
-    begin, end = _moment("--since", since), _moment("--until", until)
-    if begin is not None and end is not None and begin >= end:
-        raise UsageError(f"--until {until} lies before --since {since}")
-    if follow and (begin or end):
-        raise UsageError("--follow takes neither --since nor --until: it reports on all that the logs hold")
-    if checkpoint is not None and not follow:
-        raise UsageError("--checkpoint is for --follow")
-    if html is not None and not Path(html).absolute().parent.is_dir():
-        raise UsageError(f"there is no folder for the page {html}")
+    begin, end = _range_us(since, until)
+    _check(since, until, html, follow, checkpoint)
     job.log_files(logs)
     if follow:
         _follow(logs, checkpoint, every_s, topic or (), html, json, master)
         return
     with spark_for("replication", master) as spark:
         found = job.findings(spark, logs, since_us=begin, until_us=end, topics=topic or ())
-    _tell(found, html, json)
+    _report(found, html, json)
     if found.is_bad:
-        fail("a replica cut records below its high watermark: look at what was cut", UNHEALTHY)
+        fail("a replica truncated records below its high watermark; --html and --json list each truncation", UNHEALTHY)
+
+
+def _range_us(since: str | None, until: str | None) -> tuple[int | None, int | None]:
+    """The range of time in microseconds since the epoch; None: no limit."""
+    begin = None if since is None else round(moment_of("--since", since).timestamp() * 1_000_000)
+    end = None if until is None else round(moment_of("--until", until).timestamp() * 1_000_000)
+    if begin is not None and end is not None and begin >= end:
+        raise UsageError(f"--until {until} must be later than --since {since}")
+    return begin, end
+
+
+def _check(since: str | None, until: str | None, html: str | None, follow: bool, checkpoint: str | None) -> None:
+    if follow and (since or until):
+        raise UsageError("--follow takes neither --since nor --until: it reports on everything in the logs")
+    if checkpoint is not None and not follow:
+        raise UsageError("--checkpoint needs --follow")
+    if html is not None and not Path(html).absolute().parent.is_dir():
+        raise UsageError(f"the folder of the page {html} does not exist")
 
 
 def _follow(
@@ -91,19 +104,7 @@ def _follow(
         replication_stream(spark, logs, folder, on_report, every_s=every_s, topics=topics).awaitTermination()
 
 
-def _moment(option: str, written: str | None) -> int | None:
-    if written is None:
-        return None
-    try:
-        at = datetime.fromisoformat(written)
-    except ValueError:
-        raise UsageError(
-            f"{option} takes a time such as 2026-01-31T09:00 or 2026-01-31T09:00:00+01:00, not {written!r}"
-        ) from None
-    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
-
-
-def _tell(found: Replication, html: str | None, json: bool) -> None:
+def _report(found: Replication, html: str | None, json: bool) -> None:
     if html is not None:
         _write_page(html, found)
     if json:
@@ -115,7 +116,7 @@ def _tell(found: Replication, html: str | None, json: bool) -> None:
 def _write_page(path: str, found: Replication) -> None:
     from strandline.pipeline.jobs.replication_page import page
 
-    temporary = Path(f"{path}.tmp")  # A browser that reloads sees a whole page.
+    temporary = Path(f"{path}.tmp")  # A browser that reloads must see a complete page.
     temporary.write_text(page(found))
     temporary.replace(path)
 

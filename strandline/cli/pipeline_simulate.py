@@ -1,4 +1,4 @@
-"""`strandline pipeline simulate`: the simulator's seeds on a Spark cluster."""
+"""`strandline pipeline simulate`: runs seeds of the simulator on a Spark cluster."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    seeds: Annotated[str, typer.Option("--seeds", metavar="N|A..B", help="N seeds drawn from --draw, or all seeds from A to B.")],
+    seeds: Annotated[
+        str, typer.Option("--seeds", metavar="N|A..B", help="N seeds that follow from --draw, or all seeds from A to B.")
+    ],
     draw: Annotated[
-        int | None, typer.Option(metavar="D", help="Number from which the seeds are drawn. By default a random one.", min=0)
+        int | None, typer.Option(metavar="D", help="Number that decides which seeds are drawn. By default a random one.", min=0)
     ] = None,
     share: Annotated[
         float, typer.Option(metavar="PART", help="Share of the drawn runs that are perturbed scenarios.", min=0.0, max=1.0)
     ] = 0.3,
-    scenario: Annotated[str | None, typer.Option(metavar="S03", help="This scenario with all seeds.")] = None,
-    mutation: Annotated[str | None, typer.Option(metavar="M01", help="Run with this guard taken out of the code.")] = None,
+    scenario: Annotated[str | None, typer.Option(metavar="S03", help="Run this scenario with all seeds.")] = None,
+    mutation: Annotated[str | None, typer.Option(metavar="M01", help="Run with this guard removed from the code.")] = None,
     to: Annotated[
         str | None, typer.Option("--to", metavar="DIR", help="Append a row for each run to this Parquet table.")
     ] = None,
     json: Json = False,
     master: Master = DEFAULT_MASTER,
 ) -> None:
-    """Sweep the simulator's seeds over Spark's executors. Exit code 3 when a promise was broken, or a coverage mark stayed at
+    """Run seeds of the simulator on Spark's executors. Exit code 3 when a promise was broken, or a coverage mark stayed at
     zero."""
     wanted = _seeds(seeds, draw, share, scenario, mutation)
     if wanted.draw is not None:
@@ -40,7 +42,7 @@ def simulate(
     with spark_for("simulate", master) as spark:
         from strandline.pipeline.jobs import simulate as job
 
-        summary = job.summary(spark, wanted, to, tell=note)
+        summary = job.summary(spark, wanted, to, progress=note)
     if json:
         print_json(summary.as_dict())
     else:
@@ -61,7 +63,7 @@ def _seeds(text: str, draw: int | None, share: float, scenario: str | None, muta
         number = secrets.randbelow(SEEDS_DRAWN) if draw is None else draw
         return Seeds(int(text), number, share=share, scenario=scenario, mutation=mutation)
     if draw is not None:
-        raise UsageError(f"--draw is for a number of seeds, and --seeds {text} names them")
+        raise UsageError(f"--draw is for a number of seeds, but --seeds {text} names the seeds")
     if ".." not in text:
         raise UsageError(f"--seeds takes a number, or a range such as 0..99; not {text!r}")
     numbers = parse_seeds(text)

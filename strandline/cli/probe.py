@@ -40,6 +40,8 @@ class Verdict(NamedTuple):
     """Further facts, under stable keys."""
     summary: str = ""
     """One sentence, if healthy."""
+    warnings: Sequence[str] = ()
+    """Sentences about what an operator should change; they do not make the node less healthy."""
 
 
 def parse(words: Sequence[str]) -> Question | None:
@@ -86,6 +88,7 @@ def own_address(listener: str | None) -> str:
 
 
 def split_address(text: str, what: str) -> tuple[str, int]:
+    """Split host:port. Raises UsageError, which begins with `what`, if the text has another form."""
     host, _, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
@@ -117,7 +120,7 @@ def judge_node(address: str, answer: dict[str, Any]) -> Verdict:
     """The verdict in a node's answer to `/health/ready`."""
     node, ready = str(answer["node"]), answer["status"] == "ready"
     problems = [f"{node} is not ready: {check['name']}: {check['detail']}" for check in answer["checks"] if not check["ok"]]
-    return Verdict(ready, address, problems, answer, f"{node} is ready")
+    return Verdict(ready, address, problems, answer, f"{node} is ready", list(answer.get("warnings", ())))
 
 
 def get(address: str, path: str, timeout_s: float) -> tuple[int, bytes]:
@@ -145,9 +148,8 @@ def tell(verdict: Verdict, *, as_json: bool) -> int:
     if as_json:
         judged = {"healthy": verdict.healthy, "target": verdict.target, "problems": verdict.problems}
         print(json.dumps({**judged, **verdict.facts}, ensure_ascii=False))
-    elif verdict.healthy:
-        print(verdict.summary)
     else:
-        print("\n".join(verdict.problems))
+        lines = [verdict.summary] if verdict.healthy else verdict.problems
+        print("\n".join([*lines, *(f"warning: {warning}" for warning in verdict.warnings)]))
     sys.stdout.flush()
     return HEALTHY if verdict.healthy else UNHEALTHY

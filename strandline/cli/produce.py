@@ -30,6 +30,7 @@ from strandline.cli.common import (
     topic_of,
     while_waiting,
 )
+from strandline.cli.compression import Codec, CodecOption, LevelOption, check_level
 from strandline.protocol.errors import StrandlineError, UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ MAX_REQUEST_SIZE = 1_048_576
 JSON_FACTOR = 8
 """A line of JSON is at most this many times as long as its record, because a byte can be written as \\u0000."""
 LAST_CHANCE_MS = 500
-"""How long an interrupted command waits for outstanding acknowledgements."""
+"""How long, in ms, an interrupted command waits for outstanding acknowledgements."""
+RANGES_MAX = 10
+"""The report lists at most this many ranges of invalid lines, and as many of valid ones."""
 STALLED_S = 5.0
 """A line that is not acknowledged after this long is noted."""
 
@@ -52,6 +55,7 @@ Examples:
   echo hello | strandline produce orders
   strandline produce orders --key-separator : < pairs.txt
   strandline produce orders -k alice -H source=till-3 -p 0 < lines.txt
+  strandline produce events --compression zstd < events.jsonl
   strandline consume orders -e --json | strandline produce copy --json
 """
 
@@ -79,8 +83,10 @@ class Job(NamedTuple):
     topic: str
     acks: Literal["all", 0, 1]
     max_request_size: int
+    codec: Codec
+    level: int | None
     to_row: Callable[[bytes], Row] | None
-    """None if the line is the value, and the record has nothing else."""
+    """Parses a line into a row. None if the line is the value and the record has no other fields."""
     skips_empty: bool
     line_bytes_max: int
 
@@ -118,12 +124,15 @@ def produce(
     max_request_size: Annotated[
         int, typer.Option(metavar="BYTES", help="The largest record; the topic's max.message.bytes limits it, too.", min=1024)
     ] = MAX_REQUEST_SIZE,
+    compression: CodecOption = Codec.none,
+    compression_level: LevelOption = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Send each line of standard input as a record. The command ends when the last one is acknowledged; Ctrl-C ends it at
     once, and it reports what was acknowledged."""
     name = topic_of("produce", topic, topic_option)
     _check_together(key, key_separator, headers, partition, json, ignore_partition)
+    check_level(compression, compression_level)
     to_row: Callable[[bytes], Row] | None
     if json:
         to_row = _json_rows(partition, ignore_partition)
@@ -134,6 +143,8 @@ def produce(
         topic=name,
         acks="all" if acks is Acks.all else 1 if acks is Acks.one else 0,
         max_request_size=max_request_size,
+        codec=compression,
+        level=compression_level,
         to_row=to_row,
         skips_empty=json,
         line_bytes_max=max_request_size * (JSON_FACTOR if json else 1),
@@ -275,11 +286,41 @@ class Delivery:
         text = f"{self.sent - len(left)} of {_records(self.sent)} acknowledged; not acknowledged: {_lines([n for n, _ in left])}"
         if any(_is_unknown(receipt) for _, receipt in left):
             text += ", which may be in the log all the same"
-        return text
+        return text + _faults(left)
+
+    def cause(self, error: Exception) -> Exception:
+        """The error of the first invalid record, if one is why its batch was rejected; else `error`."""
+        for _, receipt in self._waiting:
+            found = _error(receipt) if receipt.done else None
+            if found is not None and _fault(found):
+                return found
+        return error
 
 
 def _is_acknowledged(receipt: Receipt) -> bool:
     return receipt.done and _error(receipt) is None
+
+
+def _faults(left: list[tuple[int, Receipt]]) -> str:
+    """Which of these lines are invalid, and which were rejected only because they were in one batch with invalid ones."""
+    faults = [(number, _fault(_error(receipt))) for number, receipt in left if receipt.done]
+    invalid = [number for number, fault in faults if fault]
+    if not invalid:
+        return ""
+    verb = "is" if len(invalid) == 1 else "are"
+    text = f"; {_ranges(invalid)} {verb} invalid"
+    valid = [number for number, fault in faults if fault is False]
+    if valid:
+        verb = "is" if len(valid) == 1 else "are"
+        text += f"; {_ranges(valid)} {verb} valid, but in the same batch as an invalid line"
+    return text
+
+
+def _fault(error: StrandlineError | None) -> bool | None:
+    """Whether the record itself is why it was rejected; None if that is not known."""
+    from strandline.client.errors import DeliveryFailed
+
+    return error.is_invalid_record if isinstance(error, DeliveryFailed) else None
 
 
 def _is_unknown(receipt: Receipt) -> bool:
@@ -309,6 +350,22 @@ def _lines(numbers: list[int]) -> str:
     return f"{len(numbers)} lines from line {numbers[0]} on"
 
 
+def _ranges(numbers: list[int]) -> str:
+    """These increasing line numbers, as ranges; at most `RANGES_MAX` of them are listed."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1][1:] = [number]
+        else:
+            ranges.append([number])
+    listed = [" to ".join(map(str, each)) for each in ranges[:RANGES_MAX]]
+    if len(ranges) > RANGES_MAX:
+        return f"lines {', '.join(listed)} and others ({len(numbers)} lines)"
+    if len(listed) > 1:
+        listed = [f"{', '.join(listed[:-1])} and {listed[-1]}"]
+    return f"line {listed[0]}" if len(numbers) == 1 else f"lines {listed[0]}"
+
+
 class BadLine(Exception):
     """A line that cannot be sent. The lines before it were sent."""
 
@@ -326,6 +383,8 @@ async def _produce(job: Job) -> int:
         linger_ms=2,
         batch_size=65_536,
         max_request_size=job.max_request_size,
+        compression_type=job.codec.value,
+        compression_level=job.level,
         buffer_memory=max(33_554_432, 2 * job.max_request_size),
     )
     delivery = Delivery(producer, job.acks)
@@ -349,7 +408,7 @@ async def _produce(job: Job) -> int:
         await producer.stop(timeout_ms=LAST_CHANCE_MS)
         if not delivery.sent:
             raise
-        fail(f"{e}; {delivery.story()}", ERROR)
+        fail(f"{delivery.cause(e)}; {delivery.story()}", ERROR)
     return delivery.sent
 
 

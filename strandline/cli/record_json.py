@@ -40,7 +40,7 @@ def encode(record: ConsumerRecord) -> bytes:
 
 
 def one_line(document: Any) -> str:
-    """The document as JSON in one line for every reader. JSON escapes only the line breaks of ASCII, but Python's
+    """Encode a document as JSON that is one line for every reader. JSON escapes only the line breaks of ASCII, but Python's
     `splitlines` and some editors also end a line at Unicode's NEL, LINE SEPARATOR and PARAGRAPH SEPARATOR."""
     text = json.dumps(document, ensure_ascii=False)
     return _UNICODE_LINE_BREAK.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -2,8 +2,9 @@
 
 beginning, end     (or start, earliest; latest)
 1234               this offset, in each partition
--10                10 records before the end of each partition: -1 is the last record. (In Kafka's protocol -1 means the
-                   end itself, and some tools accept it as that; here the end is `end`.)
+-10                10 offsets before the end of each partition: -1 is the last one; a compacted topic may have fewer records
+                   there. (In Kafka's protocol -1 means the end itself, and some tools accept it as that; here the end
+                   is `end`.)
 @2026-01-01T12:00  the first record at or after this time; UTC unless the time names a zone
 @-5m               the first record of the last five minutes: ms, s, m, h, d, also combined as in @-1h30m
 @1767268800000     the same as a time, in milliseconds since 1970
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 from strandline.protocol.errors import UsageError
 
-FORMS = "beginning, end, an offset, -N (N records before the end), @TIME such as @2026-01-01T12:00, or @-5m"
+FORMS = "beginning, end, an offset, -N (N offsets before the end), @TIME such as @2026-01-01T12:00, or @-5m"
 DURATION = re.compile(r"-((?:\d+(?:ms|s|m|h|d))+)")
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 MILLISECONDS_DIGITS_MIN = 12
@@ -55,7 +56,7 @@ _WORDS: dict[str, Start] = {
 
 
 def parse_start(text: str, now_ms: int) -> Start:
-    """Parse a value of `--from`. Raises UsageError if it has none of the forms above."""
+    """Parse a value of `--from`. Raises UsageError if it has none of the forms in the module's docstring."""
     if text in _WORDS:
         return _WORDS[text]
     if text.startswith("@"):

@@ -59,7 +59,7 @@ class StandardInput:
         return os.isatty(self._descriptor)
 
     async def read(self) -> bytes:
-        """The next chunk; empty at the end. Raises OSError if standard input cannot be read."""
+        """Return the next chunk; it is empty at the end. Raises OSError if standard input cannot be read."""
         while not self._chunks:
             self._arrived.clear()
             await self._arrived.wait()

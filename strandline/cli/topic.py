@@ -1,4 +1,4 @@
-"""`strandline topic`: creates, lists, describes, alters and deletes topics; shows their producers."""
+"""`strandline topic`: creates, lists, describes, alters, trims and deletes topics; shows their offsets and producers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ from strandline.cli.common import (
 )
 from strandline.cli.config_table import SOURCES
 from strandline.cli.config_table import is_given as _is_given
+from strandline.cli.topic_offsets import offsets
+from strandline.cli.topic_trim import trim
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from strandline.cli.topic_state import TopicState
     from strandline.client import PartitionDescription, PartitionProducers, ProducerDescription, TopicDescription
 
-app = new_app("Create, list, describe, alter and delete topics; show their producers.")
+app = new_app("Create, list, describe, alter, trim and delete topics; show their offsets and producers.")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 Configs = Annotated[
@@ -175,7 +177,21 @@ def describe(
 
 
 def _print_partitions(state: TopicState, shown: dict[str, list[PartitionDescription]], wide: bool) -> None:
-    columns = ("topic", "partition", "leader", "epoch", "replicas", "isr", "elr", "offline", "start", "end", "bytes", "state")
+    columns = (
+        "topic",
+        "partition",
+        "leader",
+        "epoch",
+        "replicas",
+        "isr",
+        "elr",
+        "last known elr",
+        "offline",
+        "start",
+        "end",
+        "bytes",
+        "state",
+    )
     rows = [
         (
             t.name,
@@ -185,6 +201,7 @@ def _print_partitions(state: TopicState, shown: dict[str, list[PartitionDescript
             p.replicas,
             p.isr,
             p.eligible_leader_replicas,
+            p.last_known_elr,
             p.offline_replicas,
             state.start_offset(t.name, p.partition),
             state.end_offset(t.name, p.partition),
@@ -237,6 +254,10 @@ def alter(
 
     run(work())
     note(f"{topic} altered")
+
+
+app.command()(offsets)
+app.command()(trim)
 
 
 @app.command()
@@ -378,6 +399,7 @@ def _topic_json(
                 "replicas": list(p.replicas),
                 "isr": list(p.isr),
                 "elr": list(p.eligible_leader_replicas),
+                "last_known_elr": list(p.last_known_elr),
                 "offline": list(p.offline_replicas),
             }
             | (state.partition_json(topic.name, p) if state is not None else {})

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from strandline.broker.process.server import BrokerServer
 
 NOT_RUNNING, STARTING, RECOVERY, RUNNING, PENDING_CONTROLLED_SHUTDOWN, SHUTTING_DOWN = 0, 1, 2, 3, 6, 7
-"""Kafka's numbers for the states of a broker."""
+"""Kafka's numbers for the states of a broker, in the metric `BrokerState`."""
 _CLIENT = ("Replica",)
 _TRAFFIC = (
     ("bytesin", "bytes_in"),
@@ -54,6 +54,7 @@ def metadata(server: BrokerServer) -> Iterator[Reading]:
     yield Reading(prefix + "last_applied_record_offset", follower.image.offset)
     yield Reading(prefix + "metadata_apply_error_count", follower.listener_errors)
     yield Reading("strandline_metadata_lag", follower.lag)
+    yield Reading("strandline_metadata_level", follower.image.feature_level)
     yield Reading("strandline_raft_leader_changes_total", follower.controller_changes)
     prefix = "kafka_server_raft_metrics_"
     yield Reading(prefix + "current_epoch", follower.epoch)
@@ -75,6 +76,9 @@ def replication(server: BrokerServer) -> Iterator[Reading]:
     yield Reading(prefix + "failedisrupdates_total", metrics.refused_isr_proposals)
     yield Reading("strandline_became_leader_total", metrics.became_leader)
     yield Reading("strandline_became_follower_total", metrics.became_follower)
+    restarts = {"out_of_range": metrics.restarted_out_of_range, "removed_tombstones": metrics.restarted_for_tombstones}
+    for cause, count in restarts.items():
+        yield Reading("strandline_log_restarts_total", count, (cause,))
     yield Reading("strandline_metadata_apply_seconds", metrics.metadata_apply)
     yield Reading("strandline_leader_takeover_seconds", metrics.leader_takeover)
     yield from _fetchers(server)
@@ -95,11 +99,12 @@ def partitions(server: BrokerServer) -> Iterator[Reading]:
     """One pass over the replicas of this broker: a few series per partition, and the totals."""
     if not server.has_logs:
         return
-    leaders = under_replicated = under_min_isr = at_min_isr = producers = 0
+    leaders = under_replicated = under_min_isr = at_min_isr = producers = kept_by_future = 0
     prefix = "kafka_cluster_partition_"
     for partition in server.replicas.partitions.values():
         log, labels = partition.log, (partition.topic, str(partition.key[1]))
         producers += len(log.producers)
+        kept_by_future += log.future_timestamp_ms >= 0
         yield from reading.log_offsets(*labels, log.log_start_offset, log.log_end_offset, log.size_bytes)
         leader_state = partition.leader_state
         if leader_state is None:
@@ -120,6 +125,28 @@ def partitions(server: BrokerServer) -> Iterator[Reading]:
     yield Reading(prefix + "underminisrpartitioncount", under_min_isr)
     yield Reading(prefix + "atminisrpartitioncount", at_min_isr)
     yield Reading(prefix + "produceridcount", producers)
+    yield Reading("strandline_logs_kept_by_future_timestamp", kept_by_future)
+
+
+def compaction(server: BrokerServer) -> Iterator[Reading]:
+    log_dir = server.log_dir
+    if log_dir is None or not server.has_logs:
+        return
+    cleaner, metrics = server.log_cleaner, server.log_cleaner.metrics
+    uncleanable = cleaner.uncleanable_now()
+    prefix = "kafka_log_logcleanermanager_"
+    yield Reading(prefix + "max_dirty_percent", metrics.max_dirty_percent)
+    yield Reading(prefix + "time_since_last_run_ms", cleaner.since_last_look_ms)
+    yield Reading(prefix + "uncleanable_partitions_count", len(uncleanable), (log_dir.path,))
+    yield Reading(prefix + "uncleanable_bytes", sum(each.cleanable_bytes for each in uncleanable), (log_dir.path,))
+    prefix = "kafka_log_logcleaner_"
+    yield Reading(prefix + "max_clean_time_secs", metrics.max_clean_time_s)
+    yield Reading(prefix + "max_buffer_utilization_percent", metrics.max_buffer_utilization_percent)
+    yield Reading(prefix + "cleaner_recopy_percent", metrics.recopy_percent)
+    yield Reading(prefix + "max_compaction_delay_secs", metrics.max_compaction_delay_ms // 1000)
+    yield Reading(prefix + "deadthreadcount", cleaner.dead_threads)
+    yield Reading("strandline_log_cleaner_rounds_total", metrics.cleanings)
+    yield Reading("strandline_log_cleaner_removed_bytes_total", metrics.bytes_removed)
 
 
 def traffic(server: BrokerServer) -> Iterator[Reading]:
@@ -177,4 +204,4 @@ def disk(server: BrokerServer) -> Iterator[Reading]:
 
 
 def broker_readings() -> tuple[reading.Readings, ...]:
-    return node, metadata, replication, partitions, traffic, waiting, disk
+    return node, metadata, replication, partitions, compaction, traffic, waiting, disk

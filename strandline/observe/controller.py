@@ -26,7 +26,7 @@ _REGISTRATION_STATES = {
     BrokerControlState.CONTROLLED_SHUTDOWN: 20,
     BrokerControlState.UNFENCED: 30,
 }
-"""Kafka's numbers."""
+"""Kafka's numbers for the registration states of a broker."""
 
 
 class PartitionCounts:
@@ -93,6 +93,8 @@ def decisions(server: ControllerServer) -> Iterator[Reading]:
     yield Reading(_PREFIX + "timedoutbrokerheartbeatcount", metrics.expired_sessions)
     yield Reading("kafka_controller_controllerstats_uncleanleaderelections_total", metrics.unclean_elections)
     yield Reading("strandline_elections_total", metrics.elections)
+    for cause, elections in metrics.elections_by_cause.items():
+        yield Reading("strandline_elections_by_cause_total", elections, (cause,))
     yield Reading("strandline_fenced_brokers_total", metrics.fenced_brokers)
     yield Reading("strandline_failover_seconds", metrics.failover)
 
@@ -111,6 +113,7 @@ def quorum(server: ControllerServer) -> Iterator[Reading]:
     yield Reading(prefix + "log_end_epoch", state.log.last_epoch)
     yield Reading(prefix + "number_of_voters", len(state.voter_ids))
     yield from _replicas(found, server.controller.image)
+    yield Reading("strandline_metadata_level", server.controller.committed.feature_level)
     yield Reading("strandline_raft_commit_lag", state.log.end_offset - state.high_watermark)
     yield Reading("strandline_raft_leader_changes_total", metrics.leader_changes)
     yield Reading("strandline_raft_candidacies_total", state.candidacies)

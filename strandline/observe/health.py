@@ -10,21 +10,26 @@ life, before its `start` and after its `stop` too.
 
 A broker without contact to the controllers does not learn that it was fenced. So the checks use the age of its metadata:
 when it is older than the session timeout, the controllers have fenced the broker.
+
+A warning is about something that an operator should change, but that does not make the node less ready.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from strandline.broker.partition.partition import Partition
     from strandline.broker.process.server import BrokerServer
-    from strandline.controller.raft.node import RaftNode
+    from strandline.controller.leader_balance import LateReturn
     from strandline.controller.server import ControllerServer
     from strandline.observe.loop_lag import LoopLag
 
 METADATA_RECORDS_BEHIND_MAX = 1000
 """The largest lag of a ready controller's log behind the offset that it knows to be committed."""
+WARNINGS_MAX = 10
 METADATA_AGE_MS_MIN = 2000
 """Lower bound of the age limit, however short the session is: a long poll returns only twice a second."""
 
@@ -57,6 +62,10 @@ class BrokerState(NamedTuple):
     """The age of the broker's metadata: it may not know of records committed since."""
     metadata_age_ms_max: float = METADATA_AGE_MS_MIN
     unfenced: bool = False
+    future_timestamps: tuple[tuple[str, int, int], ...] = ()
+    """Topic, partition and timestamp (ms) of each log whose oldest segment is kept by a timestamp in the future."""
+    uncleanable: tuple[tuple[str, int, str], ...] = ()
+    """Topic, partition and reason of each log that could not be compacted."""
 
 
 class ControllerState(NamedTuple):
@@ -75,10 +84,12 @@ class ControllerState(NamedTuple):
     unheard: tuple[int, ...] = ()
     """The other voters whose state it needs before it may vote."""
     follows: bool = False
-    """True if it leads, or has received a response of the leader."""
+    """True if the controller leads, or has received a response from the leader."""
     log_end_offset: int = 0
     high_watermark: int = 0
     """The leader's high watermark, as far as this node knows it."""
+    late_returns: tuple[LateReturn, ...] = ()
+    """Brokers that have waited for their leaders for long; only on the active controller."""
 
 
 # -- checks -----------------------------------------------------------------------------------------------------------
@@ -107,7 +118,7 @@ def _log_dirs(state: BrokerState) -> Check:
 def _registered(state: BrokerState) -> Check:
     if state.registered:
         return Check("registered", True, f"broker epoch {state.broker_epoch}")
-    return Check("registered", False, "no controller has taken the registration yet")
+    return Check("registered", False, "no controller has accepted the registration yet")
 
 
 def _metadata(state: BrokerState) -> Check:
@@ -115,9 +126,7 @@ def _metadata(state: BrokerState) -> Check:
         return Check("metadata", False, "has not caught up with the metadata log yet")
     detail = f"at offset {state.metadata_offset}, as of {state.metadata_age_ms / 1000:.1f} s ago"
     if state.metadata_age_ms > state.metadata_age_ms_max:
-        return Check(
-            "metadata", False, f"{detail}: nothing was heard of an active controller since; this broker may have been fenced"
-        )
+        return Check("metadata", False, f"{detail}: no active controller has responded since; this broker may have been fenced")
     return Check("metadata", True, detail)
 
 
@@ -125,6 +134,42 @@ def _unfenced(state: BrokerState) -> Check:
     return Check(
         "unfenced", state.unfenced, "as its own metadata says" if state.unfenced else "the controllers have not unfenced it"
     )
+
+
+def broker_warnings(state: BrokerState) -> list[str]:
+    """One sentence per log that grows because of a timestamp in the future, or because it cannot be compacted. At most ten of
+    each are named, the others are counted."""
+    return [
+        *_some([_future_timestamp(*one) for one in state.future_timestamps], "with a timestamp in the future"),
+        *_some([_uncleanable(*one) for one in state.uncleanable], "that cannot be compacted"),
+    ]
+
+
+def _some(named: list[str], what: str, noun: str = "log") -> list[str]:
+    more = len(named) - WARNINGS_MAX
+    return [*named[:WARNINGS_MAX], f"{_count(more, f'more {noun}')} {what}"] if more > 0 else named
+
+
+def _uncleanable(topic: str, partition: int, reason: str) -> str:
+    return (
+        f"{topic}-{partition} is not compacted and grows: {reason}; restart the broker to try again, or, if another replica is "
+        "in sync, remove this replica's directory while the broker is stopped, so that it is fetched again"
+    )
+
+
+def _future_timestamp(topic: str, partition: int, timestamp_ms: int) -> str:
+    return (
+        f"{topic}-{partition}: retention.ms deletes nothing, because a record in the oldest segment has the timestamp "
+        f"{timestamp_ms} ({_date(timestamp_ms)}); delete old records with `strandline topic trim` or retention.bytes, and keep "
+        "message.timestamp.after.max.ms low, which refuses such records"
+    )
+
+
+def _date(timestamp_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d")
+    except (OverflowError, ValueError, OSError):
+        return "after the year 9999"
 
 
 def controller_checks(state: ControllerState) -> list[Check]:
@@ -136,6 +181,19 @@ def controller_checks(state: ControllerState) -> list[Check]:
         _metadata_log(state),
         _vote(state),
     ]
+
+
+def controller_warnings(state: ControllerState) -> list[str]:
+    """One sentence per broker that has waited for its leaders for long, at most ten."""
+    return _some([_late_return(late) for late in state.late_returns], "that wait for their leaders", "broker")
+
+
+def _late_return(late: LateReturn) -> str:
+    return (
+        f"broker {late.broker_id} does not lead {_count(late.partitions, 'partition')} whose preferred replica it is, for "
+        f"{_count(round(late.waits_s / 60), 'minute')}: {late.reason}; `strandline elect --preferred --all` moves those leaders "
+        "that may move now"
+    )
 
 
 def _active_controller(state: ControllerState) -> Check:
@@ -156,8 +214,8 @@ def _metadata_log(state: ControllerState) -> Check:
 def _vote(state: ControllerState) -> Check:
     if state.has_vote:
         return Check("vote", True, "takes part in elections")
-    waits = f"waits to hear of {', '.join(map(str, state.unheard))}" if state.unheard else "waits for an active controller"
-    return Check("vote", False, f"begins anew with an empty disk, and {waits}")
+    waits = f"waits for the state of {', '.join(map(str, state.unheard))}" if state.unheard else "waits for an active controller"
+    return Check("vote", False, f"starts with an empty disk, and {waits}")
 
 
 def _count(number: int, noun: str) -> str:
@@ -187,16 +245,23 @@ def read_broker(server: BrokerServer, now: float) -> BrokerState:
         metadata_age_ms=(now - metadata.heard_at) * 1000,
         metadata_age_ms_max=max(config.broker_session_timeout_ms, METADATA_AGE_MS_MIN),
         unfenced=lifecycle.ready.is_set(),
+        future_timestamps=tuple(_future_timestamps(server.replicas.partitions.values())),
+        uncleanable=tuple((each.topic, each.partition, each.reason) for each in server.log_cleaner.uncleanable_now()),
     )
 
 
+def _future_timestamps(partitions: Iterable[Partition]) -> Iterator[tuple[str, int, int]]:
+    for partition in partitions:
+        if partition.log.future_timestamp_ms >= 0:
+            yield partition.topic, partition.key[1], partition.log.future_timestamp_ms
+
+
 def read_controller(server: ControllerServer) -> ControllerState:
-    quorum = getattr(server, "quorum", None)
-    node: RaftNode | None = getattr(quorum, "node", None)
     known = ControllerState(server.cluster_id or "", server.listening, f"{server.config.host}:{server.port}")
-    if quorum is None or node is None:  # the metadata log is not open yet
+    if server.opened is None:  # the metadata log is not open yet
         return known
-    state = node.state
+    quorum = server.opened.quorum
+    state = quorum.node.state
     return known._replace(
         node_id=server.config.node_id,
         leader_id=quorum.leader_id,
@@ -205,6 +270,7 @@ def read_controller(server: ControllerServer) -> ControllerState:
         log_end_offset=quorum.log_end_offset,
         high_watermark=state.known_high_watermark,
         has_vote=state.recovery is None,
+        late_returns=tuple(server.opened.leader_balancer.late()),
         unheard=() if state.recovery is None else tuple(sorted(state.recovery.unanswered)),
     )
 
@@ -213,7 +279,7 @@ def read_controller(server: ControllerServer) -> ControllerState:
 
 
 class Health:
-    """Answers for one node, for as long as its process runs."""
+    """Answers the liveness and readiness requests of one node, from the start of its process to its end."""
 
     def __init__(self, name: str, role: str, server: Any, loop_lag: LoopLag) -> None:
         self.name = name
@@ -227,7 +293,7 @@ class Health:
         self.stopping = reason
 
     def live(self) -> tuple[bool, Mapping[str, Any]]:
-        """Whether the node is live, and the JSON document of the response."""
+        """Return whether the node is live, and the JSON document of the response."""
         reason = self._failure()
         answer = {"status": "failed" if reason else "live", "node": self.name, "role": self.role}
         return not reason, answer | ({"reason": reason} if reason else {})
@@ -240,6 +306,7 @@ class Health:
             "node": self.name,
             "role": self.role,
             "checks": [check._asdict() for check in checks],
+            "warnings": self._warnings(),
             "event_loop_lag_ms": round(self._lag.recent_max_s * 1000),
         }
 
@@ -250,6 +317,11 @@ class Health:
     def _running(self) -> Check:
         reason = self._failure() or (f"is stopping: {self.stopping}" if self.stopping else "")
         return Check("running", not reason, reason or "neither failed nor stopping")
+
+    def _warnings(self) -> list[str]:
+        if self.role == "broker":
+            return broker_warnings(read_broker(self._server, self._lag.now()))
+        return controller_warnings(read_controller(self._server))
 
     def _checks(self) -> list[Check]:
         if self.role == "broker":

@@ -5,7 +5,7 @@ aiohttp and prometheus_client cost a third of a node's memory and much of its st
 laptop) never receive a request. So they are imported when the first connection arrives. The import runs on a thread, to
 keep the loop free; the connection waits in the backlog meanwhile.
 
-The responses are in `pages.py`, the only module that imports the two.
+The responses are in `pages.py`. Only `pages.py` and `collector.py` import the two packages.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class HttpServer:
         connection.expect_next(NEXT_REQUEST_S)
         self.on_request(connection)
         if request.method not in ("GET", "HEAD"):
-            answer = _text("only GET and HEAD are answered here\n", 405, {"Allow": "GET, HEAD"})
+            answer = _text("this port supports only GET and HEAD\n", 405, {"Allow": "GET, HEAD"})
         else:
             answer = await self._page_or_bug(request)
         if request.can_read_body or answer.status == 405:
@@ -105,14 +105,14 @@ class HttpServer:
             suppressed = self._lines.admit(request.path, self._loop.time())
             if suppressed is not None:
                 logger.exception("http.failed", path=printable(request.path), **suppressed.fields)
-            return _text("this cannot be told now: the node's log says why\n", 500)
+            return _text("internal error; the node's log has the cause\n", 500)
 
     def on_bad_request(self, peer: str, reason: str) -> Response:
         """Respond to a peer that does not speak HTTP."""
         suppressed = self._lines.admit(host_of(peer), self._loop.time())
         if suppressed is not None:
             logger.warning("http.bad_request", peer=peer, reason=printable(reason), **suppressed.fields)
-        answer = _text("this is not a request that can be understood\n", 400)
+        answer = _text("the request is not valid HTTP\n", 400)
         answer.force_close()
         return answer
 
@@ -123,7 +123,7 @@ class HttpServer:
             return _json(*self._health.ready())
         if path == "/":
             return _text(f"{self._health.name}, a {self._health.role} of Strandline\n\n" + "".join(f"{p}\n" for p in PATHS))
-        return _text(f"nothing is served at {printable(path)}; there are {', '.join(PATHS)}\n", 404)
+        return _text(f"there is no page {printable(path)}; the pages are {', '.join(PATHS)}\n", 404)
 
     async def _metrics(self, request: BaseRequest) -> Response:
         """Read the loop's state on the loop, and render it on a thread, which takes longer. One scrape at a time."""
@@ -179,7 +179,7 @@ class _Connection(RequestHandler):
     ) -> StreamResponse:
         """Handle a request that aiohttp cannot parse; by default it logs a traceback for each."""
         if request.writer.output_size > 0:
-            raise ConnectionError("the answer is on its way already")
+            raise ConnectionError("the response was already sent in part")
         peer = self.transport.get_extra_info("peername") if self.transport is not None else None
         return self._http_server.on_bad_request(f"{peer[0]}:{peer[1]}" if peer else "", message or repr(exc))
 

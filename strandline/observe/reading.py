@@ -86,7 +86,7 @@ def logs(metrics: LogMetrics) -> Iterator[Reading]:
 
 
 def disk(path: str, used_bytes: int) -> Iterator[Reading]:
-    """The disk under a directory. If the system reports no size, the sizes are omitted."""
+    """Yield the size and free space of the disk under a directory. If the system does not report them, they are omitted."""
     yield Reading("strandline_log_dir_used_bytes", used_bytes, (path,))
     try:
         found = os.statvfs(path)

@@ -13,7 +13,7 @@ BOTH = ("broker", "controller")
 
 class Row(NamedTuple):
     name: str
-    """With `_total` if it is a counter; without `_bucket`, `_sum` and `_count`."""
+    """The metric's name: with `_total` if it is a counter, without `_bucket`, `_sum` and `_count`."""
     kind: Kind
     help: str
     roles: tuple[str, ...]

@@ -70,6 +70,14 @@ CONTROL = Section(
         ),
         Row("strandline_elections_total", "counter", "Changes of a partition's leader that this controller decided.", CONTROLLER),
         Row(
+            "strandline_elections_by_cause_total",
+            "counter",
+            "The same by the cause of the decision, as in the log (`cause` in logs.md); `leaders_balanced`: leaders that "
+            "returned to their preferred replica by themselves.",
+            CONTROLLER,
+            ("cause",),
+        ),
+        Row(
             "strandline_fenced_brokers_total",
             "counter",
             "Brokers that this controller fenced because they were silent.",
@@ -104,6 +112,12 @@ QUORUM = Section(
         _raft("log_end_epoch", "The epoch of the last entry of the node's copy.", "log-end-epoch", CONTROLLER),
         _raft("number_of_voters", "Voters.", "number-of-voters"),
         _raft("number_of_observers", "Observers of the quorum; only on the leader.", "number-of-observers", CONTROLLER),
+        Row(
+            "strandline_metadata_level",
+            "gauge",
+            "The level of the metadata (metadata.version) as the node knows it; all nodes have the same one after an upgrade.",
+            BOTH,
+        ),
         Row("strandline_raft_commit_lag", "gauge", "Records of the node's copy that are not known to be committed.", CONTROLLER),
         Row(
             "strandline_raft_replica_lag",

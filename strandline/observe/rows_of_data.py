@@ -100,6 +100,39 @@ def _log(name: str, help: str, bean: str) -> Row:
     return Row(f"kafka_log_log_{name}", "gauge", help, BOTH, ("topic", "partition"), mbean)
 
 
+def _cleaner(bean: str, type_: str, help: str, labels: tuple[str, ...] = (), unit: float = 1) -> Row:
+    name = f"kafka_log_{type_.lower()}_{bean.lower().replace('-', '_')}"
+    return Row(name, "gauge", help, BROKER, labels, f"kafka.log:type={type_},name={bean}" + (",logDirectory=*" if labels else ""))
+
+
+_DIRECTORY = ("logDirectory",)
+
+COMPACTION = Section(
+    "Compaction",
+    "The log cleaner of a broker. The rounds are the last ones of each of its threads.",
+    (
+        _cleaner("max-dirty-percent", "LogCleanerManager", "How much of the dirtiest log is dirty, in percent of its bytes."),
+        _cleaner("time-since-last-run-ms", "LogCleanerManager", "How long ago it looked for a log to compact."),
+        _cleaner(
+            "uncleanable-partitions-count",
+            "LogCleanerManager",
+            "Replicas here that could not be compacted; /health/ready names them.",
+            _DIRECTORY,
+        ),
+        _cleaner("uncleanable-bytes", "LogCleanerManager", "Bytes of their closed segments.", _DIRECTORY),
+        _cleaner("max-clean-time-secs", "LogCleaner", "The longest of the last rounds, in seconds."),
+        _cleaner("max-buffer-utilization-percent", "LogCleaner", "How full the memory for keys was in the last rounds."),
+        _cleaner("cleaner-recopy-percent", "LogCleaner", "Bytes written in the last rounds, in percent of the bytes read."),
+        _cleaner(
+            "max-compaction-delay-secs", "LogCleaner", "By how much a log exceeds max.compaction.lag.ms, in seconds, at most."
+        ),
+        _cleaner("DeadThreadCount", "LogCleaner", "Threads of the cleaner that have ended by a bug."),
+        Row("strandline_log_cleaner_rounds_total", "counter", "Rounds that came to their end.", BROKER),
+        Row("strandline_log_cleaner_removed_bytes_total", "counter", "Bytes by which they made the logs smaller.", BROKER),
+    ),
+)
+
+
 PARTITIONS = Section(
     "Partitions",
     "Only a partition's leader prints `kafka_cluster_partition_*` (in Kafka the followers print 0); every replica prints "
@@ -112,6 +145,13 @@ PARTITIONS = Section(
         _log("logendoffset", "The offset of the next record.", "LogEndOffset"),
         _log("logstartoffset", "The first readable offset.", "LogStartOffset"),
         _log("size", "Bytes of the log's segments.", "Size"),
+        Row(
+            "strandline_logs_kept_by_future_timestamp",
+            "gauge",
+            "Replicas here whose oldest segment is kept by a timestamp in the future, so that retention.ms deletes nothing; "
+            "/health/ready names them.",
+            BROKER,
+        ),
     ),
 )
 
@@ -173,6 +213,14 @@ METADATA = Section(
             BROKER,
         ),
         Row("strandline_became_follower_total", "counter", "Leader epochs in which this broker became a follower.", BROKER),
+        Row(
+            "strandline_log_restarts_total",
+            "counter",
+            "Logs that were dropped and copied again from the leader's log start: out_of_range (the leader had deleted the "
+            "records after the log end), removed_tombstones (the leader had removed tombstones that the replica lacked).",
+            BROKER,
+            ("cause",),
+        ),
         Row(
             "strandline_leader_takeover_seconds",
             "histogram",

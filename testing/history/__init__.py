@@ -30,7 +30,7 @@ The names are those of Jepsen's checker for Kafka (`jepsen.tests.kafka`), so tha
                            not show; also any value, with any outcome of its send, that was read and is not in the final read
     aborted-read           (G1a) a value was read whose send certainly failed
     int-poll-skip          one poll skipped records that other polls read
-    int-nonmonotonic-poll  one poll went back, or showed an offset twice
+    int-nonmonotonic-poll  one poll returned to a lower offset, or showed an offset twice
     poll-skip              the same two between consecutive polls of one process; not after a seek, a rebalance or a new
     nonmonotonic-poll      session
     nonmonotonic-send      of two sends of one producer the later was acknowledged at the lower offset
@@ -44,16 +44,20 @@ Records of other producers between two of one producer (Jepsen's int-send-skip) 
     gap                    offsets between the first and the last read that no record and no declaration explains
     producer-order         an idempotent producer's records, as they were read, are not in the order of sending (or of their
                            sequence numbers); for records whose acknowledgement was lost
+    deleted-key            in a compacted partition, the final read shows a value of a key whose newest record is a tombstone, and
+                           not the tombstone
     realtime-order         a send that began after another send, of any producer, was acknowledged got the lower offset
     nonmonotonic-latest    a client asked for the end of the log and got an offset below what had been acknowledged, read or
                            answered before it asked; or the final read ended below such an answer
     stale-leader-ack       acks=all was acknowledged by the leader of epoch e for a send that began after a client had seen e' > e
-    follower-read-subset   a follower showed a record that the leader's log does not have
+    follower-read-subset   a follower served a record that the leader's log does not have
     replica-mismatch       the dumps of a partition's replicas differ (`check(replicas=...)`, or `compare_dumps` alone)
 
-**Intended losses are declared**: `log_start` (retention, DeleteRecords), `loss` (an unclean election), `no_records`
-(compaction, control batches). A declaration disables checks: below a log start no record is ever missed, and inside a lost
-range only the final read, and sends that began later, are checked. So declare no more than was done.
+**Intended losses are declared**: `log_start` (retention, DeleteRecords), `loss` (an unclean election), `no_records` (control
+batches), `compacted`. A declaration disables checks: below a log start no record is ever missed, and inside a lost range only the
+final read, and sends that began later, are checked. So declare no more than was done. In a compacted partition a record may be
+missing since a newer one of its key was sent, if the newer one is known to be in the log (acknowledged or read), and a tombstone
+may be missing at any time. The last value of a key may not.
 
 **Limits.** The checker cannot see whether a value that ended in *info* should be there; data that no client touched (without a
 final read, the tail that no consumer read; damage in bytes of a record outside its value); or records before the first read of
@@ -78,6 +82,7 @@ from strandline.testing.history.operations import (
     OK,
     OPEN,
     Acks,
+    Compacted,
     Declared,
     History,
     Latest,
@@ -102,6 +107,7 @@ __all__ = [
     "OPEN",
     "Acks",
     "Anomaly",
+    "Compacted",
     "Declared",
     "Dump",
     "DumpComparison",

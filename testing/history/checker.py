@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import TypeVar
 
+from strandline.testing.history.deletions import check_deleted_keys
 from strandline.testing.history.dumps import Dump, check_dumps
 from strandline.testing.history.operations import (
     EVERY_ACK,
@@ -88,7 +89,7 @@ class _Checker:
         self.latests = _by_partition(history.latests)
         self.epochs = _by_partition(history.epochs)
         self.final_expected = any(poll.final for poll in history.polls)
-        self.unplaced = sum(send.outcome != FAIL for send in self.sends.get(None, ()))
+        self.unplaced = [send for send in self.sends.get(None, ()) if send.outcome != FAIL]
         self._sends_by_value: dict[Value, Send] | None = None
         self.read = self.judged = self.duplicates = self.unpromised_lost = 0
         self.lag: Lag | None = None
@@ -104,6 +105,7 @@ class _Checker:
         self.unpromised_lost += check_lost_writes(view, findings)
         check_reads_of_nothing(view, findings)
         check_reads(view, findings)
+        check_deleted_keys(view, findings)
         check_order(view, findings)
         check_latest(view, findings)
         check_stale_leaders(view, findings)
@@ -114,7 +116,7 @@ class _Checker:
 
     def judge_unplaced(self) -> None:
         """Check acknowledged sends of an unknown partition: the final read of some partition must show the value."""
-        if not self.final_expected or any(declared.log_start > 0 for declared in self.history.declared.values()):
+        if not self.final_expected or any(d.log_start > 0 or d.compacted for d in self.history.declared.values()):
             return  # A record may have been deleted in any partition.
         lost_until = max((loss.at for declared in self.history.declared.values() for loss in declared.losses), default=-inf)
         acked = [send for send in self.sends.get(None, ()) if send.outcome == OK and send.acks in self.binding]

@@ -52,6 +52,7 @@ class Send:
         "idempotent",
         "invoked_at",
         "invoked_wall",
+        "key",
         "leader_epoch",
         "offset",
         "outcome",
@@ -61,6 +62,7 @@ class Send:
         "producer_id",
         "sequence",
         "session",
+        "tombstone",
         "value",
     )
 
@@ -84,6 +86,10 @@ class Send:
         """None: the default that is given to `check`. Ignored without acks=all (Kafka rejects the combination)."""
         self.session = session
         """The incarnation of the process. Order is promised only within one session."""
+        self.key: Hashable = None
+        """The key of the record; needed only in compacted partitions."""
+        self.tombstone = False
+        """The record deletes its key. It has no value, so `value` is another name that no other record has."""
         self.outcome = OPEN
         self.offset = -1
         """The acknowledged offset; -1 unless OK, and if the acknowledgement has no offset (acks=0)."""
@@ -166,6 +172,13 @@ class SeenEpoch(NamedTuple):
     ended_at: float
 
 
+class Compacted(NamedTuple):
+    """A partition whose cleaner keeps the newest record of each key."""
+
+    delete_retention_s: float
+    """How long a tombstone stays after it was first cleaned, in seconds on the history's clock."""
+
+
 class Loss(NamedTuple):
     """Records from `first` on, before `end`, may be lost. Operations that began until `at` may have seen them."""
 
@@ -182,7 +195,9 @@ class Declared:
     log_start: int = 0
     losses: list[Loss] = field(default_factory=list)
     absent: list[tuple[int, int]] = field(default_factory=list)
-    """(first, end) ranges, end exclusive, of offsets without a record for consumers (compaction, control batches)."""
+    """(first, end) ranges, end exclusive, of offsets without a record for consumers (control batches)."""
+    compacted: Compacted | None = None
+    """None: no cleaner removes records of this partition."""
 
 
 class History:
@@ -238,14 +253,19 @@ class History:
         acks: int | str = ALL,
         idempotent: bool | None = None,
         session: Hashable = None,
+        key: Hashable = None,
+        tombstone: bool = False,
         at: float | None = None,
     ) -> Send:
         """Record the start of a send. End it with `ok(offset)`, `fail()` or `info()`; a send without an end counts as info.
 
         `partition`: None if the producer has not chosen it. `acks`: 0, 1 or "all". `idempotent`: None for the default of `check`.
-        `session`: incarnation of the process, if it has several.
+        `session`: incarnation of the process, if it has several. `key`, `tombstone`: for a compacted partition; polls name a
+        tombstone by `value`, like every other record.
         """
         send = Send(self, process, partition, value, _number(acks), idempotent, session, self.clock() if at is None else at)
+        if key is not None:
+            send.key, send.tombstone = key, tombstone
         if self.wall is not None:
             send.invoked_wall = self.wall()
         self.sends.append(send)
@@ -329,8 +349,16 @@ class History:
         self._declare(partition).losses.append(Loss(first, end, self.clock() if at is None else at))
 
     def no_records(self, partition: Partition, first: int, end: int) -> None:
-        """Declare that consumers see no record from `first` on, before `end` (compaction, control batches)."""
+        """Declare that consumers see no record from `first` on, before `end` (control batches)."""
         self._declare(partition).absent.append((first, end))
+
+    def compacted(self, partition: Partition, *, delete_retention_s: float = 0.0) -> None:
+        """Declare that a cleaner may remove each record of the partition that a newer one of its key supersedes, and tombstones.
+
+        Sends to it must name their `key`. `delete_retention_s`: a final read that takes no longer must show every tombstone whose
+        older value it shows.
+        """
+        self._declare(partition).compacted = Compacted(delete_retention_s)
 
     def _declare(self, partition: Partition) -> Declared:
         return self.declared.setdefault(partition, Declared())
@@ -362,6 +390,8 @@ def _events_of(send: Send) -> Iterator[dict[str, Any]]:
         for name in ("session", "producer_id", "producer_epoch", "sequence")
         if (value := getattr(send, name)) not in (None, -1)
     }
+    if send.key is not None:
+        known |= {"key": send.key, "tombstone": send.tombstone}
     yield {"time": send.invoked_at, **_wall(send.invoked_wall), "type": "invoke", **who, "acks": send.acks, **known}
     end = {"time": send.ended_at, **_wall(send.ended_wall), "type": send.outcome, **who}
     if send.outcome == OK:

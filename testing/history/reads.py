@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Hashable
 from itertools import pairwise
 
-from strandline.testing.history.operations import FAIL, Poll
+from strandline.testing.history.operations import Poll
 from strandline.testing.history.verdict import Findings, short
 from strandline.testing.history.view import Stretches, View, is_run, those_between
 
@@ -56,10 +57,18 @@ class _Steps:
         self.all.append((before, after))
         if not poll.follower:
             self.of_leaders.append((before, after))
-        skipped, first = those_between(view.leader_offsets, max(before + 1, view.log_start), after)
+        skipped, first = self._skipped(max(before + 1, view.log_start), after, poll.ended_at)
         if skipped:
             text = f"{poll.process} went from offset {before} to {after}, over {skipped} records, the first at {first}"
             self.findings.add(f"{prefix}poll-skip", view.partition, text, first, poll.ended_at)
+
+    def _skipped(self, first: int, end: int, at: float) -> tuple[int, int]:
+        """(number, first) of the records in this range that other consumers have read from leaders, and that were in the log."""
+        offsets, removable = self.view.leader_offsets, self.view.removable
+        if removable is None:
+            return those_between(offsets, first, end)
+        there = [o for o in offsets[bisect_left(offsets, first) : bisect_left(offsets, end)] if not removable.may_lack(o, at)]
+        return len(there), there[0] if there else -1
 
 
 def _check_followers(view: View, stepped: Stretches, findings: Findings) -> None:
@@ -76,7 +85,8 @@ def _check_gaps(view: View, steps: list[tuple[int, int]], findings: Findings) ->
     """Report offsets between the first and the last read offset that no consumer read and that nothing explains.
 
     An acknowledged record that was never read explains its offset (it is reported as lost). If a consumer skipped the gap,
-    nothing else explains it. If consumers began or ended at its sides, sends with an unknown outcome may lie in it.
+    nothing else explains it, unless the partition is compacted: then records with an unknown outcome that a cleaner may have
+    removed may have been there. If consumers began or ended at its sides, any sends with an unknown outcome may lie in it.
     """
     offsets = view.read_offsets
     if not offsets or offsets[-1] - offsets[0] == len(offsets) - 1:
@@ -84,33 +94,24 @@ def _check_gaps(view: View, steps: list[tuple[int, int]], findings: Findings) ->
     stepped = Stretches(steps)
     unread = sorted(s.offset for s in view.promised if s.offset not in view.read_at and not view.excuses.hidden(s.offset))
     vague: list[tuple[int, int, int]] = []
+    empty: list[tuple[int, int, int]] = []
     for before, after in pairwise(offsets):
         missing = after - before - 1
         if missing:
             missing -= view.excuses.hidden_between(before + 1, after) + those_between(unread, before + 1, after)[0]
         if missing > 0:
-            if stepped.over(before, after):
-                _gap(view, findings, before, after, missing)
-            else:
-                vague.append((before, after, missing))
-    if sum(missing for _, _, missing in vague) > _may_lie_unread(view):
-        for before, after, missing in vague:
+            (empty if stepped.over(before, after) else vague).append((before, after, missing))
+    _judge_gaps(view, findings, empty, view.may_lie_unread(removed=True) if view.removable is not None else 0)
+    _judge_gaps(view, findings, vague, view.may_lie_unread())
+
+
+def _judge_gaps(view: View, findings: Findings, gaps: list[tuple[int, int, int]], explained: float) -> None:
+    """Report all gaps if they are larger together than the number of records that may have been there."""
+    if sum(missing for _, _, missing in gaps) > explained:
+        for before, after, missing in gaps:
             _gap(view, findings, before, after, missing)
 
 
 def _gap(view: View, findings: Findings, before: int, after: int, missing: int) -> None:
     text = f"{missing} offsets between {before} and {after} that nobody read or wrote"
     findings.add("gap", view.partition, text, before + 1)
-
-
-def _may_lie_unread(view: View) -> float:
-    """Maximum number of records in the log whose offsets no client knows."""
-    known = {send.value for send in view.promised if send.offset >= 0}
-    number = view.unplaced
-    for value, send in view.send_of.items():
-        if send.outcome == FAIL:
-            continue
-        if not view.is_idempotent(send):
-            return float("inf")  # any number of copies
-        number += value not in view.place_of and value not in known
-    return number

@@ -99,9 +99,16 @@ def _check_final_end(view: View, findings: Findings) -> None:
     end = max(view.log_start, *(p.offsets[-1] + 1 for p in final if p.offsets), 0)
     before = [a for a in view.latests if a.ended_at < began and not view.excuses.touched(a.offset - 1)]
     highest = max(before, key=attrgetter("offset"), default=None)
-    if highest is not None and highest.offset > end:
+    if highest is not None and highest.offset > end and not _ends_without_records(view, end, highest.offset):
         text = f"the final read ended at {end}, after {highest.process} had been told {highest.offset}"
         findings.add("nonmonotonic-latest", view.partition, text, end, began)
+
+
+def _ends_without_records(view: View, end: int, highest: int) -> bool:
+    """Whether a cleaner may have removed all records between the last one that was read and the end of the log."""
+    if view.removable is None:
+        return False
+    return highest - end <= view.excuses.hidden_between(end, highest) + view.may_lie_unread(removed=True)
 
 
 # -- deposed leaders that still acknowledge
@@ -196,5 +203,7 @@ def check_unseen(view: View, acked_at: array[float], seen_at: array[float], heal
     for send in view.promised:
         if send.value not in waiting or view.lowest_expected <= send.offset <= view.highest_read:
             continue  # read, or reported as lost-write
+        if view.may_lack(send.offset):
+            continue
         text = f"{short(send.value)}, acknowledged at {send.offset}, was read by nobody"
         findings.add("unseen", view.partition, text, send.offset, send.ended_at)

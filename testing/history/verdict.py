@@ -11,22 +11,23 @@ from typing import Any, NamedTuple
 MEANINGS = {
     "inconsistent-offsets": "one offset holds two values",
     "duplicate": "one value is at more offsets than it was sent",
-    "lost-write": "an acknowledged record, or one that was read before, is not there",
-    "aborted-read": "a value was read whose send failed for certain (G1a)",
-    "unwritten-read": "a value was read that nobody sent there",
-    "int-poll-skip": "within one poll a consumer went over records that others read",
-    "int-nonmonotonic-poll": "within one poll a consumer went back",
-    "poll-skip": "from one poll to the next a consumer went over records that others read",
-    "nonmonotonic-poll": "from one poll to the next a consumer went back",
-    "gap": "offsets that no record explains",
+    "lost-write": "an acknowledged record, or one that a consumer had read, is missing",
+    "aborted-read": "a consumer read a value whose send certainly failed (G1a)",
+    "unwritten-read": "a consumer read a value that no producer sent to this partition",
+    "int-poll-skip": "within one poll, a consumer skipped records that others read",
+    "int-nonmonotonic-poll": "within one poll, a consumer returned to a lower offset",
+    "poll-skip": "between two polls, a consumer skipped records that others read",
+    "nonmonotonic-poll": "between two polls, a consumer returned to a lower offset",
+    "gap": "offsets are missing, and no record or declaration explains them",
+    "deleted-key": "a key has a value again although its newest record deletes it",
     "nonmonotonic-send": "the later of two sends of one producer was acknowledged at the lower offset",
     "producer-order": "records of one idempotent producer are not in the order in which they were sent",
     "realtime-order": "a send that began after another was acknowledged got the lower offset",
-    "nonmonotonic-latest": "the end of the log was answered as lower than was known before the question",
-    "stale-leader-ack": "a leader acknowledged what was sent after a client knew its successor",
-    "follower-read-subset": "a follower showed a record that the leader's log does not have",
-    "unseen": "acknowledged records were not read by anybody after everything was healed",
-    "realtime-lag": "a poll did not reach what had been acknowledged long before it began",
+    "nonmonotonic-latest": "a broker returned a lower log end than was known before the request",
+    "stale-leader-ack": "a leader acknowledged a send that began after a client had learned of its successor",
+    "follower-read-subset": "a follower served a record that the leader's log does not have",
+    "unseen": "no consumer read these acknowledged records, although all faults had ended",
+    "realtime-lag": "a poll missed records that had been acknowledged long before it began",
     "replica-mismatch": "the logs of two replicas differ",
 }
 """Name of every kind of anomaly -> its meaning, in the order of the checks, not of severity."""
@@ -67,8 +68,8 @@ class Findings:
 
 
 class Lag(NamedTuple):
-    """The poll that was furthest behind. `seconds`: how long, when it began, a record that it did not reach had been known to be
-    in the log (acknowledged or read)."""
+    """The poll that was furthest behind: it did not reach a record, although the record had been acknowledged, or read by another
+    consumer, `seconds` before the poll began."""
 
     seconds: float
     process: Hashable
@@ -80,7 +81,9 @@ class Lag(NamedTuple):
 
     def __str__(self) -> str:
         where = f"offset {self.offset} of {label(self.partition)}"
-        return f"{self.process} reached {where} not {self.seconds:.3f} s after it was there (poll at {self.at:.3f} s)"
+        return (
+            f"{self.process} did not reach {where}, which had been in the log for {self.seconds:.3f} s (poll at {self.at:.3f} s)"
+        )
 
 
 @dataclass(slots=True)
@@ -174,12 +177,12 @@ class Verdict:
             lines.append(f"permitted: {self.duplicates_allowed} duplicates of producers that are not idempotent")
         if self.unpromised_lost:
             lines.append(
-                f"permitted: {self.unpromised_lost} acknowledged records are not there (by their acks, or declared as lost)"
+                f"permitted: {self.unpromised_lost} acknowledged records are missing (by their acks, or declared as lost)"
             )
         if self.lag is not None and self.lag.seconds > 0:
             lines.append(f"worst lag: {self.lag}")
         if self.acknowledged and not self.judged:
-            lines.append("no acknowledgement was judged: their acks do not bind, or what they say was declared as lost")
+            lines.append("no acknowledgement was checked: its acks promise nothing, or its record was declared as lost")
         if self.unseen.last:
             lines.append(f"unseen: {self.unseen.last} acknowledged records at the end, at most {self.unseen.most}")
         return lines

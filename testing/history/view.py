@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property
 from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
 
+from strandline.testing.history.compaction import Removable
 from strandline.testing.history.operations import (
     ALL,
     FAIL,
@@ -39,7 +40,7 @@ FindSend = Callable[[Value], Send | None]
 
 
 class Lost(NamedTuple):
-    """A declared loss whose end is known."""
+    """A range of offsets, from `first` up to `end` (exclusive), whose records a test has declared lost at the time `at`."""
 
     first: int
     end: int
@@ -56,6 +57,10 @@ class Excuses:
         if self.log_start > 0:
             hidden.append((0, self.log_start))
         self._hidden = _merged(hidden)
+
+    def hide(self, offsets: Iterable[int]) -> None:
+        """These single offsets need no record either."""
+        self._hidden = _merged([*self._hidden, *((offset, offset + 1) for offset in offsets)])
 
     def forgives(self, offset: int, began_at: float) -> bool:
         return any(began_at <= at and first <= offset < end for first, end, at in self.losses)
@@ -117,7 +122,7 @@ class View:
         binding: frozenset[int],
         idempotent: bool,
         final_expected: bool,
-        unplaced: int,
+        unplaced: Sequence[Send],
         find_send: FindSend,
     ) -> None:
         self.partition = partition
@@ -130,10 +135,11 @@ class View:
         """The acks whose acknowledgements are promises."""
         self.idempotent = idempotent
         self.unplaced = unplaced
-        """Number of sends with an unknown partition, which may be this one."""
+        """Sends with an unknown partition, which may be this one."""
         self.find_send = find_send
         self.excuses = Excuses(declared, self._end_known_at)
         self.log_start = declared.log_start
+        self.compacted = declared.compacted
 
         self.promised: list[Send] = []
         """Sends whose acknowledgements are promises, and whose loss no declaration excuses."""
@@ -163,6 +169,31 @@ class View:
         """Whether no value was read at two offsets."""
         for fork in self.forks:
             self.place_of.setdefault(fork.value, fork.offset)
+        self.removable = None if self.compacted is None else Removable(self)
+        """What a cleaner may have removed; None if the partition is not compacted."""
+        if self.removable is not None:
+            self.excuses.hide(self.removable.since)
+
+    def may_lack(self, offset: int, at: float = float("inf")) -> bool:
+        """Whether a cleaner may have removed the record at this offset before this time."""
+        return self.removable is not None and self.removable.may_lack(offset, at)
+
+    def may_lie_unread(self, *, removed: bool = False) -> float:
+        """Maximum number of records in the log whose offsets no client knows. `removed`: of those that a cleaner may have
+        removed."""
+        known = {send.value for send in self.promised if send.offset >= 0}
+        number = 0 if removed else len(self.unplaced)
+        possible = {send.value: send for send in self.unplaced} if removed else {}
+        for value, send in (self.send_of | possible).items():
+            if send.outcome == FAIL or (removed and not self._may_be_removed(send)):
+                continue
+            if not self.is_idempotent(send):
+                return float("inf")  # any number of copies
+            number += value not in self.place_of and value not in known
+        return number
+
+    def _may_be_removed(self, send: Send) -> bool:
+        return self.removable is not None and self.removable.may_lack_unplaced(send)
 
     def is_idempotent(self, send: Send) -> bool:
         return send.acks == ALL and (self.idempotent if send.idempotent is None else send.idempotent)

@@ -82,7 +82,8 @@ def check_lost_writes(view: View, findings: Findings) -> int:
 def _unread_below_what_was_read(view: View) -> Iterable[Send]:
     lowest, highest, place_of, excused = view.lowest_expected, view.highest_read, view.place_of, view.excused_reads
     for send in view.promised:
-        if lowest <= send.offset <= highest and send.value not in place_of and send.value not in excused:
+        is_unread = send.value not in place_of and send.value not in excused
+        if lowest <= send.offset <= highest and is_unread and not view.may_lack(send.offset):
             yield send
 
 
@@ -94,6 +95,8 @@ def _missing_in_the_final_read(view: View) -> Iterable[Send]:
         if offset >= 0 and final_at.get(offset, NOTHING) == send.value:
             continue
         may_be_deleted = max(offset, 0) < view.log_start  # a send without an offset may be at any offset
+        if view.removable is not None:
+            may_be_deleted |= view.may_lack(offset) if offset >= 0 else view.removable.may_lack_unplaced(send)
         # Each of several sends of a value has its own copy: the copy of another send is no substitute.
         is_elsewhere = send.value in view.final_values and not (offset >= 0 and send.value in view.repeated)
         if not may_be_deleted and not is_elsewhere:

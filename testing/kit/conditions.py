@@ -31,7 +31,9 @@ Named = tuple[str, frozenset[int]]
 NAMING = ("==", "!=", "in")
 """Comparisons of one id that name nodes; `leader(t) >= 0` names none. A set of ids names them in every comparison."""
 
-_NO_TRUTH = "a condition has no truth by itself: `await cluster.until(...)` waits for it; combine with &, | and ~"
+_NO_TRUTH = (
+    "a condition is not true or false by itself: wait for it with `await cluster.until(...)`, combine conditions with &, | and ~"
+)
 
 
 class Condition:
@@ -179,7 +181,7 @@ class Value:
 
     def _compare(self, sign: str, compare: Callable[[Any, Any], bool], expected: Any) -> Condition:
         if isinstance(expected, (Value, Condition)):
-            raise TypeError(f"{self._text} is compared with a plain value, not with {expected!r}")
+            raise TypeError(f"{self._text} can be compared only with a plain value, not with {expected!r}")
         if isinstance(expected, Set):
             expected = frozenset(expected)
         self._check(sign, expected)
@@ -191,7 +193,7 @@ class Value:
         if wants_set != isinstance(expected, Set) or not all(type(one) is int for one in given):
             what = "a set of numbers, such as {1, 2}" if wants_set else "a number"
             raise TypeError(
-                f"{self._text} {sign} takes {what}, not {expected!r}; any other comparison would always come out the same"
+                f"{self._text} {sign} needs {what}, not {expected!r}; any other comparison would always have the same result"
             )
 
     def __eq__(self, expected: Any) -> Condition:  # type: ignore[override]
@@ -282,6 +284,13 @@ def log_end(topic: str, partition: int, broker: int) -> Value:
 def caught_up(topic: str, partition: int = 0) -> Condition:
     """All replicas are in the ISR and have all records of the leader, and all records are committed."""
     return Truth(_of_partition("caught_up", topic, partition, "is_caught_up"))
+
+
+def cleaned(topic: str, partition: int = 0) -> Condition:
+    """The topic is compacted, and every replica's cleaner has been over all segments except the open one, and over at least one.
+    A cleaner leaves a log alone while no more than `min.cleanable.dirty.ratio` of it is dirty. Unknown for other topics, and if
+    the nodes are processes."""
+    return Truth(_of_partition("cleaned", topic, partition, "is_cleaned"))
 
 
 def leaderless(topic: str, partition: int = 0) -> Condition:

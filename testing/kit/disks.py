@@ -35,7 +35,10 @@ class Disk:
 
 
 class ProcessFiles(Files):
-    """The `Files` of one process: the node's disk with its faults, until the process ends."""
+    """The `Files` of one process: the node's disk with its faults, until the process ends.
+
+    Each method raises DiskError with EBADF after the end of the process; one that writes raises DiskError with ENOSPC while the
+    disk is full; otherwise the errors are those of the disk."""
 
     def __init__(self, disk: Disk, loop: ProcessLoop) -> None:
         self._disk = disk
@@ -53,17 +56,19 @@ class ProcessFiles(Files):
             lock.release()
 
     def check(self, operation: str, path: str) -> None:
+        """DiskError (EBADF) if the process has ended."""
         if self._is_severed:
             raise DiskError(operation, path, errno.EBADF)
 
     def check_write(self, operation: str, path: str) -> None:
+        """DiskError if the process has ended (EBADF) or the disk is full (ENOSPC). On a slow disk, it blocks the caller first."""
         self.check(operation, path)
         if self._disk.is_full:
             raise DiskError(operation, path, errno.ENOSPC)
         self.wait()
 
     def wait(self) -> None:
-        """If the disk is slow, hold up the caller: the whole process, or one of its threads."""
+        """If the disk is slow, block the caller: the whole process, or one of its threads."""
         if not self._disk.slow_s:
             return
         if events._get_running_loop() is None:
@@ -74,6 +79,7 @@ class ProcessFiles(Files):
     # -- a file system's methods --------------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool) -> File:
+        """Open the file, or create it. DiskError as for every method; ENOSPC only if the file has to be created."""
         self.check("open", path)
         if self._disk.is_full and create and not self._disk.files.exists(path):
             raise DiskError("open", path, errno.ENOSPC)
@@ -109,6 +115,13 @@ class ProcessFiles(Files):
 
     def owner(self, path: str) -> int | None:
         return self._disk.files.owner(path)
+
+    def modified_ms(self, path: str) -> int | None:
+        return self._disk.files.modified_ms(path)
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        self.check_write("write", path)
+        self._disk.files.set_modified_ms(path, modified_ms)
 
     def boot_id(self) -> str:
         return self._disk.files.boot_id()

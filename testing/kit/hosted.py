@@ -17,14 +17,16 @@ from typing import Any, TypeVar
 from strandline.broker.config import BrokerConfig
 from strandline.broker.process.server import BrokerServer
 from strandline.controller.config import ControllerConfig
+from strandline.controller.metadata.features import SUPPORTED
 from strandline.controller.server import ControllerServer
 from strandline.protocol.doors import Doors, real_doors
 from strandline.protocol.errors import StrandlineError, UsageError
 from strandline.storage.disk import Files
 from strandline.testing.kit.disks import Disk, ProcessFiles
+from strandline.testing.kit.door import Door
 from strandline.testing.kit.inside import InsideNodes
 from strandline.testing.kit.lines import Line, Lines, Speaker, begin_routing, end_routing
-from strandline.testing.kit.network import Door, Network
+from strandline.testing.kit.network import Network
 from strandline.testing.kit.nodes import FIRST_CONTROLLER, KitError
 from strandline.testing.kit.ports import HOST, ReservedPort
 from strandline.testing.kit.process_loop import ProcessLoop, carry_over
@@ -43,6 +45,7 @@ FAST_SETTINGS: Mapping[str, Any] = {
     "broker.heartbeat.interval.ms": 100,
     "broker.connection.loss.grace.ms": 20,
     "controlled.shutdown.timeout.ms": 3000,
+    "log.cleaner.backoff.ms": 50,
     "replica.fetch.wait.max.ms": 200,
     "replica.lag.time.max.ms": 1000,
     "controller.quorum.fetch.timeout.ms": 500,
@@ -80,6 +83,8 @@ class Process:
 
 
 class HostedNode:
+    """One node: its disk and port, which outlive its processes, and its latest process."""
+
     def __init__(self, nodes: HostedNodes, node: int, files: Files, settings: Mapping[str, Any]) -> None:
         self.id = node
         self.is_broker = node < FIRST_CONTROLLER
@@ -88,6 +93,8 @@ class HostedNode:
         self.port = ReservedPort()
         self.state = "stopped"
         self.note = ""
+        self.levels = SUPPORTED
+        """The levels of the metadata that the next process supports; others play another version of the software."""
         self.process: Process | None = None
         """The latest process; it may be dead."""
         self.speaker = Speaker(self.name, nodes.log)
@@ -122,8 +129,9 @@ class HostedNode:
     # -- life
 
     def start(self) -> None:
+        """Start a new process of the node. UsageError: it is already running."""
         if self.is_up:
-            raise UsageError(f"{self.name} is running already")
+            raise UsageError(f"{self.name} is already running")
         nodes = self._nodes
         door = Door(nodes.network, self.id, nodes.real)
         loop = door.loop = ProcessLoop(nodes.real, nodes.threads, self.speaker, door)  # type: ignore[abstract]
@@ -154,10 +162,12 @@ class HostedNode:
     def _make(self, files: ProcessFiles) -> BrokerServer | ControllerServer:
         doors = Doors(real_doors().wall_clock_ms, Random(self._nodes.random.getrandbits(64)))
         if self.is_broker:
-            return BrokerServer(BrokerConfig.from_mapping(self.config()), doors, files)
-        return ControllerServer(ControllerConfig.from_mapping(self.config()), doors, files)
+            return BrokerServer(BrokerConfig.from_mapping(self.config()), doors, files, levels=self.levels)
+        return ControllerServer(ControllerConfig.from_mapping(self.config()), doors, files, levels=self.levels)
 
     async def stop(self) -> None:
+        """Stop the node cleanly; a paused one is resumed first. UsageError: it is not running. KitError: it did not stop in time,
+        and was killed."""
         process = self._running()
         if self.state == "paused":
             self.resume()
@@ -179,21 +189,24 @@ class HostedNode:
         await asyncio.wait([process.main])
 
     def kill(self) -> None:
+        """End the process at once. UsageError: it is not running."""
         self._running().end()
         self.state = "killed"
 
     def pause(self) -> None:
+        """Suspend the process: its callbacks wait until `resume`. UsageError: it is not running, or already paused."""
         process = self._running()
         if self.state == "paused":
-            raise UsageError(f"{self.name} stands still already")
+            raise UsageError(f"{self.name} is already paused")
         self.state = "paused"
         process.loop.pause()
         process.door.update()
 
     def resume(self) -> None:
+        """End `pause`. UsageError: it is not running, or not paused."""
         process = self._running()
         if self.state != "paused":
-            raise UsageError(f"{self.name} does not stand still")
+            raise UsageError(f"{self.name} is not paused")
         self.state = "running" if process.has_started else "starting"
         process.loop.resume()
         process.door.update()
@@ -221,7 +234,7 @@ class HostedNode:
             waited: list[asyncio.Future[Any]] = [done, ended]
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if not done.done():
-                raise KitError(f"{self.name} ended meanwhile ({self.state}{f': {self.note}' if self.note else ''})")
+                raise KitError(f"{self.name} ended during the call ({self.state}{f': {self.note}' if self.note else ''})")
             return done.result()
         finally:
             process.ended.remove(ended)
@@ -282,6 +295,8 @@ class HostedNodes(InsideNodes):
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start_all(self) -> None:
+        """Start every node and wait until all take part. KitError, with the reasons: a node failed, or they did not within
+        READY_WITHIN_S."""
         for node in self.nodes.values():
             node.start()
         deadline = self.real.time() + READY_WITHIN_S

@@ -18,7 +18,9 @@ from strandline.controller.metadata.image import MetadataImage, PartitionRegistr
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.controller.server import ControllerServer
 from strandline.protocol.errors import BrokerError, UsageError
+from strandline.storage.cleaner.cleaning import closed_segments
 from strandline.storage.log.log import Log
+from strandline.testing.comparison import whole_log
 from strandline.testing.kit.nodes import KitError, Nodes, Place
 from strandline.testing.kit.view import PartitionView
 
@@ -26,6 +28,8 @@ T = TypeVar("T")
 
 
 class InsideNodes(Nodes):
+    """Nodes whose servers are objects of this process. Subclasses run them."""
+
     @abstractmethod
     def server(self, node: int) -> Any:
         """The node's `BrokerServer` or `ControllerServer`; None if its process does not run or has not started."""
@@ -92,18 +96,21 @@ class InsideNodes(Nodes):
         return [self._view(t.name, t.topic_id, index, t.partitions[index]) for t in topics for index in sorted(t.partitions)]
 
     def _view(self, topic: str, topic_id: bytes, index: int, registration: PartitionRegistration) -> PartitionView:
-        ends, high_watermark = {}, None
+        ends, high_watermark, cleaned = {}, None, []
         for replica in registration.replicas:
             partition = self.server(replica).replicas.partitions.get((topic_id, index)) if self.is_awake(replica) else None
             if partition is None:
                 continue
             ends[replica] = partition.log.log_end_offset
+            cleaned.append(_is_cleaned(partition.log))
             if partition.role is Role.LEADER and partition.leader_epoch == registration.leader_epoch:
                 high_watermark = partition.log.high_watermark
         isr, replicas = frozenset(registration.isr), registration.replicas
         is_caught_up = isr == set(replicas) == set(ends) and set(ends.values()) == {high_watermark}
         leader = registration.leader if registration.leader >= 0 else None
-        return PartitionView(topic, index, leader, registration.leader_epoch, replicas, isr, high_watermark, is_caught_up, ends)
+        is_cleaned = None if None in cleaned or not cleaned else all(cleaned) and len(cleaned) == len(replicas)
+        epoch = registration.leader_epoch
+        return PartitionView(topic, index, leader, epoch, replicas, isr, high_watermark, is_caught_up, ends, is_cleaned)
 
     # -- oracles
 
@@ -120,9 +127,11 @@ class InsideNodes(Nodes):
     # -- elections
 
     async def elect(self, topic: str, partition: int, leader: int | None) -> None:
+        """Elect by an ordinary decision of the active controller. UsageError: there is no active controller or no such partition,
+        or `leader` is fenced or not in the ISR. KitError: the controller rejected the decision, or ended meanwhile."""
         active = self._active()
         if active is None:
-            raise UsageError("an election needs an active controller, and there is none")
+            raise UsageError(f"{topic}-{partition} cannot get another leader: there is no active controller")
         server = self.server(active)
         try:
             await self.call(active, lambda: _elect(server, topic, partition, leader))
@@ -141,10 +150,10 @@ async def _elect(server: ControllerServer, topic: str, index: int, leader: int |
         registration = None if found is None else found.partitions.get(index)
         if found is None or registration is None:
             raise UsageError(f"there is no partition {topic}-{index}")
-        chosen = _next_leader(registration, image) if leader is None else leader
+        chosen = _next_leader(f"{topic}-{index}", registration, image) if leader is None else leader
         if chosen not in registration.isr or not image.brokers[chosen].is_active:
             isr = ", ".join(map(str, registration.isr))
-            raise UsageError(f"broker {chosen} cannot lead {topic}-{index}: it has to be unfenced and in the ISR ({isr})")
+            raise UsageError(f"broker {chosen} cannot lead {topic}-{index}: it must be unfenced and in the ISR ({isr})")
         return Decision(None, [PartitionChangeRecord(found.topic_id, index, leader=chosen)])
 
     def on_reply(reply: BrokerError | None) -> None:
@@ -159,14 +168,23 @@ async def _elect(server: ControllerServer, topic: str, index: int, leader: int |
     await done
 
 
-def _next_leader(registration: PartitionRegistration, image: MetadataImage) -> int:
+def _next_leader(name: str, registration: PartitionRegistration, image: MetadataImage) -> int:
     """The next replica in the ISR that may lead; the present leader if there is no other."""
     order = [*registration.replicas, *registration.replicas]
     start = order.index(registration.leader) + 1 if registration.leader in order else 0
     for replica in order[start:]:
         if replica in registration.isr and image.brokers[replica].is_active:
             return replica
-    raise UsageError("nobody of its ISR can lead")
+    isr = ", ".join(map(str, registration.isr))
+    raise UsageError(f"{name} cannot get another leader: no broker in its ISR ({isr}) is unfenced")
+
+
+def _is_cleaned(log: Log) -> bool | None:
+    """Whether all closed segments are clean, and there is one; None if the log is not compacted."""
+    if not log.config.compacts:
+        return None
+    closed = closed_segments(log)
+    return bool(closed) and closed[-1].end_offset <= log.first_dirty_offset
 
 
 def _content(log: Log) -> bytes:
@@ -174,7 +192,6 @@ def _content(log: Log) -> bytes:
     if not log.size_bytes:
         return b""
     try:
-        buffers = log.read(log.log_start_offset, 1 << 40, log.log_end_offset).buffers
+        return whole_log(log, log.log_start_offset)
     except BrokerError:
-        buffers = [segment.file.pread(segment.size, 0) for segment in log.segments]
-    return b"".join(bytes(buffer) for buffer in buffers)
+        return b"".join(bytes(segment.file.pread(segment.size, 0)) for segment in log.segments)

@@ -21,14 +21,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Protocol, Self
 
 from strandline.protocol.apis import APIS
 from strandline.protocol.errors import UsageError
-from strandline.testing.kit.wires import DroppingWire, Wire
-
-if TYPE_CHECKING:
-    from strandline.testing.kit.process_loop import ProcessLoop
 
 CLIENT = 0
 """Stands for every process that is not a node of the cluster."""
@@ -88,7 +84,7 @@ class Rule:
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
         if e is None and not self.hits and self.p == 1 and not self.may_miss:
-            raise AssertionError(f"this fault met no message: {self}; may_miss=True permits that")
+            raise AssertionError(f"this fault met no message: {self}; if that is intended, pass may_miss=True")
 
     @property
     def name(self) -> str:
@@ -103,12 +99,31 @@ class Rule:
         return f"{self.name}, {self.hits} so far"
 
 
+class ConnectionEnd(Protocol):
+    """One node's end of a connection, as the network sees it: a `Wire` (`wires.py`)."""
+
+    local_port: int
+    remote_port: int
+
+    @property
+    def node(self) -> int: ...
+
+    @property
+    def is_dialled(self) -> bool:
+        """The node opened the connection; otherwise it accepted it."""
+        ...
+
+    def update(self) -> None:
+        """Re-check whether bytes may pass."""
+        ...
+
+
 class Network:
     def __init__(self, random: Random) -> None:
         self.rules: list[Rule] = []
         self._random = random
         self._cuts: dict[frozenset[int], None] = {}
-        self._wires: dict[Wire, None] = {}
+        self._ends: dict[ConnectionEnd, None] = {}
         self._node_at: dict[int, int] = {}
         """Listening port -> node."""
         self._dialled: dict[tuple[int, int], int] = {}
@@ -145,6 +160,9 @@ class Network:
         delay_ms: float = 0,
         may_miss: bool = False,
     ) -> Rule:
+        """Add a rule that drops or delays messages, and return it. `api`: name of an API, None for every API. `at`: only requests
+        to this node; `by`: only requests from this node. UsageError: an unknown API, or a value of `where`, `p` or `times` that
+        is not allowed."""
         if where not in (REQUEST, RESPONSE):
             raise UsageError(f'where is "request" or "response", not {where!r}')
         if not 0 < p <= 1:
@@ -169,8 +187,8 @@ class Network:
 
     def _update(self) -> None:
         """Re-check every connection and connection attempt after a change of the links."""
-        for wire in list(self._wires):
-            wire.update()
+        for end in list(self._ends):
+            end.update()
         waiting, self._waiting = self._waiting, []
         for one, other, go in waiting:
             if self.is_cut(one, other):
@@ -180,29 +198,31 @@ class Network:
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    def add(self, wire: Wire) -> None:
-        self._wires[wire] = None
-        if wire.is_dialled:
-            ends = wire.local_port, wire.remote_port
-            self._dialled[ends] = wire.node
-            for other in [w for w in self._wires if (w.remote_port, w.local_port) == ends]:
+    def add(self, end: ConnectionEnd) -> None:
+        self._ends[end] = None
+        if end.is_dialled:
+            ports = end.local_port, end.remote_port
+            self._dialled[ports] = end.node
+            for other in [e for e in self._ends if (e.remote_port, e.local_port) == ports]:
                 other.update()  # It was accepted before the network knew which node had opened it.
 
-    def remove(self, wire: Wire) -> None:
-        self._wires.pop(wire, None)
-        if wire.is_dialled:
-            self._dialled.pop((wire.local_port, wire.remote_port), None)
-        if not self._wires and self._quiet is not None and not self._quiet.done():
+    def remove(self, end: ConnectionEnd) -> None:
+        self._ends.pop(end, None)
+        if end.is_dialled:
+            self._dialled.pop((end.local_port, end.remote_port), None)
+        if not self._ends and self._quiet is not None and not self._quiet.done():
             self._quiet.set_result(None)
 
     async def until_quiet(self, within_s: float) -> None:
         """Wait until every connection is closed, at most `within_s` seconds. No node may open new connections meanwhile."""
-        if self._wires:
+        if self._ends:
             self._quiet = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._quiet], timeout=within_s)
 
-    def wires_of(self, loop: ProcessLoop) -> list[Wire]:
-        return [wire for wire in self._wires if wire.loop is loop]
+    @property
+    def ends(self) -> list[ConnectionEnd]:
+        """The ends of all open connections."""
+        return list(self._ends)
 
     def dialler(self, from_port: int, to_port: int) -> int:
         """The node that opened the connection between these ports, or CLIENT."""
@@ -223,84 +243,8 @@ class Network:
             go()
 
 
-class Door:
-    """One process's access to the network: `ProcessLoop` uses it for `create_connection` and `create_server`."""
-
-    def __init__(self, network: Network, node: int, real: asyncio.AbstractEventLoop) -> None:
-        self.node = node
-        self._network = network
-        self._real = real
-        self._listeners: list[Listener] = []
-        self.loop: ProcessLoop
-        """Set by the owner right after construction, because loop and door refer to each other."""
-
-    async def dial(self, make: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]:
-        network, loop = self._network, self.loop
-        other = network.listener(port)
-        is_open = loop.create_future()
-        network.when_open(self.node, other, lambda: loop.post(_finish, is_open))
-        await is_open
-        wire = Wire(network, loop, self.node, make, other)
-        try:
-            await loop.outside(self._real.create_connection(lambda: wire, host, port))
-            return wire.transport, wire.greet()
-        except BaseException:
-            wire.abort()
-            raise
-
-    async def listen(self, make: Callable[[], Any], host: str, port: int, *, backlog: int = 100, **_options: Any) -> Listener:
-        network, loop = self._network, self.loop
-
-        def accept() -> Wire:
-            return DroppingWire(network, loop, self.node, make)
-
-        server = await loop.outside(
-            self._real.create_server(accept, host, port, backlog=backlog, reuse_address=True, start_serving=False)
-        )
-        listener = Listener(server, loop)
-        if loop.is_dead:
-            listener.close()
-        self._listeners.append(listener)
-        network.note_listener(server.sockets[0].getsockname()[1], self.node)
-        return listener
-
-    def close(self) -> None:
-        """Close all listeners and connections, as the kernel does when a process ends."""
-        for listener in self._listeners:
-            listener.close()
-        for wire in self._network.wires_of(self.loop):
-            wire.abort()
-
-    def update(self) -> None:
-        """Re-check the process's connections after it was paused or resumed."""
-        for wire in self._network.wires_of(self.loop):
-            wire.update()
-
-
-def _finish(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-class Listener:
-    """The part of `asyncio.Server` that production code uses."""
-
-    def __init__(self, server: asyncio.Server, loop: ProcessLoop) -> None:
-        self._server = server
-        self._loop = loop
-
-    @property
-    def sockets(self) -> Any:
-        return self._server.sockets
-
-    async def start_serving(self) -> None:
-        await self._loop.outside(self._server.start_serving())
-
-    def close(self) -> None:
-        self._server.close()
-
-
 def api_key(name: str | None) -> int | None:
+    """The key of the API with this name; None for None. UsageError: there is no such API."""
     if name is None:
         return None
     for api in APIS.values():

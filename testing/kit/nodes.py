@@ -28,7 +28,10 @@ class KitError(StrandlineError):
 
 
 class Nodes(ABC):
-    """Nodes by id: brokers from 1, controllers from 101."""
+    """Nodes by id: brokers from 1, controllers from 101.
+
+    Nodes that are processes of their own raise ClusterError where others raise KitError, and a second `pause` or `resume` of them
+    has no effect."""
 
     kind: str
     """Where the nodes run, as words for messages."""
@@ -51,7 +54,7 @@ class Nodes(ABC):
 
     @abstractmethod
     async def start_all(self) -> None:
-        """Start every node and wait until the cluster is ready."""
+        """Start every node and wait until the cluster is ready. KitError: a node failed, or the cluster was not ready in time."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -59,26 +62,30 @@ class Nodes(ABC):
 
     @abstractmethod
     async def start(self, node: int) -> None:
-        """Start the node's process; the node may not take part yet when this returns (`is_ready`)."""
+        """Start the node's process; the node may not take part yet when this returns (`is_ready`). UsageError: there is no such
+        node, or it is already running."""
 
     @abstractmethod
     async def stop(self, node: int) -> None:
-        """Stop the node cleanly, like SIGTERM."""
+        """Stop the node cleanly, like SIGTERM; a paused node is resumed first. UsageError: there is no such node, or it is not
+        running. KitError: it did not stop in time."""
 
     @abstractmethod
     async def kill(self, node: int) -> None:
-        """Kill the node, like SIGKILL."""
+        """Kill the node, like SIGKILL. UsageError: there is no such node, or it is not running."""
 
     @abstractmethod
     async def pause(self, node: int) -> None:
-        """Suspend the node, like SIGSTOP."""
+        """Suspend the node, like SIGSTOP. UsageError: there is no such node, or it is not running, or already paused."""
 
     @abstractmethod
-    async def resume(self, node: int) -> None: ...
+    async def resume(self, node: int) -> None:
+        """End `pause`, like SIGCONT. UsageError: there is no such node, or it is not paused."""
 
     @abstractmethod
     async def elect(self, topic: str, partition: int, leader: int | None) -> None:
-        """Elect a leader for a new leader epoch: `leader`, or if None any that may lead. KitError, UsageError: not possible."""
+        """Elect a leader for a new leader epoch: `leader`, or if None any replica that may lead. UsageError: there is no such
+        partition, or this leader cannot be elected. KitError: the election failed."""
 
     # -- looking
 
@@ -109,22 +116,27 @@ class Nodes(ABC):
 
     @property
     def network(self) -> Network:
+        """The network between the nodes, with its faults. UsageError: the kit cannot control it, because the nodes are processes
+        of their own."""
         raise self.cannot("the network between them")
 
     def disk(self, node: int) -> Disk:
-        raise self.cannot("what their disks do")
+        """The node's disk, with its faults. UsageError: there is no such node, or its disk cannot be controlled."""
+        raise self.cannot("their disks")
 
     def cannot(self, what: str) -> UsageError:
-        text = f"{what} belongs to the operating system; use a cluster in the test's own process (without processes=True)"
-        return UsageError(f"the nodes of this cluster are {self.kind}, and {text}")
+        text = f"the kit cannot control {what}; use a cluster in the test's own process (without processes=True)"
+        return UsageError(f"the nodes of this cluster are {self.kind}, so {text}")
 
     def check_id(self, node: int) -> int:
+        """The node's id, unchanged. UsageError: there is no such node."""
         if node not in (*self.broker_ids, *self.controller_ids):
             known = ", ".join(map(str, (*self.broker_ids, *self.controller_ids)))
             raise UsageError(f"there is no node {node!r}; there are {known}")
         return node
 
     def check_broker(self, node: int) -> int:
+        """The broker's id, unchanged. UsageError: there is no such broker."""
         if node not in self.broker_ids:
             raise UsageError(f"there is no broker {node!r}; there are {', '.join(map(str, self.broker_ids))}")
         return node

@@ -1,4 +1,5 @@
-"""Checks of a cluster: no acknowledged record is lost, and all replicas hold the same bytes.
+"""Checks of a cluster: no acknowledged record is lost, and all replicas hold the same bytes, or if the topic is compacted, the
+same records.
 
 They read the cluster only as a client does, and the bytes of its logs; they do not trust the state that it reports.
 """
@@ -12,9 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from strandline.client import Admin, Consumer, ConsumerRecord, RecordMetadata, TopicPartition
 from strandline.protocol.errors import UsageError
+from strandline.testing.comparison import cleaned_logs_differ
 from strandline.testing.history import ALL, EVERY_ACK, Acks, History, Verdict, check
 from strandline.testing.kit.nodes import KitError
-from strandline.testing.kit.recording import FINAL
+from strandline.testing.kit.policies import Policies
+from strandline.testing.kit.recording import FINAL, name_of
 
 POLL_MS = 200
 DEPOSED_S = 4.0
@@ -44,11 +47,11 @@ async def read_all(bootstrap: str, topic: str, within_s: float, known: Mapping[i
         while left:
             if now() >= deadline:
                 behind = ", ".join(f"{place} up to {ends[place]}" for place in sorted(left))
-                raise KitError(f"not everything could be read within {within_s:g} s: {behind}")
+                raise KitError(f"could not read all records within {within_s:g} s; not read to the end: {behind}")
             for place, records in (await consumer.getmany(timeout_ms=POLL_MS)).items():
                 found[place] += [record for record in records if record.offset < ends[place]]
-                if records[-1].offset + 1 >= ends[place]:
-                    left.discard(place)
+            # The last offsets of a compacted topic may have no record.
+            left = {place for place in left if await consumer.position(place) < ends[place]}
     return [record for place in places for record in found[place]]
 
 
@@ -58,17 +61,38 @@ async def _places(bootstrap: str, topic: str, within_s: float) -> list[TopicPart
     return [TopicPartition(topic, partition.partition) for partition in description.partitions]
 
 
+async def log_starts(bootstrap: str, topic: str, within_s: float) -> dict[int, int]:
+    """Partition -> the offset at which its log starts."""
+    places = await _places(bootstrap, topic, within_s)
+    async with Consumer(bootstrap_servers=bootstrap) as consumer:
+        return {place.partition: offset for place, offset in (await consumer.beginning_offsets(places)).items()}
+
+
+async def look_up(bootstrap: str, policies: Policies, topics: Iterable[str], history: History) -> None:
+    """Note which of these topics are compacted now, and declare those in the history that are or were."""
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        await policies.look(admin, topics, history)
+
+
 async def final_verdict(
-    bootstrap: str, history: History, within_s: float, *, acks: Acks = EVERY_ACK, idempotent: bool = True
+    bootstrap: str,
+    history: History,
+    policies: Policies,
+    within_s: float,
+    *,
+    acks: Acks = EVERY_ACK,
+    idempotent: bool = True,
 ) -> Verdict:
     """Read every topic of the history once more, add that as the final read, and check the history."""
     history.polls[:] = [poll for poll in history.polls if not poll.final]
     for topic in topics_of(history):
         by_partition: dict[int, list[tuple[int, bytes]]] = {}
+        began_at = history.now()
         for record in await read_all(bootstrap, topic, within_s, known_ends(history, topic)):
-            by_partition.setdefault(record.partition, []).append((record.offset, record.value))
+            by_partition.setdefault(record.partition, []).append((record.offset, name_of(record.value, record.headers)))
         for partition in range(len(await _places(bootstrap, topic, within_s))):
-            history.poll(FINAL, (topic, partition), by_partition.get(partition, []), final=True)
+            history.poll(FINAL, (topic, partition), by_partition.get(partition, []), final=True, began_at=began_at)
+    await look_up(bootstrap, policies, topics_of(history), history)
     return check(history, acks=acks, idempotent=idempotent)
 
 
@@ -82,10 +106,11 @@ def known_ends(history: History, topic: str) -> dict[int, int]:
 
 
 def topics_of(history: History) -> list[str]:
+    """The topics in a history, sorted. UsageError: the history has a partition that is no (topic, index) pair."""
     places = {send.partition for send in history.sends} | {poll.partition for poll in history.polls}
     for place in places - {None}:
         if not (isinstance(place, tuple) and len(place) == 2 and isinstance(place[0], str)):
-            raise UsageError(f"in a history that a cluster judges a partition is (topic, index), not {place!r}")
+            raise UsageError(f"in a history for a cluster, a partition must be (topic, index), not {place!r}")
     return sorted({place[0] for place in places if isinstance(place, tuple)})
 
 
@@ -94,20 +119,21 @@ def too_few(judged: int, at_least: int, history: History | None) -> str:
     if judged >= at_least:
         return ""
     if history is None:
-        seen = "that is how many pairs were handed in"
+        seen = "the number of given pairs"
     elif not history.sends:
-        seen = "the history has no send: only clients of cluster.producer(), or with history=..., write into it"
+        seen = "the history has no send; only clients made by cluster.producer(), or with history=..., record their sends in it"
     else:
         outcomes = Counter(f"{send.outcome}, acks={'all' if send.acks == ALL else send.acks}" for send in history.sends)
         seen = "the sends of the history: " + "; ".join(f"{number} {kind}" for kind, number in sorted(outcomes.items()))
     return (
-        f"{judged} acknowledgements were judged, and at least {at_least} had to be ({seen}); "
-        "at_least=0 permits a test in which nothing is acknowledged"
+        f"only {judged} acknowledgements were checked, expected at least {at_least} ({seen}); "
+        "if no send has to be acknowledged, pass at_least=0"
     )
 
 
-async def missing(bootstrap: str, acked: Iterable[Acked], within_s: float) -> list[str]:
-    """Descriptions of the acknowledged records that are not at their offsets."""
+async def missing(bootstrap: str, acked: Iterable[Acked], policies: Policies, within_s: float) -> list[str]:
+    """Descriptions of the acknowledged records that are not at their offsets. UsageError: a record of a compacted topic is not
+    there, and without its key it is unknown whether a newer one has superseded it."""
     by_topic: dict[str, list[Acked]] = {}
     for metadata, value in acked:
         by_topic.setdefault(metadata.topic, []).append((metadata, value))
@@ -119,25 +145,34 @@ async def missing(bootstrap: str, acked: Iterable[Acked], within_s: float) -> li
             found = there.get((metadata.partition, metadata.offset))
             if found != value:
                 place = f"{topic}-{metadata.partition}, offset {metadata.offset}"
-                lost.append(f"{place}: {value!r} was acknowledged, {'nothing' if found is None else repr(found)} is there")
+                if found is None and topic in policies:
+                    raise UsageError(
+                        f"there is no record at {place}; {topic} is compacted, and pairs have no keys, so it is unknown whether "
+                        "a newer record has superseded it: record the sends in a history, with their keys"
+                    )
+                lost.append(f"{place}: {value!r} was acknowledged, but {'no record' if found is None else repr(found)} is there")
     return lost
 
 
-def differences(topic: str, partition: int, logs: Mapping[int, bytes]) -> str:
-    """Description of how the logs of a partition differ; empty if they are equal, byte for byte."""
+def differences(topic: str, partition: int, logs: Mapping[int, bytes], cleaned_from: int | None = None) -> str:
+    """Description of how the logs of a partition differ; empty if they do not. They are compared byte by byte, or if
+    `cleaned_from` is given, by their records from this offset on, of which each replica's cleaner may have removed others."""
     if len(set(logs.values())) <= 1:
         return ""
+    if cleaned_from is not None:
+        text = cleaned_logs_differ(logs, cleaned_from)
+        return text and f"the replicas of {topic}-{partition} differ: {text}"
     shown = "; ".join(
         f"broker {b}: {len(log)} bytes, sha256 {hashlib.sha256(log).hexdigest()[:12]}" for b, log in sorted(logs.items())
     )
-    return f"{topic}-{partition} differs: {shown}; the first different byte is {_first_difference(list(logs.values()))}"
+    return f"the replicas of {topic}-{partition} differ from byte {_first_difference(list(logs.values()))} on: {shown}"
 
 
 def not_compared(topic: str, partition: int, replicas: Sequence[int], logs: Mapping[int, bytes]) -> str:
     """Message that equal logs prove nothing: a replica's log is missing, or there is only one; otherwise empty."""
     if absent := sorted(set(replicas) - logs.keys()):
-        return f"{topic}-{partition}: the log of broker {', '.join(map(str, absent))} could not be read, and was not compared"
-    return f"{topic}-{partition} has one replica, and nothing to compare it with" if len(replicas) < 2 else ""
+        return f"{topic}-{partition}: the log of broker {', '.join(map(str, absent))} could not be read, so it was not compared"
+    return f"{topic}-{partition} has only one replica, so no logs were compared" if len(replicas) < 2 else ""
 
 
 def _first_difference(logs: Sequence[bytes]) -> int:

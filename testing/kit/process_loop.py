@@ -5,7 +5,7 @@ running loop gets it, so all tasks, timers, futures and connections of the node 
 schedules every callback on the real loop, wrapped, and decides when the wrapper is called whether the node may run:
 
     alive           the callback runs, in the order in which it was scheduled
-    stands still    the callback waits, with all later ones, until the node continues (after a pause, or a slow disk)
+    stalled         the callback waits, with all later ones, until the node continues (after a pause, or a slow disk)
     dead            the callback is dropped: after the kill no code of the node runs any more, no `finally` either
 
 The coroutines of a dead node are kept until the cluster closes, so that the garbage collector does not finish them in the
@@ -24,16 +24,21 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from strandline.testing.kit.lines import Speaker, speaking_in_thread
-
-if TYPE_CHECKING:
-    from strandline.testing.kit.network import Door
 
 T = TypeVar("T")
 
 _FINALLY_AWAITS_MAX = 20
+
+
+class NetworkAccess(Protocol):
+    """Opens connections and listens for one process: a `Door` (`door.py`)."""
+
+    async def dial(self, make: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]: ...
+
+    async def listen(self, make: Callable[[], Any], host: str, port: int, **options: Any) -> Any: ...
 
 
 class _Timer(asyncio.TimerHandle):
@@ -52,7 +57,9 @@ class _Timer(asyncio.TimerHandle):
 class ProcessLoop(asyncio.AbstractEventLoop):
     """The event loop of one process of one node. The node's next process gets a new one."""
 
-    def __init__(self, real: asyncio.AbstractEventLoop, threads: ThreadPoolExecutor, speaker: Speaker, door: Door) -> None:
+    def __init__(
+        self, real: asyncio.AbstractEventLoop, threads: ThreadPoolExecutor, speaker: Speaker, door: NetworkAccess
+    ) -> None:
         self.speaker = speaker
         """The logger for lines that are logged while a callback of this loop runs (`lines.py`)."""
         self.is_dead = False
@@ -66,7 +73,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._wakes: asyncio.TimerHandle | None = None
         """Timer of the real loop that ends the present stall; None: the node's disk is not busy."""
         self._backlog: deque[asyncio.Handle] = deque()
-        """Callbacks that became due while the node stood still, in order. Later callbacks run after them."""
+        """Callbacks that became due while the node was stalled, in order. Later callbacks run after them."""
         self._is_draining = False
         self._outside: set[asyncio.Task[Any]] = set()
         """Tasks that the real loop runs for this node."""
@@ -74,14 +81,14 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     # -- running ------------------------------------------------------------------------------------------------------
 
     @property
-    def stands_still(self) -> bool:
+    def is_stalled(self) -> bool:
         return self.is_paused or self._wakes is not None
 
     def _run(self, handle: asyncio.Handle) -> None:
         """Called by the real loop: run the callback now, or keep it until the node continues."""
         if self.is_dead:
             return
-        if self._backlog or self._is_draining or self.stands_still:
+        if self._backlog or self._is_draining or self.is_stalled:
             self._backlog.append(handle)
             self._drain()
         else:
@@ -111,12 +118,12 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             return
         self._is_draining = True
         try:
-            while self._backlog and not self.stands_still and not self.is_dead:
+            while self._backlog and not self.is_stalled and not self.is_dead:
                 self._enter(self._backlog.popleft())
         finally:
             self._is_draining = False
 
-    # -- standing still, and the end ----------------------------------------------------------------------------------
+    # -- stalls, and the end ------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
         """Pause the node like SIGSTOP: it keeps its sockets and timers and runs no code."""
@@ -207,7 +214,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        """Run `func` on the cluster's threads. While the node stands still, its result is not delivered."""
+        """Run `func` on the cluster's threads. While the node is stalled, its result is not delivered."""
         return asyncio.wrap_future(self._threads.submit(speaking_in_thread, self.speaker, func, args), loop=self)
 
     async def create_connection(self, make: Any, host: Any = None, port: Any = None, **options: Any) -> Any:  # type: ignore[override]
@@ -217,7 +224,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return await self._door.listen(make, host, port, **options)
 
     def call_outside_at(self, when: float, callback: Callable[..., object], *args: Any) -> None:
-        """Call `callback` at this time even if the node stands still or is dead: it is not the node that acts."""
+        """Call `callback` at this time even if the node is stalled or dead, because it is not an action of the node."""
         self._real.call_at(when, callback, *args)
 
     async def outside(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -251,7 +258,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._real.call_exception_handler(context)
 
     def __repr__(self) -> str:
-        state = "dead" if self.is_dead else "standing still" if self.stands_still else "alive"
+        state = "dead" if self.is_dead else "stalled" if self.is_stalled else "alive"
         return f"<ProcessLoop of {self.speaker.node}, {state}>"
 
 

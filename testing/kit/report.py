@@ -26,7 +26,7 @@ def report(nodes: Nodes, seed: int, faults: Iterable[str], lines: int = LINES_MA
         out.append(f"  ... and {len(partitions) - PARTITIONS_MAX} more partitions")
     said = nodes.lines(lines)
     if said:
-        out += ["  the last lines of their logs:", *(f"    {line}" for line in said)]
+        out += ["  last log lines:", *(f"    {line}" for line in said)]
     return "\n".join(out)
 
 

@@ -160,7 +160,8 @@ class SpawnedNodes(Nodes):
         self.cluster.resume(self._name(node))
 
     async def elect(self, topic: str, partition: int, leader: int | None) -> None:
-        """Elect the preferred leader, the only election that a client can request here."""
+        """Elect the preferred leader, the only election that a client can request here. UsageError: there is no such partition,
+        the preferred replica already leads, or another leader is requested. KitError: the election failed."""
         found = (await self.look([(topic, partition)])).partition(topic, partition)
         if found is None:
             raise UsageError(f"there is no partition {topic}-{partition}")

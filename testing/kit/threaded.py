@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 
 from strandline.client import ConsumerRecord, RecordMetadata
 from strandline.testing.history import EVERY_ACK, Acks, History, Verdict
-from strandline.testing.kit.cluster import WITHIN_S, Cluster
+from strandline.testing.kit.async_cluster import WITHIN_S, AsyncCluster
 from strandline.testing.kit.conditions import Condition
 from strandline.testing.kit.network import Rule
 from strandline.testing.kit.oracles import Acked
@@ -33,7 +33,7 @@ class ThreadedCluster:
     """A `Cluster` whose event loop runs on another thread. Its methods have the names, arguments and errors of `Cluster`'s, and
     block until they are done. `Cluster.running_in_thread()` makes one."""
 
-    def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, cluster: AsyncCluster, loop: asyncio.AbstractEventLoop) -> None:
         self.cluster = cluster
         """The wrapped cluster. Use it only from its own loop, with `run` or `call`."""
         self.loop = loop
@@ -196,7 +196,7 @@ class ThreadedCluster:
 
 
 @contextmanager
-def running_in_thread(make: Callable[[], Cluster]) -> Iterator[ThreadedCluster]:
+def running_in_thread(make: Callable[[], AsyncCluster]) -> Iterator[ThreadedCluster]:
     """Start a cluster on another thread, give it to the `with` block, and close it and the thread at the end."""
     with ThreadPoolExecutor(1, thread_name_prefix="strandline-cluster") as thread:
         ready: Future[tuple[ThreadedCluster, asyncio.Event]] = Future()
@@ -212,7 +212,7 @@ def running_in_thread(make: Callable[[], Cluster]) -> Iterator[ThreadedCluster]:
             serving.result()
 
 
-async def _serve(make: Callable[[], Cluster], ready: Future[tuple[ThreadedCluster, asyncio.Event]]) -> None:
+async def _serve(make: Callable[[], AsyncCluster], ready: Future[tuple[ThreadedCluster, asyncio.Event]]) -> None:
     over = asyncio.Event()
     try:
         cluster = make()

@@ -28,6 +28,9 @@ class PartitionView:
     """All replicas are in the ISR and have all records of the leader, and all records are committed."""
     log_ends: Mapping[int, int] = field(default_factory=dict)
     """Broker -> log end offset (LEO) of its replica; empty if the nodes are processes."""
+    is_cleaned: bool | None = None
+    """The cleaners of all replicas have been over all closed segments, at least one each. None: the topic is not compacted, or it
+    is not known, because the nodes are processes."""
 
     def __str__(self) -> str:
         leader = "no leader" if self.leader is None else f"leader {self.leader}"

@@ -27,7 +27,7 @@ async def until(
     __tracebackhide__ = True
     if not isinstance(condition, Condition):
         hint = f"; compare it, as in {condition!r} == ..." if isinstance(condition, Value) else ""
-        raise UsageError(f"until takes a condition such as leader('t', 0) != 1, not {condition!r}{hint}")
+        raise UsageError(f"until() needs a condition such as leader('t', 0) != 1, not {condition!r}{hint}")
     now = asyncio.get_running_loop().time
     deadline = now() + within_s
     places = list(dict.fromkeys(value.place for value in condition.values() if value.place is not None))
@@ -36,7 +36,7 @@ async def until(
         if condition.holds(view):
             return
         if now() >= deadline:
-            raise NotInTime(f"not within {within_s:g} s: {condition!r}\n{seen(condition, view)}")
+            raise NotInTime(f"condition not met within {within_s:g} s: {condition!r}\n{seen(condition, view)}")
         await asyncio.sleep(poll_s)
 
 
@@ -46,7 +46,7 @@ def seen(condition: Condition, view: View) -> str:
     lines = [f"  last seen: {name} is {_told(value.read(view))}" for name, value in values.items()]
     for place in dict.fromkeys(value.place for value in values.values() if value.place is not None):
         found = view.partition(*place)
-        lines.append(f"  {found}" if found is not None else f"  {place[0]}-{place[1]}: there is no such partition")
+        lines.append(f"  {found}" if found is not None else f"  {place[0]}-{place[1]}: the partition does not exist")
     return "\n".join(lines)
 
 

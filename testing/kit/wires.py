@@ -3,7 +3,7 @@
     real transport  <->  Wire  <->  Connection or ServerConnection
 
 For the real loop a wire is a protocol, for the production code a transport. It passes events of the real loop to the node, in
-the node's own loop. While the node stands still or the link is cut, the wire does not read, so that arriving bytes stay in
+the node's own loop. While the node is stalled or the link is cut, the wire does not read, so that arriving bytes stay in
 the socket, as they would stay on the other side of a cut cable.
 
 `DroppingWire` is the end that accepted the connection and receives the requests. It finds where frames begin, and applies the
@@ -15,13 +15,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from strandline.testing.kit.network import Network
+from strandline.testing.kit.process_loop import ProcessLoop
 from strandline.testing.kit.streams import UNKNOWN, FrameStream, Head, request_head, response_head
-
-if TYPE_CHECKING:
-    from strandline.testing.kit.network import Network
-    from strandline.testing.kit.process_loop import ProcessLoop
 
 _ASKED_MAX = 10_000
 """Maximum number of unanswered requests whose API is remembered; a produce request with acks=0 is never answered."""
@@ -141,7 +139,7 @@ class Wire(asyncio.Protocol):
             if self.is_closing:
                 self._arrived.clear()
                 break
-            if self.loop.stands_still:  # The data before has made the node wait for its disk.
+            if self.loop.is_stalled:  # The data before has made the node wait for its disk.
                 self._hand_over()
                 return
             data = self._arrived.popleft()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -77,6 +77,21 @@ ADMIN = ("churn", "min_isr", "elect", "describe", "grow")
 LIARS_SHARE = 0.1
 """Share of runs with a lying client. Each lie costs as much as a dozen messages."""
 
+TRIMS_SHARE = 0.15
+"""Share of runs with a client that deletes the oldest records of topics."""
+
+BALANCED_SHARE = 0.6
+"""Share of runs in which leaders return to their preferred replicas by themselves."""
+
+UPGRADES_SHARE = 0.15
+"""Share of runs that begin at level 0 of the metadata, and in which an administrator raises it during the faults."""
+
+COMPACTED_SHARE = 0.25
+"""Share of topics that are compacted."""
+
+AGED_SHARE = 0.08
+"""Share of topics that delete records by age."""
+
 ALL, LEADER = "all", "leader"
 """The promise for the records of a topic: with `acks=all` and idempotence none is lost, with `acks=1` and 0 some may be."""
 
@@ -90,10 +105,18 @@ class TopicPlan:
     promise: str
     """`ALL` or `LEADER`."""
     configs: dict[str, Any]
+    keys: int = 0
+    """The records of each partition have this many different keys; 0: none has a key."""
+    tombstones: float = 0.0
+    """Share of records that delete their key."""
 
     @property
     def has_retention(self) -> bool:
-        return "retention.bytes" in self.configs
+        return "retention.bytes" in self.configs or "retention.ms" in self.configs
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.configs.get("cleanup.policy", "")
 
     @property
     def places(self) -> list[tuple[str, int]]:
@@ -177,6 +200,10 @@ class Options:
     Production has no setting for it either."""
     lies: int = 0
     """The most malformed or forged requests that a lying client sends (`fuzzing_client.py`)."""
+    trims: bool = False
+    """A client deletes the oldest records of partitions (DeleteRecords)."""
+    upgrades: bool = False
+    """The metadata begins at level 0, as that of an older version, and a client raises the level (UpdateFeatures)."""
 
     def without(self, *kinds: str) -> Options:
         """The same run without these kinds of faults."""
@@ -225,6 +252,8 @@ class Options:
             *((f"consumer of {c.topic}", _consumer_text(c)) for c in self.consumers),
             ("readers of offsets", self.readers),
             ("lies of a client", self.lies),
+            ("deletes records", "yes" if self.trims else "no"),
+            ("level of the metadata", "raised during the run" if self.upgrades else "the newest"),
             ("administrator", " ".join(self.admin) or "none"),
             ("brokers", _pairs(self.settings)),
             ("time-outs", f"fetch sessions {self.session_eviction_s:g} s, ISR proposals {self.proposal_timeout_ms} ms"),
@@ -243,7 +272,8 @@ class Options:
 def _topic_text(topic: TopicPlan) -> str:
     kind = "acks=all, idempotent" if topic.promise == ALL else "acks of the leader at most"
     sizes = f"{topic.partitions} partitions x {topic.replication_factor}, min.insync.replicas {topic.min_insync_replicas}"
-    return f"{sizes}, {kind}; {_pairs(topic.configs)}"
+    keys = f", {topic.keys} keys, {topic.tombstones:.0%} tombstones" if topic.keys else ""
+    return f"{sizes}, {kind}{keys}; {_pairs(topic.configs)}"
 
 
 def _producer_text(plan: ProducerPlan) -> str:
@@ -273,7 +303,9 @@ def draw_options(seed: int | str) -> Options:
     controllers = draw.choice((1, 3, 3, 3, 5))
     brokers = draw.choice((1, 2, 3, 3, 3, 3, 3, 4, 4, 5))
     session_ms = draw.choice((800, 1500, 3000))
-    topics = _draw_topics(draw, brokers)
+    topics = _draw_codecs_of_topics(Random(f"{seed}/codecs"), _draw_topics(draw, brokers))
+    trims = Random(f"{seed}/trims").random() < TRIMS_SHARE
+    cleaned = _draw_cleanup(Random(f"{seed}/cleanup"), topics)
     faults_s = draw.choice((3.0, 5.0, 7.0))
     loss_permitted = draw.random() < 0.1
     kinds = _draw_kinds(draw, loss_permitted)
@@ -283,11 +315,13 @@ def draw_options(seed: int | str) -> Options:
         seed=seed,
         controllers=controllers,
         brokers=brokers,
-        settings=_draw_settings(draw, session_ms),
-        controller_settings=_draw_controller_settings(draw, session_ms),
-        topics=topics,
-        producers=_draw_producers(draw, topics, faults_s),
-        consumers=_draw_consumers(draw, topics, faults_s),
+        settings=_draw_settings(draw, session_ms) | _draw_cleaner(Random(f"{seed}/cleaner"), cleaned),
+        controller_settings=_draw_controller_settings(draw, session_ms) | _draw_balance(Random(f"{seed}/balance")),
+        topics=cleaned,
+        producers=_draw_codecs_of_producers(Random(f"{seed}/producers"), _draw_producers(draw, topics, faults_s)),
+        consumers=_from_the_start(_draw_consumers(draw, topics, faults_s), cleaned, trims),
+        trims=trims,
+        upgrades=Random(f"{seed}/levels").random() < UPGRADES_SHARE,
         readers=draw.choice((0, 0, 1)),
         admin=tuple(name for name in ADMIN if draw.random() < 0.4) if draw.random() < 0.5 else (),
         kinds=kinds,
@@ -347,6 +381,17 @@ def _draw_controller_settings(draw: Random, session_ms: int) -> dict[str, Any]:
     }
 
 
+def _draw_balance(draw: Random) -> dict[str, Any]:
+    """Whether leaders return by themselves, and how soon. It is drawn apart, so that a seed decides everything else as before."""
+    if draw.random() >= BALANCED_SHARE:
+        return {"auto.leader.rebalance.enable": False}
+    return {
+        "auto.leader.rebalance.enable": True,
+        "leader.imbalance.check.interval.seconds": draw.choice((1, 1, 2, 10)),
+        "leader.imbalance.per.broker.percentage": draw.choice((0, 0, 0, 40)),
+    }
+
+
 def _draw_topics(draw: Random, brokers: int) -> tuple[TopicPlan, ...]:
     topics = [_draw_topic(draw, "orders", brokers, ALL)]
     if draw.random() < 0.3:
@@ -372,6 +417,64 @@ def _draw_topic(draw: Random, name: str, brokers: int, promise: str) -> TopicPla
         configs |= {"retention.bytes": draw.choice((3000, 20_000)), "segment.bytes": draw.choice((1000, 5000))}
     partitions = 12 if draw.random() < 0.03 else draw.choice((1, 2, 2, 3, 4))
     return TopicPlan(name, partitions, replication_factor, least, promise, configs)
+
+
+def _draw_codecs_of_topics(draw: Random, topics: tuple[TopicPlan, ...]) -> tuple[TopicPlan, ...]:
+    """Some topics have a codec of their own. It is drawn apart, so that a seed decides everything else as before."""
+    codecs = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
+    return tuple(
+        replace(topic, configs={**topic.configs, "compression.type": draw.choice(codecs)}) if draw.random() < 0.15 else topic
+        for topic in topics
+    )
+
+
+def _draw_codecs_of_producers(draw: Random, producers: tuple[ProducerPlan, ...]) -> tuple[ProducerPlan, ...]:
+    codecs = ("gzip", "snappy", "lz4", "zstd")
+    return tuple(
+        replace(plan, options={**plan.options, "compression_type": draw.choice(codecs)}) if draw.random() < 0.3 else plan
+        for plan in producers
+    )
+
+
+def _draw_cleanup(draw: Random, topics: tuple[TopicPlan, ...]) -> tuple[TopicPlan, ...]:
+    """Some topics are compacted, and some delete by age. It is drawn apart, so that a seed decides everything else as before."""
+    return tuple(_draw_cleanup_of(draw, topic) for topic in topics)
+
+
+def _draw_cleanup_of(draw: Random, topic: TopicPlan) -> TopicPlan:
+    is_compacted, is_aged = draw.random() < COMPACTED_SHARE, draw.random() < AGED_SHARE
+    configs = dict(topic.configs)
+    if is_aged:
+        configs |= {"retention.ms": draw.choice((500, 2000, 5000)), "segment.bytes": draw.choice((1000, 5000))}
+    if not is_compacted:
+        return replace(topic, configs=configs)
+    configs |= {
+        "cleanup.policy": draw.choice(("compact", "compact", "compact,delete")),
+        "segment.bytes": draw.choice((1000, 2000, 5000)),
+        "min.cleanable.dirty.ratio": draw.choice((0.0, 0.1, 0.5)),
+        "delete.retention.ms": draw.choice((0, 100, 1000, 86_400_000)),
+        "min.compaction.lag.ms": draw.choice((0, 0, 0, 500)),
+    }
+    if draw.random() < 0.3:
+        configs["segment.ms"] = draw.choice((100, 500))
+    if draw.random() < 0.3:
+        configs["max.compaction.lag.ms"] = draw.choice((500, 2000))
+    return replace(topic, configs=configs, keys=draw.choice((1, 3, 10, 50)), tombstones=draw.choice((0.0, 0.1, 0.3, 0.6)))
+
+
+def _draw_cleaner(draw: Random, topics: tuple[TopicPlan, ...]) -> dict[str, Any]:
+    """The cleaner's settings, if a topic is compacted. The smallest map has room for 38 keys."""
+    if not any(topic.is_compacted for topic in topics):
+        return {}
+    settings = {
+        "log.cleaner.backoff.ms": draw.choice((20, 100, 500)),
+        "log.cleaner.dedupe.buffer.size": draw.choice((1 << 10, 2 << 10, 128 << 20)),
+        "log.cleaner.io.buffer.size": draw.choice((1 << 10, 512 << 10)),
+        "log.cleaner.threads": draw.choice((1, 1, 2)),
+    }
+    if draw.random() < 0.2:
+        settings["log.cleaner.io.max.bytes.per.second"] = draw.choice((10_000, 100_000))
+    return settings
 
 
 def _draw_patience(draw: Random) -> dict[str, Any]:
@@ -425,6 +528,15 @@ def _draw_consumers(draw: Random, topics: tuple[TopicPlan, ...], faults_s: float
             crash_at_s = faults_s * draw.uniform(0.1, 0.9) if draw.random() < 0.2 else 0.0
             plans.append(ConsumerPlan(topic.name, options, draw.choice((50, 200, 1000)), crash_at_s, draw.random() < 0.3))
     return tuple(plans)
+
+
+def _from_the_start(consumers: tuple[ConsumerPlan, ...], topics: tuple[TopicPlan, ...], trims: bool) -> tuple[ConsumerPlan, ...]:
+    """A consumer whose records are deleted is not reset to the end, because it would not report which records it skips."""
+    deleted = {topic.name for topic in topics if trims or topic.has_retention}
+    return tuple(
+        replace(plan, options={**plan.options, "auto_offset_reset": "earliest"}) if plan.topic in deleted else plan
+        for plan in consumers
+    )
 
 
 def _draw_kinds(draw: Random, loss_permitted: bool) -> dict[str, float]:

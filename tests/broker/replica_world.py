@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from handled_request import HandledRequest
+
 from strandline.broker.partition.alter_partition import AlterPartitionItem
 from strandline.broker.partition.partition import Partition
 from strandline.broker.process.handlers import data_handlers
@@ -161,61 +163,6 @@ class RecordedFetchers:
         self.following.pop(key, None)
 
 
-class FakeConnection:
-    peer = "test"
-    listener_name = "PLAINTEXT"
-    id = 1
-
-    def __init__(self) -> None:
-        self.closed = False
-        self.complaints: list[str] = []
-
-    def on_malformed(self, reason: str, client_id: str | None) -> None:
-        self.complaints.append(reason)
-
-    def close_because(self, reason: str, client_id: str | None) -> None:
-        self.complaints.append(reason)
-        self.close()
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class Request:
-    """A server request that remembers how it was answered, and fails the test when it is answered twice."""
-
-    client_id = "test"
-
-    def __init__(self, body: Any) -> None:
-        self.body = body
-        self.connection = FakeConnection()
-        self.answers: list[Any] = []
-        self.records: Sequence[Sequence[Any]] = ()
-
-    def reply(self, body: Any, records: Any = None) -> None:
-        self._answer(body)
-        self.records = records or ()
-
-    def refuse(self, code: ErrorCode, message: str | None = None) -> None:
-        self._answer(code)
-
-    def no_reply(self) -> None:
-        self._answer(None)
-
-    def _answer(self, answer: Any) -> None:
-        assert not self.answers, "answered twice"
-        self.answers.append(answer)
-
-    @property
-    def is_answered(self) -> bool:
-        return bool(self.answers)
-
-    @property
-    def answer(self) -> Any:
-        assert self.answers, "not answered yet"
-        return self.answers[0]
-
-
 class Node:
     """The data side of one broker."""
 
@@ -246,6 +193,7 @@ class Node:
             wall_clock_ms=lambda: NOW_MS,
             log_dir_path=self.log_dir.path,
             run_blocking=options.get("run_blocking"),
+            run_preparation=options.get("run_blocking"),
         )
 
     def __getitem__(self, key: TopicIdPartition) -> Partition:
@@ -278,7 +226,7 @@ class Node:
         key: TopicIdPartition = P,
         timeout_ms: int = 1000,
         end_turn: bool = True,
-    ) -> Request:
+    ) -> HandledRequest:
         """One request with one batch (or with ready batches) for one partition."""
         ready = [v for v in values if isinstance(v, bytearray)]
         records = memoryview(ready[0] if ready else batch(*values))
@@ -286,15 +234,17 @@ class Node:
 
     def produce_many(
         self, items: Sequence[tuple[TopicIdPartition, Any]], *, acks: int = -1, timeout_ms: int = 1000, end_turn: bool = True
-    ) -> Request:
+    ) -> HandledRequest:
         partitions = [ProducePartition(*key) for key, _ in items]
-        request = Request(ProduceRequest(None, acks, timeout_ms, partitions, [memoryview(records) for _, records in items]))
+        request = HandledRequest(
+            ProduceRequest(None, acks, timeout_ms, partitions, [memoryview(records) for _, records in items])
+        )
         self.handlers[PRODUCE](request)  # type: ignore[arg-type]
         if end_turn:
             self.loop.end_turn()
         return request
 
-    def fetch(self, *wanted: FetchPartition, end_turn: bool = True, **fields: Any) -> Request:
+    def fetch(self, *wanted: FetchPartition, end_turn: bool = True, **fields: Any) -> HandledRequest:
         """A fetch, by default of a consumer, without session and without waiting."""
         values: dict[str, Any] = {
             "replica_id": -1,
@@ -308,7 +258,7 @@ class Node:
             "partitions": list(wanted),
             "forgotten": [],
         }
-        request = Request(FetchRequest(**{**values, **fields}))
+        request = HandledRequest(FetchRequest(**{**values, **fields}))
         self.handlers[FETCH](request)  # type: ignore[arg-type]
         if end_turn:
             self.loop.end_turn()
@@ -316,7 +266,7 @@ class Node:
 
     def fetch_from(
         self, follower: Node, *, key: TopicIdPartition = P, end_turn: bool = True, epoch: int | None = None, **fields: Any
-    ) -> Request:
+    ) -> HandledRequest:
         """The fetch of one partition that the follower's fetcher would send to this node, as a full fetch without a session."""
         position = follower[key].fetch_position()
         item = want(
@@ -338,7 +288,7 @@ class Node:
         epoch: int | None = None,
         broker_epoch: int | None = None,
         end_turn: bool = True,
-    ) -> Request:
+    ) -> HandledRequest:
         """A fetch of a follower that is not in the box: its log agrees with ours and ends at `offset`."""
         partition = self[key]
         last = partition.log.latest_epoch if offset else -1
@@ -352,14 +302,14 @@ class Node:
     def list_offsets(
         self, timestamp: int, *, epoch: int = -1, key: TopicIdPartition = P, replica_id: int = -1
     ) -> ListOffsetsPartitionResponse:
-        request = Request(ListOffsetsRequest(replica_id, 0, [ListOffsetsPartition(*key, epoch, timestamp)]))
+        request = HandledRequest(ListOffsetsRequest(replica_id, 0, [ListOffsetsPartition(*key, epoch, timestamp)]))
         self.handlers[LIST_OFFSETS](request)  # type: ignore[arg-type]
         answer = request.answer.partitions[0]
         assert isinstance(answer, ListOffsetsPartitionResponse)
         return answer
 
 
-class World:
+class ReplicaWorld:
     """Brokers 1..n that see the same metadata, each when the test says so."""
 
     def __init__(self, brokers: int = 3, *, config: ReplicaConfig | None = None, **options: Any) -> None:
@@ -432,7 +382,7 @@ class World:
         return response
 
 
-def deliver(partition: Partition, position: Any, request: Request) -> bool:
+def deliver(partition: Partition, position: Any, request: HandledRequest) -> bool:
     """The follower's side of a fetch response."""
     answer = request.answer.partitions[0]
     assert answer.error_code == 0, ErrorCode(answer.error_code)
@@ -481,22 +431,22 @@ def forget(key: TopicIdPartition) -> ForgottenPartition:
     return ForgottenPartition(*key)
 
 
-def produced(request: Request, index: int = 0) -> ProducePartitionResponse:
+def produced(request: HandledRequest, index: int = 0) -> ProducePartitionResponse:
     response: ProducePartitionResponse = request.answer.partitions[index]
     return response
 
 
-def code(request: Request, index: int = 0) -> ErrorCode:
+def code(request: HandledRequest, index: int = 0) -> ErrorCode:
     """The error of one partition of an answer."""
     return ErrorCode(request.answer.partitions[index].error_code)
 
 
-def fetched(request: Request) -> dict[TopicIdPartition, FetchPartitionResponse]:
+def fetched(request: HandledRequest) -> dict[TopicIdPartition, FetchPartitionResponse]:
     answer: FetchResponse = request.answer
     return {(p.topic_id, p.partition): p for p in answer.partitions}
 
 
-def values(request: Request, index: int = 0) -> list[bytes]:
+def values(request: HandledRequest, index: int = 0) -> list[bytes]:
     """The values of the records that an answer holds for one partition."""
     return [bytes(r.value or b"") for buffer in request.records[index] for r in iter_records(buffer)]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from handled_request import HandledConnection, HandledRequest
 
 from strandline.broker.admin import AdminHandlers
 from strandline.broker.config import KEYS, BrokerConfig
@@ -60,15 +61,8 @@ TOPIC = b"t" * 16
 NAMED = named_producer_id(3, 5)
 
 
-class Request:
-    def __init__(self, api_key: int, body: Message, listener: str = "INSIDE") -> None:
-        self.api_key, self.body = api_key, body
-        self.connection: Any = type("Connection", (), {"listener_name": listener})()
-        self.answer: Any = None
-
-    def reply(self, body: Message) -> None:
-        assert self.answer is None
-        self.answer = body
+def asked(api_key: int, body: Message, listener: str = "INSIDE") -> HandledRequest:
+    return HandledRequest(body, api_key=api_key, connection=HandledConnection(listener_name=listener))
 
 
 class Metadata:
@@ -121,7 +115,7 @@ def handlers(metadata: Metadata, channel: Channel | None = None, **settings: Any
 
 
 def metadata_of(admin: AdminHandlers, topics: list[MetadataTopicRequest] | None, listener: str = "INSIDE") -> Any:
-    request = Request(apis.METADATA, MetadataRequest(topics), listener)
+    request = asked(apis.METADATA, MetadataRequest(topics), listener)
     admin.handle_metadata(request)  # type: ignore[arg-type]
     return request.answer
 
@@ -176,7 +170,7 @@ def test_a_broker_that_has_not_caught_up_since_its_start_answers_nothing_wrong()
 def test_describe_cluster_shows_fenced_brokers_only_if_asked() -> None:
     admin = handlers(Metadata(broker(1), broker(2, fenced=True)))
     for wanted, ids in ((True, [1, 2]), (False, [1])):
-        request = Request(apis.DESCRIBE_CLUSTER, DescribeClusterRequest(wanted))
+        request = asked(apis.DESCRIBE_CLUSTER, DescribeClusterRequest(wanted))
         admin.handle_describe_cluster(request)  # type: ignore[arg-type]
         assert [b.broker_id for b in request.answer.brokers] == ids
         assert request.answer.cluster_id == "c1"
@@ -184,7 +178,7 @@ def test_describe_cluster_shows_fenced_brokers_only_if_asked() -> None:
 
 def described(admin: AdminHandlers, kind: int, name: str, *keys: str) -> dict[str, DescribedConfig]:
     resource = DescribeConfigsResource(kind, name, list(keys) or None)
-    request = Request(apis.DESCRIBE_CONFIGS, DescribeConfigsRequest([resource], include_documentation=True))
+    request = asked(apis.DESCRIBE_CONFIGS, DescribeConfigsRequest([resource], include_documentation=True))
     admin.handle_describe_configs(request)  # type: ignore[arg-type]
     result = request.answer.results[0]
     if result.error_code:
@@ -227,6 +221,15 @@ def test_a_brokers_configs_are_its_own_and_only_topic_defaults_can_be_changed() 
         assert e.value.code == code
 
 
+def test_a_brokers_hours_are_described_and_read_only() -> None:
+    admin = handlers(Metadata(broker(1)), **{"log.retention.hours": 5})
+    configs = described(admin, RESOURCE_BROKER, "1")
+    shown = {name: (configs[name].value, configs[name].config_source, configs[name].read_only) for name in configs}
+    assert shown["log.retention.hours"] == ("5", CONFIG_SOURCE_STATIC_BROKER, True)
+    assert shown["log.retention.ms"] == (None, CONFIG_SOURCE_DEFAULT, False)
+    assert shown["log.roll.hours"] == ("168", CONFIG_SOURCE_DEFAULT, True)
+
+
 async def test_a_created_topic_is_told_when_the_brokers_own_image_has_it() -> None:
     """A client that creates and then produces through the same broker must not race with the metadata log."""
     metadata = Metadata(broker(1), *topic())
@@ -235,7 +238,7 @@ async def test_a_created_topic_is_told_when_the_brokers_own_image_has_it() -> No
         [CreatableTopicResult("orders", TOPIC), CreatableTopicResult("new", new), CreatableTopicResult("bad", error_code=17)]
     )
     admin = handlers(metadata, Channel(response))
-    request = Request(apis.CREATE_TOPICS, CreateTopicsRequest([CreatableTopic("new")]))
+    request = asked(apis.CREATE_TOPICS, CreateTopicsRequest([CreatableTopic("new")]))
     await admin.handle_forwarded(request)  # type: ignore[arg-type]
     assert request.answer is response
     condition = metadata.conditions[0]
@@ -248,7 +251,7 @@ async def test_a_changed_config_is_answered_when_the_image_has_it() -> None:
     changes = [AlterableConfig("min.insync.replicas", CONFIG_SET, " 2")]
     body = IncrementalAlterConfigsRequest([AlterConfigsResource(RESOURCE_TOPIC, "orders", changes)])
     answer = IncrementalAlterConfigsResponse([AlterConfigsResourceResponse(0, None, RESOURCE_TOPIC, "orders")])
-    await handlers(metadata, Channel(answer)).handle_forwarded(Request(apis.INCREMENTAL_ALTER_CONFIGS, body))  # type: ignore[arg-type]
+    await handlers(metadata, Channel(answer)).handle_forwarded(asked(apis.INCREMENTAL_ALTER_CONFIGS, body))  # type: ignore[arg-type]
     changed = metadata.image.apply([ConfigRecord(RESOURCE_TOPIC, "orders", "min.insync.replicas", "2")], 9, 1).image
     assert [condition(image) for condition in metadata.conditions for image in (metadata.image, changed)] == [False, True]
 
@@ -256,14 +259,14 @@ async def test_a_changed_config_is_answered_when_the_image_has_it() -> None:
 async def test_the_controllers_refusal_is_the_clients_to_see() -> None:
     admin = handlers(Metadata(broker(1)), Channel(BrokerError(ErrorCode.REQUEST_TIMED_OUT, "no controller")))
     with pytest.raises(BrokerError) as e:
-        await admin.handle_forwarded(Request(apis.DELETE_TOPICS, CreateTopicsRequest([])))  # type: ignore[arg-type]
+        await admin.handle_forwarded(asked(apis.DELETE_TOPICS, CreateTopicsRequest([])))  # type: ignore[arg-type]
     assert e.value.code == ErrorCode.REQUEST_TIMED_OUT
 
 
 @pytest.mark.parametrize(("asked_ms", "waited_ms"), [(0, 1), (20_000, 20_000), (2**31 - 1, 60_000)])
 async def test_a_client_can_not_make_the_broker_wait_for_days(asked_ms: int, waited_ms: int) -> None:
     channel = Channel(CreateTopicsResponse([]))
-    request = Request(apis.CREATE_TOPICS, CreateTopicsRequest([], timeout_ms=asked_ms))
+    request = asked(apis.CREATE_TOPICS, CreateTopicsRequest([], timeout_ms=asked_ms))
     await handlers(Metadata(broker(1)), channel).handle_forwarded(request)  # type: ignore[arg-type]
     assert channel.timeout_ms == waited_ms
 
@@ -273,7 +276,7 @@ async def test_producer_ids_come_from_blocks_and_no_id_is_given_twice() -> None:
     admin = handlers(Metadata(broker(1)), channel)
     ids = []
     for _ in range(3):
-        request = Request(apis.INIT_PRODUCER_ID, InitProducerIdRequest())
+        request = asked(apis.INIT_PRODUCER_ID, InitProducerIdRequest())
         await admin.handle_init_producer_id(request)  # type: ignore[arg-type]
         ids.append(request.answer.producer_id)
     assert ids == [1000, 1001, 5000]
@@ -284,7 +287,7 @@ async def test_without_a_controller_a_producer_id_is_a_retriable_refusal() -> No
     for trouble in (BrokerError(ErrorCode.REQUEST_TIMED_OUT), AllocateProducerIdsResponse(ErrorCode.STALE_BROKER_EPOCH)):
         admin = handlers(Metadata(broker(1)), Channel(trouble))
         with pytest.raises(BrokerError) as e:
-            await admin.handle_init_producer_id(Request(apis.INIT_PRODUCER_ID, InitProducerIdRequest()))  # type: ignore[arg-type]
+            await admin.handle_init_producer_id(asked(apis.INIT_PRODUCER_ID, InitProducerIdRequest()))  # type: ignore[arg-type]
         assert e.value.retriable
 
 
@@ -292,7 +295,7 @@ async def test_without_a_controller_a_producer_id_is_a_retriable_refusal() -> No
 
 
 async def init_producer_id(channel: Channel, **fields: Any) -> Any:
-    request = Request(apis.INIT_PRODUCER_ID, InitProducerIdRequest(**fields))
+    request = asked(apis.INIT_PRODUCER_ID, InitProducerIdRequest(**fields))
     await handlers(Metadata(broker(1)), channel).handle_init_producer_id(request)  # type: ignore[arg-type]
     return request.answer
 

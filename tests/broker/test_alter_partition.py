@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from waiting import until
 
 from strandline.broker.partition import alter_partition
 from strandline.broker.partition.alter_partition import AlterPartitionItem, AlterPartitionManager, AlterPartitionQueue
@@ -73,12 +74,6 @@ def _short_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alter_partition, "RETRY_BACKOFF_MS", 1)
 
 
-async def wait_until(condition: Callable[[], bool], timeout_s: float = 5) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 def test_a_second_proposal_for_a_partition_is_refused_until_the_first_is_decided() -> None:
     queue, results = AlterPartitionQueue(), []
     assert queue.submit(item(0, results))
@@ -130,10 +125,10 @@ async def test_a_lost_answer_is_repeated_until_the_old_epoch_is_refused() -> Non
     manager = AlterPartitionManager(1, controller, Registration())
     manager.start()
     manager.submit(item(0, results, partition_epoch=3))
-    await wait_until(lambda: bool(results))
+    await until(lambda: bool(results))
     assert results[0].error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert manager.submit(item(0, results, partition_epoch=4)), "ISR changes go on with the committed epoch"
-    await wait_until(lambda: len(results) == 2)
+    await until(lambda: len(results) == 2)
     assert results[1].error_code == 0
     await manager.stop()
 
@@ -151,7 +146,7 @@ async def test_retriable_errors_are_retried_until_the_controller_works() -> None
     manager = AlterPartitionManager(1, controller, Registration())
     manager.start()
     assert manager.submit(item(0, results))
-    await wait_until(lambda: bool(results))
+    await until(lambda: bool(results))
     assert [r.error_code for r in results] == [0]
     assert len(controller.requests) == len(refusals) + 3
     assert controller.in_flight_max == 1
@@ -172,7 +167,7 @@ async def test_a_partition_may_propose_again_from_its_own_callback() -> None:
     first = item(0, results)._replace(on_result=lambda answer, is_doubtful: propose_again(answer))
     manager.start()
     manager.submit(first)
-    await wait_until(lambda: len(results) == 2)
+    await until(lambda: len(results) == 2)
     assert [p.partition_epoch for r in controller.requests for p in r.partitions] == [3, 9]
     await manager.stop()
 
@@ -184,7 +179,7 @@ async def test_a_stale_broker_epoch_waits_for_the_next_registration() -> None:
     manager = AlterPartitionManager(1, controller, registration)
     manager.start()
     manager.submit(item(0, results))
-    await wait_until(lambda: bool(results))
+    await until(lambda: bool(results))
     assert registration.renewed == [10]
     assert [r.broker_epoch for r in controller.requests] == [10, 20]
     await manager.stop()
@@ -196,10 +191,10 @@ async def test_a_cancelled_proposal_stops_being_retried() -> None:
     manager = AlterPartitionManager(1, controller, Registration())
     manager.start()
     manager.submit(item(0, results))
-    await wait_until(lambda: len(controller.requests) == 2)
+    await until(lambda: len(controller.requests) == 2)
     manager.cancel((TOPIC, 0))
     manager.submit(item(1, results))
-    await wait_until(lambda: bool(results))
+    await until(lambda: bool(results))
     assert [p.partition for p in controller.requests[-1].partitions] == [1]
     assert [r.partition for r in results] == [1]
     await manager.stop()
@@ -212,7 +207,7 @@ async def test_an_unknown_error_does_not_end_isr_changes() -> None:
     manager = AlterPartitionManager(1, controller, Registration())
     manager.start()
     manager.submit(item(0, results))
-    await wait_until(lambda: bool(results))
+    await until(lambda: bool(results))
     await manager.stop()
 
 
@@ -235,6 +230,6 @@ async def test_a_copy_that_got_no_answer_makes_the_answer_to_the_next_one_doubtf
     manager.start()
     for count in (1, 2, 3):
         manager.submit(proposal)
-        await wait_until(lambda count=count: len(doubtful) == count)
+        await until(lambda count=count: len(doubtful) == count)
     assert doubtful == [False, True, False]
     await manager.stop()

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from structlog.testing import capture_logs
+from waiting import free_port
 
 from strandline.broker.process.cluster_id import find_cluster
 from strandline.controller.metadata.voters import Voter
@@ -17,12 +18,6 @@ from strandline.protocol.rpc import peer_handshakes
 from strandline.protocol.rpc.server import Server
 
 A, B = "A" * 22, "B" * 22
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 class Quorum:

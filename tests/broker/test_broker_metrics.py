@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replica_world import TOPIC, P, World, batch, remove_topic, want
+from replica_world import TOPIC, P, ReplicaWorld, batch, remove_topic, want
 
 from strandline.broker.metrics import COUNTERS, BrokerMetrics
 from strandline.broker.replication.fetcher import FetcherCore, FetcherSettings
@@ -13,7 +13,7 @@ from strandline.storage.files import DiskError
 
 def test_a_committed_isr_change_counts_once_however_it_came_about() -> None:
     """The controller fenced a follower: the ISR shrank without a proposal of the leader."""
-    world = World()
+    world = ReplicaWorld()
     world.topic()
     metrics = world[1].manager.metrics
     assert (metrics.isr_shrinks, metrics.isr_expands) == (0, 0)
@@ -25,7 +25,7 @@ def test_a_committed_isr_change_counts_once_however_it_came_about() -> None:
 
 
 def test_a_new_leader_counts_the_member_that_its_predecessor_was() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic()
     world.elect(2, isr=(2, 3))
     assert [world[node].manager.metrics.isr_shrinks for node in (1, 2, 3)] == [0, 1, 0]
@@ -35,7 +35,7 @@ def test_a_new_leader_counts_the_member_that_its_predecessor_was() -> None:
 
 
 def test_replicated_bytes_count_on_both_sides_and_duplicates_on_none() -> None:
-    world = World(2)
+    world = ReplicaWorld(2)
     world.topic(replicas=(1, 2))
     records = batch("a", "b", producer_id=7, sequence=0)
     for _ in range(2):
@@ -48,7 +48,7 @@ def test_replicated_bytes_count_on_both_sides_and_duplicates_on_none() -> None:
 
 
 def test_bytes_read_by_consumers_are_not_replication() -> None:
-    world = World(1)
+    world = ReplicaWorld(1)
     world.topic(replicas=(1,))
     world[1].produce("a")
     world[1].fetch(want(0))
@@ -58,7 +58,7 @@ def test_bytes_read_by_consumers_are_not_replication() -> None:
 
 
 def test_refused_expired_and_shrunk_produces_count_as_failed() -> None:
-    world = World(2)
+    world = ReplicaWorld(2)
     world.topic(replicas=(1, 2), min_isr=2)
     metrics = world[1].manager.metrics
     waits = world[1].produce("expires", timeout_ms=1000)
@@ -75,7 +75,7 @@ def test_refused_expired_and_shrunk_produces_count_as_failed() -> None:
 
 
 def test_a_removed_topic_stays_in_the_sum() -> None:
-    world = World(1)
+    world = ReplicaWorld(1)
     world.topic(replicas=(1,), partitions=2)
     world[1].produce("a")
     size = world[1].p.metrics.bytes_in
@@ -88,7 +88,7 @@ def test_a_removed_topic_stays_in_the_sum() -> None:
 
 
 def test_a_failed_disk_keeps_the_counters_and_counts_offline_replicas() -> None:
-    world = World(1)
+    world = ReplicaWorld(1)
     world.topic(replicas=(1,), partitions=3)
     world[1].produce("a")
     size = world[1].p.metrics.bytes_in
@@ -119,7 +119,7 @@ def test_a_topic_is_counted_as_long_as_one_of_its_partitions_is_here() -> None:
 
 def test_the_lag_of_a_replica_is_that_behind_its_leaders_high_watermark() -> None:
     """As Kafka counts it: records that the leader has and that are not committed are no lag yet."""
-    world = World(2)
+    world = ReplicaWorld(2)
     world.topic(replicas=(1, 2))
     core = FetcherCore(broker_id=2, broker_epoch=lambda: 1, settings=FetcherSettings(), on_disk_error=lambda error: None)
     core.add(world[2].p)

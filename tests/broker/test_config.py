@@ -36,6 +36,13 @@ def test_values_may_be_text_and_topic_defaults_are_the_given_ones() -> None:
     assert config.topic_defaults == {"min.insync.replicas": 2, "log.segment.bytes": 4096}
 
 
+def test_times_in_hours_and_minutes_are_defaults_of_topics_too() -> None:
+    given = {"log.retention.hours": "2", "log.retention.minutes": 90, "log.roll.hours": 1, "log.roll.jitter.hours": 1}
+    config = BrokerConfig.from_mapping({**MINIMAL, **given})
+    assert config.topic_defaults == {**given, "log.retention.hours": 2}
+    assert (BrokerConfig.from_mapping(MINIMAL).values["log.retention.hours"], config.values["log.retention.ms"]) == (168, None)
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -51,9 +58,13 @@ def test_values_may_be_text_and_topic_defaults_are_the_given_ones() -> None:
         ({"advertised.listeners": "OTHER://h:1"}, "must name the same listeners"),
         ({"inter.broker.listener.name": "X"}, "there is no listener 'X'"),
         ({"log.dirs": "/a,/b"}, "log.dirs must name one directory"),
+        ({"log.retention.ms": 0}, "log.retention.ms: 0 is not allowed: must be -1"),
         ({"controller.quorum.voters": "127.0.0.1:9192"}, "not of the form id@host:port"),
         ({"controller.quorum.voters": "1@h:1,1@h:2"}, "names an id twice"),
         ({"broker.heartbeat.interval.ms": 5000}, "heartbeat.interval.ms must be smaller"),
+        ({"log.retention.hours": 0}, "log.retention.hours: 0 is not allowed: must be -1"),
+        ({"log.retention.minutes": 2**31}, "log.retention.minutes.*does not fit a int"),
+        ({"log.roll.hours": 0}, "log.roll.hours.*must be at least 1"),
         ({"replica.fetch.wait.max.ms": 20_000}, "replica.fetch.wait.max.ms must not be larger"),
     ],
 )

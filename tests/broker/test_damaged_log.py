@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from replica_world import NOW_MS, P, World, batch, code, commit, log_values, values, want
+from replica_world import NOW_MS, P, ReplicaWorld, batch, code, commit, log_values, values, want
 from structlog.testing import capture_logs
 
 from strandline.broker.partition.partition import Role
@@ -27,9 +27,9 @@ def flip(files: MemoryFiles, index: int) -> None:
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> ReplicaWorld:
     """Broker 1 leads 2 and 3; all hold twenty records, committed and known to be."""
-    world = World()
+    world = ReplicaWorld()
     world.topic(index_interval_bytes="200")
     for index in range(COUNT):
         world[1].produce(f"value-{index:04}", acks=1)
@@ -46,7 +46,7 @@ def logged() -> Iterator[list[Any]]:
         yield lines
 
 
-def restart(world: World, broker_id: int) -> None:
+def restart(world: ReplicaWorld, broker_id: int) -> None:
     """Kill the broker. Its checkpoint says how far its log was committed."""
     node = world[broker_id]
     node.manager.checkpoint_high_watermarks()
@@ -56,7 +56,7 @@ def restart(world: World, broker_id: int) -> None:
     world.catch_up(broker_id)
 
 
-def cool_down(world: World, broker_id: int) -> None:
+def cool_down(world: ReplicaWorld, broker_id: int) -> None:
     """The recent batches leave the memory: reads go to the disk."""
     world[broker_id].p.log.tail.clear()
 
@@ -65,7 +65,7 @@ def events(logs: list[Any], event: str) -> list[Any]:
     return [line for line in logs if line["event"] == event]
 
 
-def test_a_restarted_replica_repairs_itself_from_its_leader(world: World, logged: list[Any]) -> None:
+def test_a_restarted_replica_repairs_itself_from_its_leader(world: ReplicaWorld, logged: list[Any]) -> None:
     """The controller has removed it from the ISR while it was away; it comes back with the same bytes as before."""
     world.set_isr(1, 3, at=(1, 3))
     flip(world[2].files, 7)
@@ -86,7 +86,7 @@ def test_a_restarted_replica_repairs_itself_from_its_leader(world: World, logged
     assert [item.isr[-1][0] for item in world[1].alter.submitted] == [2], "caught up again, it is proposed for the ISR"
 
 
-def test_a_damaged_isr_member_leaves_the_isr_before_it_truncates(world: World) -> None:
+def test_a_damaged_isr_member_leaves_the_isr_before_it_truncates(world: ReplicaWorld) -> None:
     """Cut down to seven records and still in the ISR, it could be elected, and thirteen acknowledged ones would be gone."""
     flip(world[2].files, 7)
     restart(world, 2)
@@ -105,7 +105,7 @@ def test_a_damaged_isr_member_leaves_the_isr_before_it_truncates(world: World) -
     assert world[2].files.read(SEGMENT) == world[1].files.read(SEGMENT)
 
 
-def test_a_damaged_leader_serves_the_records_before_the_damage(world: World, logged: list[Any]) -> None:
+def test_a_damaged_leader_serves_the_records_before_the_damage(world: ReplicaWorld, logged: list[Any]) -> None:
     """Neither the bytes nor CORRUPT_MESSAGE, which would blame the client. One warning per minute, however often the damage is
     read."""
     leader = world[1]
@@ -124,7 +124,7 @@ def test_a_damaged_leader_serves_the_records_before_the_damage(world: World, log
     assert len(events(logged, "partition.damaged_read_refused")) == 2
 
 
-def test_a_damaged_leader_that_only_producers_ask_lets_another_one_lead(world: World) -> None:
+def test_a_damaged_leader_that_only_producers_ask_lets_another_one_lead(world: ReplicaWorld) -> None:
     """The followers are caught up, and the consumer that met the damage is gone: no read meets it again. Without this, the
     partition takes no record until a broker is restarted by hand."""
     leader, stepped_back = world[1], []
@@ -134,14 +134,14 @@ def test_a_damaged_leader_that_only_producers_ask_lets_another_one_lead(world: W
     assert stepped_back == [1]
 
 
-def test_a_question_by_time_that_meets_damage_is_a_storage_error(world: World) -> None:
+def test_a_question_by_time_that_meets_damage_is_a_storage_error(world: ReplicaWorld) -> None:
     """All records here have the same time, so the first one is read."""
     cool_down(world, 1)
     flip(world[1].files, 0)
     assert world[1].list_offsets(NOW_MS).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_damaged_leader_repairs_itself_when_another_one_leads(world: World) -> None:
+def test_a_damaged_leader_repairs_itself_when_another_one_leads(world: ReplicaWorld) -> None:
     cool_down(world, 1)
     flip(world[1].files, 7)
     assert code(world[1].fetch(want(7))) == ErrorCode.KAFKA_STORAGE_ERROR
@@ -159,7 +159,7 @@ def test_a_damaged_leader_repairs_itself_when_another_one_leads(world: World) ->
     assert log_values(world[1].p)[-1] == (COUNT, b"after")
 
 
-def test_a_follower_that_reads_damage_fetches_again(world: World) -> None:
+def test_a_follower_that_reads_damage_fetches_again(world: ReplicaWorld) -> None:
     """Nothing new may come from the leader for long: the fetcher starts over, once, at the damage."""
     follower = world[2]
     follower.fetchers.starts.clear()
@@ -174,7 +174,7 @@ def test_a_follower_that_reads_damage_fetches_again(world: World) -> None:
     assert values(follower.fetch(want(7)))[0] == b"value-0007"
 
 
-def test_fetched_bytes_that_fail_their_checksum_are_not_appended(world: World) -> None:
+def test_fetched_bytes_that_fail_their_checksum_are_not_appended(world: ReplicaWorld) -> None:
     """They are fetched again (`FetcherCore` delays the partition)."""
     leader, replica = world[1], world[2].p
     leader.produce("new", acks=1)
@@ -190,7 +190,7 @@ def test_fetched_bytes_that_fail_their_checksum_are_not_appended(world: World) -
     assert replica.log.log_end_offset == COUNT + 1
 
 
-def test_an_epoch_that_diverges_below_the_damage_is_cut_there(world: World) -> None:
+def test_an_epoch_that_diverges_below_the_damage_is_cut_there(world: ReplicaWorld) -> None:
     """The leader's history decides first: records that the leader does not have are cut, and the damage with them."""
     follower = world[2]
     world.elect(2, isr=(2, 3), at=(2, 3))
@@ -203,7 +203,7 @@ def test_an_epoch_that_diverges_below_the_damage_is_cut_there(world: World) -> N
     assert (follower.p.log.corrupt_at, follower.leo) == (None, COUNT)
 
 
-def with_a_fork(world: World, broker_id: int) -> None:
+def with_a_fork(world: ReplicaWorld, broker_id: int) -> None:
     """The broker leads for a moment and appends records that no follower copies; then broker 1 leads again."""
     world.elect(broker_id, at=(broker_id,))
     for index in range(3):
@@ -218,7 +218,7 @@ def flip_length(files: MemoryFiles, index: int) -> None:
     files.flip_bit(SEGMENT, (sum(sizes[:index]) + 8) * 8 + 6)
 
 
-def test_an_isr_member_that_truncates_keeps_records_behind_damage(world: World, logged: list[Any]) -> None:
+def test_an_isr_member_that_truncates_keeps_records_behind_damage(world: ReplicaWorld, logged: list[Any]) -> None:
     """Its leader sends it back to where their histories part, and on the way there is damage. Cut at the damage and still in
     the ISR, it could be elected, the third replica would truncate to follow it, and acknowledged records would be gone."""
     follower = world[2]
@@ -244,7 +244,7 @@ def test_an_isr_member_that_truncates_keeps_records_behind_damage(world: World, 
     assert follower.files.read(SEGMENT) == world[1].files.read(SEGMENT)
 
 
-def test_a_damaged_isr_member_does_not_start_over(world: World) -> None:
+def test_a_damaged_isr_member_does_not_start_over(world: ReplicaWorld) -> None:
     """The leader has deleted the damaged records, so the position is out of its range. The records after its start are whole on
     this replica and may be committed: it stays until the replica has left the ISR."""
     follower = world[2]
@@ -261,7 +261,7 @@ def test_a_damaged_isr_member_does_not_start_over(world: World) -> None:
 def test_a_damaged_epoch_is_found_when_the_leader_continues_with_an_older_one(logged: list[Any]) -> None:
     """A batch's checksum does not cover its epoch. The follower believes its last record to be newer than it is, the leader
     knows that epoch, and what it sends does not fit: the follower must not refuse it for ever."""
-    world = World()
+    world = ReplicaWorld()
     world.topic()
     for index in range(15):
         world[1].produce(f"value-{index:04}", acks=1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from replica_world import TOPIC, Node, Request, World
+from handled_request import HandledRequest
+from replica_world import TOPIC, Node, ReplicaWorld
 
 from strandline.protocol.apis import DESCRIBE_LOG_DIRS
 from strandline.protocol.errors import ErrorCode
@@ -11,7 +12,7 @@ from strandline.storage.files import DiskError
 
 
 def describe(node: Node, topics: list[DescribableLogDirTopic] | None = None) -> DescribeLogDirsResult:
-    request = Request(DescribeLogDirsRequest(topics))
+    request = HandledRequest(DescribeLogDirsRequest(topics))
     node.handlers[DESCRIBE_LOG_DIRS](request)  # type: ignore[arg-type]
     (result,) = request.answer.results
     assert isinstance(result, DescribeLogDirsResult)
@@ -19,7 +20,7 @@ def describe(node: Node, topics: list[DescribableLogDirTopic] | None = None) -> 
 
 
 def test_leader_and_follower_name_the_size_of_their_replicas() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(replicas=(1, 2))
     name = world.image.topics_by_id[TOPIC].name
     empty = describe(world[2])
@@ -33,7 +34,7 @@ def test_leader_and_follower_name_the_size_of_their_replicas() -> None:
 
 def test_a_replica_that_lacks_committed_records_has_an_offset_lag() -> None:
     """As after a truncation: the log ends before the high watermark that the replica has heard of."""
-    world = World()
+    world = ReplicaWorld()
     world.topic(replicas=(1, 2))
     world[2].p.log.high_watermark = 5
     (topic,) = describe(world[2]).topics
@@ -41,7 +42,7 @@ def test_a_replica_that_lacks_committed_records_has_an_offset_lag() -> None:
 
 
 def test_only_requested_replicas_are_described() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(replicas=(1,))
     name = world.image.topics_by_id[TOPIC].name
     assert describe(world[1], [DescribableLogDirTopic("other")]).topics == []
@@ -51,7 +52,7 @@ def test_only_requested_replicas_are_described() -> None:
 
 
 def test_a_failed_log_directory_is_an_error_without_replicas() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(replicas=(1,))
     world[1].manager.directory.disk_error = DiskError("write", "x", 5)
     result = describe(world[1])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from replica_world import NOW_MS, TOPIC, Node, P, Request, World, batch, code, produced
+from handled_request import HandledRequest
+from replica_world import NOW_MS, TOPIC, Node, P, ReplicaWorld, batch, code, produced
 
 from strandline.controller.metadata.records import ProducerNameRecord, RemoveProducerNameRecord
 from strandline.protocol.apis import DESCRIBE_PRODUCERS
@@ -24,7 +25,7 @@ NAMED = named_producer_id(3, 5)
 def describe(
     node: Node, producer_ids: list[int] | None = None, *, epoch: int = -1, key: TopicIdPartition = P
 ) -> DescribeProducersPartitionResponse:
-    request = Request(DescribeProducersRequest([DescribeProducersPartition(*key, epoch)], producer_ids))
+    request = HandledRequest(DescribeProducersRequest([DescribeProducersPartition(*key, epoch)], producer_ids))
     node.handlers[DESCRIBE_PRODUCERS](request)  # type: ignore[arg-type]
     (answer,) = request.answer.partitions
     assert isinstance(answer, DescribeProducersPartitionResponse)
@@ -38,7 +39,7 @@ def rows(count: int, first: int = 0, *, producer_id: int = NAMED, epoch: int = 0
 
 
 def test_the_newest_batch_and_the_high_watermark_of_the_same_moment() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(replicas=(1, 2))
     leader = world[1]
     leader.produce(rows(3), acks=1)
@@ -52,7 +53,7 @@ def test_the_newest_batch_and_the_high_watermark_of_the_same_moment() -> None:
 
 
 def test_all_producers_or_those_that_are_named() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(replicas=(1,))
     leader = world[1]
     leader.produce(rows(1), acks=1)
@@ -64,7 +65,7 @@ def test_all_producers_or_those_that_are_named() -> None:
 
 def test_a_question_about_one_work_epoch_is_answered_with_the_newest() -> None:
     """So an old attempt learns that it is fenced, and a new one that the name has written before."""
-    world = World()
+    world = ReplicaWorld()
     world.topic(replicas=(1,))
     leader = world[1]
     leader.produce(rows(1), acks=1)
@@ -75,7 +76,7 @@ def test_a_question_about_one_work_epoch_is_answered_with_the_newest() -> None:
 
 
 def test_a_producer_has_its_name_as_long_as_the_cluster_knows_it() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(replicas=(1,))
     leader = world[1]
     leader.produce(rows(1), acks=1)
@@ -86,7 +87,7 @@ def test_a_producer_has_its_name_as_long_as_the_cluster_knows_it() -> None:
 
 
 def test_only_the_leader_answers_and_only_in_the_epoch_that_is_meant() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(replicas=(1, 2))
     epoch = world[1].p.leader_epoch
     assert describe(world[2]).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -98,15 +99,15 @@ def test_only_the_leader_answers_and_only_in_the_epoch_that_is_meant() -> None:
 
 
 def test_the_same_partition_twice_is_no_question() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(replicas=(1,))
-    request = Request(DescribeProducersRequest([DescribeProducersPartition(*P)] * 2))
+    request = HandledRequest(DescribeProducersRequest([DescribeProducersPartition(*P)] * 2))
     with pytest.raises(BrokerError, match="twice"):
         world[1].handlers[DESCRIBE_PRODUCERS](request)  # type: ignore[arg-type]
 
 
 def test_a_new_leader_knows_the_committed_rows_of_the_old_one() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(replicas=(1, 2))
     world[1].produce(rows(3), acks=1)
     world.replicate(2, 1)
@@ -118,7 +119,7 @@ def test_a_new_leader_knows_the_committed_rows_of_the_old_one() -> None:
 
 
 def test_an_attempt_that_is_over_is_refused_once_the_next_one_has_written() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(replicas=(1,))
     leader = world[1]
     leader.produce(rows(3), acks=1)
@@ -131,13 +132,13 @@ def test_an_attempt_that_is_over_is_refused_once_the_next_one_has_written() -> N
 
 def test_exclusive_use_is_confirmed_when_older_epochs_are_fenced() -> None:
     """Else an earlier attempt could write after the answer, where the one that asked has nothing to write."""
-    world = World()
+    world = ReplicaWorld()
     world.topic(replicas=(1,))
     leader = world[1]
     leader.produce(rows(1), acks=1)
 
     def ask() -> int:
-        request = Request(DescribeProducersRequest([DescribeProducersPartition(*P)], [NAMED], 2))
+        request = HandledRequest(DescribeProducersRequest([DescribeProducersPartition(*P)], [NAMED], 2))
         leader.handlers[DESCRIBE_PRODUCERS](request)  # type: ignore[arg-type]
         return int(request.answer.partitions[0].error_code)
 
@@ -155,7 +156,7 @@ def test_exclusive_use_is_confirmed_when_older_epochs_are_fenced() -> None:
 
 def test_a_fenced_epoch_is_found_in_every_valid_batch() -> None:
     """A flipped bit must not fence a producer, and a fenced batch must be found behind a valid one."""
-    world = World()
+    world = ReplicaWorld()
     world.topic(replicas=(1,))
     leader = world[1]
     world.change(ProducerNameRecord("sink", 3, 5, 2, NOW_MS, oldest_epoch=2))

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from replica_world import TOPIC, Node, P, Request, World, batch, code, deliver, fetched, values, want
+from handled_request import HandledRequest
+from replica_world import TOPIC, Node, P, ReplicaWorld, batch, code, deliver, fetched, values, want
 
 from strandline.broker.fetch.fetch_handler import Fetch
 from strandline.broker.fetch.fetch_session import FetchSession, SessionPartition
@@ -19,9 +20,9 @@ from strandline.storage.files import ColdRead
 Q = (TOPIC, 1)
 
 
-def leader_with(*items: str, **options: Any) -> tuple[World, Node]:
+def leader_with(*items: str, **options: Any) -> tuple[ReplicaWorld, Node]:
     """A leader of partition 0 with one batch per item, nothing committed unless it is alone."""
-    world = World()
+    world = ReplicaWorld()
     world.topic(**options)
     for item in items:
         world[1].produce(item, acks=1)
@@ -124,7 +125,7 @@ def test_after_a_roll_an_uncommitted_record_stays_hidden() -> None:
 
 
 def test_the_first_partition_with_records_gives_one_batch_however_large() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(partitions=3, replicas=(1,))
     leader = world[1]
     for index in (1, 2):
@@ -142,7 +143,7 @@ def test_a_response_is_limited_by_the_request_after_the_first_batch() -> None:
 
 
 def test_only_the_first_partition_with_records_may_exceed_the_limit() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(partitions=2, replicas=(1,))
     world[1].produce(b"x" * 1000)
     world[1].produce(b"x" * 5000, key=Q)
@@ -152,7 +153,7 @@ def test_only_the_first_partition_with_records_may_exceed_the_limit() -> None:
 
 def test_a_response_is_limited_by_the_broker() -> None:
     """F14: max_bytes of 2^31 - 1 must not let one peer claim the memory."""
-    world = World(config=ReplicaConfig(fetch_max_bytes=3500))
+    world = ReplicaWorld(config=ReplicaConfig(fetch_max_bytes=3500))
     world.topic(replicas=(1,))
     for _ in range(20):
         world[1].produce("x" * 1000)
@@ -171,7 +172,7 @@ def test_negative_sizes_count_as_zero(field: str) -> None:
 
 
 def test_a_full_response_does_not_starve_the_partitions_behind() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(partitions=3, replicas=(1,))
     leader = world[1]
     wanted = []
@@ -267,7 +268,7 @@ def test_several_appends_in_one_turn_make_one_answer() -> None:
 
 
 def test_min_bytes_waits_for_so_many_from_all_partitions_together() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(partitions=2, replicas=(1,))
     leader = world[1]
     parked = leader.fetch(want(0, epoch=1), want(0, key=Q, epoch=1), min_bytes=2500, max_wait_ms=500)
@@ -379,11 +380,11 @@ class ColdFiles:
         self.warmed.add(path)
 
 
-def cold_leader(partitions: int = 1) -> tuple[World, Node, Threads]:
+def cold_leader(partitions: int = 1) -> tuple[ReplicaWorld, Node, Threads]:
     """The records below offset 1 are neither in the tail nor in the page cache."""
     threads = Threads()
     files = ColdFiles()
-    world = World(1, run_blocking=threads)
+    world = ReplicaWorld(1, run_blocking=threads)
     world.topic(replicas=(1,), partitions=partitions)
     leader = world[1]
     for index in range(partitions):
@@ -433,7 +434,7 @@ def test_warm_partitions_do_not_wait_for_cold_ones() -> None:
 
 def test_a_read_error_takes_the_log_directory_offline() -> None:
     failed: list[object] = []
-    world = World(1, on_log_dir_failed=failed.append)
+    world = ReplicaWorld(1, on_log_dir_failed=failed.append)
     world.topic(replicas=(1,))
     leader = world[1]
     leader.produce("a")
@@ -448,24 +449,28 @@ def test_requests_answered_are_forgotten() -> None:
     """Memory: after a thousand long polls nothing is parked, attached or dirty."""
     _, leader = leader_with()
     for _ in range(1000):
-        request: Request = leader.fetch(want(0, epoch=1), max_wait_ms=10)
+        request: HandledRequest = leader.fetch(want(0, epoch=1), max_wait_ms=10)
         leader.loop.advance(0.02)
         assert request.is_answered
     assert leader.p.consumers == {}
     assert len(leader.manager.purgatory) == len(leader.manager.sessions) == 0
 
 
+def fetch_objects() -> list[object]:
+    return [one for one in gc.get_objects() if isinstance(one, (Fetch, FetchSession, SessionPartition))]
+
+
 def test_a_fetch_without_session_leaves_no_work_for_the_garbage_collector() -> None:
     """In a broker it hardly ever runs, and a consumer's fetches would pile up until then."""
     _, leader = leader_with("a", replicas=(1,))
     gc.collect()
+    before = {id(one) for one in fetch_objects()}  # of other tests
     gc.disable()
     try:
         for max_wait_ms in (0, 10):
             for offset in (0, 1):
                 leader.fetch(want(offset, epoch=1), max_wait_ms=max_wait_ms)
                 leader.loop.advance(0.02)
-        left = [one for one in gc.get_objects() if isinstance(one, (Fetch, FetchSession, SessionPartition))]
-        assert left == []
+        assert [one for one in fetch_objects() if id(one) not in before] == []
     finally:
         gc.enable()

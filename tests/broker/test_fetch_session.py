@@ -9,7 +9,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from replica_world import TOPIC, Node, P, Request, World, fetched, forget, refuse, remove_topic, values, want
+from handled_request import HandledRequest
+from replica_world import TOPIC, Node, P, ReplicaWorld, fetched, forget, refuse, remove_topic, values, want
 
 from strandline.broker.fetch import fetch_session
 from strandline.broker.fetch.fetch_session import (
@@ -228,7 +229,7 @@ class Fetcher:
 
     def fetch(
         self, *wanted: FetchPartition, forgotten: Any = (), max_wait_ms: int = 0, end_turn: bool = True, **fields: Any
-    ) -> Request:
+    ) -> HandledRequest:
         sent = self.leader.fetch(
             *wanted,
             replica_id=self.replica_id,
@@ -246,8 +247,8 @@ class Fetcher:
         return sent
 
 
-def world_of(count: int, **options: Any) -> tuple[World, Node]:
-    world = World()
+def world_of(count: int, **options: Any) -> tuple[ReplicaWorld, Node]:
+    world = ReplicaWorld()
     world.topic(partitions=count, **options)
     return world, world[1]
 
@@ -384,7 +385,7 @@ def test_a_parked_session_is_answered_when_the_epoch_of_a_partition_changes() ->
 
 def test_evicted_sessions_are_told_and_no_partition_falls_silently_out() -> None:
     """S30: two slots, five fetchers, interleaved: each is served, or has to begin a new session (KAFKA-8052)."""
-    world = World(config=ReplicaConfig(max_incremental_fetch_session_cache_slots=2))
+    world = ReplicaWorld(config=ReplicaConfig(max_incremental_fetch_session_cache_slots=2))
     world.topic(partitions=1, replicas=(1,))
     leader = world[1]
     fetchers = [Fetcher(leader) for _ in range(5)]

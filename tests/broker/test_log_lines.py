@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from replica_world import P, World
+from replica_world import P, ReplicaWorld
 from structlog.testing import capture_logs
 
 from strandline.broker.replication import fetcher_shell
@@ -25,7 +25,7 @@ def raise_it(error: DiskError) -> None:
     raise error
 
 
-def core_of(world: World, follower: int) -> FetcherCore:
+def core_of(world: ReplicaWorld, follower: int) -> FetcherCore:
     core = FetcherCore(broker_id=follower, broker_epoch=lambda: 1, settings=FetcherSettings(), on_disk_error=raise_it)
     core.add(world[follower].p)
     return core
@@ -36,7 +36,7 @@ def named(lines: list[Any], event: str) -> list[Any]:
 
 
 def test_roles_and_isr_changes_are_logged_with_the_whole_position() -> None:
-    world = World()
+    world = ReplicaWorld()
     with capture_logs() as lines:
         world.topic(epoch=3)
         world[1].produce("a", acks=1)
@@ -55,7 +55,7 @@ def test_roles_and_isr_changes_are_logged_with_the_whole_position() -> None:
 
 def test_a_steady_state_writes_nothing() -> None:
     """Not per request, not per fetch, not per tick."""
-    world = World()
+    world = ReplicaWorld()
     world.topic()
     world.replicate(2, 1)
     with capture_logs() as lines:
@@ -70,7 +70,7 @@ def test_a_steady_state_writes_nothing() -> None:
 def test_a_delta_with_very_many_partitions_is_told_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line for each of ten thousand partitions would be half a second in which nothing is served."""
     monkeypatch.setattr("strandline.broker.metadata_applier.ROLE_LINES_MAX", 0)
-    world = World()
+    world = ReplicaWorld()
     with capture_logs() as lines:
         world.topic()
     assert named(lines, "metadata.applied")
@@ -78,7 +78,7 @@ def test_a_delta_with_very_many_partitions_is_told_by_its_number(monkeypatch: py
 
 
 def test_a_partition_that_the_leader_refuses_for_minutes_has_one_line_a_minute() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(epoch=1)
     core, now = core_of(world, 2), 0.0
     asked = 0
@@ -98,7 +98,7 @@ def test_a_partition_that_the_leader_refuses_for_minutes_has_one_line_a_minute()
 
 
 def test_a_fetch_that_is_always_refused_is_logged_once_a_minute() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(epoch=1)
     core, now = core_of(world, 2), 0.0
     with capture_logs() as lines:
@@ -113,7 +113,7 @@ def test_a_fetch_that_is_always_refused_is_logged_once_a_minute() -> None:
 async def test_a_leader_that_is_down_has_no_line_per_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetcher_shell, "RECONNECT_BACKOFF_MS", 1)
     monkeypatch.setattr(fetcher_shell, "RECONNECT_BACKOFF_MS_MAX", 1)
-    world = World()
+    world = ReplicaWorld()
     world.topic(epoch=1)
     attempts, enough = 0, asyncio.Event()
 
@@ -135,7 +135,7 @@ async def test_a_leader_that_is_down_has_no_line_per_attempt(monkeypatch: pytest
 
 
 def test_a_member_that_falls_behind_is_logged_with_its_lag() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic()
     world[1].produce("a", acks=1)
     world.loop.advance(60)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
+from waiting import until
 
 from strandline.broker.log_manager_tasks import LOGS_PER_TURN, LogManagerTasks
 from strandline.broker.replica_manager import ReplicaManager
@@ -53,12 +53,6 @@ class Disk:
         return sorted(name for name in self.files.list("/data") if "-0" in name)
 
 
-async def wait_until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 def image() -> MetadataImage:
     records: list[AnyRecord] = [
         TopicRecord("known", KNOWN),
@@ -86,7 +80,7 @@ async def test_strays_are_deleted_if_the_metadata_log_provably_continues(disk: D
     disk.open()
     await disk.log_manager_tasks.recover()
     disk.log_manager_tasks.clear_strays(image(), 1, 40)
-    await wait_until(lambda: disk.names() == ["known-0"])
+    await until(lambda: disk.names() == ["known-0"])
 
 
 @pytest.mark.parametrize(("clean", "broker_epoch"), [(False, 40), (True, 15)])
@@ -177,7 +171,7 @@ async def test_an_interrupted_removal_of_a_stray_continues_at_the_next_start(dis
     disk.log_dir.close(clean=False)
     disk.open()
     disk.log_manager_tasks.remove_deleted()
-    await wait_until(lambda: disk.names() == ["known-0"])
+    await until(lambda: disk.names() == ["known-0"])
 
 
 async def test_recovery_opens_every_log_and_they_are_the_ones_that_are_used_later(disk: Disk) -> None:
@@ -197,7 +191,7 @@ async def test_the_checkpoint_names_flushed_segments(disk: Disk) -> None:
     assert log.recovery_point == 0
     disk.log_manager_tasks.checkpoint()
     path = "/data/recovery-point-offset-checkpoint"
-    await wait_until(lambda: disk.files.exists(path) and b"rolled 0 1" in disk.files.read(path))
+    await until(lambda: disk.files.exists(path) and b"rolled 0 1" in disk.files.read(path))
     assert log.recovery_point == 1
 
 
@@ -207,7 +201,7 @@ async def test_a_disk_error_on_the_thread_is_told(disk: Disk) -> None:
     log.roll(NOW_MS)
     disk.files.fail_next("fsync", "*", errno.EIO)
     disk.log_manager_tasks.checkpoint()
-    await wait_until(lambda: disk.errors)
+    await until(lambda: disk.errors)
     assert disk.errors[0].errno == errno.EIO
     assert log.recovery_point == 0
 
@@ -220,7 +214,7 @@ async def test_a_disk_error_in_a_later_turn_is_told_too(disk: Disk) -> None:
     append(partitions[100 + LOGS_PER_TURN].log)
     disk.files.fail_next("fsync", "*", errno.EIO)
     disk.log_manager_tasks.flush_due(cast(ReplicaManager, SimpleNamespace(partitions=partitions)))
-    await wait_until(lambda: disk.errors)
+    await until(lambda: disk.errors)
 
 
 @pytest.mark.parametrize("proven", [True, False])
@@ -230,7 +224,7 @@ async def test_metadata_that_knows_none_of_our_topics_deletes_nothing(disk: Disk
     disk.open()
     await disk.log_manager_tasks.recover()
     disk.log_manager_tasks.clear_strays(image() if proven else MetadataImage.from_records([], 50, 1), 1, 5)
-    await wait_until(lambda: len(disk.names()) == (1 if proven else 3))
+    await until(lambda: len(disk.names()) == (1 if proven else 3))
     assert all(name.endswith("-stray") for name in disk.names()) or proven
 
 
@@ -240,7 +234,7 @@ async def test_directories_that_an_earlier_process_had_begun_to_remove_are_remov
     disk.open()
     assert any(name.endswith("-delete") for name in disk.names())
     disk.log_manager_tasks.remove_deleted()
-    await wait_until(lambda: not any(name.endswith("-delete") for name in disk.names()))
+    await until(lambda: not any(name.endswith("-delete") for name in disk.names()))
 
 
 def test_silent_producers_expire_and_named_ones_with_their_name(disk: Disk) -> None:
@@ -259,3 +253,39 @@ def test_silent_producers_expire_and_named_ones_with_their_name(disk: Disk) -> N
         return len(log.producers)
 
     assert [look(image) for image in (there, there, MetadataImage.EMPTY, gone, gone)] == [2, 1, 1, 1, 0]
+
+
+def test_retention_leaves_a_log_that_is_being_cleaned(disk: Disk) -> None:
+    log = disk.log("known", KNOWN, LogConfig(retention_ms=1000, file_delete_delay_ms=10**8))
+    append(log)
+    log.update_high_watermark(1)
+    disk.now_ms += 5000
+    replicas = cast(ReplicaManager, SimpleNamespace(partitions={(KNOWN, 0): SimpleNamespace(log=log)}, image=image()))
+    log.is_being_cleaned = True
+    disk.log_manager_tasks.delete_old_segments(replicas)
+    assert log.log_start_offset == 0
+
+
+async def test_the_files_of_a_deleted_segment_are_kept_for_a_while(disk: Disk) -> None:
+    """Under another name, for `file.delete.delay.ms`: a backup that reads them is not disturbed. A start removes what is left."""
+    logs = [
+        disk.log(name, KNOWN, LogConfig(retention_ms=1000, file_delete_delay_ms=delay))
+        for name, delay in (("now", 0), ("later", 10**8))
+    ]
+    partitions = {(KNOWN, index): SimpleNamespace(log=log) for index, log in enumerate(logs)}
+    for log in logs:
+        append(log)
+        log.update_high_watermark(1)
+    disk.now_ms += 5000
+    disk.log_manager_tasks.delete_old_segments(cast(ReplicaManager, SimpleNamespace(partitions=partitions, image=image())))
+
+    def deleted(name: str) -> list[str]:
+        return [file for file in disk.files.list(f"/data/{name}-0") if file.endswith(".deleted")]
+
+    assert deleted("later")
+    await until(lambda: not deleted("now"))
+    assert deleted("later")
+    disk.log_dir.close(clean=True)
+    disk.open()
+    await disk.log_manager_tasks.recover()
+    assert not deleted("later")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from replica_world import NOW_MS, TOPIC, Node, P, Request, World
+from handled_request import HandledRequest
+from replica_world import NOW_MS, TOPIC, Node, P, ReplicaWorld
 
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.protocol.apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
@@ -22,8 +23,8 @@ from strandline.protocol.messages.data import (
 from strandline.protocol.partitions import TopicIdPartition
 
 
-def leader_with(*items: str, **options: Any) -> tuple[World, Node]:
-    world = World()
+def leader_with(*items: str, **options: Any) -> tuple[ReplicaWorld, Node]:
+    world = ReplicaWorld()
     world.topic(**options)
     for item in items:
         world[1].produce(item, acks=1)
@@ -97,7 +98,7 @@ def test_a_partition_named_twice_and_a_timestamp_without_meaning_are_refused() -
     assert leader.list_offsets(-9).error_code == ErrorCode.INVALID_REQUEST
     other = ListOffsetsPartition(TOPIC, 1, -1, EARLIEST_TIMESTAMP)
     twice = [ListOffsetsPartition(*P, -1, EARLIEST_TIMESTAMP), other, ListOffsetsPartition(*P, -1, LATEST_TIMESTAMP)]
-    request = Request(ListOffsetsRequest(-1, 0, twice))
+    request = HandledRequest(ListOffsetsRequest(-1, 0, twice))
     leader.handlers[LIST_OFFSETS](request)  # type: ignore[arg-type]
     codes = [p.error_code for p in request.answer.partitions]
     assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
@@ -109,7 +110,7 @@ def test_where_did_that_epoch_end(asked: int, expected: tuple[int, int]) -> None
     world, leader = leader_with("a", "b")
     world.change(PartitionChangeRecord(*P, leader=2), PartitionChangeRecord(*P, leader=1))
     leader.produce("c", acks=1)
-    request = Request(OffsetForLeaderEpochRequest(2, [OffsetForLeaderPartition(*P, 3, asked)]))
+    request = HandledRequest(OffsetForLeaderEpochRequest(2, [OffsetForLeaderPartition(*P, 3, asked)]))
     leader.handlers[OFFSET_FOR_LEADER_EPOCH](request)  # type: ignore[arg-type]
     answer = request.answer.partitions[0]
     assert (answer.leader_epoch, answer.end_offset) == expected
@@ -122,6 +123,6 @@ def test_only_the_leader_answers_where_an_epoch_ended() -> None:
         (world[1], 0, ErrorCode.FENCED_LEADER_EPOCH),
         (world[1], 2, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ]:
-        request = Request(OffsetForLeaderEpochRequest(3, [OffsetForLeaderPartition(*P, epoch, 0)]))
+        request = HandledRequest(OffsetForLeaderEpochRequest(3, [OffsetForLeaderPartition(*P, epoch, 0)]))
         node.handlers[OFFSET_FOR_LEADER_EPOCH](request)  # type: ignore[arg-type]
         assert request.answer.partitions[0].error_code == expected

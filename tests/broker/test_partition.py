@@ -8,7 +8,7 @@ from replica_world import (
     NOW_MS,
     Node,
     P,
-    World,
+    ReplicaWorld,
     batch,
     begin_shutdown,
     commit,
@@ -30,7 +30,7 @@ from strandline.protocol.messages.common import EpochEndOffset
 from strandline.protocol.messages.data import FetchPartitionResponse
 
 
-def leader_of(world: World) -> Node:
+def leader_of(world: ReplicaWorld) -> Node:
     return world[1]
 
 
@@ -48,7 +48,7 @@ def fill(node: Node, count: int) -> None:
 
 def test_a_new_leader_records_where_its_epoch_begins_before_it_serves_anyone() -> None:
     """An idle leader must be able to say where its epoch lies (KAFKA-7415)."""
-    world = World()
+    world = ReplicaWorld()
     world.topic(epoch=4)
     assert world[1].p.log.epochs.entries == [(4, 0)]
     fill(world[1], 3)
@@ -57,7 +57,7 @@ def test_a_new_leader_records_where_its_epoch_begins_before_it_serves_anyone() -
 
 
 def test_a_registration_with_an_older_partition_epoch_is_refused() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(epoch=4)
     assert not world[1].p.make_follower(registration(epoch=4, partition_epoch=3, leader=2))
     assert world[1].p.role is Role.LEADER
@@ -66,7 +66,7 @@ def test_a_registration_with_an_older_partition_epoch_is_refused() -> None:
 
 
 def test_the_same_leader_epoch_keeps_the_followers_progress() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(epoch=1)
     leader = leader_of(world)
     fill(leader, 2)
@@ -79,7 +79,7 @@ def test_the_same_leader_epoch_keeps_the_followers_progress() -> None:
 
 def test_a_new_leader_epoch_forgets_the_followers_progress() -> None:
     """Between the two epochs another leader may have truncated them."""
-    world = World()
+    world = ReplicaWorld()
     world.topic(epoch=1)
     leader = leader_of(world)
     fill(leader, 2)
@@ -92,7 +92,7 @@ def test_a_new_leader_epoch_forgets_the_followers_progress() -> None:
 
 
 def test_only_isr_members_have_the_lag_time_for_their_first_fetch() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
     fill(leader, 1)
@@ -105,7 +105,7 @@ def test_only_isr_members_have_the_lag_time_for_their_first_fetch() -> None:
 
 
 def test_a_leader_that_is_alone_in_the_isr_commits_its_log() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(min_isr=1)
     leader = leader_of(world)
     fill(leader, 3)
@@ -115,7 +115,7 @@ def test_a_leader_that_is_alone_in_the_isr_commits_its_log() -> None:
 
 
 def test_a_follower_has_no_leadership_and_a_former_leader_neither() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic()
     assert world[2].p.leader_state is None
     world.elect(2)
@@ -123,7 +123,7 @@ def test_a_follower_has_no_leadership_and_a_former_leader_neither() -> None:
 
 
 def test_the_fetcher_starts_over_only_if_the_leader_epoch_advanced() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic()
     world.set_isr(1, 2)
     assert world[2].fetchers.starts == [(P, 1)]
@@ -132,7 +132,7 @@ def test_the_fetcher_starts_over_only_if_the_leader_epoch_advanced() -> None:
 
 
 def test_without_a_leader_no_fetcher_runs() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic()
     world.elect(-1)
     assert world[2].fetchers.following == {}
@@ -158,7 +158,7 @@ def test_without_a_leader_no_fetcher_runs() -> None:
     ],
 )
 def test_high_watermark_rule(isr: tuple[int, ...], min_isr: int, fetches: dict[int, int], expected: int) -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(isr=isr, min_isr=min_isr)
     leader = leader_of(world)
     fill(leader, 10)
@@ -169,7 +169,7 @@ def test_high_watermark_rule(isr: tuple[int, ...], min_isr: int, fetches: dict[i
 
 def test_a_caught_up_replica_outside_the_isr_holds_back_the_high_watermark() -> None:
     """It may be in the ISR a moment later; then it must not lack committed records."""
-    world = World()
+    world = ReplicaWorld()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
     fill(leader, 5)
@@ -182,7 +182,7 @@ def test_a_caught_up_replica_outside_the_isr_holds_back_the_high_watermark() -> 
 
 @pytest.mark.parametrize("gone", [fence(3), begin_shutdown(3), register(3, epoch=99)])
 def test_a_replica_outside_the_isr_that_is_not_eligible_holds_nothing_back(gone: object) -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
     fill(leader, 5)
@@ -197,7 +197,7 @@ def test_a_replica_outside_the_isr_that_is_not_eligible_holds_nothing_back(gone:
 def test_a_refused_expansion_in_doubt_is_withdrawn_by_a_proposal() -> None:
     """The controller refuses one copy because the replica is fenced, and accepts another that comes late, when it is not any
     more: nothing has changed the partition epoch. Until that epoch is history the replica counts."""
-    world = World()
+    world = ReplicaWorld()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
     fill(leader, 5)
@@ -214,7 +214,7 @@ def test_a_refused_expansion_in_doubt_is_withdrawn_by_a_proposal() -> None:
 
 
 def test_the_taking_back_is_repeated_until_it_is_decided() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
     leader.said_by(3, 0, epoch=1)
@@ -231,7 +231,7 @@ def test_the_taking_back_is_repeated_until_it_is_decided() -> None:
 
 def repeated(*, lost: bool, broker_epoch: int | None) -> list[tuple[int, int]]:
     """The proposal that the leader repeats after the controller could not decide and broker 3 has fetched once more."""
-    world = World()
+    world = ReplicaWorld()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
     fill(leader, 5)
@@ -267,7 +267,7 @@ def test_an_expansion_is_not_repeated_after_the_replica_lost_records() -> None:
 
 def test_a_proposal_names_the_process_that_was_in_sync() -> None:
     """Whatever was heard of the replica in the meantime."""
-    world = World()
+    world = ReplicaWorld()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
     leader.said_by(3, 0, epoch=1)
@@ -276,13 +276,13 @@ def test_a_proposal_names_the_process_that_was_in_sync() -> None:
     pending = leader_state.isr
     first = leader.alter.take()
     leader_state.replicas[3].broker_epoch = 99
-    leader_state._propose(pending)  # type: ignore[arg-type]
+    leader_state.propose(pending)  # type: ignore[arg-type]
     assert leader.alter.take().isr == first.isr
 
 
 def test_such_a_replica_that_falls_behind_sets_the_high_watermark_free_in_time() -> None:
     """No follower fetches any more, so the timer has to check."""
-    world = World()
+    world = ReplicaWorld()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
     fill(leader, 5)
@@ -297,7 +297,7 @@ def test_such_a_replica_that_falls_behind_sets_the_high_watermark_free_in_time()
 
 
 def test_the_high_watermark_never_decreases() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic()
     leader = leader_of(world)
     fill(leader, 5)
@@ -308,7 +308,7 @@ def test_the_high_watermark_never_decreases() -> None:
 
 
 def test_a_lower_min_isr_sets_the_high_watermark_free() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(isr=(1,), min_isr=2)
     leader = leader_of(world)
     fill(leader, 3)
@@ -320,7 +320,7 @@ def test_a_lower_min_isr_sets_the_high_watermark_free() -> None:
 
 
 def test_a_follower_at_the_high_watermark_and_epoch_start_is_proposed() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
     fill(leader, 5)
@@ -336,7 +336,7 @@ def test_a_follower_at_the_high_watermark_and_epoch_start_is_proposed() -> None:
 
 @pytest.mark.parametrize("gone", [fence(3), begin_shutdown(3)])
 def test_a_follower_that_is_not_active_is_not_proposed(gone: object) -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(isr=(1, 2))
     world.change(gone)  # type: ignore[arg-type]
     leader_of(world).said_by(3, 0, epoch=1)
@@ -344,14 +344,14 @@ def test_a_follower_that_is_not_active_is_not_proposed(gone: object) -> None:
 
 
 def test_a_follower_of_another_broker_epoch_is_not_proposed() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(isr=(1, 2))
     leader_of(world).said_by(3, 0, epoch=1, broker_epoch=99)
     assert leader_of(world).alter.pending == {}
 
 
 def test_a_fetch_of_an_earlier_process_is_refused() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(isr=(1, 2, 3))
     leader = leader_of(world)
     fill(leader, 2)
@@ -364,7 +364,7 @@ def test_a_fetch_of_an_earlier_process_is_refused() -> None:
 
 def test_a_caught_up_follower_is_proposed_when_it_is_unfenced() -> None:
     """Its next fetch may be a long poll away."""
-    world = World()
+    world = ReplicaWorld()
     world.topic(isr=(1, 2))
     world.change(fence(3))
     leader_of(world).said_by(3, 0, epoch=1)
@@ -373,7 +373,7 @@ def test_a_caught_up_follower_is_proposed_when_it_is_unfenced() -> None:
 
 
 def test_one_proposal_at_a_time() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(isr=(1,))
     leader_of(world).said_by(2, 0, epoch=1)
     leader_of(world).said_by(3, 0, epoch=1)
@@ -387,7 +387,7 @@ def test_one_proposal_at_a_time() -> None:
 
 
 def test_stuck_and_slow_members_are_dropped_and_those_that_keep_up_stay() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(replicas=(1, 2, 3))
     leader = leader_of(world)
     for i in range(12):
@@ -402,7 +402,7 @@ def test_stuck_and_slow_members_are_dropped_and_those_that_keep_up_stay() -> Non
 
 
 def test_an_idle_partition_is_never_shrunk() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic()
     leader_of(world).said_by(2, 0, epoch=1)
     leader_of(world).said_by(3, 0, epoch=1)
@@ -414,8 +414,8 @@ def test_an_idle_partition_is_never_shrunk() -> None:
 # -- answers to a proposal --------------------------------------------------------------------------------------------
 
 
-def expanding() -> tuple[World, Node]:
-    world = World()
+def expanding() -> tuple[ReplicaWorld, Node]:
+    world = ReplicaWorld()
     world.topic(isr=(1, 2))
     world[1].said_by(3, 0, epoch=1)
     return world, world[1]
@@ -471,7 +471,7 @@ def test_a_success_of_other_epochs_installs_nothing(leader_epoch: int, partition
 
 
 def test_a_submitter_that_is_busy_leaves_the_state_as_it_was() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(isr=(1, 2))
     leader = leader_of(world)
     leader.alter.is_busy = True
@@ -523,7 +523,7 @@ def test_a_repeated_registration_keeps_the_proposal() -> None:
     ("epoch", "expected"), [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH), (5, None), (-1, None)]
 )
 def test_both_sides_must_mean_the_same_epoch(epoch: int, expected: ErrorCode | None) -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(epoch=5)
     if expected is None:
         world[1].p.leading(epoch)
@@ -534,7 +534,7 @@ def test_both_sides_must_mean_the_same_epoch(epoch: int, expected: ErrorCode | N
 
 
 def test_the_epoch_is_judged_before_the_role() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic(epoch=5)
     for epoch, expected in [(4, ErrorCode.FENCED_LEADER_EPOCH), (5, ErrorCode.NOT_LEADER_OR_FOLLOWER)]:
         with pytest.raises(BrokerError) as e:
@@ -543,7 +543,7 @@ def test_the_epoch_is_judged_before_the_role() -> None:
 
 
 def test_a_follower_has_to_name_the_epoch() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic()
     request = world[1].said_by(2, 0, epoch=-1)
     assert request.answer.partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
@@ -554,7 +554,7 @@ def test_a_follower_has_to_name_the_epoch() -> None:
 
 def forked_leader() -> Node:
     """Epoch 1: 0..9, epoch 3: 10..14, epoch 6 (now): nothing."""
-    world = World()
+    world = ReplicaWorld()
     world.topic(epoch=1)
     leader = world[1]
     fill(leader, 10)
@@ -596,7 +596,7 @@ def test_below_the_log_start_is_out_of_range_even_when_the_epochs_diverge() -> N
 
 
 def test_a_follower_does_not_judge_a_consumers_position() -> None:
-    world = World()
+    world = ReplicaWorld()
     world.topic()
     with pytest.raises(BrokerError) as e:
         world[2].p.divergence(7, 1)
@@ -606,9 +606,9 @@ def test_a_follower_does_not_judge_a_consumers_position() -> None:
 # -- the follower's side ----------------------------------------------------------------------------------------------
 
 
-def two_logs() -> tuple[World, Node, Node]:
+def two_logs() -> tuple[ReplicaWorld, Node, Node]:
     """Leader 1 in epoch 1 with four records, of which follower 2 has two."""
-    world = World()
+    world = ReplicaWorld()
     world.topic(replicas=(1, 2))
     fill(world[1], 2)
     world.replicate(2, 1)
@@ -682,7 +682,7 @@ def test_the_leaders_log_start_is_taken_up_to_our_high_watermark() -> None:
 )
 def test_truncation_table(ours: list[tuple[int, int]], answer: tuple[int, int], end: int) -> None:
     """KIP-101 and KIP-279. `ours` is our history as (epoch, number of records)."""
-    world = World(2)
+    world = ReplicaWorld(2)
     world.topic(replicas=(1, 2), epoch=5)
     follower = world[2].p
     for epoch, count in ours:
@@ -695,7 +695,7 @@ def test_truncation_table(ours: list[tuple[int, int]], answer: tuple[int, int], 
 
 def test_truncation_within_a_batch_logs_all_records_that_go() -> None:
     """The batch [4, 7) holds the target 6, so that the cut is at 4: three of its records go, not one."""
-    world = World(2)
+    world = ReplicaWorld(2)
     world.topic(replicas=(1, 2), epoch=5)
     follower = world[2].p
     for values in (("a", "b", "c", "d"), ("e", "f", "g")):
@@ -714,7 +714,7 @@ def test_truncation_within_a_batch_logs_all_records_that_go() -> None:
 def test_a_log_that_ends_where_the_leaders_log_starts_is_emptied(leader_start: int, left: tuple[int, int]) -> None:
     """The leader has deleted the point where the histories part: our records below it may be of another history. The empty log
     begins one before it, so that the leader is asked for more than a number (`leader_range.py`)."""
-    world = World(2)
+    world = ReplicaWorld(2)
     world.topic(replicas=(1, 2), epoch=5)
     follower = world[2].p
     for _ in range(10):
@@ -732,7 +732,7 @@ def test_a_stale_divergence_truncates_nothing() -> None:
 
 def test_a_stale_epoch_entry_without_records_is_dropped() -> None:
     """S06: the log ends agree, the epochs do not; without this the divergence is found for ever (KAFKA-10706)."""
-    world = World(2)
+    world = ReplicaWorld(2)
     world.topic(replicas=(1, 2), epoch=1)
     fill(world[1], 10)
     world.replicate(2, 1)

@@ -6,13 +6,14 @@ import errno
 from itertools import permutations
 
 import pytest
-from replica_world import TOPIC, Node, P, Request, World, batch, code, produced, remove_topic
+from handled_request import HandledRequest
+from replica_world import TOPIC, Node, P, ReplicaWorld, batch, code, produced, remove_topic
 
 from strandline.controller.metadata.image import PartitionRegistration
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.protocol.apis import PRODUCE
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.messages.common import EpochEndOffset
+from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset
 from strandline.protocol.messages.data import ProducePartition, ProduceRequest
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.storage.files import DiskError
@@ -20,8 +21,8 @@ from strandline.storage.files import DiskError
 OTHER = (TOPIC, 1)
 
 
-def three(**options: object) -> tuple[World, Node]:
-    world = World()
+def three(**options: object) -> tuple[ReplicaWorld, Node]:
+    world = ReplicaWorld()
     world.topic(**options)  # type: ignore[arg-type]
     return world, world[1]
 
@@ -112,6 +113,16 @@ def test_a_minimum_above_the_replication_factor_is_capped_by_it() -> None:
     assert code(leader.produce("a")) == ErrorCode.NONE
 
 
+def test_a_waiting_request_is_answered_with_the_new_leader_when_the_leadership_ends() -> None:
+    """So the producer sends its batches to the new leader at once, without asking for metadata first (KIP-951)."""
+    world, leader = three()
+    request = leader.produce("moved")
+    assert not request.answers
+    world.elect(2)
+    assert code(request) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert produced(request).current_leader == CurrentLeader(2, leader.p.leader_epoch)
+
+
 @pytest.mark.parametrize("truncates", [True, False])
 def test_a_produce_of_an_earlier_leader_epoch_is_not_acknowledged(truncates: bool) -> None:
     """The broker follows, lets go of the records, leads again and commits others at the same offset, all before anybody looks at
@@ -200,7 +211,7 @@ def test_the_same_partition_twice_is_refused_before_anything_is_written() -> Non
 
 def test_partitions_without_records_to_match_are_refused() -> None:
     _, leader = three()
-    request = Request(ProduceRequest(None, 1, 1000, [ProducePartition(*P)], []))
+    request = HandledRequest(ProduceRequest(None, 1, 1000, [ProducePartition(*P)], []))
     with pytest.raises(BrokerError) as e:
         leader.handlers[PRODUCE](request)  # type: ignore[arg-type]
     assert e.value.code == ErrorCode.INVALID_REQUEST
@@ -208,7 +219,7 @@ def test_partitions_without_records_to_match_are_refused() -> None:
 
 def test_transactions_are_refused() -> None:
     _, leader = three()
-    request = Request(ProduceRequest("tx", -1, 1000, [ProducePartition(*P)], [memoryview(batch("a"))]))
+    request = HandledRequest(ProduceRequest("tx", -1, 1000, [ProducePartition(*P)], [memoryview(batch("a"))]))
     with pytest.raises(BrokerError) as e:
         leader.handlers[PRODUCE](request)  # type: ignore[arg-type]
     assert e.value.code == ErrorCode.INVALID_REQUEST
@@ -325,7 +336,7 @@ def test_waiting_produces_fail_promptly_when_the_leadership_ends(end: str, expec
 
 def test_a_full_disk_answers_storage_error_and_takes_the_directory_offline() -> None:
     failed: list[object] = []
-    world = World(1, on_log_dir_failed=failed.append)
+    world = ReplicaWorld(1, on_log_dir_failed=failed.append)
     world.topic(replicas=(1,))
     leader = world[1]
     leader.produce("a")

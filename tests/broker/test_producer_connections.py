@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
-from replica_world import FakeConnection, P, Request, World, batch
+from handled_request import HandledConnection, HandledRequest
+from replica_world import P, ReplicaWorld, batch
 
 from strandline.broker.produce.producer_connections import PRODUCERS_MAX, ProducerConnections
 from strandline.protocol.apis import PRODUCE
@@ -15,61 +14,57 @@ from strandline.protocol.producer_names import named_producer_id
 from strandline.testing.simulation.cluster.malformed_batches import assemble, bad_checksum, encode_record
 
 
-@dataclass
-class Connection:
-    id: int
-    listener_name: str = "PLAINTEXT"
-
-
 def records(producer_id: int, sequence: int = 0, epoch: int = 0) -> memoryview:
     return memoryview(batch("a", producer_id=producer_id, producer_epoch=epoch, sequence=sequence))
 
 
 def test_a_batch_on_an_older_connection_is_late() -> None:
     known = ProducerConnections()
-    assert not known.is_late(records(7), Connection(1))
-    assert not known.is_late(records(7), Connection(2))
-    assert known.is_late(records(7), Connection(1))
-    assert not known.is_late(records(7), Connection(2))
-    assert not known.is_late(records(8), Connection(1)), "another producer"
-    assert not known.is_late(records(7), Connection(1, "EXTERNAL")), "the connections of each listener are numbered by themselves"
+    assert not known.is_late(records(7), HandledConnection(1))
+    assert not known.is_late(records(7), HandledConnection(2))
+    assert known.is_late(records(7), HandledConnection(1))
+    assert not known.is_late(records(7), HandledConnection(2))
+    assert not known.is_late(records(8), HandledConnection(1)), "another producer"
+    assert not known.is_late(records(7), HandledConnection(1, "EXTERNAL")), (
+        "the connections of each listener are numbered by themselves"
+    )
 
 
 def test_producers_without_an_id_are_not_tracked() -> None:
     known = ProducerConnections()
-    assert not known.is_late(records(-1, -1, -1), Connection(2))
-    assert not known.is_late(records(-1, -1, -1), Connection(1))
-    assert not known.is_late(memoryview(b"no batch"), Connection(1))
+    assert not known.is_late(records(-1, -1, -1), HandledConnection(2))
+    assert not known.is_late(records(-1, -1, -1), HandledConnection(1))
+    assert not known.is_late(memoryview(b"no batch"), HandledConnection(1))
 
 
 def test_named_producers_share_a_name_and_late_copies_are_harmless() -> None:
     known, named = ProducerConnections(), named_producer_id(3, 5)
     for connection in (1, 2, 1):
-        assert not known.is_late(records(named), Connection(connection))
+        assert not known.is_late(records(named), HandledConnection(connection))
     assert not known._newest
 
 
 def test_no_more_is_remembered_than_there_is_room_for() -> None:
     known = ProducerConnections()
     for producer_id in range(PRODUCERS_MAX + 10):
-        known.is_late(records(producer_id), Connection(2))
+        known.is_late(records(producer_id), HandledConnection(2))
     assert len(known._newest) == PRODUCERS_MAX
-    assert not known.is_late(records(0), Connection(1)), "forgotten"
-    assert known.is_late(records(PRODUCERS_MAX), Connection(1))
+    assert not known.is_late(records(0), HandledConnection(1)), "forgotten"
+    assert known.is_late(records(PRODUCERS_MAX), HandledConnection(1))
 
 
 def test_a_late_copy_is_not_appended_and_its_connection_ends() -> None:
     """The producer has learned that the batch is not in the log, and numbers it again: the log would hold it twice (seed
     396950264)."""
-    world = World()
+    world = ReplicaWorld()
     world.topic(replicas=(1,))
     leader = world[1]
-    old, new = FakeConnection(), FakeConnection()
-    new.id = 2
+    old, new = HandledConnection(1), HandledConnection(2)
 
-    def produce(connection: FakeConnection, sequence: int, epoch: int) -> Request:
-        request = Request(ProduceRequest(None, 1, 1000, [ProducePartition(*P)], [records(7, sequence, epoch)]))
-        request.connection = connection
+    def produce(connection: HandledConnection, sequence: int, epoch: int) -> HandledRequest:
+        request = HandledRequest(
+            ProduceRequest(None, 1, 1000, [ProducePartition(*P)], [records(7, sequence, epoch)]), connection=connection
+        )
         leader.handlers[PRODUCE](request)  # type: ignore[arg-type]
         return request
 
@@ -92,15 +87,13 @@ LIES = {
 @pytest.mark.parametrize("acks", [1, 0])
 def test_a_malformed_batch_does_not_close_the_connection_of_the_producer_it_names(lie: str, acks: int) -> None:
     """Whatever sends the batch needs to know nothing but a number: ids are given in order."""
-    world = World()
+    world = ReplicaWorld()
     world.topic(replicas=(1,))
     leader = world[1]
-    owner, liar = FakeConnection(), FakeConnection()
-    liar.id = owner.id + 1
+    owner, liar = HandledConnection(1), HandledConnection(2)
 
-    def produce(connection: FakeConnection, raw: memoryview) -> Request:
-        request = Request(ProduceRequest(None, acks, 1000, [ProducePartition(*P)], [raw]))
-        request.connection = connection
+    def produce(connection: HandledConnection, raw: memoryview) -> HandledRequest:
+        request = HandledRequest(ProduceRequest(None, acks, 1000, [ProducePartition(*P)], [raw]), connection=connection)
         leader.handlers[PRODUCE](request)  # type: ignore[arg-type]
         return request
 
@@ -116,5 +109,5 @@ def test_a_malformed_batch_does_not_close_the_connection_of_the_producer_it_name
 
 def test_a_malformed_batch_on_an_older_connection_is_refused() -> None:
     known = ProducerConnections()
-    assert not known.is_late(records(7), Connection(2))
-    assert not known.is_late(memoryview(LIES["a wrong checksum"]), Connection(1))
+    assert not known.is_late(records(7), HandledConnection(2))
+    assert not known.is_late(memoryview(LIES["a wrong checksum"]), HandledConnection(1))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from replica_world import VirtualLoop
 
-from strandline.broker.purgatory import DelayedOperation, HighWatermarkWatchers, Purgatory
+from strandline.broker.purgatory import DelayedOperation, Purgatory, WatermarkWatchers
 
 
 class Operation(DelayedOperation):
@@ -105,7 +105,7 @@ def test_a_client_that_never_uses_a_timeout_twice_leaves_no_queues_behind() -> N
     purgatory = Purgatory(loop.now, loop.call_later)
     for timeout in range(10_000):
         parked(loop, purgatory, 100_000 + timeout)[0].complete()
-    assert len(purgatory._queues) <= 1000
+    assert len(purgatory.queues) <= 1000
 
 
 def test_a_timeout_of_zero_expires_at_once() -> None:
@@ -135,7 +135,7 @@ def test_an_operation_that_is_parked_while_others_expire_gets_its_own_deadline()
 
 def test_covered_waiters_complete_in_the_order_of_their_offsets() -> None:
     completed: list[str] = []
-    waiters = HighWatermarkWatchers()
+    waiters = WatermarkWatchers()
     for name, required in [("a", 5), ("b", 7), ("c", 7), ("d", 9)]:
         waiters.add(required, 0, Waiter(completed, name), 1)
     assert waiters.reach(7, 1) == 3
@@ -145,7 +145,7 @@ def test_covered_waiters_complete_in_the_order_of_their_offsets() -> None:
 
 def test_a_retry_that_needs_an_earlier_offset_is_told_earlier() -> None:
     completed: list[str] = []
-    waiters = HighWatermarkWatchers()
+    waiters = WatermarkWatchers()
     for name, required in [("new", 9), ("newer", 12), ("retry", 5)]:
         waiters.add(required, 0, Waiter(completed, name), 1)
     waiters.reach(5, 1)
@@ -154,7 +154,7 @@ def test_a_retry_that_needs_an_earlier_offset_is_told_earlier() -> None:
 
 def test_a_high_watermark_completes_no_waiter_of_an_earlier_epoch() -> None:
     completed: list[str] = []
-    waiters = HighWatermarkWatchers()
+    waiters = WatermarkWatchers()
     first, given_up = Waiter(completed, "first"), Waiter(completed, "given up")
     waiters.add(5, 0, first, 1)
     waiters.add(6, 0, given_up, 1)
@@ -171,7 +171,7 @@ def test_a_high_watermark_completes_no_waiter_of_an_earlier_epoch() -> None:
 
 def test_a_failure_completes_every_waiter() -> None:
     completed: list[str] = []
-    waiters = HighWatermarkWatchers()
+    waiters = WatermarkWatchers()
     waiters.add(5, 0, Waiter(completed, "a"), 1)
     waiters.add(7, 1, Waiter(completed, "b"), 1)
     waiters.fail(6)
@@ -182,7 +182,7 @@ def test_a_failure_completes_every_waiter() -> None:
 def test_a_move_looks_only_at_those_it_completes() -> None:
     """The cost of a move must not grow with the waiters of later offsets."""
 
-    class Counting(HighWatermarkWatchers):
+    class Counting(WatermarkWatchers):
         looks = 0
 
     class Offset(int):
@@ -237,7 +237,7 @@ class PurgatoryModel(RuleBasedStateMachine):
         self.loop = VirtualLoop()
         self.purgatory = Purgatory(self.loop.now, self.loop.call_later)
         self.high_watermarks = [0, 0, 0]
-        self.waiters = [HighWatermarkWatchers() for _ in range(3)]
+        self.waiters = [WatermarkWatchers() for _ in range(3)]
         self.operations: list[PurgatoryModel.Produce] = []
 
     @rule(

@@ -11,7 +11,7 @@ import pytest
 from replica_world import (
     LAG_S,
     P,
-    World,
+    ReplicaWorld,
     batch,
     code,
     commit,
@@ -26,18 +26,18 @@ from replica_world import (
 from strandline.protocol.errors import ErrorCode
 
 
-def cluster(**options: object) -> World:
-    world = World()
+def cluster(**options: object) -> ReplicaWorld:
+    world = ReplicaWorld()
     world.topic(**options)  # type: ignore[arg-type]
     return world
 
 
-def fill(world: World, count: int, leader: int = 1) -> None:
+def fill(world: ReplicaWorld, count: int, leader: int = 1) -> None:
     for _ in range(count):
         world[leader].produce("x", acks=1)
 
 
-def catch_up(world: World, follower: int, leader: int = 1) -> None:
+def catch_up(world: ReplicaWorld, follower: int, leader: int = 1) -> None:
     """Fetch until a fetch shows that the follower has everything."""
     while world[follower].leo < world[leader].leo:
         world.replicate(follower, leader)

@@ -8,7 +8,7 @@ dead, or it may have come back as a process that has to copy a million records f
 from __future__ import annotations
 
 import pytest
-from replica_world import LAG_S, Node, P, World, begin_shutdown, commit, fence, refuse, register, want
+from replica_world import LAG_S, Node, P, ReplicaWorld, begin_shutdown, commit, fence, refuse, register, want
 
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.protocol.errors import ErrorCode
@@ -17,7 +17,7 @@ CUT_OFF_S = 3.0
 """A session: much less than the lag time."""
 
 
-def led_by_1(world: World, *, count: int = 5, isr: tuple[int, ...] = (1, 2, 3)) -> Node:
+def led_by_1(world: ReplicaWorld, *, count: int = 5, isr: tuple[int, ...] = (1, 2, 3)) -> Node:
     """A leader with some records that every replica has."""
     world.topic(isr=isr)
     leader = world[1]
@@ -28,7 +28,7 @@ def led_by_1(world: World, *, count: int = 5, isr: tuple[int, ...] = (1, 2, 3)) 
     return leader
 
 
-def cut_off_3(world: World) -> None:
+def cut_off_3(world: ReplicaWorld) -> None:
     """Broker 3 is silent for a session and fenced; then a heartbeat reaches a controller."""
     world.loop.advance(CUT_OFF_S)
     world.change(PartitionChangeRecord(*P, isr=(1, 2)), fence(3))
@@ -37,7 +37,7 @@ def cut_off_3(world: World) -> None:
 def test_an_unfenced_broker_holds_up_nothing_before_it_fetches() -> None:
     """Its heartbeat finds its way at once, its fetch connection may take seconds: it was in step a moment ago, and is not
     now. Kafka waits for it here, until its lag time is over."""
-    world = World()
+    world = ReplicaWorld()
     leader = led_by_1(world)
     leader.produce("while it is cut off", acks=1)
     leader.said_by(2, 6, epoch=1)
@@ -53,7 +53,7 @@ def test_an_unfenced_broker_holds_up_nothing_before_it_fetches() -> None:
 
 def test_an_idle_partitions_follower_is_not_proposed_before_it_was_heard_again() -> None:
     """Its log is as long as the leader's, so it would join the ISR at once, and all produces would wait for a dead connection."""
-    world = World()
+    world = ReplicaWorld()
     leader = led_by_1(world)
     cut_off_3(world)
     world.change(fence(3, fenced=-1))
@@ -67,7 +67,7 @@ def test_an_idle_partitions_follower_is_not_proposed_before_it_was_heard_again()
 
 def test_a_follower_that_fetched_while_fenced_is_proposed_when_unfenced() -> None:
     """Only its way to the controllers was cut: it never ceased to fetch, and its next fetch may be a long poll away."""
-    world = World()
+    world = ReplicaWorld()
     leader = led_by_1(world)
     session_id = _open_session(leader, 5)
     cut_off_3(world)
@@ -79,7 +79,7 @@ def test_a_follower_that_fetched_while_fenced_is_proposed_when_unfenced() -> Non
 
 def test_a_fetch_from_before_the_fencing_does_not_count() -> None:
     """The session remembers the fetch that was parked when the cable was pulled."""
-    world = World()
+    world = ReplicaWorld()
     leader = led_by_1(world)
     session_id = _open_session(leader, 5)
     world.loop.advance(0.5)
@@ -93,7 +93,7 @@ def test_a_fetch_from_before_the_fencing_does_not_count() -> None:
 
 def test_a_returning_follower_is_not_dropped_at_the_next_check() -> None:
     """It joined because of fetches that did not name the partition; the next append must find it caught up."""
-    world = World()
+    world = ReplicaWorld()
     leader = led_by_1(world)
     session_id = _open_session(leader, 5)
     cut_off_3(world)
@@ -109,7 +109,7 @@ def test_a_returning_follower_is_not_dropped_at_the_next_check() -> None:
 
 def test_the_high_watermark_does_not_wait_for_a_returning_follower() -> None:
     """Its first fetch names a position of before; reaching the leader's end of *before the cut* proves nothing."""
-    world = World()
+    world = ReplicaWorld()
     leader = led_by_1(world)
     cut_off_3(world)
     for i in range(10):
@@ -125,7 +125,7 @@ def test_the_high_watermark_does_not_wait_for_a_returning_follower() -> None:
 @pytest.mark.parametrize("heard_of_both", [True, False], ids=["fenced, then unfenced", "in one step"])
 def test_a_new_process_of_a_follower_is_not_taken_for_the_old_one(heard_of_both: bool) -> None:
     """Killed and back within the lag time, with all of its copying ahead of it."""
-    world = World()
+    world = ReplicaWorld()
     leader = led_by_1(world)
     records = [PartitionChangeRecord(*P, isr=(1, 2)), register(3, epoch=99, fenced=True)]
     unfenced = fence(3, fenced=-1, epoch=99)
@@ -141,7 +141,7 @@ def test_a_new_process_of_a_follower_is_not_taken_for_the_old_one(heard_of_both:
 
 
 def test_a_new_process_outside_the_isr_starts_without_progress() -> None:
-    world = World()
+    world = ReplicaWorld()
     leader = led_by_1(world, isr=(1, 2))
     refuse(leader.alter.take(), ErrorCode.INELIGIBLE_REPLICA)
     world.change(register(3, epoch=99))
@@ -153,7 +153,7 @@ def test_a_new_process_outside_the_isr_starts_without_progress() -> None:
 
 def test_a_member_that_lost_its_records_is_not_waited_for_once_it_is_out() -> None:
     """A damaged log: it asks for records that it had, and was removed for that, although it was caught up a moment ago."""
-    world = World()
+    world = ReplicaWorld()
     leader = led_by_1(world)
     leader.said_by(3, 2, epoch=1)
     commit(leader.alter.take())
@@ -164,7 +164,7 @@ def test_a_member_that_lost_its_records_is_not_waited_for_once_it_is_out() -> No
 
 
 def test_a_follower_that_shuts_down_is_not_waited_for_when_it_is_back() -> None:
-    world = World()
+    world = ReplicaWorld()
     leader = led_by_1(world)
     world.change(PartitionChangeRecord(*P, isr=(1, 2)), begin_shutdown(3))
     world.change(register(3, epoch=99))
@@ -176,7 +176,7 @@ def test_a_follower_that_shuts_down_is_not_waited_for_when_it_is_back() -> None:
 
 def test_a_follower_that_is_back_and_in_step_is_waited_for_again() -> None:
     """The reason for the rule: it may be in the ISR a moment later, and must not lack the records that are committed then."""
-    world = World()
+    world = ReplicaWorld()
     leader = led_by_1(world)
     cut_off_3(world)
     world.change(fence(3, fenced=-1))

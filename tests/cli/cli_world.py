@@ -1,4 +1,4 @@
-"""How the tests call the command line."""
+"""Helpers to run the command line in tests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Strandline = Callable[..., Outcome]
 
 
 def run(*arguments: str, stdin: str = "", env: dict[str, str] | None = None, timeout_s: float = 30) -> Outcome:
-    """`strandline ARGUMENTS...` as a user would call it. A traceback is never an answer."""
+    """Run `strandline ARGUMENTS...` as a user would. A traceback in the output fails the test."""
     done = subprocess.run(
         [*COMMAND, *arguments],
         input=stdin,
@@ -52,8 +52,7 @@ def run(*arguments: str, stdin: str = "", env: dict[str, str] | None = None, tim
 
 
 def one_sentence(outcome: Outcome) -> str:
-    """The complaint, which has to be a single line on stderr with nothing on stdout. A node writes it as JSON: a log
-    collector reads it."""
+    """Return the error message: one line on stderr, and nothing on stdout. A node writes it as JSON, for log collectors."""
     assert outcome.out == ""
     (line,) = outcome.err.strip().splitlines()
     return str(json.loads(line)["reason"]) if line.startswith("{") else line
@@ -67,7 +66,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 20) 
 
 
 class Up(NamedTuple):
-    """A `strandline up --json` that is ready."""
+    """A running `strandline up --json` whose cluster is ready."""
 
     process: subprocess.Popen[str]
     ready: dict[str, Any]
@@ -82,7 +81,7 @@ class Up(NamedTuple):
 
 @contextmanager
 def start_up(folder: Path, *arguments: str, base_port: str = "", env: dict[str, str] | None = None) -> Iterator[Up]:
-    """`strandline up --json --data FOLDER/data ARGUMENTS...`, from when it is ready until the block ends."""
+    """`strandline up --json --data FOLDER/data ARGUMENTS...`, running from its readiness to the end of the block."""
     words = ["up", "--json", "--data", str(folder / "data"), "--base-port", base_port or str(free_port_range(12)), *arguments]
     output, errors = folder / "up.jsonl", folder / "up.err"
     with output.open("w") as out, errors.open("w") as err:

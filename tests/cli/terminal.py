@@ -1,4 +1,4 @@
-"""A command at a terminal: keys go in, the screen and standard error come out."""
+"""Runs a command at a pseudo-terminal: tests send keys and read the screen and standard error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CTRL_C, CTRL_D = "\x03", "\x04"
 
 
 class Terminal:
-    """The process has the terminal as its controlling one, so that Ctrl-C is what a person's is."""
+    """A process with the pseudo-terminal as its controlling terminal, so that Ctrl-C works as for a person."""
 
     def __init__(self, master: int, process: subprocess.Popen[bytes]) -> None:
         self._master = master
@@ -36,14 +36,14 @@ class Terminal:
             assert self._look(0.1), f"the command ended without {text!r}:\n{self.screen}"
 
     def wait_for_end(self, timeout_s: float) -> int:
-        """The exit code."""
+        """Wait for the process and return its exit code."""
         deadline = time.monotonic() + timeout_s
         while self._look(0.05):
             assert time.monotonic() < deadline, f"it runs on:\n{self.screen}"
         return self.process.wait(timeout=5)
 
     def _look(self, wait_s: float) -> bool:
-        """Read what is there; False when the terminal is closed."""
+        """Read the available output; returns False when the terminal is closed."""
         if not select.select([self._master], [], [], wait_s)[0]:
             return self.process.poll() is None
         try:

@@ -1,4 +1,4 @@
-"""What a person gets wrong is answered with one clear sentence and an exit code, never with a traceback."""
+"""Wrong input gives one clear sentence and an exit code, never a traceback."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_a_controller_names_an_occupied_port(occupied_port: int, tmp_path: Path)
 
 
 @pytest.mark.processes
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    """A file stands where the folder should be; unlike a missing permission, this stops root as well."""
+def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
+    """A file has the name of the folder; unlike a missing permission, this also stops root."""
     (tmp_path / "file").write_text("")
     outcome = run("up", "--data", str(tmp_path / "file" / "data"), "--base-port", str(free_port_range(12)))
     assert outcome.code == 1
@@ -76,7 +76,7 @@ def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_data_directory_that_cannot_be_made_stops_the_broker(tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_created_stops_the_broker(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     outcome = run("broker", *broker_settings(tmp_path / "file" / "data"))
     assert outcome.code == 1
@@ -120,7 +120,7 @@ def test_a_wrong_config_value_is_named_with_the_rule(setting: str, words: list[s
     ],
 )
 def test_a_wrong_environment_value_is_named_with_its_variable(variable: str, value: str, words: list[str]) -> None:
-    """Whoever runs containers sets nothing else, and looks for the variable's name."""
+    """Containers are configured by environment variables alone, so the message must name the variable."""
     settings = {"LOG_DIRS": "/nowhere/data", "NODE_ID": "1", "CONTROLLER_QUORUM_VOTERS": "101@127.0.0.1:1", variable: value}
     outcome = run("broker", env={f"STRANDLINE_{name}": text for name, text in settings.items()})
     assert outcome.code == 2
@@ -142,7 +142,7 @@ def test_a_wrong_setting_of_up_is_refused_before_anything_starts() -> None:
 
 
 def test_an_unknown_environment_variable_is_named(tmp_path: Path) -> None:
-    """A typing error in a container's environment would otherwise be a default that nobody wanted."""
+    """A typing error in a container's environment would otherwise leave the default in effect unnoticed."""
     outcome = run("broker", *broker_settings(tmp_path / "data"), env={"STRANDLINE_NODE_IDD": "7"})
     assert outcome.code == 2
     assert "STRANDLINE_NODE_IDD" in one_sentence(outcome)
@@ -187,7 +187,7 @@ def test_a_cluster_that_is_down_gives_one_sentence(arguments: list[str]) -> None
 
 
 @pytest.mark.parametrize("bootstrap", ["nonsense", "127.0.0.1:notaport", "127.0.0.1:99999", ""])
-def test_a_bootstrap_that_is_no_address_gives_one_sentence(bootstrap: str) -> None:
+def test_an_invalid_bootstrap_address_gives_one_sentence(bootstrap: str) -> None:
     outcome = run("topic", "list", "--bootstrap", bootstrap)
     assert outcome.code in (1, 2)
     one_sentence(outcome)
@@ -224,7 +224,7 @@ def test_an_unknown_topic_gives_one_sentence(up: Up, arguments: list[str]) -> No
         (["create", "odd", "--set", "retention.ms=soon"], "retention.ms"),
     ],
 )
-def test_a_topic_that_cannot_be_gives_one_sentence(up: Up, arguments: list[str], word: str) -> None:
+def test_an_invalid_topic_gives_one_sentence(up: Up, arguments: list[str], word: str) -> None:
     outcome = run("topic", *arguments, "--bootstrap", up.bootstrap)
     assert outcome.code == 1
     assert word in one_sentence(outcome)
@@ -232,7 +232,7 @@ def test_a_topic_that_cannot_be_gives_one_sentence(up: Up, arguments: list[str],
 
 @pytest.mark.processes
 def test_a_second_broker_on_the_same_folder_is_refused(up: Up) -> None:
-    """Two processes that write one log would be the end of it."""
+    """Two processes that write the same log would corrupt it."""
     broker = next(n for n in up.ready["nodes"] if n["role"] == "broker")
     toml = up.folder / broker["name"] / "broker.toml"
     outcome = run("broker", "--config", str(toml), "--set", "listeners=PLAINTEXT://127.0.0.1:0")
@@ -247,13 +247,13 @@ def test_a_node_command_without_a_cluster_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_an_unknown_node_is_answered_with_the_known_ones(up: Up) -> None:
+def test_an_unknown_node_lists_the_known_ones(up: Up) -> None:
     outcome = run("node", "kill", "broker-9", "--data", str(up.folder))
     assert outcome.code == 2
     assert "broker-1" in one_sentence(outcome)
 
 
-def test_an_unknown_command_is_answered_with_the_nearest() -> None:
+def test_an_unknown_command_suggests_the_nearest() -> None:
     outcome = run("topics")
     assert outcome.code == 2
     assert "Did you mean 'topic'" in outcome.err
@@ -270,7 +270,7 @@ def test_an_unknown_command_is_answered_with_the_nearest() -> None:
     ],
 )
 def test_contradicting_configuration_is_refused(words: tuple[str, ...], says: str) -> None:
-    """The last value won, or --unset did, and the command reported success."""
+    """Before, the last value or --unset won silently, and the command reported success."""
     outcome = run("topic", *words, "--bootstrap", "127.0.0.1:1")
     assert outcome.code == 2
     assert says in one_sentence(outcome)

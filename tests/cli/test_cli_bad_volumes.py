@@ -1,5 +1,5 @@
-"""A node that is given the wrong volume, a broken one, or a cluster that cannot be found: one clear sentence, an exit code
-that is not 0, and the data exactly as it was. With real processes, real files and, where root may mount, real full disks."""
+"""A node with a wrong or broken volume, or an unreachable cluster, prints one clear sentence, exits with a code other than 0,
+and leaves the data unchanged. The processes and files are real, and so are full disks if root may mount them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pytest
 from cli_world import COMMAND, ENVIRONMENT, one_sentence, run, wait_until
 
 from strandline import Consumer, Producer
-from strandline.client.admin import Admin
+from strandline.client.admin.admin import Admin
 from strandline.client.admin_types import NewTopic
 from strandline.local_cluster import LocalCluster, free_port_range
 from strandline.protocol.errors import StrandlineError, UsageError
@@ -42,7 +42,7 @@ async def produce_some(cluster: LocalCluster, producer: Producer) -> None:
 
 @pytest.fixture(scope="module")
 def worn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folders of a cluster that ran and was killed: the logs have a tail that a start would look at, and mend."""
+    """The folders of a killed cluster: a start would scan and repair the tails of the logs."""
     folder = tmp_path_factory.mktemp("worn")
 
     async def wear() -> None:
@@ -69,7 +69,7 @@ def data(worn: Path, tmp_path: Path) -> Callable[[str], Path]:
 
 
 def picture(folder: Path) -> dict[str, bytes | None]:
-    """Every file with its bytes, every directory."""
+    """Return the content of every file, and every directory."""
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
 
 
@@ -83,7 +83,7 @@ def settings(role: str, folder: Path, **more: Any) -> list[str]:
 
 
 def refused(role: str, folder: Path, **more: Any) -> str:
-    """The sentence; and that nothing was touched."""
+    """Run a node that must refuse to start; returns its sentence, and checks that the data is unchanged."""
     before = picture(folder)
     outcome = run(role, *settings(role, folder, **more))
     assert outcome.code == 1
@@ -113,15 +113,15 @@ def test_another_nodes_data_is_refused(data: Data, role: str, node_id: int) -> N
     assert sentence == f"{folder} belongs to node {node_id}; this is node 7: check node.id and the data directory"
 
 
-def test_a_controllers_data_is_no_brokers(data: Data) -> None:
-    """Two volumes mixed up: even where the node ids happen to fit."""
+def test_a_controllers_data_is_refused_by_a_broker(data: Data) -> None:
+    """Two swapped volumes are noticed even if the node ids fit."""
     folder = data("controller-101")
     sentence = refused("broker", folder, node_id=101, controller_quorum_voters="7@127.0.0.1:1")
     found = f"{folder} is a controller's data directory (it holds __cluster_metadata-0)"
     assert sentence == f"{found}; this is a broker: use another data directory"
 
 
-def test_a_brokers_data_is_no_controllers(data: Data) -> None:
+def test_a_brokers_data_is_refused_by_a_controller(data: Data) -> None:
     folder = data("broker-1")
     sentence = refused("controller", folder, node_id=1, controller_quorum_voters=f"1@127.0.0.1:{free_port_range(1)}")
     assert sentence.startswith(f"{folder} is a broker's data directory (it holds ")
@@ -129,7 +129,7 @@ def test_a_brokers_data_is_no_controllers(data: Data) -> None:
 
 @pytest.mark.parametrize(("role", "name"), [("broker", "broker-1"), ("controller", "controller-101")])
 def test_data_of_a_newer_format_is_refused(data: Data, role: str, name: str) -> None:
-    """A release that was rolled back must not guess what the later one wrote."""
+    """An older release must not guess the meaning of data that a newer release wrote."""
     folder = data(name)
     meta = folder / "meta.properties"
     meta.write_text(meta.read_text().replace("version=1", "version=2"))
@@ -154,8 +154,8 @@ def test_data_without_meta_properties_is_never_formatted(data: Data, role: str, 
     assert refused(role, folder, **more) == f"{unknown}: restore the file or use another data directory"
 
 
-def test_files_that_are_not_ours_do_not_matter(tmp_path: Path) -> None:
-    """A fresh volume is not quite empty on many file systems."""
+def test_unknown_files_are_ignored(tmp_path: Path) -> None:
+    """On many file systems a new volume is not empty (lost+found)."""
     folder = tmp_path / "data"
     (folder / "lost+found").mkdir(parents=True)
     (folder / ".snapshot").mkdir()
@@ -185,7 +185,7 @@ def mounted(folder: Path, *options: str) -> Iterator[Path]:
 @needs_root
 @pytest.mark.parametrize(("role", "name"), [("broker", "broker-1"), ("controller", "controller-101")])
 @pytest.mark.parametrize("fresh", [False, True], ids=["worn", "fresh"])
-def test_a_read_only_volume_is_said_to_be_so(data: Data, tmp_path: Path, role: str, name: str, fresh: bool) -> None:
+def test_a_read_only_volume_is_reported(data: Data, tmp_path: Path, role: str, name: str, fresh: bool) -> None:
     source = tmp_path / "fresh" if fresh else data(name)
     source.mkdir(exist_ok=True)
     with mounted(tmp_path / "mount", "--bind", str(source)) as folder:
@@ -196,14 +196,14 @@ def test_a_read_only_volume_is_said_to_be_so(data: Data, tmp_path: Path, role: s
 
 
 def fill(folder: Path) -> None:
-    """To the last byte, and the last page of what is there already."""
+    """Fill the disk to the last byte, including the last page of existing files."""
     with (folder / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(512))
 
 
 @needs_root
-def test_a_full_volume_is_not_formatted_by_halves(tmp_path: Path) -> None:
+def test_a_full_volume_is_not_partly_formatted(tmp_path: Path) -> None:
     with mounted(tmp_path / "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs") as folder:
         fill(folder)
         outcome = run("controller", *settings("controller", folder))
@@ -215,15 +215,15 @@ def test_a_full_volume_is_not_formatted_by_halves(tmp_path: Path) -> None:
 
 
 def last_words(cluster: LocalCluster, name: str) -> dict[str, Any]:
-    """The last line of a node's log; no line of it is a traceback."""
+    """Return the last line of a node's log, and check that no line is a traceback."""
     lines = [json.loads(line) for line in cluster.node(name).log_file.read_text().splitlines()]
     assert not any("exception" in line for line in lines)
     return dict(lines[-1])
 
 
 @needs_root
-async def test_a_full_volume_ends_a_brokers_recovery_and_costs_nothing(tmp_path: Path) -> None:
-    """The recovery has to write what it found (indexes, epochs). With room again, the broker goes on."""
+async def test_a_full_volume_stops_a_recovery_without_loss(tmp_path: Path) -> None:
+    """The recovery must write indexes and epochs. With free space again, the broker continues."""
     mount = tmp_path / "broker-1" / "data"
     mount.mkdir(parents=True)
     with mounted(mount, "-t", "tmpfs", "-o", "size=25m", "tmpfs") as folder:
@@ -257,7 +257,7 @@ async def test_a_full_volume_ends_a_brokers_recovery_and_costs_nothing(tmp_path:
 
 
 @needs_root
-async def test_a_controllers_disk_that_fills_up_ends_it_with_a_sentence_and_loses_nothing(tmp_path: Path) -> None:
+async def test_a_full_disk_stops_a_controller_without_loss(tmp_path: Path) -> None:
     mount = tmp_path / "controller-101" / "data"
     mount.mkdir(parents=True)
     with mounted(mount, "-t", "tmpfs", "-o", "size=25m", "tmpfs") as folder:
@@ -283,7 +283,7 @@ async def test_a_controllers_disk_that_fills_up_ends_it_with_a_sentence_and_lose
 
 @pytest.fixture
 def open_to_all() -> Iterator[Path]:
-    """pytest's own folders are closed to other users."""
+    """Let other users enter the test's folders, which pytest closes to them."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -291,7 +291,7 @@ def open_to_all() -> Iterator[Path]:
 
 @needs_root
 def test_a_directory_of_another_user_is_named_with_both_uids(open_to_all: Path) -> None:
-    """A host directory that root made, mounted into a container that does not run as root."""
+    """This happens when a container that does not run as root mounts a host directory of root."""
     folder = open_to_all / "data"
     folder.mkdir(mode=0o700)
     os.seteuid(65534)
@@ -312,8 +312,8 @@ def test_a_directory_of_another_user_is_named_with_both_uids(open_to_all: Path) 
 
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
-def test_a_taken_port_is_named_and_the_data_untouched(data: Data, role: str) -> None:
-    """Two processes with one configuration: the second must not even look into its logs."""
+def test_a_taken_port_leaves_the_data_unchanged(data: Data, role: str) -> None:
+    """Of two processes with the same configuration, the second must not open the logs."""
     folder = data("broker-1" if role == "broker" else "controller-101")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -326,7 +326,7 @@ def test_a_taken_port_is_named_and_the_data_untouched(data: Data, role: str) -> 
 
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
-def test_a_listener_that_cannot_be_resolved_ends_the_start_at_once(data: Data, role: str) -> None:
+def test_an_unresolvable_listener_ends_the_start_at_once(data: Data, role: str) -> None:
     folder = data("broker-1" if role == "broker" else "controller-101")
     more = (
         {"listeners": "PLAINTEXT://nowhere.invalid:9092"}
@@ -339,9 +339,9 @@ def test_a_listener_that_cannot_be_resolved_ends_the_start_at_once(data: Data, r
 
 
 @pytest.mark.parametrize("name", ["broker-1", "fresh"])
-def test_a_broker_that_cannot_resolve_its_controllers_ends_after_its_time(data: Data, tmp_path: Path, name: str) -> None:
-    """Names may resolve a moment later, and after an outage of everything brokers may come first: so it waits, and says so
-    once; but not for ever."""
+def test_a_broker_gives_up_on_unresolvable_controllers_after_its_time(data: Data, tmp_path: Path, name: str) -> None:
+    """Names may resolve later, and after an outage brokers may start first. So the broker waits for a limited time, and logs
+    that once."""
     folder = tmp_path / "fresh" if name == "fresh" else data(name)
     folder.mkdir(exist_ok=True)
     before = {path: content for path, content in picture(folder).items() if path != ".lock"}
@@ -360,9 +360,9 @@ def test_a_broker_that_cannot_resolve_its_controllers_ends_after_its_time(data: 
     assert {path: content for path, content in picture(folder).items() if path != ".lock"} == before
 
 
-def test_a_new_controller_that_cannot_resolve_another_ends_after_its_time(tmp_path: Path) -> None:
-    """At the very first start there is nothing that it could do without the others, and a name that leads nowhere is a
-    mistake in the configuration, as a rule. One that has a cluster waits for as long as it takes (below)."""
+def test_a_new_controller_gives_up_on_unresolvable_peers_after_its_time(tmp_path: Path) -> None:
+    """At the first start a controller needs all others, and an unresolvable name is usually a wrong configuration. A controller
+    that belongs to a cluster waits without limit (next test)."""
     port, folder = free_port_range(1), tmp_path / "fresh"
     voters = f"101@127.0.0.1:{port},102@nowhere.invalid:9093,103@127.0.0.1:{free_port_range(1)}"
     outcome = run(
@@ -376,8 +376,8 @@ def test_a_new_controller_that_cannot_resolve_another_ends_after_its_time(tmp_pa
 
 
 @pytest.mark.parametrize("worn_out", [False, True], ids=["fresh", "worn"])
-def test_a_controller_waits_for_peers_that_cannot_be_resolved(data: Data, tmp_path: Path, worn_out: bool) -> None:
-    """It is up and can be stopped in order; who is awaited is one line, not one an attempt."""
+def test_a_controller_of_a_cluster_waits_for_unresolvable_peers(data: Data, tmp_path: Path, worn_out: bool) -> None:
+    """The controller runs and can be stopped cleanly; it logs the missing peers once, not at each attempt."""
     folder = data("controller-101") if worn_out else tmp_path / "fresh"
     if worn_out:
         shutil.rmtree(folder / "__cluster_metadata-0")  # its voters were others; the cluster's id is still there

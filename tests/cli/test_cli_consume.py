@@ -1,4 +1,4 @@
-"""`strandline consume`: where it starts, what it says while it waits, and what it refuses."""
+"""`strandline consume`: its start, its notes while it waits, and the options that it refuses."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_word_is_a_start() -> None:
         ("", "''"),
     ],
 )
-def test_what_is_no_start_is_refused_with_what_would_be_one(text: str, words: str) -> None:
+def test_an_invalid_start_is_refused_with_the_valid_forms(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=re.escape(words)):
         parse_start(text, NOW_MS)
 
@@ -79,7 +79,7 @@ def env(up: Up) -> dict[str, str]:
 
 @pytest.fixture
 def topic(env: dict[str, str], request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own, with one partition and four records: an hour old, ten minutes, a minute, and none at all."""
+    """Create a topic with one partition and four records: an hour, ten minutes and a minute old, and new."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name)
     assert run("topic", "create", name, "--partitions", "1", "--replication-factor", "3", env=env).code == 0
     now_ms = int(time.time() * 1000)
@@ -103,8 +103,8 @@ def test_reading_starts_at_a_time(topic: str, env: dict[str, str]) -> None:
 
 
 @pytest.mark.processes
-def test_without_a_start_what_is_there_is_read_to_its_end(topic: str, env: dict[str, str]) -> None:
-    """The end of a topic, up to the end of the topic, is nothing: it is never what is meant."""
+def test_exit_at_end_reads_the_topic_from_the_beginning(topic: str, env: dict[str, str]) -> None:
+    """To read from the end to the end would always give nothing, so the default start is the beginning then."""
     assert len(run("consume", topic, "--exit-at-end", env=env).out.splitlines()) == 4
 
 
@@ -116,14 +116,14 @@ def test_short_options_are_those_of_kcat_and_rpk(topic: str, env: dict[str, str]
 
 
 @pytest.mark.processes
-def test_an_offset_outside_the_log_is_said(topic: str, env: dict[str, str]) -> None:
+def test_an_offset_outside_the_log_is_reported(topic: str, env: dict[str, str]) -> None:
     outcome = run("consume", topic, "--from", "99", "-e", env=env)
     assert (outcome.code, outcome.out) == (0, "")
     assert f"offset 99 is not in the log of {topic}-0 (offsets 0 to 3)" in outcome.err
 
 
 @pytest.mark.processes
-def test_nothing_to_read_is_said(topic: str, env: dict[str, str]) -> None:
+def test_an_empty_range_is_reported(topic: str, env: dict[str, str]) -> None:
     outcome = run("consume", topic, "--from", "end", "-e", env=env)
     assert (outcome.code, outcome.out) == (0, "")
     assert outcome.err == f"strandline: nothing to read: {topic} has no record from end to its end\n"
@@ -133,7 +133,7 @@ def test_nothing_to_read_is_said(topic: str, env: dict[str, str]) -> None:
 
 
 @pytest.mark.processes
-def test_it_says_what_it_waits_for_and_ends_on_ctrl_c(topic: str, env: dict[str, str]) -> None:
+def test_waiting_is_reported_and_ends_on_ctrl_c(topic: str, env: dict[str, str]) -> None:
     with at_a_terminal("consume", topic, env=env) as terminal:
         terminal.wait_for(f"waiting for new records of {topic}")
         run("produce", topic, stdin="tea\n", env=env)
@@ -144,13 +144,13 @@ def test_it_says_what_it_waits_for_and_ends_on_ctrl_c(topic: str, env: dict[str,
 
 
 @pytest.mark.processes
-def test_it_says_how_many_records_it_still_waits_for(topic: str, env: dict[str, str]) -> None:
+def test_the_number_of_missing_records_is_reported(topic: str, env: dict[str, str]) -> None:
     with at_a_terminal("consume", topic, "-o", "beginning", "-n", "7", env=env) as terminal:
         terminal.wait_for(f"waiting for 3 more records of {topic}")
 
 
 @pytest.mark.processes
-def test_it_says_that_a_partition_has_no_leader(env: dict[str, str], up: Up) -> None:
+def test_a_partition_without_a_leader_is_reported(env: dict[str, str], up: Up) -> None:
     run("topic", "create", "leaderless", "--replica-assignment", "3", env=env)
     assert run("node", "stop", "broker-3", "--data", str(up.folder)).code == 0
     try:
@@ -164,16 +164,16 @@ def test_it_says_that_a_partition_has_no_leader(env: dict[str, str], up: Up) -> 
 
 
 @pytest.mark.processes
-def test_a_reader_that_has_read_enough_ends_it_while_it_waits(topic: str, env: dict[str, str]) -> None:
-    """`strandline consume orders | head -n 1` does not wait for the record after."""
+def test_a_closed_pipe_ends_the_wait(topic: str, env: dict[str, str]) -> None:
+    """`strandline consume orders | head -n 1` does not wait for a second record."""
     command = f"{COMMAND[0]} consume {topic} --from beginning | head -n 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=ENVIRONMENT | env, timeout=20, check=True)
     assert (done.stdout, "Traceback" in done.stderr) == ("old\n", False)
 
 
 @pytest.mark.processes
-def test_ctrl_c_ends_it_while_nobody_reads_its_output(topic: str, env: dict[str, str]) -> None:
-    """It stands in a write to a pipe that is full."""
+def test_ctrl_c_ends_a_blocked_write(topic: str, env: dict[str, str]) -> None:
+    """The command blocks in a write to a full pipe."""
     run("produce", topic, stdin=f"{'x' * 1000}\n" * 500, env=env)
     words = [*COMMAND, "consume", topic, "--from", "beginning"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT | env) as process:

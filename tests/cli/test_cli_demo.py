@@ -1,4 +1,4 @@
-"""The main job: it runs, and its verdict can be bad."""
+"""`strandline demo`: it runs, and its verdict can be bad."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LINES = [b"import this\n", b"print(1)\n"]
 
 
 @pytest.mark.processes
-def test_the_main_job_succeeds_and_says_so() -> None:
-    """A small part of the library; `make demo` does all of it."""
+def test_the_demo_succeeds() -> None:
+    """The test sends a small part of the library; `make demo` sends all of it."""
     outcome = run("demo", "--lines", "30000", "--json", timeout_s=60)
     assert outcome.code == 0, outcome.err
     result = outcome.json()
@@ -47,7 +47,7 @@ def test_the_sources_are_the_library_line_by_line() -> None:
 
 
 def judged(tmp_path: Path, offsets: dict[bytes, int], read: list[tuple[int, bytes]], logs: Sequence[bytes | None]) -> Demo:
-    """A demo whose cluster acknowledged and returned just this, and left these logs of partition 0 (None: no log)."""
+    """Judge a demo with these acknowledgements, these records read, and these logs of partition 0 (None: no log)."""
     brokers: list[Any] = []
     for i, content in enumerate(logs):
         for partition, bytes_ in enumerate([content, *[b"same"] * (PARTITIONS - 1)]):
@@ -71,7 +71,7 @@ ALL = {LINES[0]: 0, LINES[1]: 1}
 READ = [(0, LINES[0]), (1, LINES[1])]
 
 
-def test_a_run_in_which_all_is_well_is_good(tmp_path: Path) -> None:
+def test_a_run_without_anomalies_is_good(tmp_path: Path) -> None:
     result = judged(tmp_path, ALL, READ, [b"same"] * 3).result
     assert result.good, result.problems
     assert result.to_json()["verdict"] == "ok"
@@ -97,6 +97,6 @@ def test_a_broken_promise_makes_the_verdict_bad(
     assert getattr(result, count) == 1
 
 
-def test_a_record_that_was_not_acknowledged_makes_the_verdict_bad(tmp_path: Path) -> None:
+def test_an_unacknowledged_record_makes_the_verdict_bad(tmp_path: Path) -> None:
     result = judged(tmp_path, {LINES[0]: 0}, READ[:1], [b"same"] * 3).result
     assert any("1 records were not acknowledged" in p for p in result.problems)

@@ -16,7 +16,7 @@ from strandline.cli.root import app
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """All commands that do something, with their words."""
+    """Yield every command that is no group, with its words."""
     if not hasattr(command, "list_commands"):
         yield " ".join(path), command
         return
@@ -32,19 +32,19 @@ def help_of(path: str) -> str:
     return str(command.get_help(typer.Context(command, info_name=f"strandline {path}", terminal_width=80)))
 
 
-def test_the_tree_is_walked_to_its_leaves() -> None:
+def test_every_command_is_found() -> None:
     assert {"up", "node kill", "topic create", "produce", "pipeline lake", "config describe", "broker"} <= set(LEAVES)
 
 
 @pytest.mark.parametrize("path", LEAVES)
 def test_every_help_fits_on_80_columns(path: str) -> None:
-    """A terminal would break an example in the middle of a word, and it could not be copied."""
+    """A narrow terminal would break an example in the middle of a word, so that it could not be copied."""
     assert [line for line in help_of(path).splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.parametrize("path", LEAVES)
 def test_every_help_has_an_example_that_the_command_accepts(path: str) -> None:
-    """In all the command tree. Parsed, not run."""
+    """The examples of all commands are parsed, but not run."""
     _, mark, examples = help_of(path).partition("\n  Example")
     assert mark, f"strandline {path} --help has no example"
     commands = [line.strip() for line in examples.splitlines()[1:] if line.strip()]
@@ -70,7 +70,7 @@ def test_bash_completes_commands(words: str, expected: str) -> None:
 
 
 def test_bash_accepts_the_script_and_uses_it() -> None:
-    """Through bash itself: the function that the script defines finds the completions."""
+    """Bash runs the function that the script defines, and it finds the completions."""
     script = 'eval "$(strandline completion bash)"; COMP_WORDS=(strandline no); COMP_CWORD=1; '
     script += 'f=$(complete -p strandline | sed "s/.*-F \\([^ ]*\\).*/\\1/"); $f strandline; echo "${COMPREPLY[@]}"'
     environment = ENVIRONMENT | {"PATH": f"{COMMAND[0].rpartition('/')[0]}:{ENVIRONMENT['PATH']}"}

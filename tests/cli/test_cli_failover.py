@@ -1,8 +1,8 @@
 """The part of docs/failover.md that needs no Docker: each command runs against real processes and prints what the page shows.
 
-    python tests/cli/test_cli_failover.py        put what is printed into the page
+    python tests/cli/test_cli_failover.py        write the output into the page
 
-What must agree and what may differ from run to run is said in `tests/docker/tutorial.py`.
+`tests/docker/tutorial.py` says what must agree and what may differ from run to run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.processes
 
 
 def run_page(page: str, folder: Path) -> Iterator[tuple[Step, list[str]]]:
-    """Each command with what it printed; no process is left afterwards."""
+    """Run each command and yield it with its output; no process is left afterwards."""
     runtime = folder / "runtime"  # other clusters of this user are none of the page's
     runtime.mkdir()
     base = free_port_range(12)
@@ -72,11 +72,11 @@ def as_here(command: str, folder: Path, ports: dict[str, str], base: int) -> str
 
 
 def shapes(step: Step, lines: list[str]) -> list[str]:
-    """Process ids differ, too."""
+    """Replace the parts of an output that differ per run, process ids included."""
     return [re.sub(r"pid \d+", "pid <n>", line) for line in shape(step.command, lines)]
 
 
-def test_the_way_without_docker_prints_what_the_page_shows(tmp_path: Path) -> None:
+def test_commands_without_docker_print_what_the_page_shows(tmp_path: Path) -> None:
     differs = [
         f"{PAGE.name}:{step.line}: $ {step.command}\n  the page: {shapes(step, step.shown)}\n  printed: {shapes(step, lines)}"
         for step, lines in run_page(PAGE.read_text(), tmp_path)

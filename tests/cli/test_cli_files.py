@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
-from cli_world import run
+import pytest
+from cli_world import Outcome, one_sentence, run
+from storage_kit import NOW_MS, batch, open_log
 
+from strandline.controller.metadata.records import TopicRecord, encode_record
+from strandline.protocol.records.batch import HEADER_SIZE, compute_crc, read_header, with_records
 from strandline.protocol.records.builder import encode_batch
+from strandline.protocol.records.compression import Codec
+from strandline.storage.files import RealFiles
+from strandline.storage.log.log import LogConfig
 
 
 def segment(tmp_path: Path, *parts: bytes) -> str:
@@ -58,10 +66,126 @@ def test_dump_of_an_empty_segment_is_empty(tmp_path: Path) -> None:
     assert (outcome.code, outcome.out) == (0, "")
 
 
-def test_dump_of_nothing_names_the_file(tmp_path: Path) -> None:
+def test_dump_of_a_missing_file_names_it(tmp_path: Path) -> None:
     outcome = run("log", "dump", str(tmp_path / "nothing.log"))
     assert outcome.code == 1
     assert str(tmp_path / "nothing.log") in outcome.err
+
+
+def test_dump_shows_codec_and_delete_horizon(tmp_path: Path) -> None:
+    """With the bit, the base timestamp is the time from which on a cleaner may drop the batch's tombstones."""
+    batch = bytearray(with_records(read_header(FIRST), [FIRST[HEADER_SIZE:]], read_header(FIRST).record_count, Codec.ZSTD))
+    batch[22] |= 0x40
+    batch[17:21] = struct.pack(">I", compute_crc(batch, 0, len(batch)))
+    (shown,) = run("log", "dump", segment(tmp_path, bytes(batch)), "--json").lines()
+    assert (shown["compression"], shown["delete_horizon_ms"], shown["crc_ok"]) == ("zstd", 123, True)
+    assert " compression zstd delete-horizon 123 crc " in run("log", "dump", segment(tmp_path, bytes(batch))).out
+    (plain,) = run("log", "dump", segment(tmp_path, FIRST), "--json").lines()
+    assert plain["delete_horizon_ms"] is None
+
+
+def test_dump_says_which_records_cannot_be_read_and_goes_on(tmp_path: Path) -> None:
+    bad = bytearray(FIRST)
+    bad[61:64] = b"\xff\xff\xff"
+    bad[17:21] = struct.pack(">I", compute_crc(bad, 0, len(bad)))
+    outcome = run("log", "dump", segment(tmp_path, bytes(bad), SECOND), "--records", "--json")
+    assert outcome.code == 1
+    assert [len(batch.get("records", [])) for batch in outcome.lines()] == [0, 1]
+    assert "the records of the batch at position 0 cannot be read" in one_sentence(outcome._replace(out=""))
+
+
+METADATA = encode_batch(
+    [(None, encode_record(TopicRecord("orders", b"t" * 16)), [], 5), (None, b"\x00not ours", [], 6)], base_offset=5
+)
+
+
+@pytest.mark.parametrize("name", ["__cluster_metadata-0/00000000000000000005.log", "00000000000000000005-0000000001.checkpoint"])
+def test_dump_decodes_the_records_of_the_metadata_log(tmp_path: Path, name: str) -> None:
+    """Records of an Apache Kafka, which has another encoding, are shown as bytes."""
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(METADATA)
+    (shown,) = run("log", "dump", str(path), "--records", "--json").lines()
+    topic, foreign = shown["records"]
+    assert (topic["record"], topic["fields"]) == ("TopicRecord", {"name": "orders", "topic_id": "dHR0dHR0dHR0dHR0dHR0dA"})
+    assert (foreign["value"], "not readable" in foreign["unreadable"]) == ("\x00not ours", True)
+    assert "TopicRecord name='orders' topic_id=" in run("log", "dump", str(path), "--records").out
+
+
+def dumped(path: Path, *words: str) -> Outcome:
+    return run("log", "dump", str(path), *words)
+
+
+@pytest.fixture
+def log_folder(tmp_path: Path) -> Path:
+    """A log with three segments and their files, after an orderly close."""
+    folder = tmp_path / "orders-0"
+    log = open_log(RealFiles(), str(folder), config=LogConfig(segment_bytes=1200, index_interval_bytes=100))
+    for number in range(30):
+        log.append_as_leader(batch(b"v" * 20, timestamp_ms=NOW_MS + number, producer=(7, 2, number)), number // 10, NOW_MS)
+    log.close()
+    return folder
+
+
+def test_dump_shows_the_entries_of_both_indexes(log_folder: Path) -> None:
+    """The offsets are absolute, and each entry points to a batch that the dump of the segment shows."""
+    index = sorted(log_folder.glob("*.index"))[1]
+    batches = {one["position"]: one for one in dumped(index.with_suffix(".log"), "--json").lines()}
+    entries = dumped(index, "--json").lines()
+    assert entries
+    assert all(batches[entry["position"]]["last_offset"] == entry["offset"] for entry in entries)
+    times = dumped(index.with_suffix(".timeindex"), "--json").lines()
+    stamps = {one["last_offset"]: one["timestamp_ms"] for one in batches.values()}
+    assert times
+    assert all(stamps[entry["offset"]] == entry["timestamp_ms"] for entry in times)
+    assert dumped(index).out.splitlines()[0] == f"offset {entries[0]['offset']} position {entries[0]['position']}"
+
+
+def test_dump_shows_producers_and_checkpoints(log_folder: Path) -> None:
+    rows = dumped(sorted(log_folder.glob("*.snapshot"))[-1], "--json").lines()
+    last = {"producer_id": 7, "producer_epoch": 2, "last_sequence": 29, "last_offset": 29, "offset_delta": 0}
+    assert rows[-1] == last | {"timestamp_ms": NOW_MS + 29, "coordinator_epoch": -1, "transaction_first_offset": -1}
+    assert dumped(log_folder / "leader-epoch-checkpoint").out.splitlines()[1] == "epoch 1 start offset 10"
+    offsets = log_folder / "replication-offset-checkpoint"
+    offsets.write_text("0\n1\norders 0 7\n")
+    assert dumped(offsets, "--json").lines() == [{"topic": "orders", "partition": 0, "offset": 7}]
+    ids = log_folder / "partition.metadata"
+    ids.write_text("version: 0\ntopic_id: dHR0dHR0dHR0dHR0dHR0dA\n")
+    assert dumped(ids).out == "topic id dHR0dHR0dHR0dHR0dHR0dA\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("00000000000000000000.index", b"\0\0\0\1\0\0\0\1\0", "no multiple of 8"),
+        ("00000000000000000000.index.deleted", struct.pack(">IIII", 5, 5, 4, 6), "do not ascend"),
+        ("00000000000000000000.timeindex", b"x" * 13, "no multiple of 12"),
+        ("00000000000000000000.snapshot", b"\0\1garbage", "checksum is wrong"),
+        ("00000000000000000000.snapshot", b"", "cut off"),
+        ("replication-offset-checkpoint", b"0\n2\norders 0 1\n", "number of lines"),
+        ("leader-epoch-checkpoint", b"\xff\xfe", "number of lines"),
+        ("partition.metadata", b"", "no topic id"),
+    ],
+)
+def test_a_damaged_file_gets_one_sentence(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    outcome = dumped(path)
+    assert outcome.code == 1
+    assert f"{path} is damaged: " in outcome.err
+    assert words in one_sentence(outcome._replace(out=""))
+
+
+def test_an_index_that_kafka_allocated_ahead_is_not_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000100.index"
+    path.write_bytes(struct.pack(">II", 5, 70) + bytes(800))
+    outcome = dumped(path)
+    assert (outcome.code, outcome.out) == (0, "offset 105 position 70\n")
+    assert "allocated ahead" in outcome.err
+
+
+def test_a_folder_gets_one_sentence(tmp_path: Path) -> None:
+    assert "directory" in one_sentence(dumped(tmp_path))
 
 
 def test_config_keys_has_default_unit_and_meaning_of_every_key() -> None:

@@ -1,4 +1,4 @@
-"""`strandline health`: the exit code is the answer."""
+"""`strandline health`: its exit code, its output, and what it accepts as healthy."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ def test_a_node_is_asked_at_its_own_http_address(up: Up, name: str) -> None:
 
 @pytest.mark.processes
 def test_a_node_that_listens_everywhere_is_asked_on_loopback(up: Up) -> None:
-    """As containers do."""
+    """A container's node listens on 0.0.0.0, which is no address to connect to."""
     port = node_of(up, "broker-2")["http"].rpartition(":")[2]
     assert run("health", env=own(f"0.0.0.0:{port}")).code == 0
 
 
 @pytest.mark.processes
-def test_the_answer_in_json_has_the_checks(up: Up) -> None:
+def test_json_output_has_the_checks(up: Up) -> None:
     outcome = run("health", "--json", env=own(node_of(up, "broker-1")["http"]))
     answer = outcome.json()
     assert (outcome.code, answer["healthy"], answer["node"], answer["problems"]) == (0, True, "broker-1", [])
     assert all(check.keys() == {"name", "ok", "detail"} for check in answer["checks"])
 
 
-def test_nobody_there_is_unhealthy() -> None:
+def test_an_unreachable_node_is_unhealthy() -> None:
     outcome = run("health", env=own(NOBODY))
     assert (outcome.code, outcome.out) == (3, f"cannot reach {NOBODY}: connection refused\n")
     answer = run("health", "--json", env=own(NOBODY))
@@ -71,8 +71,8 @@ def test_nobody_there_is_unhealthy() -> None:
     }
 
 
-def test_who_was_told_no_address_and_finds_nobody_hears_where_it_was_looked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine with a cluster of its own, nobody ever heard of port 8092."""
+def test_an_unreachable_default_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who did not configure port 8092 must learn that it is the default, and how to choose another node."""
     monkeypatch.setattr(probe, "DEFAULT_ADDRESS", NOBODY)
     verdict = probe.ask_own_node(None, 1)
     assert verdict.target == NOBODY
@@ -90,7 +90,7 @@ def test_a_node_without_http_cannot_be_asked() -> None:
 
 @contextmanager
 def somebody(answer: bytes | None) -> Iterator[str]:
-    """Somebody who gives this answer to whoever connects, or none at all, and leaves the connection open."""
+    """A server that sends this response to every client, or none, and leaves the connection open."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -126,21 +126,21 @@ def somebody(answer: bytes | None) -> Iterator[str]:
         b"\xff" * 100 + b"\r\n\r\n",
     ],
 )
-def test_somebody_else_is_no_healthy_node(answer: bytes) -> None:
-    """A page of another server says 200, too."""
+def test_another_server_is_no_healthy_node(answer: bytes) -> None:
+    """Another server may respond with status 200, too."""
     with somebody(answer) as address:
         outcome = run("health", env=own(address))
     assert (outcome.code, outcome.out) == (3, f"what answers at {address} is not the HTTP of a Strandline node\n")
 
 
-def test_a_node_that_does_not_answer_is_unhealthy_after_the_timeout() -> None:
+def test_a_silent_node_is_unhealthy_after_the_timeout() -> None:
     with somebody(None) as address:
         outcome = run("health", "--timeout", "0.2", env=own(address))
     assert (outcome.code, outcome.out) == (3, f"no answer from {address} within 0.2 s\n")
 
 
-def test_a_node_that_answers_a_byte_now_and_then_is_unhealthy_after_the_timeout() -> None:
-    """The timeout is that of the whole answer."""
+def test_a_very_slow_node_is_unhealthy_after_the_timeout() -> None:
+    """The timeout covers the whole response, so a byte at a time does not extend it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         done = threading.Event()
@@ -165,7 +165,7 @@ def test_a_node_that_answers_a_byte_now_and_then_is_unhealthy_after_the_timeout(
 
 
 @pytest.mark.parametrize("listener", ["8092", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:0", "127.0.0.1:99999", ":8092"])
-def test_an_own_address_that_is_none_is_wrong_usage(listener: str) -> None:
+def test_an_invalid_own_address_is_wrong_usage(listener: str) -> None:
     outcome = run("health", env=own(listener))
     assert outcome.code == 2
     assert "STRANDLINE_HTTP_LISTENER" in one_sentence(outcome)
@@ -181,12 +181,12 @@ def test_an_own_address_that_is_none_is_wrong_usage(listener: str) -> None:
         (" 10.0.0.1:80 ", "10.0.0.1:80"),
     ],
 )
-def test_where_a_node_answers(listener: str | None, address: str) -> None:
+def test_own_address_follows_the_listener(listener: str | None, address: str) -> None:
     assert probe.own_address(listener) == address
 
 
-def test_a_health_check_costs_next_to_nothing() -> None:
-    """A container runs it every second or two: as seen in the modules, which are the same on a busy machine."""
+def test_a_health_check_imports_little() -> None:
+    """A container runs the check every second or two. The test counts modules, which do not depend on the machine's load."""
     code = (
         "import sys; from strandline.cli import main; sys.argv = ['strandline', 'health', '--json', '--timeout', '1']\n"
         "before = set(sys.modules)\n"
@@ -206,9 +206,9 @@ def test_a_health_check_costs_next_to_nothing() -> None:
     assert int(count) < 40, "json and socket, and what these two need"
 
 
-def test_a_health_check_takes_less_time_than_to_import_asyncio() -> None:
-    """In processor time, and beside another process on the same machine: how fast and how busy it is must not decide. The
-    fastest of a few, taken in turns, so that what disturbs one disturbs the other."""
+def test_a_health_check_is_faster_than_importing_asyncio() -> None:
+    """The comparison is in CPU time, so that the machine's speed and load do not decide. The fastest of several alternating
+    runs counts, so that a disturbance affects both."""
 
     def cpu_s(*command: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -225,7 +225,7 @@ def test_a_health_check_takes_less_time_than_to_import_asyncio() -> None:
     [["--timeout", "soon"], ["--timeout", "-1"], ["--timeout", "0"], ["--timeout"], ["--what"], ["--broker"], ["something"]],
     ids=" ".join,
 )
-def test_what_cannot_be_understood_is_wrong_usage(words: list[str]) -> None:
+def test_unknown_options_are_wrong_usage(words: list[str]) -> None:
     outcome = run("health", *words)
     assert outcome.code == 2
     assert "Error: " in outcome.err
@@ -244,7 +244,7 @@ def test_a_broker_is_asked_by_either_of_its_addresses(up: Up, kind: str) -> None
 
 
 @pytest.mark.processes
-def test_a_controller_is_no_broker(up: Up) -> None:
+def test_a_controller_as_broker_is_wrong_usage(up: Up) -> None:
     outcome = run("health", "--broker", client_address(up, "controller-101"))
     assert outcome.code == 2
     assert "controller-101, no broker" in one_sentence(outcome)
@@ -258,7 +258,7 @@ def test_a_broker_that_cannot_be_reached_is_unhealthy(address: str) -> None:
     assert len(outcome.out.splitlines()) == 1
 
 
-def test_a_broker_that_does_not_answer_is_unhealthy_after_the_timeout() -> None:
+def test_a_silent_broker_is_unhealthy_after_the_timeout() -> None:
     with somebody(None) as address:
         outcome = run("health", "--broker", address, "--timeout", "0.3")
     assert (outcome.code, outcome.out) == (3, f"no answer from {address} within 0.3 s\n")
@@ -270,7 +270,7 @@ def test_an_address_without_a_port_is_wrong_usage() -> None:
     assert "'localhost' is not of the form host:port" in one_sentence(outcome)
 
 
-def test_one_broker_and_the_cluster_are_two_questions() -> None:
+def test_broker_and_cluster_exclude_each_other() -> None:
     outcome = run("health", "--broker", NOBODY, "--cluster")
     assert outcome.code == 2
     one_sentence(outcome)
@@ -280,7 +280,7 @@ def test_one_broker_and_the_cluster_are_two_questions() -> None:
 
 
 @pytest.mark.processes
-def test_the_cluster_is_healthy_but_while_a_broker_stands_still(up: Up) -> None:
+def test_a_paused_broker_makes_the_cluster_unhealthy(up: Up) -> None:
     assert run("topic", "create", "health", "--partitions", "3", "--bootstrap", up.bootstrap).code == 0
     wait_until(lambda: run("health", "--cluster", "--bootstrap", up.bootstrap).code == 0, "the cluster is healthy")
     assert run("node", "pause", "broker-3", "--data", str(up.folder)).code == 0
@@ -323,13 +323,13 @@ def judge(*partitions: PartitionDescription, controller_id: int = 101, brokers: 
     return judge_cluster("h:1", cluster, [TopicDescription("orders", b"", list(partitions))], {"orders": min_isr})
 
 
-def test_a_cluster_in_order() -> None:
+def test_a_whole_cluster_is_healthy() -> None:
     verdict = judge(partition(0), partition(1), brokers=[broker(1), broker(2)])
     assert (verdict.healthy, verdict.problems) == (True, [])
     assert verdict.summary == "the cluster is healthy: 2 brokers, 2 partitions"
 
 
-def test_each_trouble_of_the_cluster_is_a_sentence() -> None:
+def test_each_problem_of_the_cluster_is_a_sentence() -> None:
     brokers = [broker(1), broker(2, is_fenced=True), broker(3, in_controlled_shutdown=True)]
     verdict = judge(controller_id=-1, brokers=brokers)
     assert verdict.problems == [
@@ -339,8 +339,8 @@ def test_each_trouble_of_the_cluster_is_a_sentence() -> None:
     ]
 
 
-def test_a_partition_is_told_of_once_with_the_worst() -> None:
-    """And counted under everything that it is."""
+def test_a_partition_is_named_once_with_its_worst_problem() -> None:
+    """It is still counted under each of its problems."""
     verdict = judge(partition(0, -1, (1,)), partition(1, 1, (1,)), partition(2, 1, (1, 2)), partition(3))
     assert verdict.problems == [
         "partition orders-0 is offline: it has no leader (replicas 1,2,3, in sync 1)",
@@ -352,17 +352,17 @@ def test_a_partition_is_told_of_once_with_the_worst() -> None:
 
 
 def test_a_topic_with_fewer_replicas_than_its_minimum_is_not_blamed_for_it() -> None:
-    """As in Kafka: with all replicas in sync there is nothing to repair."""
+    """As in Kafka, a partition with all replicas in sync needs no repair."""
     assert judge(partition(0), min_isr=4).healthy
 
 
-def test_many_troubled_partitions_are_counted() -> None:
+def test_many_problem_partitions_are_counted() -> None:
     verdict = judge(*(partition(i, 1, (1, 2)) for i in range(PARTITIONS_NAMED_MAX + 5)))
     assert len(verdict.problems) == PARTITIONS_NAMED_MAX + 1
     assert verdict.problems[-1] == "5 more partitions are under-replicated"
 
 
-def test_one_of_something_is_told_as_one() -> None:
+def test_a_single_problem_is_in_the_singular() -> None:
     assert judge(partition(0), brokers=[broker(1)]).summary == "the cluster is healthy: 1 broker, 1 partition"
     troubled = judge(*(partition(i, 1, (1, 2)) for i in range(PARTITIONS_NAMED_MAX + 1)))
     assert troubled.problems[-1] == "1 more partition is under-replicated"

@@ -1,4 +1,4 @@
-"""The command line answers quickly, and knows what it can do."""
+"""`strandline --help` is fast, and lists every command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_every_command_has_help(command: str, option: str) -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    """What makes it quick, and unlike a time it is the same on a busy machine."""
+    """Few imports make the help fast, and unlike a time they do not depend on the machine's load."""
     code = (
         "import sys; from strandline.cli import main; sys.argv = ['strandline', '--help']\ntry: main()\nexcept SystemExit: pass\n"
     )
@@ -36,8 +36,8 @@ def test_help_imports_nothing_heavy() -> None:
     assert out.splitlines()[-1] == "[]"
 
 
-def test_help_takes_well_under_200_ms() -> None:
-    """The fastest of a few, in processor time: how busy the machine is must not decide."""
+def test_help_takes_less_than_200_ms() -> None:
+    """The fastest of several runs counts, in CPU time, so that the machine's load does not decide."""
 
     def cpu_s() -> float:
         import resource
@@ -56,7 +56,7 @@ def test_version() -> None:
     assert run("--version").out.strip() == "0.1.0"
 
 
-def test_no_command_shows_the_help() -> None:
+def test_without_a_command_the_help_is_shown() -> None:
     outcome = run()
     assert outcome.code == 2
     assert "Commands:" in outcome.out + outcome.err

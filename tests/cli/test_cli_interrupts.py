@@ -28,7 +28,7 @@ SCENARIOS = Path(__file__).parents[2] / "deploy" / "chaos"
 
 
 class Silent:
-    """A server that accepts connections and never answers: a cluster that hangs."""
+    """A server that accepts connections and never responds, like a cluster that hangs."""
 
     def __init__(self, server: socket.socket) -> None:
         self._server = server
@@ -45,7 +45,7 @@ def silent() -> Iterator[Silent]:
 
 
 def invocations(folder: Path, address: str) -> dict[str, list[str]]:
-    """For each command a call that takes a while, or never ends by itself."""
+    """Return for each command a call that takes long or never ends by itself."""
     at = ["--bootstrap", address]
     voters = ["--set", f"controller.quorum.voters=101@{address}", "--set", "cluster.id=c", "--set", f"log.dirs={folder / 'node'}"]
     port = free_port_range(12)
@@ -61,7 +61,9 @@ def invocations(folder: Path, address: str) -> dict[str, list[str]]:
         "cluster": ["cluster", "describe", *at],
         "health": ["health", "--cluster", "--timeout", "60", *at],
         "quorum": ["quorum", "describe", *at],
+        "features": ["features", "describe", *at],
         "elect": ["elect", "orders", "0", "--preferred", *at],
+        "log-dirs": ["log-dirs", "describe", *at],
         "log": ["log", "dump", str(folder / "fifo.log")],
         "pipeline": ["pipeline", "offload", "--topic", "orders", "--to", str(folder / "lake"), *at],
         "bench": ["bench", "produce", *at],
@@ -73,17 +75,17 @@ def invocations(folder: Path, address: str) -> dict[str, list[str]]:
     }
 
 
-CALLERS = ["topic", "produce", "consume", "cluster", "health", "quorum", "elect", "bench"]
+CALLERS = ["topic", "produce", "consume", "cluster", "health", "quorum", "features", "elect", "log-dirs", "bench"]
 """The commands that ask the cluster, and would wait for it."""
 
 
-def test_every_command_is_interrupted_here(tmp_path: Path) -> None:
+def test_every_command_has_an_interrupt_test(tmp_path: Path) -> None:
     assert set(invocations(tmp_path, "")) == set(COMMANDS)
 
 
 @contextmanager
 def running(words: list[str], folder: Path, **more: object) -> Iterator[subprocess.Popen[bytes]]:
-    """The command as a process; its standard error goes to FOLDER/err."""
+    """Run the command as a process whose standard error goes to FOLDER/err."""
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL} | more
     with (folder / "err").open("wb") as err:
         process = subprocess.Popen([*COMMAND, *words], stderr=err, env=ENVIRONMENT, **streams)  # type: ignore[call-overload]
@@ -95,14 +97,14 @@ def running(words: list[str], folder: Path, **more: object) -> Iterator[subproce
 
 
 def handles(process: subprocess.Popen[bytes]) -> bool:
-    """Has the process come to the first line of `main`? From there on it also catches SIGALRM."""
+    """Return True once the process has reached the first line of `main`: from then on it handles SIGALRM."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
     return bool(int(caught, 16) >> (signal.SIGALRM - 1) & 1)
 
 
 def interrupted(process: subprocess.Popen[bytes], folder: Path, within_s: float = SOON_S) -> str:
-    """Interrupt it; what it said on its way out."""
+    """Interrupt the process; returns its last output on standard error."""
     process.send_signal(signal.SIGINT)
     began = time.monotonic()
     assert process.wait(timeout=within_s) == 130, (folder / "err").read_text()
@@ -115,8 +117,8 @@ def interrupted(process: subprocess.Popen[bytes], folder: Path, within_s: float 
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_that_starts_is_interrupted(command: str, tmp_path: Path, silent: Silent) -> None:
-    """While it imports: where Python would print a traceback of the import."""
+def test_a_command_is_interrupted_during_its_imports(command: str, tmp_path: Path, silent: Silent) -> None:
+    """During imports Python itself would print a traceback."""
     os.mkfifo(tmp_path / "fifo.log")
     with running(invocations(tmp_path, silent.address)[command], tmp_path) as process:
         wait_until(lambda: handles(process), "it has come to its first line")
@@ -124,14 +126,14 @@ def test_a_command_that_starts_is_interrupted(command: str, tmp_path: Path, sile
 
 
 @pytest.mark.parametrize("command", CALLERS)
-def test_a_command_that_waits_for_the_cluster_is_interrupted(command: str, tmp_path: Path, silent: Silent) -> None:
+def test_a_command_is_interrupted_while_it_waits_for_the_cluster(command: str, tmp_path: Path, silent: Silent) -> None:
     with running(invocations(tmp_path, silent.address)[command], tmp_path) as process:
         wait_until(silent.was_called, "it asks the cluster")
         interrupted(process, tmp_path)
 
 
-def test_a_slow_end_of_the_interpreter_keeps_the_exit_code() -> None:
-    """On a busy machine Python's own clean-up outlasted the grace, and SIGALRM killed the process: no exit code 130."""
+def test_a_slow_interpreter_shutdown_keeps_the_exit_code() -> None:
+    """On a busy machine Python's clean-up took longer than the grace period, and SIGALRM killed the process without 130."""
     code = """
 import os, signal, time
 from strandline.cli import interrupts
@@ -152,7 +154,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("command", ["up", "demo", "chaos"])
 def test_a_command_that_starts_a_cluster_leaves_no_process(command: str, tmp_path: Path) -> None:
-    """Nodes are in sessions of their own, so that a Ctrl-C at the terminal does not reach them: the command ends them."""
+    """Nodes run in their own sessions, so a Ctrl-C at the terminal does not reach them, and the command must end them."""
     words = invocations(tmp_path, "127.0.0.1:1")[command]
     with running(words, tmp_path) as process:
         wait_until(lambda: len(children(process.pid)) >= 2, "two nodes are started")
@@ -165,7 +167,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_a_process_that_reads_a_file_is_interrupted(tmp_path: Path) -> None:
+def test_a_command_that_reads_a_file_is_interrupted(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "00000000000000000000.log")
     with running(["log", "dump", str(tmp_path / "00000000000000000000.log")], tmp_path) as process:
         wait_until(lambda: "wait_for_partner" in where_it_waits(process) or "fifo" in where_it_waits(process), "it waits")
@@ -183,8 +185,8 @@ def test_a_simulation_is_interrupted(tmp_path: Path) -> None:
         interrupted(process, tmp_path)
 
 
-def test_a_second_interrupt_ends_what_does_not_end_by_itself(tmp_path: Path) -> None:
-    """A command that never gives way: its task swallows the cancellation."""
+def test_a_second_interrupt_ends_a_hanging_command(tmp_path: Path) -> None:
+    """The task of this command swallows the cancellation."""
     code = """
 import asyncio
 from strandline.cli import interrupts
@@ -210,8 +212,9 @@ run(stubborn(), grace_s=GRACE)
             assert process.wait(timeout=10) == 130
 
 
-def test_a_command_is_interrupted_where_the_shell_ignores_the_signal(tmp_path: Path, silent: Silent) -> None:
-    """`strandline consume orders &` in a script, and later `kill -INT`: a shell without job control has it ignored."""
+def test_a_background_command_is_interrupted(tmp_path: Path, silent: Silent) -> None:
+    """A shell without job control starts `strandline consume orders &` with SIGINT ignored; `kill -INT` must end it all the
+    same."""
     command = f"exec {COMMAND[0]} consume orders --bootstrap {silent.address}"
     shell = ["sh", "-c", f"trap '' INT; {command}"]
     with (tmp_path / "err").open("wb") as err, subprocess.Popen(shell, stderr=err, env=ENVIRONMENT) as process:
@@ -223,13 +226,13 @@ def test_a_command_is_interrupted_where_the_shell_ignores_the_signal(tmp_path: P
 
 
 @pytest.mark.parametrize("words", [["--help"], ["produce", "--help"], ["config", "keys"], ["simulate", "--list"]])
-def test_output_that_nobody_reads_is_no_error(words: list[str]) -> None:
+def test_a_closed_output_is_no_error(words: list[str]) -> None:
     """`strandline config keys | true`"""
     assert closed_pipe(words) == (0, b"")
 
 
 def closed_pipe(words: list[str]) -> tuple[int, bytes]:
-    """Exit code and complaints of a command whose reader is gone before the first byte."""
+    """Return exit code and standard error of a command whose output pipe is closed before the first byte."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -240,7 +243,7 @@ def closed_pipe(words: list[str]) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("arguments", [["topic", "list"], ["cluster", "describe"], ["quorum", "describe", "--json"]])
-def test_tables_that_nobody_reads_are_no_error(arguments: list[str], up: Up) -> None:
+def test_a_closed_pipe_is_no_error_for_tables(arguments: list[str], up: Up) -> None:
     run("topic", "create", "listed", "--if-not-exists", "--bootstrap", up.bootstrap)
     assert closed_pipe([*arguments, "--bootstrap", up.bootstrap]) == (0, b"")
 
@@ -251,8 +254,8 @@ def test_a_full_disk_is_an_error() -> None:
     assert (done.returncode, done.stderr) == (1, b"strandline: No space left on device\n")
 
 
-def test_a_library_does_not_take_the_signal() -> None:
-    """Spark sets a handler in the middle of its start; a later one of ours would leave a moment without it."""
+def test_a_library_cannot_replace_the_handler() -> None:
+    """Spark sets a signal handler during its start. To set our own afterwards would leave a moment without it."""
     ours = signal.getsignal(signal.SIGINT)
     with interrupts.kept_from_libraries():
         assert signal.signal(signal.SIGINT, lambda number, frame: None) is ours
@@ -265,7 +268,7 @@ def test_a_library_does_not_take_the_signal() -> None:
 
 @pytest.mark.spark
 def test_a_pipeline_is_interrupted_while_spark_runs(up: Up, tmp_path: Path) -> None:
-    """Spark has a handler of its own, which prints tracebacks; and a JVM, which ends when the command does."""
+    """Spark's own handler prints tracebacks, and its JVM must end with the command."""
     assert run("topic", "create", "offloaded", "--partitions", "1", "--if-not-exists", "--bootstrap", up.bootstrap).code == 0
     assert run("produce", "offloaded", "--bootstrap", up.bootstrap, stdin="tea\n").code == 0
     lake = tmp_path / "lake"

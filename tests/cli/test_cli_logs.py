@@ -1,4 +1,4 @@
-"""Lines of the log: in which format, and that one that cannot be written is lost, and nothing else is."""
+"""Log lines: their format, and that a line that cannot be written is dropped without any other effect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def line_on_a_pipe(**environment: str) -> str:
 
 
 def line_on_a_terminal(**environment: str) -> str:
-    """As a person sees it, colours included."""
+    """Return the line as it looks on a terminal, with colours."""
     ours, theirs = pty.openpty()
     try:
         subprocess.run([sys.executable, "-c", CODE], stderr=theirs, env=ENVIRONMENT | environment, check=True)
@@ -50,12 +50,12 @@ def test_a_person_reads_coloured_lines() -> None:
     assert "node.started" in line
 
 
-def test_whoever_wants_no_colours_gets_none() -> None:
+def test_no_color_disables_colours() -> None:
     assert "\x1b[" not in line_on_a_terminal(TERM="xterm", NO_COLOR="1")
 
 
-def test_the_format_can_be_chosen_against_the_place() -> None:
-    """JSON for `docker run -t`, lines for `| less`; colours stay with terminals."""
+def test_the_format_can_be_chosen() -> None:
+    """`docker run -t` may need JSON, and `| less` text; only terminals get colours."""
     assert json.loads(line_on_a_terminal(STRANDLINE_LOG_FORMAT="json"))["event"] == "node.started"
     line = line_on_a_pipe(STRANDLINE_LOG_FORMAT="console")
     assert "node.started" in line
@@ -67,7 +67,7 @@ def test_lines_below_the_level_are_not_written() -> None:
     assert line_on_a_pipe(STRANDLINE_LOG_LEVEL="warning") == ""
 
 
-def test_a_line_whose_reader_went_away_is_dropped() -> None:
+def test_a_line_to_a_closed_pipe_is_dropped() -> None:
     read, write = os.pipe()
     try:
         Lines(write).write("heard\n")
@@ -79,7 +79,7 @@ def test_a_line_whose_reader_went_away_is_dropped() -> None:
     Lines(write).write("the descriptor is closed\n")
 
 
-def test_a_full_disk_does_not_stop_who_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_stop_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -87,7 +87,7 @@ def test_a_full_disk_does_not_stop_who_logs(monkeypatch: pytest.MonkeyPatch) -> 
     assert Lines().write("x\n") == 2
 
 
-def test_what_is_no_text_is_written_all_the_same() -> None:
+def test_invalid_text_is_written() -> None:
     """A client id may be anything, lone surrogates included."""
     read, write = os.pipe()
     Lines(write).write("client \udcff\n")

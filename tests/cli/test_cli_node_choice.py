@@ -1,4 +1,4 @@
-"""Which cluster a `strandline node` command acts on: never one that the user did not mean."""
+"""A `strandline node` command acts only on the cluster that the user meant."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ONE = RunningCluster(Path("/run/1.sock"), "/tmp/one", "127.0.0.1:22000,127.0.0.1
 TWO = RunningCluster(Path("/run/2.sock"), "/tmp/two", "127.0.0.1:23000")
 
 
-def test_the_only_running_cluster_needs_no_name() -> None:
+def test_the_only_running_cluster_is_chosen() -> None:
     assert choose([ONE], None) is ONE
 
 
-def test_of_several_clusters_none_is_chosen() -> None:
+def test_several_clusters_without_a_choice_are_refused() -> None:
     with pytest.raises(UsageError) as refused:
         choose([ONE, TWO], None)
     for word in ("--data /tmp/one (127.0.0.1:22000", "--data /tmp/two (127.0.0.1:23000"):
@@ -30,12 +30,12 @@ def test_of_several_clusters_none_is_chosen() -> None:
 
 
 @pytest.mark.parametrize("addresses", ["127.0.0.1:22001", "localhost:22000", " localhost:9999 , 127.0.0.1:22000 "])
-def test_bootstrap_addresses_choose_the_cluster_that_they_belong_to(addresses: str) -> None:
+def test_bootstrap_addresses_choose_their_cluster(addresses: str) -> None:
     assert choose([ONE, TWO], addresses) is ONE
 
 
-def test_bootstrap_addresses_of_another_cluster_are_refused_even_when_one_cluster_runs() -> None:
-    """They are those of containers, perhaps: the user means that cluster, which has no node to act on here."""
+def test_bootstrap_addresses_of_another_cluster_are_refused() -> None:
+    """The addresses may be those of containers: the user means that cluster, and `node` cannot act on it."""
     with pytest.raises(UsageError, match=r"localhost:19092.*--data /tmp/one"):
         choose([ONE], "localhost:19092")
 
@@ -52,7 +52,7 @@ def test_no_running_cluster_is_an_error() -> None:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Up]]:
-    """Two clusters of one broker each, seen by no other test."""
+    """Two clusters of one broker each, hidden from other tests."""
     runtime = tmp_path_factory.mktemp("runtime")
     before = os.environ.get("XDG_RUNTIME_DIR")
     small = ("--brokers", "1", "--controllers", "1")
@@ -76,8 +76,8 @@ def here(up: Up, **more: str) -> dict[str, str]:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("verb", ["kill", "stop", "pause", "resume", "start"])
-def test_a_node_verb_touches_nothing_when_two_clusters_run(two: tuple[Up, Up], verb: str) -> None:
-    """It once hit the newest cluster without a word."""
+def test_node_commands_change_nothing_when_two_clusters_run(two: tuple[Up, Up], verb: str) -> None:
+    """Before, the command silently acted on the newest cluster."""
     outcome = run("node", verb, "broker-1", env=here(two[0]))
     assert outcome.code == 2
     complaint = one_sentence(outcome)
@@ -87,12 +87,12 @@ def test_a_node_verb_touches_nothing_when_two_clusters_run(two: tuple[Up, Up], v
 
 
 @pytest.mark.processes
-def test_node_list_without_a_choice_lists_no_cluster_as_if_it_were_the_only_one(two: tuple[Up, Up]) -> None:
+def test_node_list_refuses_to_choose_between_clusters(two: tuple[Up, Up]) -> None:
     assert run("node", "list", env=here(two[0])).code == 2
 
 
 @pytest.mark.processes
-def test_a_node_verb_follows_strandline_bootstrap_and_says_where_it_acted(two: tuple[Up, Up]) -> None:
+def test_node_commands_follow_bootstrap_and_name_the_cluster(two: tuple[Up, Up]) -> None:
     first, second = two
     environment = here(first, STRANDLINE_BOOTSTRAP=first.bootstrap)
     listed = run("node", "list", "--json", env=environment).json()
@@ -108,8 +108,8 @@ def test_a_node_verb_follows_strandline_bootstrap_and_says_where_it_acted(two: t
 
 
 @pytest.mark.processes
-def test_a_verb_that_would_change_nothing_is_refused(two: tuple[Up, Up]) -> None:
-    """A "resumed" for a node that was not paused is a success that never was; a paused node cannot stop in order."""
+def test_a_command_without_effect_is_refused(two: tuple[Up, Up]) -> None:
+    """To report "resumed" for a running node would be wrong, and a paused node cannot shut down cleanly."""
     environment = here(two[1], STRANDLINE_BOOTSTRAP=two[1].bootstrap)
     refused = run("node", "resume", "broker-1", env=environment)
     assert (refused.code, "not paused" in one_sentence(refused)) == (2, True)
@@ -123,7 +123,7 @@ def test_a_verb_that_would_change_nothing_is_refused(two: tuple[Up, Up]) -> None
 
 
 @pytest.mark.processes
-def test_the_folder_of_a_cluster_that_has_stopped_is_answered_with_how_to_start_it(tmp_path: Path) -> None:
+def test_a_stopped_clusters_folder_explains_how_to_start_it(tmp_path: Path) -> None:
     with start_up(tmp_path, "--brokers", "1", "--controllers", "1"):
         pass
     outcome = run("node", "kill", "broker-1", "--data", str(tmp_path / "data"))

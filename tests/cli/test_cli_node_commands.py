@@ -1,4 +1,4 @@
-"""`strandline up` and `strandline node`: a cluster in the foreground, and what is done to it from another terminal."""
+"""`strandline up` runs a cluster in the foreground, and `strandline node` acts on it from another terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def state_of(up: Up, name: str) -> dict[str, Any]:
     return next(n for n in nodes if n["name"] == name)
 
 
-def test_ready_names_every_node_with_its_process_and_place(up: Up) -> None:
+def test_ready_lists_every_node_with_pid_and_address(up: Up) -> None:
     names = [n["name"] for n in up.ready["nodes"]]
     assert names == ["broker-1", "broker-2", "broker-3", "controller-101"]
     ended = {e["node"] for e in up.events() if e["event"] in ("killed", "stopped")}  # by a test that had the cluster before
@@ -34,7 +34,7 @@ def test_ready_names_every_node_with_its_process_and_place(up: Up) -> None:
     assert up.bootstrap == ",".join(f"127.0.0.1:{n['port']}" for n in up.ready["nodes"] if n["role"] == "broker")
 
 
-def test_a_killed_node_is_gone_and_up_tells_it(up: Up) -> None:
+def test_a_killed_node_is_reported_by_up(up: Up) -> None:
     killed = run("node", "kill", "broker-2", "--data", str(up.folder), "--json")
     assert killed.code == 0
     assert killed.json()["state"] == "down"
@@ -46,13 +46,13 @@ def test_a_killed_node_is_gone_and_up_tells_it(up: Up) -> None:
     assert started.json()["pid"] > 0
 
 
-def test_a_stopped_node_leaves_in_order(up: Up) -> None:
+def test_a_stopped_node_shuts_down_cleanly(up: Up) -> None:
     assert run("node", "stop", "broker-3", "--data", str(up.folder)).code == 0
     assert any(e["event"] == "stopped" and "exit code 0" in e["text"] for e in up.events())
     assert run("node", "start", "broker-3", "--data", str(up.folder)).code == 0
 
 
-def test_a_paused_node_stands_still_until_it_is_resumed(up: Up) -> None:
+def test_a_paused_node_responds_again_when_resumed(up: Up) -> None:
     pid = state_of(up, "broker-1")["pid"]
     assert run("node", "pause", "broker-1", "--data", str(up.folder)).code == 0
     assert state_of(up, "broker-1")["state"] == "paused"
@@ -61,15 +61,15 @@ def test_a_paused_node_stands_still_until_it_is_resumed(up: Up) -> None:
     assert state_of(up, "broker-1") | {"state": "running", "pid": pid} == state_of(up, "broker-1")
 
 
-def test_a_node_that_dies_by_itself_is_told_too(up: Up) -> None:
-    """Somebody else's kill -9: not ordered through us, and noticed all the same."""
+def test_a_node_killed_from_outside_is_reported(up: Up) -> None:
+    """`up` also notices a kill -9 that no `strandline node` command sent."""
     os.kill(state_of(up, "broker-2")["pid"], signal.SIGKILL)
     wait_until(lambda: any(e["event"] == "exited" and e["node"] == "broker-2" for e in up.events()), "up tells of the death")
     assert run("node", "start", "broker-2", "--data", str(up.folder)).code == 0
 
 
-def test_nodes_do_not_outlive_an_up_that_was_killed(tmp_path: Path) -> None:
-    """Each node holds the other end of a pipe from `up`; however that ends, they end too."""
+def test_nodes_end_when_up_is_killed(tmp_path: Path) -> None:
+    """Each node holds one end of a pipe from `up`, and ends when the pipe closes, however `up` ended."""
     arguments = ["up", "--json", "--data", str(tmp_path / "data"), "--brokers", "1", "--controllers", "1"]
     # The broker's goodbye needs a controller, and that one goes at the same time.
     arguments += ["--base-port", str(free_port_range(4)), "--set", "controlled.shutdown.timeout.ms=500"]

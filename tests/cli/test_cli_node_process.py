@@ -1,4 +1,4 @@
-"""A node as a process of its own: whose data it takes (F16, F24), and what it makes of a reader of its log that went away."""
+"""A node as a process: the data directories that it accepts (F16, F24), and a closed pipe of its log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.processes
 
 
 def controller(data: Path, port: int, **more: str) -> list[str]:
-    """The words of a quorum of one."""
+    """The arguments of a controller that is a quorum of one."""
     node_id = more.get("node_id", "101")
     settings = {
         "node.id": node_id,
@@ -31,7 +31,7 @@ def controller(data: Path, port: int, **more: str) -> list[str]:
 
 @contextmanager
 def running(words: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """Started, and ready: its log said so. Whoever gets it reads on from there."""
+    """Start a node and wait until its log says that it is ready. The caller can read the following lines."""
     process = subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, stdin=subprocess.DEVNULL)
     assert process.stderr is not None
     try:
@@ -43,8 +43,8 @@ def running(words: list[str]) -> Iterator[subprocess.Popen[str]]:
         process.stderr.close()
 
 
-def test_a_node_whose_log_nobody_reads_any_more_goes_on_and_stops_in_order(tmp_path: Path) -> None:
-    """F22: `strandline controller ... 2>&1 | head` ends the reader, not the node; nor does the signal itself end it."""
+def test_a_closed_log_pipe_does_not_end_a_node(tmp_path: Path) -> None:
+    """F22: in `strandline controller ... 2>&1 | head` the end of `head` must not end the node, nor may SIGPIPE."""
     words = controller(tmp_path / "data", free_port_range(1))
     with running(words) as process:
         assert process.stderr is not None
@@ -55,7 +55,7 @@ def test_a_node_whose_log_nobody_reads_any_more_goes_on_and_stops_in_order(tmp_p
         assert process.wait(20) == 0
 
 
-def test_a_controller_that_was_killed_starts_again_on_its_data(tmp_path: Path) -> None:
+def test_a_killed_controller_restarts_on_its_data(tmp_path: Path) -> None:
     words = controller(tmp_path / "data", free_port_range(1))
     for _ in range(2):
         with running(words):
@@ -63,7 +63,7 @@ def test_a_controller_that_was_killed_starts_again_on_its_data(tmp_path: Path) -
 
 
 def test_a_second_controller_on_the_same_folder_is_refused(tmp_path: Path) -> None:
-    """F24. Another port, so that it is the lock that tells."""
+    """F24: the second one uses another port, so the lock of the folder must stop it."""
     data = tmp_path / "data"
     with running(controller(data, free_port_range(1))) as process:
         outcome = run(*controller(data, free_port_range(1)))
@@ -76,7 +76,7 @@ def test_a_second_controller_on_the_same_folder_is_refused(tmp_path: Path) -> No
     ("setting", "word"), [({"cluster_id": "another-cluster"}, "another-cluster"), ({"node_id": "102"}, "102")], ids=str
 )
 def test_the_metadata_of_another_cluster_or_node_is_refused(tmp_path: Path, setting: dict[str, str], word: str) -> None:
-    """F16: a folder that was copied from elsewhere must not be taken for one's own."""
+    """F16: a node must not use a folder that was copied from another node or cluster."""
     data, port = tmp_path / "data", free_port_range(1)
     with running(controller(data, port)):
         wait_until((data / "meta.properties").exists, "the data directory is written")

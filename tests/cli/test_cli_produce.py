@@ -1,4 +1,4 @@
-"""`strandline produce`: what a line becomes, and what the command says about the lines however it ends."""
+"""`strandline produce`: the record of a line, and the report about the lines, however the command ends."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_world import COMMAND, ENVIRONMENT, Outcome, Up, one_sentence, run, wait_until
 from terminal import CTRL_C, CTRL_D, at_a_terminal
+
+from strandline.cli.produce import _ranges
 
 pytestmark = pytest.mark.processes
 
@@ -27,7 +30,7 @@ def env(up: Up) -> dict[str, str]:
 
 @pytest.fixture
 def topic(env: dict[str, str], request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own, with two partitions."""
+    """Create a topic with two partitions for one test."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name)
     assert run("topic", "create", name, "--partitions", "2", "--replication-factor", "3", env=env).code == 0
     return name
@@ -46,8 +49,8 @@ def values(topic: str, env: dict[str, str]) -> list[object]:
 # -- Ctrl-C
 
 
-def test_ctrl_c_at_a_terminal_says_what_was_acknowledged(topic: str, env: dict[str, str]) -> None:
-    """The thread that waits for the next line does not hold the process."""
+def test_ctrl_c_reports_what_was_acknowledged(topic: str, env: dict[str, str]) -> None:
+    """The thread that waits for the next line must not keep the process alive."""
     with at_a_terminal("produce", topic, "-p", "0", env=env) as terminal:
         terminal.wait_for("each line is a record")
         terminal.type("tea\ncoffee\n")
@@ -58,7 +61,7 @@ def test_ctrl_c_at_a_terminal_says_what_was_acknowledged(topic: str, env: dict[s
     assert "Traceback" not in terminal.screen
 
 
-def test_ctrl_c_before_the_first_line(topic: str, env: dict[str, str]) -> None:
+def test_ctrl_c_works_before_the_first_line(topic: str, env: dict[str, str]) -> None:
     with at_a_terminal("produce", topic, env=env) as terminal:
         terminal.wait_for("each line is a record")
         terminal.type(CTRL_C)
@@ -76,7 +79,7 @@ def test_ctrl_d_ends_the_input(topic: str, env: dict[str, str]) -> None:
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Up]:
-    """One broker and one controller, to be killed."""
+    """A cluster of one broker and one controller that the test may kill."""
     from strandline.local_cluster import free_port_range
 
     words = ["up", "--json", "--data", str(tmp_path / "data"), "--base-port", str(free_port_range(4))]
@@ -92,8 +95,8 @@ def alone(tmp_path: Path) -> Iterator[Up]:
             process.communicate(timeout=30)
 
 
-def test_ctrl_c_with_the_cluster_down_names_the_lines_in_doubt(alone: Up, tmp_path: Path) -> None:
-    """It took all of delivery_timeout_ms, and then said nothing about the lines."""
+def test_ctrl_c_names_lines_in_doubt_when_the_cluster_is_down(alone: Up, tmp_path: Path) -> None:
+    """Before, the command waited for all of delivery_timeout_ms, and then did not report the lines."""
     env = {"STRANDLINE_BOOTSTRAP": alone.bootstrap}
     assert run("topic", "create", "orders", "--partitions", "1", env=env).code == 0
     words = [*COMMAND, "produce", "orders"]
@@ -119,7 +122,7 @@ def test_ctrl_c_with_the_cluster_down_names_the_lines_in_doubt(alone: Up, tmp_pa
 # -- lines that cannot be sent
 
 
-def test_a_line_that_is_too_large_is_named_with_its_limit(topic: str, env: dict[str, str]) -> None:
+def test_a_too_large_line_is_named_with_its_limit(topic: str, env: dict[str, str]) -> None:
     outcome = run("produce", topic, stdin=f"one\ntwo\n{'x' * 1_100_000}\nfour\n", env=env)
     assert outcome.code == 2
     sentence = one_sentence(outcome)
@@ -128,7 +131,7 @@ def test_a_line_that_is_too_large_is_named_with_its_limit(topic: str, env: dict[
     assert sorted(map(str, values(topic, env))) == ["one", "two"]
 
 
-def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(topic: str, env: dict[str, str]) -> None:
+def test_an_endless_line_is_refused_early(topic: str, env: dict[str, str]) -> None:
     """`produce < /dev/zero`"""
     with open("/dev/zero", "rb") as zeros:
         done = subprocess.run(
@@ -151,12 +154,41 @@ def test_the_limit_of_a_line_can_be_raised(env: dict[str, str], topic: str) -> N
     assert values(topic, env) == [large]
 
 
-def test_what_the_topic_refuses_is_said_with_the_lines_that_are_in(topic: str, env: dict[str, str]) -> None:
+def test_a_rejection_by_the_topic_names_the_lines_before(topic: str, env: dict[str, str]) -> None:
     outcome = run("produce", topic, "-p", "0", "--max-request-size", "3000000", stdin=f"one\n{'x' * 1_100_000}\n", env=env)
     assert outcome.code == 1
     sentence = one_sentence(outcome)
     assert "max.message.bytes is 1048588" in sentence
     assert sentence.endswith("1 of 2 records acknowledged; not acknowledged: line 2")
+
+
+def test_invalid_lines_and_their_neighbours_are_named(env: dict[str, str]) -> None:
+    """All lines are in one batch, which the leader rejects as a whole."""
+    name, configs = "compacted-lines", ("--config", "cleanup.policy=compact")
+    assert run("topic", "create", name, "--partitions", "1", "--replication-factor", "3", *configs, env=env).code == 0
+    outcome = run("produce", name, "--key-separator", ":", stdin="a:1\nbad\nc:3\nd:4\nbad\nbad\n", env=env)
+    assert outcome.code == 1
+    sentence = one_sentence(outcome)
+    assert "the record has no key: a compacted topic" in sentence
+    assert sentence.endswith(
+        "0 of 6 records acknowledged; not acknowledged: lines 1 to 6; lines 2 and 5 to 6 are invalid; "
+        "lines 1 and 3 to 4 are valid, but in the same batch as an invalid line"
+    )
+    assert run("produce", name, "--key-separator", ":", stdin="a:1\nc:3\nd:4\n", env=env).code == 0
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ([7], "line 7"),
+        ([7, 8], "lines 7 to 8"),
+        ([1, 3], "lines 1 and 3"),
+        ([1, 2, 3, 7, 9, 10], "lines 1 to 3, 7 and 9 to 10"),
+        (list(range(1, 41, 2)), "lines 1, 3, 5, 7, 9, 11, 13, 15, 17, 19 and others (20 lines)"),
+    ],
+)
+def test_line_numbers_are_listed_as_ranges(numbers: list[int], text: str) -> None:
+    assert _ranges(numbers) == text
 
 
 # -- what a line becomes
@@ -169,7 +201,7 @@ def test_every_record_has_the_key_the_headers_and_the_partition(topic: str, env:
         assert record["headers"] == [["source", "till-3"], ["empty", ""]]
 
 
-def test_a_tab_divides_key_and_value(topic: str, env: dict[str, str]) -> None:
+def test_a_tab_separates_key_and_value(topic: str, env: dict[str, str]) -> None:
     run("produce", topic, "-K", r"\t", stdin="alice\ttea\n", env=env)
     assert [(r["key"], r["value"]) for r in records(topic, env)] == [("alice", "tea")]
 
@@ -186,8 +218,8 @@ RICH = [
 COMPARED = ("partition", "timestamp_ms", "key", "value", "headers")
 
 
-def test_what_is_consumed_as_json_is_produced_again_as_it_was(topic: str, env: dict[str, str]) -> None:
-    """Bytes that are no text, empty and missing keys and values, headers, times and partitions."""
+def test_json_from_consume_is_produced_unchanged(topic: str, env: dict[str, str]) -> None:
+    """The records have bytes that are not UTF-8, empty and missing keys and values, headers, times and partitions."""
     lines = "\n".join(map(json.dumps, RICH)) + "\n\n"
     assert run("produce", topic, "--json", stdin=lines, env=env).err == f"strandline: 6 records sent to {topic}\n"
     first = run("consume", topic, "--exit-at-end", "--json", env=env)
@@ -201,8 +233,8 @@ def test_what_is_consumed_as_json_is_produced_again_as_it_was(topic: str, env: d
     assert compared(run("consume", f"{topic}-copy", "--exit-at-end", "--json", env=env)) == compared(first)
 
 
-def test_bytes_that_are_no_text_are_told_apart_in_json(topic: str, env: dict[str, str]) -> None:
-    r"""A text of `\xff` and the byte 255 looked the same."""
+def test_bytes_and_text_differ_in_json(topic: str, env: dict[str, str]) -> None:
+    r"""Before, the text `\xff` and the byte 255 looked the same."""
     subprocess.run([*COMMAND, "produce", topic, "-p", "0"], input=b"\xff\n\\xff\n", env=ENVIRONMENT | env, check=True)
     assert values(topic, env) == [{"base64": "/w=="}, "\\xff"]
 
@@ -221,14 +253,14 @@ def test_bytes_that_are_no_text_are_told_apart_in_json(topic: str, env: dict[str
         ('{"value": "tea", "partition": -5}', "partition"),
     ],
 )
-def test_a_wrong_line_of_json_is_named(topic: str, env: dict[str, str], line: str, words: str) -> None:
+def test_an_invalid_json_line_is_named(topic: str, env: dict[str, str], line: str, words: str) -> None:
     outcome = run("produce", topic, "--json", stdin=f'{{"value": "good"}}\n{line}\n', env=env)
     sentence = one_sentence(outcome)
     assert (outcome.code, "line 2" in sentence, words in sentence) == (2, True, True), sentence
     assert values(topic, env) == ["good"]
 
 
-def test_the_key_chooses_the_partition_where_that_of_the_line_is_ignored(topic: str, env: dict[str, str]) -> None:
+def test_ignore_partition_lets_the_key_choose(topic: str, env: dict[str, str]) -> None:
     line = '{"key": "alice", "value": "tea", "partition": 7}\n'
     assert run("produce", topic, "--json", "--ignore-partition", stdin=line, env=env).code == 0
     assert values(topic, env) == ["tea"]
@@ -257,7 +289,7 @@ def test_options_that_contradict_each_other_are_refused(options: list[str], word
 # -- standard streams
 
 
-def test_a_standard_input_that_is_closed_is_one_sentence(topic: str, env: dict[str, str]) -> None:
+def test_a_closed_standard_input_is_one_sentence(topic: str, env: dict[str, str]) -> None:
     command = f"{COMMAND[0]} produce {topic} <&-"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=ENVIRONMENT | env, timeout=30, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
@@ -265,8 +297,53 @@ def test_a_standard_input_that_is_closed_is_one_sentence(topic: str, env: dict[s
 
 
 def test_closed_streams_do_not_become_sockets(topic: str, env: dict[str, str]) -> None:
-    """The first file that a process opens has the lowest number that is free: the event loop's, for example."""
+    """A file gets the lowest free descriptor: with closed standard streams that would be a socket of the event loop, say."""
     command = f"echo tea | {COMMAND[0]} produce {topic} >&- 2>&- && {COMMAND[0]} topic list >&-"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=ENVIRONMENT | env, timeout=30, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert values(topic, env) == ["tea"]
+
+
+# -- compression
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_lines_are_compressed_with_the_codec(topic: str, env: dict[str, str], up: Up, codec: str) -> None:
+    lines = "".join(f"{number} tea, milk and sugar\n" for number in range(500))
+    assert run("produce", topic, "-p", "0", "--compression", codec, stdin=lines, env=env).code == 0
+    batches = stored_batches(up, topic)
+    assert {batch["compression"] for batch in batches} == {codec}
+    assert sum(batch["size"] for batch in batches) < len(lines)
+    assert values(topic, env) == lines.splitlines()
+
+
+def test_a_level_is_passed_to_the_codec(topic: str, env: dict[str, str], up: Up) -> None:
+    """The line is one batch, so its size depends on nothing but the level."""
+    line = " ".join(str(number * number) for number in range(20_000))
+    sizes = []
+    for level in ("1", "19"):
+        assert run("produce", topic, "-p", "0", "-z", "zstd", "--compression-level", level, stdin=line, env=env).code == 0
+        sizes.append(stored_batches(up, topic)[-1]["size"])
+    assert sizes[1] < sizes[0] < len(line)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--compression", "brotli"], "'brotli' is not one of 'none', 'gzip', 'snappy', 'lz4', 'zstd'"),
+        (["-z", "snappy", "--compression-level", "1"], "needs a codec with levels: --compression gzip, lz4 or zstd, not snappy"),
+        (["--compression-level", "3"], "needs a codec with levels: --compression gzip, lz4 or zstd, not none"),
+        (["-z", "gzip", "--compression-level", "10"], "--compression-level of gzip must be from 1 to 9, not 10"),
+    ],
+)
+@pytest.mark.parametrize("command", [["produce", "orders"], ["bench", "produce"], ["bench", "consume"]], ids=" ".join)
+def test_a_codec_or_level_that_does_not_exist_is_refused(command: list[str], words: list[str], problem: str) -> None:
+    outcome = run(*command, *words)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert problem in outcome.err
+
+
+def stored_batches(up: Up, topic: str) -> list[dict[str, Any]]:
+    """The batches of partition 0 that are in the log of one of its brokers."""
+    segment = up.folder / "broker-1" / "data" / f"{topic}-0" / f"{0:020}.log"
+    return run("log", "dump", str(segment), "--json").lines()

@@ -1,4 +1,4 @@
-"""`strandline simulate`, as a user calls it: one seed, one scenario, and what to do when it fails."""
+"""`strandline simulate` as a user runs it: a seed, a scenario, and the output of a failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CALM = '{"faults":[],"faults_s":0.5,"consumers":[],"leave_out":0}'
 """A run that is over soon."""
 
 
-def test_a_seed_as_json_has_the_promised_keys_and_nothing_else_is_printed() -> None:
+def test_json_output_has_the_documented_keys() -> None:
     outcome = run("simulate", "--seed", "3", "--options", CALM, "--json", timeout_s=120)
     assert (outcome.code, outcome.err) == (0, "")
     document = outcome.json()
@@ -26,13 +26,13 @@ def test_a_seed_as_json_has_the_promised_keys_and_nothing_else_is_printed() -> N
     assert len(document["trace_sha256"]) == 64
 
 
-def test_the_same_seed_is_the_same_run_in_another_process() -> None:
+def test_a_seed_gives_the_same_run_in_another_process() -> None:
     one, other = (run("simulate", "--seed", "3", "--options", CALM, "--json", timeout_s=120).json() for _ in range(2))
     assert one["trace_sha256"] == other["trace_sha256"]
     assert one["events"] == other["events"]
 
 
-def test_a_seed_as_a_page_says_what_was_drawn_what_was_done_and_the_verdict() -> None:
+def test_the_page_has_options_faults_and_verdict() -> None:
     outcome = run("simulate", "--seed", "3", timeout_s=120)
     assert (outcome.code, outcome.err) == (0, "")
     for words in ("Seed 3", "What was drawn", "min.insync.replicas", "What was done", "The faults begin.", "acknowledged"):
@@ -40,15 +40,14 @@ def test_a_seed_as_a_page_says_what_was_drawn_what_was_done_and_the_verdict() ->
     assert outcome.out.splitlines()[-1].startswith("ok: ")
 
 
-def test_s03_tells_kip_279_by_itself() -> None:
-    """The page has the fork as a picture, and the words that it needs; the page that the story rests on is the same for any
-    seed below 100."""
+def test_s03_shows_kip_279() -> None:
+    """The page draws the fork and explains it. It is the same for every seed below 100."""
     outcome = run("simulate", "--seed", "42", "--scenario", "S03", "--trace", timeout_s=120)
     assert (outcome.code, outcome.err) == (0, "")
     page = outcome.out
     for words in (
         "KIP-279",
-        "here the histories part",
+        "the histories diverge here",
         "truncates its log from 12 to 10",
         "leader epoch",
         "HW 10",
@@ -58,7 +57,7 @@ def test_s03_tells_kip_279_by_itself() -> None:
     assert max(map(len, page.splitlines())) <= 100
 
 
-def test_a_broken_promise_has_exit_code_3_a_story_and_a_command_that_breaks_it_again() -> None:
+def test_a_violation_has_exit_code_3_and_a_replay_command() -> None:
     outcome = run("simulate", "--seed", "0", "--scenario", "S01", "--mutation", "M11", timeout_s=120)
     assert (outcome.code, outcome.err) == (3, "")
     for words in ("I15 is violated", "What happened", "The logs of orders-0"):
@@ -69,7 +68,7 @@ def test_a_broken_promise_has_exit_code_3_a_story_and_a_command_that_breaks_it_a
     assert outcome.out.splitlines()[-1] == "violation: I15"
 
 
-def test_shrinking_drops_what_the_failure_does_not_need_and_the_command_replays_the_rest() -> None:
+def test_shrinking_drops_what_the_failure_does_not_need() -> None:
     seed = next(seed for seed in range(50) if not Replay(seed, mutation="M11").run().good)
     outcome = run("simulate", "--seed", str(seed), "--mutation", "M11", "--shrink", "--json", timeout_s=300)
     assert (outcome.code, outcome.err) == (3, "")
@@ -84,7 +83,7 @@ def test_shrinking_drops_what_the_failure_does_not_need_and_the_command_replays_
     assert again.json()["options"] == shrunk["options"]
 
 
-def test_shrinking_a_run_that_does_not_fail_says_so() -> None:
+def test_shrinking_a_good_run_is_refused() -> None:
     outcome = run("simulate", "--seed", "3", "--options", CALM, "--shrink", timeout_s=120)
     assert outcome.code == 0
     assert "nothing to shrink" in outcome.err
@@ -113,7 +112,7 @@ def test_the_timeline_is_one_html_file(tmp_path: Path) -> None:
     assert "S03" in text
 
 
-def test_the_list_has_every_scenario_and_what_those_wait_for_that_cannot_be_played() -> None:
+def test_the_list_has_every_scenario_and_missing_feature() -> None:
     document = run("simulate", "--list", "--json").json()
     assert {
         "number": "S03",
@@ -137,7 +136,7 @@ def test_options_may_come_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--scenario", "S99"], "did you mean S56?"),
+        (["--scenario", "S99"], "did you mean S63?"),
         (["--scenario", "orders"], "there is no scenario 'orders'"),
         (["--scenario", "S25"], "it needs eligible leader replicas"),
         (["--mutation", "M33"], "did you mean M"),
@@ -171,7 +170,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(words: list[str], complaint: 
 
 
 @pytest.mark.parametrize("words", [["--seed", "x"], ["--seed", "-1"], ["--sed", "4"], ["--until", "soon"]])
-def test_options_that_are_none_are_told_by_typer(words: list[str]) -> None:
+def test_unknown_options_are_wrong_usage(words: list[str]) -> None:
     outcome = run("simulate", *words)
     assert (outcome.code, outcome.out) == (2, "")
     assert "Usage: strandline simulate" in outcome.err

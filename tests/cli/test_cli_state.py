@@ -1,4 +1,4 @@
-"""What was set can be read back, on 80 columns too; and a verb that did nothing does not claim that it did."""
+"""Commands show every configured value, also on 80 columns, and a command without effect does not report success."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def topic(up: Up) -> str:
-    """A topic with three records in partition 1 and a configuration of its own."""
+    """Create a topic with three records in partition 1 and its own configuration."""
     configs = ["--config", "retention.ms=5000000", "--set", "segment.ms=600000"]
     created = run("topic", "create", "state", "-p", "2", "-r", "3", *configs, "--bootstrap", up.bootstrap)
     assert created.code == 0, created.err
@@ -24,7 +24,7 @@ def topic(up: Up) -> str:
 
 
 def at_terminal(up: Up, *words: str, columns: int = 80) -> list[str]:
-    """The lines that a command prints at a terminal of so many columns."""
+    """Return the lines that a command prints at a terminal of this width."""
     master, slave = pty.openpty()
     environment = ENVIRONMENT | {"STRANDLINE_BOOTSTRAP": up.bootstrap, "COLUMNS": str(columns)}
     data = b""
@@ -77,7 +77,7 @@ def test_the_configuration_of_a_topic_and_of_a_broker_is_described(up: Up, topic
     [(("broker", "9"), "1, 2, 3"), (("broker", "x"), "'x'"), (("topic", "missing"), "missing")],
     ids=["no broker", "no id", "no topic"],
 )
-def test_the_configuration_of_what_is_not_there_is_one_sentence(up: Up, words: tuple[str, str], word: str) -> None:
+def test_the_configuration_of_an_unknown_name_is_one_sentence(up: Up, words: tuple[str, str], word: str) -> None:
     outcome = run("config", "describe", *words, "--bootstrap", up.bootstrap)
     assert outcome.code in (1, 2)
     assert word in one_sentence(outcome)
@@ -86,14 +86,14 @@ def test_the_configuration_of_what_is_not_there_is_one_sentence(up: Up, words: t
 # -- no success for nothing
 
 
-def test_deleting_a_topic_that_is_not_there_does_not_say_deleted(up: Up) -> None:
+def test_deleting_a_missing_topic_does_not_report_success(up: Up) -> None:
     outcome = run("topic", "delete", "nope", "--if-exists", "--bootstrap", up.bootstrap)
     assert outcome.code == 0
     assert "nothing was deleted" in one_sentence(outcome)
     assert run("topic", "delete", "nope", "--bootstrap", up.bootstrap).code == 1
 
 
-def test_a_topic_that_exists_is_not_reported_as_created(up: Up, topic: str) -> None:
+def test_an_existing_topic_is_not_reported_as_created(up: Up, topic: str) -> None:
     again = run("topic", "create", topic, "-p", "7", "--if-not-exists", "--bootstrap", up.bootstrap)
     assert again.code == 0
     assert again.out == f"{topic} exists already and was left as it is: 2 partitions, replication factor 3\n"
@@ -101,20 +101,20 @@ def test_a_topic_that_exists_is_not_reported_as_created(up: Up, topic: str) -> N
     assert run(*words).json()["created"] is False
 
 
-def test_a_filter_that_finds_nothing_says_so(up: Up, topic: str) -> None:
+def test_a_filter_without_a_match_is_reported(up: Up, topic: str) -> None:
     outcome = run("topic", "describe", topic, "--unavailable", "--bootstrap", up.bootstrap)
     assert (outcome.code, outcome.out, outcome.err) == (0, "no partition matches --unavailable\n", "")
     outcome = run("topic", "producers", topic, "--partition", "0", "--bootstrap", up.bootstrap)
     assert (outcome.code, one_sentence(outcome)) == (0, f"strandline: {topic}: no idempotent producer is known")
 
 
-def test_no_configuration_key_of_that_name_is_an_error() -> None:
+def test_an_unknown_configuration_key_is_an_error() -> None:
     outcome = run("config", "keys", "zzz")
     assert outcome.code == 1
     assert "'zzz'" in one_sentence(outcome)
 
 
-def test_an_empty_segment_is_said_to_be_empty(tmp_path: os.PathLike[str]) -> None:
+def test_an_empty_segment_is_reported(tmp_path: os.PathLike[str]) -> None:
     path = os.path.join(tmp_path, "0.log")
     open(path, "w").close()
     outcome = run("log", "dump", path)
@@ -149,7 +149,7 @@ def test_a_table_fits_on_80_columns_and_breaks_no_word(up: Up, topic: str, words
 
 
 def pieces(line: str) -> list[str]:
-    """Words, without rules and without numbers, which may differ by the next call. A long list may be broken after commas."""
+    """Return the words of a table, without rules, and without numbers, which differ per call. Long lists break after commas."""
     words = (word for word in line.split() if "─" not in word and not word.isdigit())
     return [piece for word in words for piece in word.split(",") if piece]
 

@@ -1,4 +1,4 @@
-"""The commands of everyday use against a cluster that runs: topics, records, brokers, quorum, elections, a benchmark."""
+"""The everyday commands on a running cluster: topics, records, brokers, quorum, elections, a benchmark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import urllib.request
 from collections.abc import Callable
 
 import pytest
-from cli_world import Outcome, Up, run, wait_until
+from cli_world import Outcome, Up, one_sentence, run, wait_until
+from terminal import at_a_terminal
 
 from strandline import Producer
 
@@ -19,7 +20,7 @@ Call = Callable[..., Outcome]
 
 @pytest.fixture
 def call(up: Up) -> Call:
-    """`strandline ...` against the cluster; it has to succeed."""
+    """Run `strandline ...` on the cluster, and check that it succeeds."""
 
     def call(*arguments: str, stdin: str = "") -> Outcome:
         outcome = run(*arguments, stdin=stdin, env={"STRANDLINE_BOOTSTRAP": up.bootstrap})
@@ -31,7 +32,7 @@ def call(up: Up) -> Call:
 
 @pytest.fixture
 def topic(call: Call, request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own, with three partitions."""
+    """Create a topic with three partitions for one test."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name)
     call("topic", "create", name, "--partitions", "3", "--replication-factor", "3")
     return name
@@ -56,6 +57,62 @@ def test_a_topic_is_created_listed_described_and_deleted(call: Call, topic: str)
     wait_until(lambda: topic not in call("topic", "list").out, "the topic is gone")
 
 
+def _starts(call: Call, topic: str) -> list[int]:
+    (described,) = call("topic", "describe", topic, "--json").json()["topics"]
+    return [p["start_offset"] for p in described["partitions"]]
+
+
+def test_trim_deletes_records_below_the_offset(call: Call, topic: str) -> None:
+    call("produce", topic, "--partition", "1", stdin="a\nb\nc\n")
+    call("produce", topic, "--partition", "2", stdin="d\n")
+    trimmed = call("topic", "trim", topic, "--before", "2", "--partition", "1", "--yes", "--json").json()
+    assert trimmed == {"topic": topic, "partitions": [{"partition": 1, "start": 2, "error": None, "message": None}]}
+    assert _starts(call, topic) == [0, 2, 0]
+    assert sorted(consumed(call, topic)) == ["c", "d"]
+    assert "trimmed" in call("topic", "trim", topic, "--before", "end", "--yes").out
+    assert _starts(call, topic) == [0, 3, 1]
+    assert consumed(call, topic) == []
+
+
+def test_trim_above_the_end_is_an_error_of_the_partition(call: Call, topic: str, up: Up) -> None:
+    call("produce", topic, "--partition", "1", stdin="a\nb\n")
+    refused = run("topic", "trim", topic, "--before", "2", "--yes", "--json", env={"STRANDLINE_BOOTSTRAP": up.bootstrap})
+    assert refused.code == 1
+    assert [p["error"] for p in refused.json()["partitions"]] == ["OFFSET_OUT_OF_RANGE", None, "OFFSET_OUT_OF_RANGE"]
+    assert _starts(call, topic) == [0, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--before", "end"), "--yes"),
+        (("--before", "-1", "--yes"), "'end'"),
+        (("--before", "1", "--partition", "3", "--yes"), "no partition 3"),
+    ],
+)
+def test_trim_with_wrong_arguments_deletes_nothing(
+    call: Call, topic: str, up: Up, arguments: tuple[str, ...], reason: str
+) -> None:
+    """Without a terminal it does not ask: it refuses unless --yes is given."""
+    call("produce", topic, "--partition", "0", stdin="a\n")
+    refused = run("topic", "trim", topic, *arguments, env={"STRANDLINE_BOOTSTRAP": up.bootstrap})
+    assert refused.code == 2
+    assert reason in one_sentence(refused)
+    assert _starts(call, topic) == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("key", "code", "left"), [("n", 1, ["a", "b", "late"]), ("y", 0, ["late"])])
+def test_trim_asks_at_a_terminal(call: Call, topic: str, up: Up, key: str, code: int, left: list[str]) -> None:
+    """What is written during the question stays."""
+    call("produce", topic, "--partition", "0", stdin="a\nb\n")
+    with at_a_terminal("topic", "trim", topic, "--before", "end", env={"STRANDLINE_BOOTSTRAP": up.bootstrap}) as terminal:
+        terminal.wait_for("This deletes 2 records")
+        call("produce", topic, "--partition", "0", stdin="late\n")
+        terminal.type(f"{key}\n")
+        assert terminal.wait_for_end(20) == code
+    assert consumed(call, topic) == left
+
+
 def test_the_producers_of_a_topic_are_shown_with_name_work_epoch_and_last_row(call: Call, topic: str, up: Up) -> None:
     async def write() -> None:
         async with Producer(bootstrap_servers=up.bootstrap, producer_name="sink", producer_work_epoch=4) as producer:
@@ -74,7 +131,7 @@ def test_the_producers_of_a_topic_are_shown_with_name_work_epoch_and_last_row(ca
     assert (refused.code, "missing" in refused.err) == (1, True)
 
 
-def test_a_topic_can_be_created_twice_only_on_request(call: Call, topic: str, up: Up) -> None:
+def test_creating_an_existing_topic_needs_if_not_exists(call: Call, topic: str, up: Up) -> None:
     again = run("topic", "create", topic, "--bootstrap", up.bootstrap)
     assert again.code == 1
     assert topic in again.err
@@ -103,8 +160,8 @@ def test_the_filters_find_nothing_in_a_healthy_cluster(call: Call, topic: str) -
         assert call("topic", "describe", topic, flag, "--json").json() == {"topics": []}
 
 
-def test_the_filters_find_what_a_stopped_broker_leaves_behind(call: Call, topic: str, up: Up) -> None:
-    """Exit code 3 says it to a script."""
+def test_the_filters_find_under_replicated_partitions(call: Call, topic: str, up: Up) -> None:
+    """A script learns the result from exit code 3."""
     assert run("node", "stop", "broker-3", "--data", str(up.folder)).code == 0
     try:
         found = run("topic", "describe", topic, "--under-replicated", "--json", "--bootstrap", up.bootstrap)
@@ -126,7 +183,7 @@ def test_the_filters_find_what_a_stopped_broker_leaves_behind(call: Call, topic:
 
 
 def bytes_out(up: Up, topic: str) -> int:
-    """What the brokers sent to consumers of the topic."""
+    """Return the bytes that the brokers sent to consumers of the topic."""
     wanted = f'kafka_server_brokertopicmetrics_bytesout_total{{topic="{topic}"}} '
     lines = []
     for node in up.ready["nodes"]:
@@ -136,8 +193,8 @@ def bytes_out(up: Up, topic: str) -> int:
     return sum(int(float(line.removeprefix(wanted))) for line in lines if line.startswith(wanted))
 
 
-def test_nothing_is_fetched_twice_or_in_vain(call: Call, topic: str, up: Up) -> None:
-    """To look for the place to start from takes a moment, in which the consumer must not begin elsewhere."""
+def test_each_byte_is_fetched_once(call: Call, topic: str, up: Up) -> None:
+    """The look-up of the start offset takes a moment, in which the consumer must not fetch from another offset."""
     call("produce", topic, stdin="".join(f"{number:0100}\n" for number in range(2000)))
     assert consumed(call, topic, "--from", "end") == []
     assert bytes_out(up, topic) == 0
@@ -148,7 +205,7 @@ def test_nothing_is_fetched_twice_or_in_vain(call: Call, topic: str, up: Up) -> 
     assert bytes_out(up, topic) == 2 * once
 
 
-def test_lines_go_in_and_records_come_out(call: Call, topic: str) -> None:
+def test_lines_become_records(call: Call, topic: str) -> None:
     call("produce", topic, "--key-separator", ":", stdin="alice:1 tea\nbob:2 coffee\nno key\n")
     lines = consumed(call, topic, "--from", "beginning", "--format", r"%k=%v\n")
     assert sorted(lines) == ["=no key", "alice=1 tea", "bob=2 coffee"]
@@ -159,7 +216,7 @@ def test_lines_go_in_and_records_come_out(call: Call, topic: str) -> None:
     ]
 
 
-def test_every_field_of_the_format(call: Call, topic: str) -> None:
+def test_the_format_supports_every_field(call: Call, topic: str) -> None:
     call("produce", topic, "--partition", "1", "--key-separator", ":", stdin="k:v\n")
     (line,) = consumed(call, topic, "--from", "beginning", "--format", r"%t|%p|%o|%e|%k|%v|%h|%%|\t|\n")
     assert line == f"{topic}|1|0|0|k|v||%|\t|"
@@ -169,14 +226,14 @@ def test_every_field_of_the_format(call: Call, topic: str) -> None:
     ("start", "expected"),
     [("beginning", ["a", "b", "c", "d"]), ("2", ["c", "d"]), ("-1", ["d"]), ("-3", ["b", "c", "d"]), ("end", []), ("99", [])],
 )
-def test_reading_starts_where_it_is_told(call: Call, up: Up, start: str, expected: list[str]) -> None:
+def test_reading_starts_at_the_given_offset(call: Call, up: Up, start: str, expected: list[str]) -> None:
     call("topic", "create", "starts", "--partitions", "1", "--replication-factor", "3", "--if-not-exists")
     if not consumed(call, "starts", "--from", "beginning"):
         call("produce", "starts", stdin="a\nb\nc\nd\n")
     assert consumed(call, "starts", "--from", start) == expected
 
 
-def test_a_number_of_records_ends_the_reading(call: Call, topic: str) -> None:
+def test_the_count_ends_the_reading(call: Call, topic: str) -> None:
     call("produce", topic, "--partition", "0", stdin="a\nb\nc\n")
     assert call("consume", topic, "--from", "beginning", "-n", "2").out.splitlines() == ["a", "b"]
 
@@ -189,7 +246,7 @@ def test_every_level_of_acks_delivers(call: Call, acks: str) -> None:
     wait_until(lambda: consumed(call, f"acks-{acks}", "--from", "beginning") == ["a"], "the record can be read")
 
 
-def test_a_line_that_is_not_text_arrives_as_it_is(up: Up, call: Call, topic: str) -> None:
+def test_a_line_of_raw_bytes_arrives_unchanged(up: Up, call: Call, topic: str) -> None:
     import subprocess
 
     from cli_world import COMMAND, ENVIRONMENT
@@ -200,7 +257,7 @@ def test_a_line_that_is_not_text_arrives_as_it_is(up: Up, call: Call, topic: str
     assert subprocess.run([*COMMAND, *arguments], capture_output=True, check=True, env=ENVIRONMENT).stdout == raw
 
 
-def test_a_reader_that_had_enough_is_no_error(up: Up, call: Call, topic: str) -> None:
+def test_a_closed_reader_is_no_error(up: Up, call: Call, topic: str) -> None:
     """`strandline consume ... | head -1`."""
     import subprocess
 
@@ -232,8 +289,25 @@ def test_the_quorum_is_described(call: Call) -> None:
     assert "leader 101" in call("quorum", "describe").out
 
 
+def test_the_level_of_the_metadata_is_described_and_checked(call: Call, up: Up) -> None:
+    """A new cluster has the newest level already. A level that no node knows is refused in one sentence."""
+    described = call("features", "describe", "--json").json()
+    assert (described["feature"], described["level"]) == ("metadata.version", 1)
+    assert described["brokers"] == [{"broker_id": n, "min_level": 0, "max_level": 1} for n in (1, 2, 3)]
+    table = call("features", "describe").out
+    assert "0 to 1" in table
+    assert "metadata.version has level 1" in table
+    assert call("features", "upgrade").out == "metadata.version has level 1 already\n"
+    upgraded = call("features", "upgrade", "--level", "1", "--dry-run", "--json").json()
+    assert upgraded == {"feature": "metadata.version", "previous_level": 1, "level": 1, "dry_run": True}
+    for level, words in (("0", "cannot be lowered from 1 to 0"), ("9", "supports metadata.version 0 to 1, not 9")):
+        refused = run("features", "upgrade", "--level", level, "--bootstrap", up.bootstrap)
+        assert refused.code == 1
+        assert words in one_sentence(refused)
+
+
 def test_the_preferred_leader_is_elected_again(call: Call, up: Up) -> None:
-    """After a restart the partitions stay where they went, until somebody asks."""
+    """An election is requested before the leaders would return by themselves."""
     call("topic", "create", "preferred", "--replica-assignment", "2:1:3")
     assert call("elect", "preferred", "0", "--preferred", "--json").json()["elected"] is False
     assert run("node", "stop", "broker-2", "--data", str(up.folder)).code == 0
@@ -277,3 +351,18 @@ def test_a_benchmark_reports_its_figures(call: Call, load: str) -> None:
     assert figures["records"] >= 2000
     assert figures["records_per_s"] > 0
     assert figures["p50_ms"] <= figures["p99_ms"]
+
+
+def test_a_benchmark_compresses_values_that_have_words(call: Call, up: Up) -> None:
+    """Random bytes would make every codec look useless."""
+    load = ["--topic", "bench-lz4", "--records", "3000", "--record-size", "100", "--linger-ms", "50", "--compression", "lz4"]
+    assert call("bench", "produce", *load, "--json").json()["records"] == 3000
+    batches = [
+        batch
+        for folder in (up.folder / "broker-1" / "data").glob("bench-lz4-*")
+        for batch in call("log", "dump", str(folder / f"{0:020}.log"), "--json").lines()
+    ]
+    large = [batch for batch in batches if batch["count"] > 100]
+    assert large
+    assert {batch["compression"] for batch in large} == {"lz4"}
+    assert all(batch["size"] < 60 * batch["count"] for batch in large)

@@ -1,4 +1,4 @@
-"""`strandline up` takes its folder before it writes there, and starts nothing that it can know to be wrong."""
+"""`strandline up` locks its folder before it writes there, and starts no process with a wrong configuration."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Up]:
-    """One broker and one controller in a folder of the test's own."""
+    """Arguments for one broker and one controller in the test's folder."""
     with start_up(tmp_path, "--brokers", "1", "--controllers", "1") as up:
         yield up
 
 
 def written_files(folder: Path) -> dict[str, bytes]:
-    """What `up` itself writes: `cluster.json` and the configuration of each node."""
+    """Return the files that `up` writes: `cluster.json` and the configuration of each node."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted([*folder.glob("*.json"), *folder.glob("*/*.toml")])}
 
 
-def test_a_second_up_on_the_folder_of_a_running_cluster_changes_nothing(small: Up) -> None:
-    """It once gave every node new ports in its configuration, so that a node that was started again could not be reached."""
+def test_a_second_up_on_a_used_folder_changes_nothing(small: Up) -> None:
+    """Before, it gave every node new ports in its configuration, so a restarted node was unreachable."""
     before, names = written_files(small.folder), sorted(p.name for p in small.folder.iterdir())
     outcome = run("up", "--data", str(small.folder), "--base-port", str(free_port_range(12)))
     assert outcome.code == 1
@@ -44,7 +44,7 @@ def test_a_second_up_on_the_folder_of_a_running_cluster_changes_nothing(small: U
     assert run("topic", "create", "works", "--partitions", "1", "--bootstrap", small.bootstrap).code == 0
 
 
-def test_of_two_ups_at_the_same_moment_one_runs(tmp_path: Path) -> None:
+def test_only_one_of_two_simultaneous_ups_runs(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     arguments = ["up", "--json", "--data", str(folder), "--brokers", "1", "--controllers", "1", "--base-port"]
     both = [
@@ -70,8 +70,8 @@ def test_of_two_ups_at_the_same_moment_one_runs(tmp_path: Path) -> None:
             process.communicate(timeout=30)
 
 
-def test_an_up_after_a_killed_one_waits_for_the_nodes_of_that_one(tmp_path: Path) -> None:
-    """The kernel frees the folder's lock at once; the nodes hold their data directories and ports until they have ended."""
+def test_up_waits_for_the_nodes_of_a_killed_up(tmp_path: Path) -> None:
+    """The kernel frees the folder's lock at once, but the nodes keep their data directories and ports until they end."""
     base = str(free_port_range(4))
     arguments = ("--brokers", "1", "--controllers", "1", "--set", "controlled.shutdown.timeout.ms=500")
     with start_up(tmp_path, *arguments, base_port=base) as first:
@@ -81,7 +81,7 @@ def test_an_up_after_a_killed_one_waits_for_the_nodes_of_that_one(tmp_path: Path
         assert [n["name"] for n in second.ready["nodes"]] == ["broker-1", "controller-101"]
 
 
-def test_a_node_that_an_earlier_up_left_behind_is_named(tmp_path: Path) -> None:
+def test_a_leftover_node_is_named(tmp_path: Path) -> None:
     """A paused node does not notice that its `up` is gone."""
     with start_up(tmp_path, "--brokers", "1", "--controllers", "1") as first:
         pid = next(n["pid"] for n in first.ready["nodes"] if n["name"] == "broker-1")
@@ -109,8 +109,8 @@ def test_a_node_that_an_earlier_up_left_behind_is_named(tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_wish_is_refused_before_anything_is_written(arguments: list[str], word: str, tmp_path: Path) -> None:
-    """Two controllers once started five processes, and then six lines told of their end."""
+def test_a_wrong_configuration_is_refused_before_anything_is_written(arguments: list[str], word: str, tmp_path: Path) -> None:
+    """Before, two controllers started five processes, and six lines reported their ends."""
     outcome = run("up", "--data", str(tmp_path / "data"), "--base-port", str(free_port_range(12)), *arguments)
     assert outcome.code == 2
     assert word in one_sentence(outcome)
@@ -118,7 +118,7 @@ def test_a_wrong_wish_is_refused_before_anything_is_written(arguments: list[str]
 
 
 def test_the_controllers_of_a_folder_cannot_change(small: Up) -> None:
-    """A quorum of fewer voters might elect one that lacks what the others had agreed on."""
+    """A quorum of fewer voters could elect a controller that lacks committed metadata."""
     small.process.send_signal(signal.SIGINT)
     assert small.process.wait(30) == 0
     before = written_files(small.folder)
@@ -128,13 +128,13 @@ def test_the_controllers_of_a_folder_cannot_change(small: Up) -> None:
     assert written_files(small.folder) == before
 
 
-def test_a_cluster_of_two_controllers_is_refused_by_the_class_itself(tmp_path: Path) -> None:
+def test_local_cluster_refuses_two_controllers(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not 2"):
         LocalCluster(tmp_path, controllers=2)
 
 
-def test_a_start_that_fails_halfway_is_one_sentence(tmp_path: Path) -> None:
-    """The ends of the nodes that `up` itself stops then are no news."""
+def test_a_failed_start_is_one_sentence(tmp_path: Path) -> None:
+    """`up` then stops the other nodes itself, and does not report their ends."""
     (tmp_path / "data" / "broker-1").mkdir(parents=True)
     (tmp_path / "data" / "broker-1" / "data").write_text("not a folder")
     words = ["--base-port", str(free_port_range(12)), "--brokers", "1", "--controllers", "1"]

@@ -1,4 +1,4 @@
-"""Where a command writes JSON, each document is one line, for every reader of lines."""
+"""A command writes each JSON document as one line, by every definition of a line."""
 
 import json
 
@@ -13,7 +13,7 @@ LINE_BREAKS = [chr(code) for code in range(0x2030) if len(f"a{chr(code)}b".split
 
 @pytest.mark.parametrize("line_break", LINE_BREAKS, ids=ascii)
 def test_a_document_is_one_line_and_keeps_its_text(line_break: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A random id in a dumped record held a NEL (U+0085), and Python's `splitlines` cut the line in two."""
+    """A random id in a dumped record contained a NEL (U+0085), at which Python's `splitlines` splits a line."""
     document = {"value": f"a{line_break}b", line_break: 1}
     print_json(document)
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [document]
@@ -22,7 +22,7 @@ def test_a_document_is_one_line_and_keeps_its_text(line_break: str, capsys: pyte
 
 @pytest.mark.parametrize("line_break", LINE_BREAKS, ids=ascii)
 def test_a_record_is_one_line_and_keeps_its_text(line_break: str) -> None:
-    """What `consume --json` writes is read line by line."""
+    """Programs read the output of `consume --json` line by line."""
     (line,) = encode(_record(f"a{line_break}b")).decode().splitlines()
     assert json.loads(line)["value"] == f"a{line_break}b"
 

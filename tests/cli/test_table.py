@@ -1,4 +1,4 @@
-"""Tables in the width that there is: no word, address or number is broken, and nothing disappears unnoticed."""
+"""Tables fit the terminal's width: no word, address or number is broken, and omitted columns are named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = [
 ]
 
 
-def test_a_table_without_a_limit_shows_everything_in_one_line_each() -> None:
+def test_a_table_without_a_limit_has_one_line_per_row() -> None:
     lines = layout(COLUMNS, ROWS)
     assert lines[1].split() == ["topic", "partition", "leader", "replicas", "data", "state"]
     assert lines[3].split() == ["orders", "0", "1", "1,2,3", "./cluster/broker-1/data/orders-0", "under-replicated"]
@@ -31,7 +31,7 @@ def test_headings_stay_when_there_is_no_row() -> None:
     assert layout(COLUMNS, [])[1].split() == list(COLUMNS)
 
 
-def test_a_spare_column_is_left_out_and_named() -> None:
+def test_a_spare_column_is_omitted_and_named() -> None:
     lines = layout(COLUMNS, ROWS, width=80, spare=("data",))
     assert "data" not in lines[1]
     assert lines[-1] == "(not shown: data; --wide shows all columns)"
@@ -57,7 +57,7 @@ def test_numbers_are_aligned_right_and_lists_left() -> None:
     assert lines[3:5] == ["    5   1,2", " 1234   1,2,3"]
 
 
-def test_a_long_list_of_addresses_is_broken_after_a_comma_alone() -> None:
+def test_a_long_list_is_broken_only_after_commas() -> None:
     addresses = "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
     lines = layout(("key", "value"), [("bootstrap", addresses)], width=45)
     assert max(map(len, lines)) <= 45
@@ -72,14 +72,14 @@ def test_a_long_list_of_addresses_is_broken_after_a_comma_alone() -> None:
     ),
     st.integers(20, 120),
 )
-def test_every_word_of_every_cell_is_found_whole(rows: list[tuple[str, ...]], width: int) -> None:
-    """Whatever the width: that is what makes a table usable with grep and with the mouse."""
+def test_no_word_is_broken(rows: list[tuple[str, ...]], width: int) -> None:
+    """At any width a word stays whole, so that grep and the mouse can select it."""
     lines = layout([f"c{i}" for i in range(len(rows[0]))], rows, width=width)
     printed = re.split(r"\s+", "\n".join(lines))
     assert {word for row in rows for text in row for word in text.split()} <= set(printed)
 
 
 @pytest.mark.parametrize("width", range(40, 130, 7))
-def test_a_table_fits_or_is_blocks(width: int) -> None:
+def test_a_table_fits_or_becomes_blocks(width: int) -> None:
     lines = layout(COLUMNS, ROWS, width=width, spare=("data",))
     assert max(map(len, lines[:-1])) <= width or not any("─" in line for line in lines)

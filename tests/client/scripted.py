@@ -79,6 +79,9 @@ class ScriptedCluster:
         self.partitions: dict[TopicIdPartition, Partition] = {}
         self.produce_fate: Callable[[int, TopicIdPartition], str] = lambda broker_id, key: "ok"
         """ "ok", "response lost" (appended, connection cut), "request lost" (cut), "silence", or an error code's name."""
+        self.record_errors: list[data.RecordError] = []
+        """Named in responses with an error, which count `invalid_records` in the batch."""
+        self.invalid_records = 0
         self.max_message_bytes = 1 << 30
         self.advertised: dict[int, tuple[str, int]] = {}
         self.metadata_requests = 0
@@ -88,6 +91,9 @@ class ScriptedCluster:
         self.names: dict[str, tuple[int, int]] = {}
         """By producer name, its newest work epoch and epoch. The number of a name is its index in here."""
         self.name_fate = ErrorCode.NONE
+        self.offsets_fate: ErrorCode | None = ErrorCode.NONE
+        """The error of every ListOffsets and OffsetForLeaderEpoch; None: responses leave the partition out."""
+        self.offsets_requests: list[data.ListOffsetsRequest | data.OffsetForLeaderEpochRequest] = []
 
     async def __aenter__(self) -> ScriptedCluster:
         for broker in self.brokers.values():
@@ -142,7 +148,7 @@ class ScriptedBroker:
         self.hanging = False
         """Takes requests and never answers, but for the handshake: a broker that is stuck behind its protocol."""
         self.mute = False
-        """Connections are accepted, and nothing at all is answered: a process that stands still, a host that is cut off."""
+        """Connections are accepted, and nothing at all is answered: a process that is paused, a host that is cut off."""
         self.controller_id = 101
         """-1: it knows none, as one that is cut off from them; what it says of the cluster may be old."""
         self.picture: tuple[dict[str, bytes], dict[TopicIdPartition, Partition]] | None = None
@@ -161,6 +167,7 @@ class ScriptedBroker:
             apis.PRODUCE: self.produce,
             apis.INIT_PRODUCER_ID: self.init_producer_id,
             apis.DESCRIBE_PRODUCERS: self.describe_producers,
+            apis.DELETE_RECORDS: self.delete_records,
             apis.FETCH: self.fetch,
             apis.LIST_OFFSETS: self.list_offsets,
             apis.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
@@ -287,6 +294,23 @@ class ScriptedBroker:
         watermark = partition.end_offset if partition.high_watermark is None else partition.high_watermark
         return data.DescribeProducersPartitionResponse(*key, 0, None, partition.epoch, watermark, known)
 
+    def delete_records(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, data.DeleteRecordsRequest)
+        request.reply(data.DeleteRecordsResponse([self._delete(p) for p in body.partitions]))
+
+    def _delete(self, asked: data.DeleteRecordsPartition) -> data.DeleteRecordsPartitionResponse:
+        key = (asked.topic_id, asked.partition)
+        partition = self.cluster.partitions.get(key)
+        if partition is None:
+            return data.DeleteRecordsPartitionResponse(*key, C.UNKNOWN_TOPIC_ID)
+        if partition.leader != self.broker_id:
+            return data.DeleteRecordsPartitionResponse(*key, C.NOT_LEADER_OR_FOLLOWER)
+        if asked.before_offset > partition.end_offset:
+            return data.DeleteRecordsPartitionResponse(*key, C.OFFSET_OUT_OF_RANGE, "above the high watermark")
+        partition.start_offset = max(partition.start_offset, asked.before_offset)
+        return data.DeleteRecordsPartitionResponse(*key, 0, None, partition.start_offset)
+
     def create_topics(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, admin.CreateTopicsRequest)
@@ -349,7 +373,10 @@ class ScriptedBroker:
             return data.ProducePartitionResponse(*key, C.NOT_LEADER_OR_FOLLOWER)
         if fate not in ("ok", "response lost", "silence"):
             hint = CurrentLeader(partition.leader, partition.epoch)
-            return data.ProducePartitionResponse(*key, C[fate], current_leader=hint)
+            refused = data.ProducePartitionResponse(*key, C[fate], current_leader=hint)
+            refused.record_errors, refused.invalid_records = self.cluster.record_errors, self.cluster.invalid_records
+            refused.error_message = "record 1 of the batch has no key" if refused.record_errors else None
+            return refused
         if len(records) > self.cluster.max_message_bytes:
             return data.ProducePartitionResponse(*key, C.MESSAGE_TOO_LARGE)
         code, base = partition.append(memoryview(bytearray(records)))
@@ -442,7 +469,9 @@ class ScriptedBroker:
     def list_offsets(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, data.ListOffsetsRequest)
-        request.reply(data.ListOffsetsResponse([self._list_one(asked) for asked in body.partitions]))
+        self.cluster.offsets_requests.append(body)
+        asked = [] if self.cluster.offsets_fate is None else body.partitions
+        request.reply(data.ListOffsetsResponse([self._list_one(partition) for partition in asked]))
 
     def _list_one(self, asked: data.ListOffsetsPartition) -> data.ListOffsetsPartitionResponse:
         key = (asked.topic_id, asked.partition)
@@ -451,6 +480,8 @@ class ScriptedBroker:
             return data.ListOffsetsPartitionResponse(*key, C.UNKNOWN_TOPIC_ID)
         if (code := self._fence(partition, asked.current_leader_epoch)) is not None:
             return data.ListOffsetsPartitionResponse(*key, code)
+        if self.cluster.offsets_fate:
+            return data.ListOffsetsPartitionResponse(*key, self.cluster.offsets_fate)
         if asked.timestamp == data.LATEST_TIMESTAMP:
             return data.ListOffsetsPartitionResponse(*key, 0, -1, partition.end_offset, partition.epoch)
         if asked.timestamp == data.EARLIEST_TIMESTAMP:
@@ -464,11 +495,15 @@ class ScriptedBroker:
     def offset_for_leader_epoch(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, data.OffsetForLeaderEpochRequest)
+        self.cluster.offsets_requests.append(body)
+        fate = self.cluster.offsets_fate
         answers = []
-        for asked in body.partitions:
+        for asked in [] if fate is None else body.partitions:
             key = (asked.topic_id, asked.partition)
             partition = self.cluster.partitions[key]
-            if (code := self._fence(partition, asked.current_leader_epoch)) is not None:
+            if fate:
+                answers.append(data.EpochEndOffsetPartition(*key, fate))
+            elif (code := self._fence(partition, asked.current_leader_epoch)) is not None:
                 answers.append(data.EpochEndOffsetPartition(*key, code))
             else:
                 answers.append(data.EpochEndOffsetPartition(*key, 0, *partition.end_of_epoch(asked.leader_epoch)))

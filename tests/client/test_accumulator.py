@@ -38,7 +38,9 @@ def test_sticky_partition_rotates_over_partitions_with_a_leader() -> None:
     assert [next_sticky(current, [0, 2, 5]) for current in (0, 2, 5, 1)] == [2, 5, 0, 2]
 
 
-class Rig:
+class DrivenAccumulator:
+    """An accumulator with the test's clock; the test takes its batches and acknowledges them, as the sender would."""
+
     def __init__(self, **options: object) -> None:
         self.ready: list[PartitionQueue] = []
         self.now = 0.0
@@ -68,57 +70,57 @@ class Rig:
 
 
 def test_keyless_records_fill_one_batch_after_another() -> None:
-    rig = Rig(batch_size=400)
-    rig.accumulator.update_topic("t", 3, [0, 1, 2])
-    partitions = [rig.accumulator.append("t", None, None, bytes(50), None, None).batch.partition for _ in range(30)]
+    driven = DrivenAccumulator(batch_size=400)
+    driven.accumulator.update_topic("t", 3, [0, 1, 2])
+    partitions = [driven.accumulator.append("t", None, None, bytes(50), None, None).batch.partition for _ in range(30)]
     runs = [partitions[0]] + [b for a, b in pairwise(partitions) if a != b]
     assert runs[:4] == [0, 1, 2, 0]
     assert len(runs) < 12
 
 
 def test_bytes_are_counted_and_given_back() -> None:
-    rig = Rig(batch_size=1000, buffer_memory=3000)
-    rig.accumulator.update_topic("t", 1, [0])
+    driven = DrivenAccumulator(batch_size=1000, buffer_memory=3000)
+    driven.accumulator.update_topic("t", 1, [0])
     with pytest.raises(BufferFull, match="buffer_memory"):
-        _ = [rig.accumulator.append("t", None, None, bytes(500), None, None) for _ in range(100)]
-    assert 0 < rig.accumulator.buffered_bytes <= 3000
-    rig.take_all()
-    assert rig.accumulator.buffered_bytes == 0
-    assert not rig.accumulator.incomplete
+        _ = [driven.accumulator.append("t", None, None, bytes(500), None, None) for _ in range(100)]
+    assert 0 < driven.accumulator.buffered_bytes <= 3000
+    driven.take_all()
+    assert driven.accumulator.buffered_bytes == 0
+    assert not driven.accumulator.incomplete
 
 
 def test_a_batch_expires_wherever_it_stands() -> None:
     """Open, ready, or in flight: delivery_timeout_ms counts from the enqueue."""
-    rig = Rig(batch_size=200, delivery_timeout_ms=1000)
-    rig.accumulator.update_topic("t", 1, [0])
+    driven = DrivenAccumulator(batch_size=200, delivery_timeout_ms=1000)
+    driven.accumulator.update_topic("t", 1, [0])
     for _ in range(6):
-        rig.accumulator.append("t", None, None, bytes(100), None, None)
-    queue = rig.accumulator.topics["t"].queues[0]
+        driven.accumulator.append("t", None, None, bytes(100), None, None)
+    queue = driven.accumulator.topics["t"].queues[0]
     queue.set_producer_id(1, 0)
     in_flight = queue.take(0.0, partial=False)
     assert in_flight is not None
-    rig.now = 1.1
-    late = rig.accumulator.expired(rig.now)
+    driven.now = 1.1
+    late = driven.accumulator.expired(driven.now)
     for _, batch in late:
         batch.fail(ClientError("late"))
-        rig.accumulator.release(batch)
+        driven.accumulator.release(batch)
     assert late[0] == (queue, in_flight)
     assert len(late) == 6
     assert queue.idle
-    assert rig.accumulator.buffered_bytes == 0
-    assert not rig.accumulator.bare_open
+    assert driven.accumulator.buffered_bytes == 0
+    assert not driven.accumulator.bare_open
 
 
 def test_parked_records_come_before_later_ones() -> None:
-    rig = Rig()
-    good = rig.accumulator.append("t", None, None, b"1", None, None)
-    wrong = rig.accumulator.append("t", 9, None, b"2", None, None)
-    rig.accumulator.update_topic("t", 1, [0])
-    rig.accumulator.append("t", None, None, b"3", None, None)
+    driven = DrivenAccumulator()
+    good = driven.accumulator.append("t", None, None, b"1", None, None)
+    wrong = driven.accumulator.append("t", 9, None, b"2", None, None)
+    driven.accumulator.update_topic("t", 1, [0])
+    driven.accumulator.append("t", None, None, b"3", None, None)
     assert wrong.done
     with pytest.raises(UnknownTopic):
         wrong.result()
-    assert rig.take_all() == {0: [b"1", b"3"]}
+    assert driven.take_all() == {0: [b"1", b"3"]}
     assert good.result().offset == 0
 
 
@@ -135,8 +137,8 @@ def test_parked_records_come_before_later_ones() -> None:
 )
 def test_each_partition_keeps_call_order(steps: list[tuple[str, int, int]]) -> None:
     """Bare, keyed, with headers, in bulk: all of a partition's records leave in the order of their calls."""
-    rig = Rig(batch_size=300)
-    rig.accumulator.update_topic("t", 3, [0, 1, 2])
+    driven = DrivenAccumulator(batch_size=300)
+    driven.accumulator.update_topic("t", 3, [0, 1, 2])
     number, expected = 0, {}
 
     def value(size: int) -> bytes:
@@ -147,18 +149,18 @@ def test_each_partition_keeps_call_order(steps: list[tuple[str, int, int]]) -> N
     for what, size, count in steps:
         if what == "many":
             values = [value(size + i) for i in range(count)]
-            receipts = rig.accumulator.append_many("t", values)
+            receipts = driven.accumulator.append_many("t", values)
             pairs = list(zip(receipts, values, strict=True))
         else:
             one = value(size)
             key = b"%d" % (size % 5) if what in ("key", "rich") else None
             headers = [("h", b"x")] if what == "rich" else None
             partition = size % 3 if what == "partition" else None
-            pairs = [(rig.accumulator.append("t", partition, key, one, headers, None), one)]
+            pairs = [(driven.accumulator.append("t", partition, key, one, headers, None), one)]
         for receipt, one in pairs:
             expected.setdefault(receipt.batch.partition, []).append(one)
-    assert rig.take_all() == expected
-    assert rig.accumulator.buffered_bytes == 0
+    assert driven.take_all() == expected
+    assert driven.accumulator.buffered_bytes == 0
 
 
 @given(st.binary(max_size=20) | st.none(), st.binary(max_size=300) | st.none(), st.integers(0, 3), st.integers(0, 2**40))

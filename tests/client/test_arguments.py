@@ -57,6 +57,11 @@ async def _run(result: Any) -> None:
         await result
 
 
+async def test_admin_refuses_a_broker_id_that_is_no_number() -> None:
+    async with ScriptedCluster() as cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        assert "broker_id is a whole number" in await refused(lambda admin: admin.unregister_broker("4"), admin)
+
+
 @pytest.mark.parametrize("name", ADMIN)
 async def test_admin_refuses_one_for_many(name: str) -> None:
     """`describe_topics("orders")` asked for the topics o, r, d, ... and answered "the topic does not exist (o)"."""
@@ -126,6 +131,21 @@ async def test_unencodable_record_does_not_break_the_producer(name: str, is_know
             if "partition" in record:
                 with pytest.raises(UsageError):
                     await producer.send_columns("orders", [b"wrong"], partition=record["partition"])
+            await producer.send_and_wait("orders", b"right")
+        assert cluster.values("orders") == [b"right"]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("partition", [None, 0])
+@pytest.mark.parametrize("column", ["keys", "headers"])
+async def test_columns_of_different_lengths_are_refused(column: str, partition: int | None, count: int) -> None:
+    """With fewer keys than values, the last values were dropped without an error."""
+    short_or_long = {"keys": [b"k"] * count, "headers": [[("h", b"")]] * count}[column]
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            with pytest.raises(UsageError, match=f"2 values, but {count} {column}"):
+                await producer.send_columns("orders", [b"a", b"b"], partition=partition, **{column: short_or_long})  # type: ignore[arg-type]
             await producer.send_and_wait("orders", b"right")
         assert cluster.values("orders") == [b"right"]
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strandline.client.cluster.listeners import Listeners
 from strandline.client.cluster.metadata import MetadataCache
 from strandline.client.errors import BufferFull, StrandlineError
 from strandline.client.home import Home
@@ -31,12 +32,16 @@ from .scripted import ScriptedCluster
 PARTITIONS = 2
 
 
-class StubCluster:
-    """Learns the topic when the test decides. Calls wait for that on futures of their own, which are resolved in order."""
+class MetadataOnDemand:
+    """The client's view of a cluster, which learns the topic when the test decides. Calls wait for that on futures of their own,
+    which are resolved in order.
+
+    It is its own `metadata` and `connections`: the parts of a `Cluster` that a producer uses."""
 
     def __init__(self) -> None:
         self.cache = MetadataCache()
-        self.listeners: list[Any] = []
+        self.listeners = Listeners()
+        self.metadata = self.connections = self
         self.last_error = None
         self.refreshes = 0
         self._waiting: list[asyncio.Future[None]] = []
@@ -55,8 +60,7 @@ class StubCluster:
         for future in waiting:
             if not future.done():
                 future.set_result(None)
-        for listener in self.listeners:
-            asyncio.get_running_loop().call_soon(listener)
+        self.listeners.notify()
 
     def want_topics(self, names: object) -> bool:
         return True
@@ -64,7 +68,7 @@ class StubCluster:
     def request_refresh(self) -> None:
         """Metadata comes when the test says so."""
 
-    def connection(self, broker_id: int) -> None:
+    def to(self, broker_id: int) -> None:
         """Batches are taken and acknowledged by the test."""
 
     def refresh_if_unreachable(self, broker_id: int) -> None:
@@ -74,11 +78,11 @@ class StubCluster:
         """There is none."""
 
 
-class Rig:
+class DrivenProducer:
     """One producer, and the calls and batches of the test."""
 
     def __init__(self) -> None:
-        self.cluster = StubCluster()
+        self.cluster = MetadataOnDemand()
         self.producer = Producer(acks=1, batch_size=256, buffer_memory=1024, max_block_ms=600_000)
         producer: Any = self.producer
         loop = asyncio.get_running_loop()
@@ -153,80 +157,80 @@ STEP = st.one_of(
 )
 
 
-async def play(steps: list[tuple[str, int, int | None]]) -> Rig:
-    rig = Rig()
+async def play(steps: list[tuple[str, int, int | None]]) -> DrivenProducer:
+    driven = DrivenProducer()
     for what, number, place in steps:
         if what == "send":
-            rig.tasks.append(asyncio.create_task(rig.send(number, place)))
+            driven.tasks.append(asyncio.create_task(driven.send(number, place)))
         elif what == "send_columns":
-            rig.tasks.append(asyncio.create_task(rig.send_columns(number, place)))
+            driven.tasks.append(asyncio.create_task(driven.send_columns(number, place)))
         elif what == "send_nowait":
-            rig.send_nowait(number, place)
+            driven.send_nowait(number, place)
         elif what == "turns":
             for _ in range(number):
                 await asyncio.sleep(0)
         elif what == "learn":
-            rig.cluster.learn("orders")
+            driven.cluster.learn("orders")
         elif what == "acknowledge":
-            rig.acknowledge(number)
-        elif rig.tasks:
-            rig.tasks[number % len(rig.tasks)].cancel()
-    await rig.finish()
-    return rig
+            driven.acknowledge(number)
+        elif driven.tasks:
+            driven.tasks[number % len(driven.tasks)].cancel()
+    await driven.finish()
+    return driven
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(STEP, max_size=40))
 def test_call_order_is_log_order(steps: list[tuple[str, int, int | None]]) -> None:
     """Calls are numbered when they begin. In each partition the numbers must ascend, also for records without a key."""
-    rig = asyncio.run(play(steps))
-    for partition, numbers in rig.log.items():
+    driven = asyncio.run(play(steps))
+    for partition, numbers in driven.log.items():
         assert numbers == sorted(numbers), f"partition {partition}: a later call overtook earlier ones"
-    assert rig.producer.metrics()["buffered_bytes"] == 0
-    assert rig.producer.metrics()["calls_waiting"] == 0
+    assert driven.producer.metrics()["buffered_bytes"] == 0
+    assert driven.producer.metrics()["calls_waiting"] == 0
 
 
 @pytest.mark.parametrize("cancelled", [None, 0, 3])
 async def test_calls_that_wait_for_metadata_keep_their_order(cancelled: int | None) -> None:
     """Each call waited for metadata by itself, and then appended: a call that began afterwards did so at once."""
-    rig = Rig()
+    driven = DrivenProducer()
     for _ in range(8):
-        rig.tasks.append(asyncio.create_task(rig.send(1, 0)))
+        driven.tasks.append(asyncio.create_task(driven.send(1, 0)))
     await asyncio.sleep(0)
     if cancelled is not None:
-        rig.tasks[cancelled].cancel()
-    rig.cluster.learn("orders")
+        driven.tasks[cancelled].cancel()
+    driven.cluster.learn("orders")
     for _ in range(8):  # They begin in the iterations in which the first ones wake up.
         await asyncio.sleep(0)
-        rig.tasks.append(asyncio.create_task(rig.send(1, 0)))
-    await rig.finish()
+        driven.tasks.append(asyncio.create_task(driven.send(1, 0)))
+    await driven.finish()
     expected = [number for number in range(1, 17) if cancelled is None or number != cancelled + 1]
-    assert rig.log[0] == expected
+    assert driven.log[0] == expected
 
 
 async def test_small_record_does_not_overtake_a_waiting_one() -> None:
     """It would fit into the open batch, which is full for the large one."""
-    rig = Rig()
-    rig.cluster.learn("orders")
-    rig.tasks = [asyncio.create_task(rig.send(size, 0)) for size in (200, 200, 200, 100, 700, 1, 1)]
+    driven = DrivenProducer()
+    driven.cluster.learn("orders")
+    driven.tasks = [asyncio.create_task(driven.send(size, 0)) for size in (200, 200, 200, 100, 700, 1, 1)]
     for _ in range(3):
         await asyncio.sleep(0)
     with pytest.raises(BufferFull, match="earlier calls for orders wait"):
-        rig.producer.send_nowait("orders", b"x", partition=0)
-    await rig.finish()
-    assert rig.log[0] == [1, 2, 3, 4, 5, 6, 7]
+        driven.producer.send_nowait("orders", b"x", partition=0)
+    await driven.finish()
+    assert driven.log[0] == [1, 2, 3, 4, 5, 6, 7]
 
 
 async def test_cancelled_call_is_withdrawn() -> None:
     """Its record is not sent, and its bytes are free again."""
-    rig = Rig()
-    rig.tasks = [asyncio.create_task(rig.send(100, 0)) for _ in range(3)]
+    driven = DrivenProducer()
+    driven.tasks = [asyncio.create_task(driven.send(100, 0)) for _ in range(3)]
     await asyncio.sleep(0)
-    rig.tasks[1].cancel()
+    driven.tasks[1].cancel()
     await asyncio.sleep(0)
-    await rig.finish()
-    assert rig.log[0] == [1, 3]
-    assert rig.producer.metrics()["buffered_bytes"] == 0
+    await driven.finish()
+    assert driven.log[0] == [1, 3]
+    assert driven.producer.metrics()["buffered_bytes"] == 0
 
 
 async def test_concurrent_first_sends_arrive_in_order() -> None:

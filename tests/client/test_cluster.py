@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from strandline.client import Admin, NewTopic, Producer
-from strandline.client.cluster import cluster as cluster_module
+from strandline.client.cluster import refresh_gap
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.connection_state import ConnectionState
 from strandline.client.cluster.metadata import MetadataCache
@@ -121,6 +121,16 @@ async def test_wrong_advertised_addresses_are_named() -> None:
             assert "Connection refused" in str(lost.value)
 
 
+async def assert_start_fails(bootstrap: str, reason: str) -> None:
+    """A client that has time for one attempt names this reason. On a busy machine one attempt may need more than 200 ms."""
+    for connect_timeout_ms in (200, 1000, 5000, 20_000):
+        with pytest.raises(NoBrokersAvailable) as failed:
+            await Producer(bootstrap_servers=bootstrap, connect_timeout_ms=connect_timeout_ms).start()
+        if reason in str(failed.value):
+            return
+    pytest.fail(f"{failed.value} does not say that {reason!r}")
+
+
 @pytest.mark.parametrize(
     ("reply", "spoken"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP"), (b"\x15\x03\x01\x00\x02\x02\x46", "TLS")]
 )
@@ -133,8 +143,7 @@ async def test_port_of_another_protocol_is_recognised(reply: bytes, spoken: str)
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        with pytest.raises(NoBrokersAvailable, match=f"this port speaks {spoken}"):
-            await Producer(bootstrap_servers=f"127.0.0.1:{port}", connect_timeout_ms=200).start()
+        await assert_start_fails(f"127.0.0.1:{port}", f"this port speaks {spoken}")
     assert ssl.PROTOCOL_TLS_CLIENT
 
 
@@ -142,8 +151,7 @@ async def test_a_controller_is_not_a_broker() -> None:
     async with ScriptedCluster(1) as cluster:
         assert cluster.brokers[1].server is not None
         cluster.brokers[1].server.role = "controller"
-        with pytest.raises(NoBrokersAvailable, match="is a controller"):
-            await Producer(bootstrap_servers=cluster.bootstrap, connect_timeout_ms=200).start()
+        await assert_start_fails(cluster.bootstrap, "is a controller")
 
 
 async def test_a_thousand_askers_make_one_request() -> None:
@@ -151,7 +159,7 @@ async def test_a_thousand_askers_make_one_request() -> None:
         client = Cluster(ClientOptions(bootstrap_servers=cluster.bootstrap), Random(1))
         await client.start()
         before = cluster.metadata_requests
-        await asyncio.gather(*(client.refresh(1000) for _ in range(1000)))
+        await asyncio.gather(*(client.metadata.refresh(1000) for _ in range(1000)))
         assert cluster.metadata_requests - before == 1
         await client.close()
 
@@ -164,7 +172,7 @@ async def test_hanging_broker_delays_metadata_briefly() -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
         for _ in range(3):
-            await client.refresh(5000)
+            await client.metadata.refresh(5000)
         assert loop.time() - started < 3, "without the second broker that is asked meanwhile it would be 5 s each"
         await client.close()
 
@@ -172,33 +180,33 @@ async def test_hanging_broker_delays_metadata_briefly() -> None:
 async def test_new_topic_does_not_wait_for_the_gap_between_refreshes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gap spares brokers repeated requests. After many refreshes it is 250 ms, and every new client had 20 ms of it: it
     finds the cluster, and asks for its topic right after that."""
-    monkeypatch.setattr(cluster_module, "REFRESH_GAP_MS", (60_000,) * 3)
+    monkeypatch.setattr(refresh_gap, "REFRESH_GAP_MS", (60_000,) * 3)
     async with ScriptedCluster(1) as cluster:
         cluster.create("orders")
         cluster.create("payments")
         client = Cluster(ClientOptions(bootstrap_servers=cluster.bootstrap), Random(1))
         await client.start()
         async with asyncio.timeout(10):
-            await client.topic("orders", 20_000)
-            repeated = asyncio.create_task(client.refresh(20_000))
+            await client.metadata.topic("orders", 20_000)
+            repeated = asyncio.create_task(client.metadata.refresh(20_000))
             await asyncio.sleep(0)
             assert not repeated.done()
-            await client.topic("payments", 20_000)
+            await client.metadata.topic("payments", 20_000)
             await repeated
         await client.close()
 
 
 async def test_known_topic_waits_for_the_gap_between_refreshes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "REFRESH_GAP_MS", (60_000,) * 3)
+    monkeypatch.setattr(refresh_gap, "REFRESH_GAP_MS", (60_000,) * 3)
     async with ScriptedCluster(1) as cluster:
         cluster.create("orders")
         client = Cluster(ClientOptions(bootstrap_servers=cluster.bootstrap), Random(1))
         await client.start()
-        await client.topic("orders", 5_000)
+        await client.metadata.topic("orders", 5_000)
         asked = cluster.metadata_requests
-        client.want_topics(["orders"])
+        client.metadata.want_topics(["orders"])
         with pytest.raises(NoBrokersAvailable):
-            await client.refresh(200)
+            await client.metadata.refresh(200)
         assert cluster.metadata_requests == asked
         await client.close()
 
@@ -208,11 +216,11 @@ async def test_a_cancelled_background_task_is_started_again() -> None:
     async with ScriptedCluster(1) as cluster:
         client = Cluster(ClientOptions(bootstrap_servers=cluster.bootstrap), Random(1))
         await client.start()
-        client.request_refresh()
+        client.metadata.request_refresh()
         await asyncio.sleep(0)
-        assert client._task is not None
-        client._task.cancel()
-        await client.refresh(1000)
+        assert client.metadata._task is not None
+        client.metadata._task.cancel()
+        await client.metadata.refresh(1000)
         await client.close()
 
 

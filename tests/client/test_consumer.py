@@ -8,6 +8,7 @@ import struct
 
 import pytest
 from structlog.testing import capture_logs
+from waiting import until
 
 from strandline.client import Consumer, Producer, TopicPartition
 from strandline.client.errors import (
@@ -17,10 +18,13 @@ from strandline.client.errors import (
     LogTruncated,
     NoBrokersAvailable,
     OffsetOutOfRange,
+    RequestFailed,
     RequestTimeout,
     UnknownTopic,
     UsageError,
 )
+from strandline.protocol.apis import LIST_OFFSETS
+from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.data import LATEST_TIMESTAMP
 from strandline.protocol.records.batch import CRC_POS, HEADER_SIZE, compute_crc
 from strandline.protocol.records.builder import encode_batch
@@ -330,6 +334,118 @@ async def test_harmless_leader_change_is_not_noticed() -> None:
             cluster.move_leader("orders", 0, 2)
             fill(cluster, "orders", 10, first=100)
             assert await read(consumer, 10) == [b"%d" % n for n in range(100, 110)]
+
+
+# -- positions that a leader cannot say yet ---------------------------------------------------------------------------
+
+
+async def test_failing_look_up_is_repeated_with_growing_pauses() -> None:
+    """A hundred consumers must not ask a leader that cannot answer yet fifty times per second each."""
+    async with ScriptedCluster(1) as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 10)
+        cluster.offsets_fate = ErrorCode.OFFSET_NOT_AVAILABLE
+        async with earliest(cluster, "orders") as consumer:
+            assert await consumer.getmany(timeout_ms=1500) == {}
+            assert 3 <= len(cluster.offsets_requests) <= 8
+            cluster.offsets_fate = ErrorCode.NONE
+            assert len(await read(consumer, 10)) == 10
+
+
+async def test_look_up_that_a_leader_leaves_out_is_repeated_with_pauses() -> None:
+    async with ScriptedCluster(1) as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 10)
+        cluster.offsets_fate = None
+        async with earliest(cluster, "orders") as consumer:
+            assert await consumer.getmany(timeout_ms=700) == {}
+            assert 2 <= len(cluster.offsets_requests) <= 7
+            assert "leaves the partition out" in consumer.health()["last_error"]
+            cluster.offsets_fate = ErrorCode.NONE
+            assert len(await read(consumer, 10)) == 10
+
+
+async def test_failing_validation_is_repeated_with_growing_pauses() -> None:
+    async with ScriptedCluster(2) as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 10)
+        async with earliest(cluster, "orders") as consumer:
+            await read(consumer, 10)
+            cluster.offsets_requests.clear()
+            cluster.offsets_fate = ErrorCode.OFFSET_NOT_AVAILABLE
+            cluster.move_leader("orders", 0, 2)
+            assert await consumer.getmany(timeout_ms=1500) == {}
+            assert 3 <= len(cluster.offsets_requests) <= 8
+            cluster.offsets_fate = ErrorCode.NONE
+            fill(cluster, "orders", 10, first=10)
+            assert len(await read(consumer, 10)) == 10
+
+
+async def test_reason_of_a_failing_look_up_is_shown() -> None:
+    """Without it, a consumer that waits for its first position looks like one without new records."""
+    async with ScriptedCluster(1) as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 10)
+        cluster.offsets_fate = ErrorCode.OFFSET_NOT_AVAILABLE
+        with capture_logs() as logs:
+            async with earliest(cluster, "orders") as consumer:
+                while not (warnings := [line for line in logs if line["log_level"] == "warning"]):
+                    assert await consumer.getmany(timeout_ms=100) == {}
+                health = consumer.health()
+                cluster.offsets_fate = ErrorCode.NONE
+                await read(consumer, 10)
+                assert (consumer.health()["state"], consumer.health()["last_error"]) == ("ok", None)
+        assert health["state"] == "degraded"
+        assert "the new leader does not know the high watermark yet" in health["last_error"]
+        (warning,) = warnings
+        assert (warning["event"], warning["topic"], warning["partition"]) == ("consumer.position_lookup_failed", "orders", 0)
+        assert "the new leader does not know the high watermark yet" in warning["reason"]
+
+
+async def test_seek_overrides_a_look_up_in_flight() -> None:
+    """The late response must not move the program back to the start of the log."""
+    async with ScriptedCluster(1) as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 10)
+        async with earliest(cluster) as consumer:
+            broker = cluster.brokers[1]
+            assert broker.server is not None
+            answer = broker.server.handlers[LIST_OFFSETS]
+            broker.server.handlers[LIST_OFFSETS] = broker.held.append
+            await consumer.assign([ORDERS])
+            await until(lambda: broker.held)
+            consumer.seek(ORDERS, 7)
+            for request in broker.held:
+                answer(request)
+            assert await read(consumer, 3) == [b"7", b"8", b"9"]
+            assert await consumer.getmany(timeout_ms=200) == {}
+
+
+async def test_position_names_the_reason_of_its_timeout() -> None:
+    async with ScriptedCluster(1) as cluster:
+        cluster.create("orders")
+        cluster.offsets_fate = ErrorCode.OFFSET_NOT_AVAILABLE
+        async with earliest(cluster, "orders", max_block_ms=1000) as consumer:
+            await consumer.getmany(timeout_ms=100)
+            with pytest.raises(RequestTimeout, match=r"not known yet: .*does not know the high watermark yet"):
+                await consumer.position(ORDERS)
+            assert len(cluster.offsets_requests) <= 8
+
+
+async def test_refused_look_up_is_an_error_and_is_not_repeated() -> None:
+    async with ScriptedCluster(1) as cluster:
+        cluster.create("orders")
+        fill(cluster, "orders", 10)
+        cluster.offsets_fate = ErrorCode.INVALID_REQUEST
+        async with earliest(cluster, "orders") as consumer:
+            with pytest.raises(RequestFailed, match="orders-0"):
+                await consumer.getmany(timeout_ms=2000)
+            with pytest.raises(RequestFailed):
+                await consumer.getmany(timeout_ms=300)
+            assert len(cluster.offsets_requests) == 1
+            cluster.offsets_fate = ErrorCode.NONE
+            await consumer.seek_to_beginning(ORDERS)
+            assert len(await read(consumer, 10)) == 10
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------

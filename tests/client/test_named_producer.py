@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from waiting import until
 
 from strandline.client import Admin, Producer, TopicPartition
 from strandline.client.errors import (
@@ -45,12 +46,6 @@ async def write(producer: Producer, first: int, last: int, partition: int = 0) -
     receipts = [producer.send_nowait("orders", ROWS[i], partition=partition) for i in range(first, last)]
     for receipt in receipts:
         await receipt
-
-
-async def eventually(condition: Callable[[], object], within_s: float = 5.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 # -- attempts ---------------------------------------------------------------------------------------------------------
@@ -162,7 +157,7 @@ async def test_rows_that_a_new_leader_lacks_do_not_count(cluster: ScriptedCluste
     async with attempt(cluster) as second:
         before = cluster.metadata_requests
         question = asyncio.ensure_future(second.written([P0]))
-        await eventually(lambda: question.done() or cluster.metadata_requests >= before)
+        await until(lambda: question.done() or cluster.metadata_requests >= before)
         assert not question.done()
         (partition.log.batches, partition.log.values), partition.log.named = kept, known
         cluster.move_leader("orders", 0, 2)
@@ -177,7 +172,7 @@ async def test_silent_or_dead_leader_is_replaced(cluster: ScriptedCluster) -> No
     async with attempt(cluster, request_timeout_ms=300) as second:
         cluster.brokers[1].fall_silent()
         question = asyncio.ensure_future(second.written([P0, P1]))
-        await eventually(lambda: cluster.brokers[1].held)
+        await until(lambda: cluster.brokers[1].held)
         cluster.move_leader("orders", 0, 3)
         assert await question == {P0: 5, P1: 0}
 

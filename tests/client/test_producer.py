@@ -6,6 +6,7 @@ import asyncio
 import random
 
 import pytest
+from waiting import until
 
 from strandline.client.errors import (
     BufferFull,
@@ -22,12 +23,6 @@ from strandline.client.producer.partition_queue import PartitionQueue
 from strandline.client.producer.producer import Producer
 
 from .scripted import ScriptedCluster
-
-
-async def eventually(condition, within_s: float = 5.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_records_come_back_with_their_place() -> None:
@@ -240,7 +235,7 @@ async def test_acks_0_and_1() -> None:
             assert (await producer.send_and_wait("orders", b"1")).offset == 0
         async with Producer(bootstrap_servers=cluster.bootstrap, acks=0) as producer:
             assert (await producer.send_and_wait("orders", b"2")).offset == -1
-            await eventually(lambda: cluster.values("orders") == [b"1", b"2"])
+            await until(lambda: cluster.values("orders") == [b"1", b"2"])
 
 
 # -- bounds -----------------------------------------------------------------------------------------------------------
@@ -270,7 +265,7 @@ async def test_every_send_gets_room() -> None:
         async with Producer(bootstrap_servers=cluster.bootstrap, **options) as producer:
             await producer.partitions_for("orders")
             waiting = [asyncio.create_task(producer.send("orders", b"y" * 900)) for _ in range(30)]
-            await eventually(lambda: producer.metrics()["calls_waiting"] > 20)
+            await until(lambda: producer.metrics()["calls_waiting"] > 20)
             cluster.produce_fate = lambda broker_id, key: "ok"
             await asyncio.gather(*waiting)
             await producer.flush()

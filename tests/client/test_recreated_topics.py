@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from strandline.client import Consumer, TopicPartition
-from strandline.client.cluster import cluster
+from strandline.client.cluster import metadata_updater
 from strandline.client.consumer import topic_tracker
 from strandline.client.consumer.partition_state import EARLIEST
 from strandline.client.consumer.subscription import Subscription
@@ -22,7 +22,7 @@ GRACE_MS = 250
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (cluster, topic_tracker):
+    for module in (metadata_updater, topic_tracker):
         monkeypatch.setattr(module, "MISSING_TOPIC_GRACE_MS", GRACE_MS)
 
 

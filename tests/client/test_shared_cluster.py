@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from strandline.client import NoBrokersAvailable, Producer, TopicPartition
-from strandline.client.cluster import cluster as cluster_module
+from strandline.client.cluster import refresh_gap
 from strandline.client.cluster.shared_cluster import TOPICS_MAX, SharedCluster
 
 from .scripted import ScriptedCluster
@@ -58,7 +58,7 @@ async def test_next_producer_connects_to_no_broker(scripted: ScriptedCluster, sh
         await task(shared, work_epoch)
     assert (handshakes(scripted), scripted.metadata_requests) == (before[0], before[1] + 5)
     assert stored(scripted) == {index: [b"0", b"1", b"2", b"3", b"4", b"5"] for index in range(3)}
-    assert shared.cluster.listeners == []
+    assert len(shared.cluster.listeners) == 0
 
 
 async def test_next_producer_does_not_wait_between_refreshes(
@@ -66,7 +66,7 @@ async def test_next_producer_does_not_wait_between_refreshes(
 ) -> None:
     """The pause between repeated refreshes grows to 250 ms after 120 of them: each task of a stream of small batches waited for
     it."""
-    monkeypatch.setattr(cluster_module, "REFRESH_GAP_MS", (60_000,) * 3)
+    monkeypatch.setattr(refresh_gap, "REFRESH_GAP_MS", (60_000,) * 3)
     for work_epoch in range(3):
         await task(shared, work_epoch)
 
@@ -122,7 +122,7 @@ async def test_later_attempt_finds_the_rows_of_an_earlier_one(scripted: Scripted
 async def test_topics_of_many_tasks_are_forgotten(scripted: ScriptedCluster, shared: SharedCluster) -> None:
     shared.want(f"topic-{number}" for number in range(TOPICS_MAX + 1))
     await task(shared, 0)
-    assert shared.cluster.topics_wanted == 1
+    assert shared.cluster.metadata.topics_wanted == 1
 
 
 async def test_cluster_that_is_down_is_reported_in_time(scripted: ScriptedCluster) -> None:

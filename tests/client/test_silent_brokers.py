@@ -1,4 +1,4 @@
-"""A broker that is silent: its host was cut off, or stands still. No connection breaks, and nothing is rejected.
+"""A broker that is silent: its host was cut off, or its process is paused. No connection breaks, and nothing is rejected.
 
 Every time-out that a user can set stays at its default here (30 s for a request): what passes in these tests passes
 because the client looks around, not because it gave up waiting.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from random import Random
 
 import pytest
 from slow_pipe import slow_pipe
+from waiting import until
 
 from strandline.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from strandline.protocol.messages import data
@@ -23,12 +23,6 @@ pytestmark = pytest.mark.asyncio
 
 SOON_S = 10.0
 """A bound, far below the request time-out; what is tested takes one to four seconds."""
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SOON_S):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_records_of_a_silent_leader_go_to_its_successor() -> None:
@@ -154,7 +148,7 @@ async def test_silent_leader_does_not_delay_offset_lookups(question: str) -> Non
 
 async def test_change_is_not_sent_to_a_silent_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is sent to one broker only, because two would do it twice: so to one that has just responded."""
-    monkeypatch.setattr("strandline.client.cluster.cluster.FRESH_S", 0.0)
+    monkeypatch.setattr("strandline.client.cluster.any_broker.FRESH_S", 0.0)
     async with ScriptedCluster() as cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
         for _ in cluster.brokers:
             await admin.describe_cluster()

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from waiting import until
 
 from strandline.client.errors import ClientClosed
 from strandline.client.producer.producer import Producer
@@ -182,19 +183,13 @@ async def test_error_says_whether_the_record_may_be_written() -> None:
         for broker in cluster.brokers.values():
             broker.hanging = True
         sent = producer.send_nowait("orders", b"x", partition=0)
-        await eventually(lambda: producer.metrics()["requests_in_flight"] == 1)
+        await until(lambda: producer.metrics()["requests_in_flight"] == 1)
         waits = producer.send_nowait("unknown", b"y")
         assert await producer.stop(timeout_ms=0) == 2
         with pytest.raises(ClientClosed, match="it may be in the log"):
             await sent
         with pytest.raises(ClientClosed, match="it was never sent"):
             await waits
-
-
-async def eventually(condition: Callable[[], bool], within_s: float = 5.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def test_keyboard_interrupt_ends_a_program_soon() -> None:

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from handled_request import HandledRequest
+
 from strandline.controller.controller import Controller
 from strandline.controller.handlers import ControllerApis
+from strandline.controller.metadata.features import SUPPORTED, Levels
 from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
 from strandline.controller.metadata.records import decode_record
 from strandline.controller.topic_control import TopicControl, TopicDefaults
@@ -63,25 +66,23 @@ class ListQuorum:
                 self.committed = last
 
 
-class FakeRequest:
-    def __init__(self, body: Any) -> None:
-        self.body = body
-        self.answers: list[Any] = []
+class ControllerWorld:
+    """One active controller, in virtual time. Brokers are the requests that the test sends in their names."""
 
-    def reply(self, body: Any) -> None:
-        self.answers.append(body)
-
-    def refuse(self, code: ErrorCode, message: str | None = None) -> None:
-        self.answers.append(BrokerError(code, message))
-
-
-class World:
-    def __init__(self, *, brokers: int = 0, auto_commit: bool = True, seed: int = 7, session_timeout_ms: int = 3000) -> None:
+    def __init__(
+        self,
+        *,
+        brokers: int = 0,
+        auto_commit: bool = True,
+        seed: int = 7,
+        session_timeout_ms: int = 3000,
+        levels: Levels = SUPPORTED,
+    ) -> None:
+        """`levels`: with LEVEL_0_ONLY the metadata has level 0, as that of an older version."""
         self.now = 1000.0
         self.quorum = ListQuorum()
         self.auto_commit = auto_commit
-        self.controller = Controller(node_id=101, session_timeout_ms=session_timeout_ms, now=lambda: self.now)
-        self.controller.quorum = self.quorum
+        self.controller = Controller(node_id=101, session_timeout_ms=session_timeout_ms, now=lambda: self.now, levels=levels)
         topics = TopicControl(Random(seed), TopicDefaults(num_partitions=2, replication_factor=3))
         self.handlers = ControllerApis(self.controller, topics, CLUSTER, self.wall_clock_ms).handlers()
         self.become_active()
@@ -93,11 +94,11 @@ class World:
 
     def become_active(self, epoch: int = 1) -> None:
         self.quorum.epoch, self.quorum.leading = epoch, True
-        self.controller.on_leader(epoch)
+        self.controller.on_leader(epoch, self.quorum)
 
-    def send(self, api_key: int, body: Any) -> FakeRequest:
+    def send(self, api_key: int, body: Any) -> HandledRequest:
         """Send a request without a commit."""
-        request = FakeRequest(body)
+        request = HandledRequest(body)
         self.handlers[api_key](request)
         return request
 
@@ -225,5 +226,6 @@ class World:
 
 
 def registration(broker_id: int, incarnation: int = 1, *, cluster: str = CLUSTER, **more: Any) -> BrokerRegistrationRequest:
-    fields: dict[str, Any] = {"listeners": [Listener("PLAINTEXT", "127.0.0.1", 9091 + broker_id)], **more}
+    listeners = [Listener("PLAINTEXT", "127.0.0.1", 9091 + broker_id)]
+    fields: dict[str, Any] = {"listeners": listeners, "features": list(SUPPORTED.features), **more}
     return BrokerRegistrationRequest(broker_id, cluster, bytes([incarnation]) * 16, **fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_world import World
+from controller_world import ControllerWorld
 from structlog.testing import capture_logs
 
 
@@ -14,7 +14,7 @@ def named(lines: list[Any], event: str) -> list[Any]:
 
 
 def test_a_fail_over_logs_each_partition_before_and_after() -> None:
-    world = World(brokers=3)
+    world = ControllerWorld(brokers=3)
     world.create("orders", [[1, 2, 3], [2, 3, 1]])
     with capture_logs() as lines:
         world.kill_broker(1)
@@ -42,7 +42,7 @@ def test_a_fail_over_logs_each_partition_before_and_after() -> None:
 
 
 def test_topics_that_come_and_go_have_one_line_each() -> None:
-    world = World(brokers=3)
+    world = ControllerWorld(brokers=3)
     with capture_logs() as lines:
         world.create("orders", [[1, 2, 3]] * 5)
     told = [(line["event"], line["topic"], line["partitions"]) for line in lines]
@@ -50,7 +50,7 @@ def test_topics_that_come_and_go_have_one_line_each() -> None:
 
 
 def test_a_heartbeat_writes_nothing() -> None:
-    world = World(brokers=3)
+    world = ControllerWorld(brokers=3)
     with capture_logs() as lines:
         for _ in range(10):
             world.heartbeat(1)
@@ -60,7 +60,7 @@ def test_a_heartbeat_writes_nothing() -> None:
 def test_very_many_changes_share_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line for each would take longer than an election. The shared line has the same facts."""
     monkeypatch.setattr("strandline.controller.change_log_lines.PARTITION_LINES_MAX", 9)
-    world = World(brokers=3)
+    world = ControllerWorld(brokers=3)
     world.create("orders", [[1, 2, 3]] * 10)
     with capture_logs() as lines:
         world.kill_broker(1)
@@ -73,7 +73,7 @@ def test_very_many_changes_share_a_line(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_new_partitions_are_told_with_their_first_state() -> None:
     """From the log alone a reader knows from then on the leader, the ISR and the replicas."""
-    world = World(brokers=3)
+    world = ControllerWorld(brokers=3)
     with capture_logs() as lines:
         world.create("orders", [[1, 2], [2, 3]])
     [first] = named(lines, "partitions.changed")
@@ -82,7 +82,7 @@ def test_new_partitions_are_told_with_their_first_state() -> None:
 
 
 def test_a_change_names_its_cause() -> None:
-    world = World(brokers=3)
+    world = ControllerWorld(brokers=3)
     world.create("orders", [[1, 2, 3]])
     with capture_logs() as lines:
         world.heartbeat(1, want_shut_down=True)
@@ -98,7 +98,7 @@ def test_a_change_names_its_cause() -> None:
 
 def test_fencing_logs_how_long_the_broker_was_silent() -> None:
     """Since its connection broke, if the controller saw that; otherwise since its last heartbeat."""
-    world = World(brokers=3)
+    world = ControllerWorld(brokers=3)
     world.now += 0.25
     world.controller.metrics.on_connection_lost(1, world.now)
     world.now += 0.5

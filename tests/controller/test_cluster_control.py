@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import pytest
-from controller_world import World, registration
+from controller_world import ControllerWorld, registration
 
 from strandline.controller.broker_sessions import BrokerSessions
 from strandline.controller.metadata.records import NO_LEADER
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.messages.admin import CreatableTopic, CreateTopicsRequest
-from strandline.protocol.messages.cluster import AllocateProducerIdsRequest
+from strandline.protocol.messages.admin import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+    UnregisterBrokerRequest,
+)
+from strandline.protocol.messages.cluster import AllocateProducerIdsRequest, BrokerHeartbeatRequest
 from strandline.protocol.messages.common import Listener
 
 
-def code_of(world: World, api_key: int, body: object) -> ErrorCode:
+def code_of(world: ControllerWorld, api_key: int, body: object) -> ErrorCode:
     with pytest.raises(BrokerError) as caught:
         world.call(api_key, body)
     return caught.value.code
@@ -24,7 +30,7 @@ def code_of(world: World, api_key: int, body: object) -> ErrorCode:
 
 
 def test_the_broker_epoch_is_the_offset_of_the_registration_record() -> None:
-    world = World()
+    world = ControllerWorld()
     offset = world.quorum.log_end_offset
     assert world.register(1) == offset
     assert world.image.brokers[1].broker_epoch == offset
@@ -33,7 +39,7 @@ def test_the_broker_epoch_is_the_offset_of_the_registration_record() -> None:
 
 def test_a_second_process_is_rejected_while_the_session_lasts() -> None:
     """S51: also while the first one is still fenced."""
-    world = World()
+    world = ControllerWorld()
     epoch = world.register(1, incarnation=1)
     assert code_of(world, apis.BROKER_REGISTRATION, registration(1, 2)) == ErrorCode.DUPLICATE_BROKER_REGISTRATION
     world.now += 2.9
@@ -47,7 +53,7 @@ def test_a_second_process_is_rejected_while_the_session_lasts() -> None:
 
 def test_the_same_incarnation_registers_again_without_a_new_epoch() -> None:
     """S51: its first response was lost. It stays unfenced; if nothing has changed, no record is written."""
-    world = World(brokers=1)
+    world = ControllerWorld(brokers=1)
     epoch, end = world.epoch(1), world.quorum.log_end_offset
     assert world.register(1) == epoch
     assert world.quorum.log_end_offset == end
@@ -59,7 +65,7 @@ def test_the_same_incarnation_registers_again_without_a_new_epoch() -> None:
 
 def test_a_wrong_cluster_id_is_refused() -> None:
     """S51."""
-    world = World()
+    world = ControllerWorld()
     assert code_of(world, apis.BROKER_REGISTRATION, registration(1, cluster="other")) == ErrorCode.INCONSISTENT_CLUSTER_ID
     assert not world.image.brokers
 
@@ -77,7 +83,7 @@ def test_a_wrong_cluster_id_is_refused() -> None:
     ids=str,
 )
 def test_a_registration_that_cannot_be_used_is_refused(wrong: dict[str, object]) -> None:
-    world = World()
+    world = ControllerWorld()
     request = registration(1)
     for name, value in wrong.items():
         setattr(request, name, value)
@@ -86,7 +92,7 @@ def test_a_registration_that_cannot_be_used_is_refused(wrong: dict[str, object])
 
 def test_a_registration_removes_the_old_process_from_the_isrs() -> None:
     """The old process died and its session has ended, but it was not fenced yet: one batch does both."""
-    world = World(brokers=3)
+    world = ControllerWorld(brokers=3)
     world.create("t", [[1, 2, 3]])
     world.now += 2
     world.heartbeat(2), world.heartbeat(3)
@@ -104,7 +110,7 @@ def test_a_registration_removes_the_old_process_from_the_isrs() -> None:
 
 def test_a_broker_is_unfenced_after_it_has_read_its_registration() -> None:
     """Otherwise it would lead with metadata from before its registration."""
-    world = World()
+    world = ControllerWorld()
     epoch = world.register(1)
     answer = world.heartbeat(1, offset=epoch - 1)
     assert (answer.is_caught_up, answer.is_fenced) == (False, True)
@@ -115,7 +121,7 @@ def test_a_broker_is_unfenced_after_it_has_read_its_registration() -> None:
 
 
 def test_a_heartbeat_that_changes_nothing_writes_nothing() -> None:
-    world = World(brokers=1)
+    world = ControllerWorld(brokers=1)
     end = world.quorum.log_end_offset
     assert not world.heartbeat(1).is_fenced
     assert world.quorum.log_end_offset == end
@@ -124,7 +130,7 @@ def test_a_heartbeat_that_changes_nothing_writes_nothing() -> None:
 @pytest.mark.parametrize("difference", [-1, 1])
 def test_a_heartbeat_of_another_epoch_is_refused_and_renews_no_session(difference: int) -> None:
     """F15."""
-    world = World(brokers=1)
+    world = ControllerWorld(brokers=1)
     world.now += 2.5
     request = world.heartbeat_request(1, epoch=world.epoch(1) + difference)
     assert code_of(world, apis.BROKER_HEARTBEAT, request) == ErrorCode.STALE_BROKER_EPOCH
@@ -134,7 +140,7 @@ def test_a_heartbeat_of_another_epoch_is_refused_and_renews_no_session(differenc
 
 
 def test_a_broker_that_wants_to_be_fenced_is_fenced() -> None:
-    world = World(brokers=2)
+    world = ControllerWorld(brokers=2)
     world.create("t", [[1, 2]])
     assert world.heartbeat(1, want_fence=True).is_fenced
     assert (world.partition("t").leader, world.partition("t").isr) == (2, (2,))
@@ -142,7 +148,7 @@ def test_a_broker_that_wants_to_be_fenced_is_fenced() -> None:
 
 def test_a_broker_whose_disks_have_all_failed_is_fenced_and_stays_so() -> None:
     disk, other = b"d" * 16, b"e" * 16
-    world = World(brokers=1)
+    world = ControllerWorld(brokers=1)
     world.start_broker(2, log_dirs=[disk])
     world.create("t", [[2, 1]])
     assert not world.heartbeat(2, offline_log_dirs=[other]).is_fenced
@@ -155,7 +161,7 @@ def test_a_broker_whose_disks_have_all_failed_is_fenced_and_stays_so() -> None:
 
 
 def test_a_silent_broker_is_fenced_at_the_session_timeout() -> None:
-    world = World(brokers=2)
+    world = ControllerWorld(brokers=2)
     world.create("t", [[1, 2]])
     world.now += 2
     world.heartbeat(2)
@@ -188,7 +194,7 @@ def test_the_first_deadline_is_that_of_the_broker_silent_for_longest() -> None:
 def test_a_new_active_controller_gives_every_unfenced_broker_a_whole_session() -> None:
     """It does not know since when they have been silent. A fenced broker has no session: its next process may register at
     once."""
-    world = World(brokers=2)
+    world = ControllerWorld(brokers=2)
     world.kill_broker(2)
     world.now += 100
     world.controller.on_resign(1)
@@ -204,7 +210,7 @@ def test_a_new_active_controller_gives_every_unfenced_broker_a_whole_session() -
 
 def test_fencing_an_incarnation_that_was_replaced_does_nothing() -> None:
     """The probe of the old process may end after the new process has registered."""
-    world = World(brokers=1)
+    world = ControllerWorld(brokers=1)
     old = world.epoch(1)
     world.now += 10
     world.start_broker(1, incarnation=2)
@@ -218,7 +224,7 @@ def test_fencing_an_incarnation_that_was_replaced_does_nothing() -> None:
 def test_controlled_shutdown_moves_all_leaders_in_one_batch() -> None:
     """The broker may stop when it has read that batch: then it can name the new leaders to producers, and its fetchers follow
     them until the end."""
-    world = World(brokers=3)
+    world = ControllerWorld(brokers=3)
     world.create("t", [[1, 2, 3], [2, 1, 3]])
     batches, before = len(world.quorum.batches), world.image.offset
     answer = world.heartbeat(1, want_shut_down=True)
@@ -237,7 +243,7 @@ def test_controlled_shutdown_moves_all_leaders_in_one_batch() -> None:
 
 def test_a_broker_may_not_stop_before_its_moves_are_committed() -> None:
     """If the controller failed now, the old leaders would remain."""
-    world = World(brokers=2)
+    world = ControllerWorld(brokers=2)
     world.create("t", [[1, 2]])
     world.auto_commit = False
     asked = [world.send(apis.BROKER_HEARTBEAT, world.heartbeat_request(1, want_shut_down=True)) for _ in range(3)]
@@ -248,7 +254,7 @@ def test_a_broker_may_not_stop_before_its_moves_are_committed() -> None:
 
 
 def test_a_broker_that_leads_no_partition_may_stop_at_once() -> None:
-    world = World(brokers=2)
+    world = ControllerWorld(brokers=2)
     world.create("t", [[2, 1]])
     answer = world.heartbeat(1, want_shut_down=True)
     assert (answer.should_shut_down, answer.is_fenced) == (True, True)
@@ -257,20 +263,20 @@ def test_a_broker_that_leads_no_partition_may_stop_at_once() -> None:
 
 def test_after_an_orderly_stop_the_next_process_registers_at_once() -> None:
     """The session ends with the permission to stop, not by timeout."""
-    world = World(brokers=2)
+    world = ControllerWorld(brokers=2)
     world.heartbeat(1, want_shut_down=True)
     assert world.register(1, incarnation=2)
 
 
 def test_a_fenced_broker_that_wants_to_stop_may() -> None:
-    world = World()
+    world = ControllerWorld()
     world.register(1)
     assert world.heartbeat(1, want_shut_down=True).should_shut_down
 
 
 def test_a_shutdown_goes_on_under_the_next_controller() -> None:
     """The offset to wait for was in the memory of the first controller; the next one uses the offset that it has read itself."""
-    world = World(brokers=2)
+    world = ControllerWorld(brokers=2)
     world.create("t", [[1, 2]])
     assert not world.heartbeat(1, want_shut_down=True).should_shut_down
     world.controller.on_resign(1)
@@ -281,7 +287,7 @@ def test_a_shutdown_goes_on_under_the_next_controller() -> None:
 
 
 def test_the_only_in_sync_replica_may_stop() -> None:
-    world = World(brokers=2)
+    world = ControllerWorld(brokers=2)
     world.create("t", [[1, 2]])
     world.alter("t", [1])
     world.heartbeat(1, want_shut_down=True)
@@ -292,7 +298,7 @@ def test_the_only_in_sync_replica_may_stop() -> None:
 
 
 def test_a_broker_that_is_leaving_gets_no_new_replicas() -> None:
-    world = World(brokers=3)
+    world = ControllerWorld(brokers=3)
     world.create("t", [[1, 2, 3]])
     world.heartbeat(1, want_shut_down=True)
     topics = [CreatableTopic("u", 4, 2), CreatableTopic("v", 1, 3)]
@@ -305,7 +311,7 @@ def test_a_broker_that_is_leaving_gets_no_new_replicas() -> None:
 
 
 def test_producer_ids_are_given_in_blocks_that_never_overlap() -> None:
-    world = World(brokers=2)
+    world = ControllerWorld(brokers=2)
     starts = []
     for broker_id in (1, 2, 1):
         answer = world.call(apis.ALLOCATE_PRODUCER_IDS, AllocateProducerIdsRequest(broker_id, world.epoch(broker_id)))
@@ -314,3 +320,64 @@ def test_producer_ids_are_given_in_blocks_that_never_overlap() -> None:
     assert starts == [0, 1000, 2000]
     stale = AllocateProducerIdsRequest(1, world.epoch(1) + 1)
     assert code_of(world, apis.ALLOCATE_PRODUCER_IDS, stale) == ErrorCode.STALE_BROKER_EPOCH
+
+
+# -- unregistration ---------------------------------------------------------------------------------------------------
+
+
+def unregister(world: ControllerWorld, broker_id: int) -> tuple[ErrorCode, str | None]:
+    answer = world.call(apis.UNREGISTER_BROKER, UnregisterBrokerRequest(broker_id))
+    return ErrorCode(answer.error_code), answer.error_message
+
+
+def test_a_dead_broker_without_replicas_is_unregistered() -> None:
+    world = ControllerWorld(brokers=3)
+    world.create("t", [[1, 2]])
+    world.kill_broker(3)
+    assert unregister(world, 3) == (ErrorCode.NONE, None)
+    assert sorted(world.image.brokers) == [1, 2]
+    assert world.replayed().brokers == world.image.brokers
+    assert unregister(world, 3)[0] == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_an_unregistered_broker_registers_anew() -> None:
+    world = ControllerWorld(brokers=2)
+    before = world.epoch(2)
+    world.kill_broker(2)
+    unregister(world, 2)
+    request = BrokerHeartbeatRequest(2, before, world.image.offset, False, False)
+    assert code_of(world, apis.BROKER_HEARTBEAT, request) == ErrorCode.STALE_BROKER_EPOCH
+    assert world.start_broker(2) > before
+
+
+@pytest.mark.parametrize("state", ["unfenced", "shutting down", "registered, fenced, and heard"])
+def test_a_live_broker_is_not_unregistered(state: str) -> None:
+    world = ControllerWorld(brokers=2)
+    if state == "shutting down":
+        world.create("t", [[2, 1]])
+        assert not world.heartbeat(2, want_shut_down=True, offset=0).should_shut_down
+    elif state != "unfenced":
+        world.kill_broker(2)
+        world.register(2, incarnation=2)
+    code, text = unregister(world, 2)
+    assert (code, text) == (
+        ErrorCode.INVALID_REQUEST,
+        "broker 2 is alive: stop it first, and retry when its session has ended",
+    )
+    assert 2 in world.image.brokers
+
+
+def test_a_broker_with_replicas_is_not_unregistered_and_the_topics_are_named() -> None:
+    world = ControllerWorld(brokers=3)
+    for number in range(12):
+        world.create(f"t{number:02}", [[3, 1], [1, 3], [1, 2]])
+    world.kill_broker(3)
+    code, text = unregister(world, 3)
+    assert code == ErrorCode.INVALID_REQUEST
+    assert text == (
+        "broker 3 hosts 24 replicas, of t00 (2), t01 (2), t02 (2), t03 (2), t04 (2), t05 (2), t06 (2), t07 (2), t08 (2), t09 (2) "
+        "and 2 more topics: delete the topics or move the replicas first"
+    )
+    for number in range(12):
+        world.call(apis.DELETE_TOPICS, DeleteTopicsRequest([DeleteTopicState(f"t{number:02}")]))
+    assert unregister(world, 3) == (ErrorCode.NONE, None)

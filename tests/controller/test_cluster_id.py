@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from controller_servers import ControllerServers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from test_controller_server import config_of, free_port, server_of, until
+from waiting import until
 
 from strandline.controller.cluster_id import Agreement
 from strandline.controller.server import ControllerServer
@@ -22,7 +23,6 @@ from strandline.protocol.messages.admin import ApiVersionsRequest, DescribeClust
 from strandline.protocol.messages.cluster import VoteRequest
 from strandline.protocol.rpc import peer_handshakes
 from strandline.protocol.rpc.connection import Connection
-from strandline.storage.checkpoints import META_PROPERTIES, MetaProperties
 
 A, B = "A" * 22, "B" * 22
 
@@ -92,7 +92,7 @@ def test_an_answer_of_no_voter_is_ignored() -> None:
     assert not agreement.is_decided
 
 
-class World:
+class AgreementModel:
     """Voters as disks and processes. Requests and answers are separate events, and are lost with the process that asked."""
 
     def __init__(self, voters: int, kind: type[Agreement] = Agreement) -> None:
@@ -160,22 +160,22 @@ ACTIONS = st.sampled_from(
 @given(st.sampled_from([1, 3, 5]), st.lists(st.tuples(ACTIONS, st.integers(0, 20), st.integers(0, 4)), max_size=80))
 def test_there_is_never_a_second_cluster_id(voters: int, steps: list[tuple[str, int, int]]) -> None:
     """However starts, crashes and answers are ordered. And once all voters stay up, each of them has the id."""
-    world = World(voters)
+    model = AgreementModel(voters)
     for step in steps:
-        world.act(*step)
-        assert len(world.ids) <= 1
+        model.act(*step)
+        assert len(model.ids) <= 1
     for _ in range(3):
-        for voter_id in world.voter_ids:
-            world.start(voter_id)
-            for other in world.voter_ids:
-                world.ask(voter_id, other)
-        while world.travelling:
-            world.arrive(0)
-        for voter_id in world.voter_ids:
-            world.decide(voter_id)
-        assert len(world.ids) <= 1
-    assert len(world.ids) == 1
-    assert None not in world.disks.values()
+        for voter_id in model.voter_ids:
+            model.start(voter_id)
+            for other in model.voter_ids:
+                model.ask(voter_id, other)
+        while model.travelling:
+            model.arrive(0)
+        for voter_id in model.voter_ids:
+            model.decide(voter_id)
+        assert len(model.ids) <= 1
+    assert len(model.ids) == 1
+    assert None not in model.disks.values()
 
 
 class MakesTooEarly(Agreement):
@@ -188,16 +188,16 @@ class MakesTooEarly(Agreement):
 
 @pytest.mark.parametrize(("kind", "ids"), [(Agreement, 0), (MakesTooEarly, 2)])
 def test_two_voters_that_asked_the_same_third_create_one_id(kind: type[Agreement], ids: int) -> None:
-    """And the world above would notice a second one."""
-    world = World(3, kind)
-    for voter_id in world.voter_ids:
-        world.start(voter_id)
+    """And the model would notice a second one."""
+    model = AgreementModel(3, kind)
+    for voter_id in model.voter_ids:
+        model.start(voter_id)
     for asker_id in (1, 3):
-        world.ask(asker_id, 2)
-        world.arrive(0)
+        model.ask(asker_id, 2)
+        model.arrive(0)
     for voter_id in (1, 3):
-        world.decide(voter_id)
-    assert len(world.ids) == ids
+        model.decide(voter_id)
+    assert len(model.ids) == ids
 
 
 # -- real servers ---------------------------------------------------------------------------------------------------------
@@ -205,99 +205,51 @@ def test_two_voters_that_asked_the_same_third_create_one_id(kind: type[Agreement
 Start = Callable[..., ControllerServer]
 
 
-class Cluster:
-    def __init__(self, folder: Path, voters: int = 3) -> None:
-        self.folder = folder
-        self.ports = {101 + i: free_port() for i in range(voters)}
-        self.servers: dict[int, ControllerServer] = {}
-        self.starts: dict[int, asyncio.Task[None]] = {}
-
-    def start(self, node_id: int, **more: Any) -> asyncio.Task[None]:
-        config = config_of(self.folder, node_id, self.ports, **{"cluster.id": None, **more})
-        server = self.servers[node_id] = server_of(config)
-        self.starts[node_id] = asyncio.get_running_loop().create_task(server.start())
-        return self.starts[node_id]
-
-    async def stop(self, *node_ids: int) -> None:
-        for node_id in node_ids or tuple(self.servers):
-            start, server = self.starts.pop(node_id), self.servers.pop(node_id)
-            if start.done() and not start.exception():
-                await server.stop()
-            else:
-                start.cancel()
-                await asyncio.gather(start, return_exceptions=True)
-
-    async def decided(self) -> str:
-        async with asyncio.timeout(20):
-            await asyncio.gather(*self.starts.values())
-        (cluster_id,) = {server.cluster_id for server in self.servers.values()}
-        assert cluster_id is not None
-        assert {self.meta(node_id).cluster_id for node_id in self.servers} == {cluster_id}
-        return cluster_id
-
-    async def led(self) -> None:
-        await until(lambda: any(server.quorum.is_leader for server in self.servers.values()))
-        await until(lambda: all(server.quorum.has_vote for server in self.servers.values()))
-
-    def meta(self, node_id: int) -> MetaProperties:
-        file = self.folder / str(node_id) / META_PROPERTIES
-        return MetaProperties.decode(file.read_bytes(), str(file))
-
-    def is_formatted(self, node_id: int) -> bool:
-        return (self.folder / str(node_id) / META_PROPERTIES).exists()
-
-    async def listens(self, node_id: int) -> None:
-        await until(lambda: self.servers[node_id].listening)
-
-    def wipe(self, node_id: int) -> None:
-        (self.folder / str(node_id)).rename(self.folder / f"lost-{node_id}")
-
-
 @pytest.fixture
-async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
+async def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ControllerServers]:
     monkeypatch.setattr(peer_handshakes, "RETRY_MS_MAX", 20)
-    cluster = Cluster(tmp_path)
-    yield cluster
-    await cluster.stop()
+    servers = ControllerServers(tmp_path, **{"cluster.id": None})
+    yield servers
+    await servers.stop()
 
 
-async def test_three_fresh_controllers_agree_and_elect(cluster: Cluster) -> None:
+async def test_three_fresh_controllers_agree_and_elect(servers: ControllerServers) -> None:
     """As at the first `docker-compose up`."""
-    for node_id in cluster.ports:
-        cluster.start(node_id)
-    cluster_id = await cluster.decided()
+    for node_id in servers.ports:
+        servers.start(node_id)
+    cluster_id = await servers.decided()
     assert len(cluster_id) == 22, "16 random bytes, as everywhere"
-    await cluster.led()
-    await cluster.stop()
-    for node_id in cluster.ports:
-        cluster.start(node_id)
-    assert await cluster.decided() == cluster_id
-    await cluster.led()
+    await servers.led()
+    await servers.stop()
+    for node_id in servers.ports:
+        servers.start(node_id)
+    assert await servers.decided() == cluster_id
+    await servers.led()
 
 
-async def test_no_id_is_created_while_one_controller_is_missing(cluster: Cluster) -> None:
-    """The missing one may be the only one with the id of an existing cluster. Nothing is formatted either."""
+async def test_no_id_is_created_while_one_controller_is_missing(servers: ControllerServers) -> None:
+    """The missing one may be the only one with the id of an existing servers. Nothing is formatted either."""
     with capture_logs() as lines:
         for node_id in (101, 102):
-            cluster.start(node_id)
-        await cluster.listens(101)
-        await cluster.listens(102)
-        await asyncio.wait(cluster.starts.values(), timeout=0.3)
-        assert not any(start.done() for start in cluster.starts.values())
-        assert not any(cluster.is_formatted(node_id) for node_id in (101, 102))
-        await cluster.stop(101)
-        cluster.start(101)
-        cluster.start(103)
-        cluster_id = await cluster.decided()
+            servers.start(node_id)
+        await servers.listens(101)
+        await servers.listens(102)
+        await asyncio.wait(servers.starts.values(), timeout=0.3)
+        assert not any(start.done() for start in servers.starts.values())
+        assert not any(servers.is_formatted(node_id) for node_id in (101, 102))
+        await servers.stop(101)
+        servers.start(101)
+        servers.start(103)
+        cluster_id = await servers.decided()
     told = {line["node_id"]: line["event"] for line in lines if line["event"].startswith("cluster_id.")}
     assert told == {101: "cluster_id.created", 102: "cluster_id.adopted", 103: "cluster_id.adopted"}
     assert {line["cluster_id"] for line in lines if line["event"].startswith("cluster_id.")} == {cluster_id}
 
 
-async def test_a_controller_without_a_cluster_id_rejects_requests(cluster: Cluster) -> None:
-    cluster.start(101)
-    await cluster.listens(101)
-    connection = await Connection.connect("127.0.0.1", cluster.ports[101], client_id="test")
+async def test_a_controller_without_a_cluster_id_rejects_requests(servers: ControllerServers) -> None:
+    servers.start(101)
+    await servers.listens(101)
+    connection = await Connection.connect("127.0.0.1", servers.ports[101], client_id="test")
     answer: Any = await connection.request(apis.API_VERSIONS, ApiVersionsRequest())
     assert (answer.cluster_id, answer.node_id, answer.role) == (None, 101, "controller")
     assert {v.api_key for v in answer.api_keys} == {k for k, api in apis.APIS.items() if "controller" in api.served_by}
@@ -310,50 +262,50 @@ async def test_a_controller_without_a_cluster_id_rejects_requests(cluster: Clust
 
 
 @pytest.mark.parametrize("lost", [101, 103])
-async def test_a_controller_that_lost_its_volume_adopts_the_id_and_catches_up(cluster: Cluster, lost: int) -> None:
+async def test_a_controller_that_lost_its_volume_adopts_the_id_and_catches_up(servers: ControllerServers, lost: int) -> None:
     """Also the lowest voter, which creates ids: it does not create a second one. And it has no vote before it has caught up."""
-    for node_id in cluster.ports:
-        cluster.start(node_id)
-    cluster_id = await cluster.decided()
-    await cluster.led()
-    await cluster.stop(lost)
-    await until(lambda: any(server.quorum.is_leader for server in cluster.servers.values()))
-    cluster.wipe(lost)
+    for node_id in servers.ports:
+        servers.start(node_id)
+    cluster_id = await servers.decided()
+    await servers.led()
+    await servers.stop(lost)
+    await until(lambda: any(server.quorum.is_leader for server in servers.servers.values()))
+    servers.wipe(lost)
     with capture_logs() as lines:
-        await cluster.start(lost)
-        assert cluster.servers[lost].cluster_id == cluster_id
-        assert not cluster.servers[lost].quorum.has_vote
-        await until(lambda: cluster.servers[lost].quorum.has_vote)
-    assert cluster.servers[lost].quorum.high_watermark > 0
+        await servers.start(lost)
+        assert servers.servers[lost].cluster_id == cluster_id
+        assert not servers.servers[lost].quorum.has_vote
+        await until(lambda: servers.servers[lost].quorum.has_vote)
+    assert servers.servers[lost].quorum.high_watermark > 0
     assert {"cluster_id.adopted", "quorum.voter_recovered"} <= {line["event"] for line in lines}
 
 
-async def test_a_configured_id_is_adopted_by_those_that_have_none(cluster: Cluster) -> None:
-    cluster.start(103, **{"cluster.id": A})
-    cluster.start(101)
-    cluster.start(102)
-    assert await cluster.decided() == A
-    await cluster.led()
+async def test_a_configured_id_is_adopted_by_those_that_have_none(servers: ControllerServers) -> None:
+    servers.start(103, **{"cluster.id": A})
+    servers.start(101)
+    servers.start(102)
+    assert await servers.decided() == A
+    await servers.led()
 
 
-async def test_voters_of_two_clusters_are_refused_in_one_sentence(cluster: Cluster) -> None:
-    cluster.start(102, **{"cluster.id": A})
-    cluster.start(103, **{"cluster.id": B})
-    await cluster.listens(102)
-    await cluster.listens(103)
+async def test_voters_of_two_clusters_are_refused_in_one_sentence(servers: ControllerServers) -> None:
+    servers.start(102, **{"cluster.id": A})
+    servers.start(103, **{"cluster.id": B})
+    await servers.listens(102)
+    await servers.listens(103)
     with pytest.raises(UsageError, match=f"different clusters: controller 102 to {A}, controller 103 to {B}"):
-        await cluster.start(101)
-    assert not cluster.is_formatted(101)
+        await servers.start(101)
+    assert not servers.is_formatted(101)
 
 
-async def test_missing_voters_are_logged_once_a_minute(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_voters_are_logged_once_a_minute(servers: ControllerServers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_handshakes, "FIRST_NOTICE_MS", 30)
     with capture_logs() as lines:
-        cluster.start(101)
+        servers.start(101)
         await until(lambda: any(line["event"] == "peers.awaited" for line in lines))
-        await asyncio.wait(cluster.starts.values(), timeout=0.2)
+        await asyncio.wait(servers.starts.values(), timeout=0.2)
     (line,) = [line for line in lines if line["event"] == "peers.awaited"]
     assert line["purpose"] == "the cluster id"
     assert line["awaited"].count("Connection refused") == 2
-    for port in (cluster.ports[102], cluster.ports[103]):
+    for port in (servers.ports[102], servers.ports[103]):
         assert f"127.0.0.1:{port}" in line["awaited"]

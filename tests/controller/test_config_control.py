@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_world import World
+from controller_world import ControllerWorld
 
 from strandline.controller.metadata.config_describe import describe_broker, describe_topic
 from strandline.controller.metadata.config_keys import (
@@ -37,13 +37,13 @@ from strandline.protocol.messages.admin import (
 
 
 @pytest.fixture
-def world() -> World:
-    world = World(brokers=3)
+def world() -> ControllerWorld:
+    world = ControllerWorld(brokers=3)
     world.create("t")
     return world
 
 
-def alter(world: World, *resources: AlterConfigsResource, validate_only: bool = False) -> list[tuple[int, str | None]]:
+def alter(world: ControllerWorld, *resources: AlterConfigsResource, validate_only: bool = False) -> list[tuple[int, str | None]]:
     answer = world.call(apis.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest(list(resources), validate_only))
     return [(r.error_code, r.error_message) for r in answer.responses]
 
@@ -56,7 +56,7 @@ def broker(name: str, *configs: tuple[str, int, str | None]) -> AlterConfigsReso
     return AlterConfigsResource(RESOURCE_BROKER, name, [AlterableConfig(*c) for c in configs])
 
 
-def test_keys_are_set_and_deleted_one_by_one(world: World) -> None:
+def test_keys_are_set_and_deleted_one_by_one(world: ControllerWorld) -> None:
     alter(world, topic(("retention.ms", CONFIG_SET, "1000"), ("segment.bytes", CONFIG_SET, "4096")))
     assert alter(world, topic(("retention.ms", CONFIG_DELETE, None))) == [(0, None)]
     assert world.image.config(RESOURCE_TOPIC, "t") == {"segment.bytes": "4096"}
@@ -64,7 +64,7 @@ def test_keys_are_set_and_deleted_one_by_one(world: World) -> None:
     assert (RESOURCE_TOPIC, "t") not in world.image.configs
 
 
-def test_a_change_that_changes_nothing_is_not_written(world: World) -> None:
+def test_a_change_that_changes_nothing_is_not_written(world: ControllerWorld) -> None:
     alter(world, topic(("retention.ms", CONFIG_SET, "1000")))
     end = world.quorum.log_end_offset
     assert alter(world, topic(("retention.ms", CONFIG_SET, "1000"), ("flush.ms", CONFIG_DELETE, None))) == [(0, None)]
@@ -81,7 +81,22 @@ REFUSALS: list[tuple[AlterConfigsResource, ErrorCode, str]] = [
     (topic(("min.insync.replicas", CONFIG_SET, "0")), ErrorCode.INVALID_CONFIG, "at least 1"),
     (topic(("segment.bytes", CONFIG_SET, str(2**31))), ErrorCode.INVALID_CONFIG, "does not fit"),
     (topic(("retention.ms", CONFIG_SET, None)), ErrorCode.INVALID_CONFIG, "needs a value"),
-    (topic(("cleanup.policy", CONFIG_SET, "compact")), ErrorCode.INVALID_CONFIG, "only 'delete'"),
+    (topic(("cleanup.policy", CONFIG_SET, "compat")), ErrorCode.INVALID_CONFIG, "one of delete, compact"),
+    (topic(("cleanup.policy", CONFIG_SET, "delete,delete")), ErrorCode.INVALID_CONFIG, "has an item twice"),
+    (topic(("min.cleanable.dirty.ratio", CONFIG_SET, "1.1")), ErrorCode.INVALID_CONFIG, "at most 1"),
+    (topic(("max.compaction.lag.ms", CONFIG_SET, "0")), ErrorCode.INVALID_CONFIG, "at least 1"),
+    (
+        topic(("min.compaction.lag.ms", CONFIG_SET, "11"), ("max.compaction.lag.ms", CONFIG_SET, "10")),
+        ErrorCode.INVALID_CONFIG,
+        "min.compaction.lag.ms (11) must not be larger than max.compaction.lag.ms (10)",
+    ),
+    (
+        broker(
+            "1", ("log.cleaner.min.compaction.lag.ms", CONFIG_SET, "11"), ("log.cleaner.max.compaction.lag.ms", CONFIG_SET, "10")
+        ),
+        ErrorCode.INVALID_CONFIG,
+        "must not be larger",
+    ),
     (topic(("message.timestamp.type", CONFIG_SET, "Never")), ErrorCode.INVALID_CONFIG, "CreateTime, LogAppendTime"),
     (topic(("unclean.leader.election.enable", CONFIG_SET, "true")), ErrorCode.INVALID_CONFIG, "not supported yet"),
     (topic(("flush.ms", CONFIG_SET, "1"), ("flush.ms", CONFIG_SET, "2")), ErrorCode.INVALID_CONFIG, "given twice"),
@@ -98,7 +113,7 @@ REFUSALS: list[tuple[AlterConfigsResource, ErrorCode, str]] = [
 
 @pytest.mark.parametrize(("resource", "code", "words"), REFUSALS, ids=[f"{c.name}: {w}" for _, c, w in REFUSALS])
 def test_a_rejected_change_names_its_reason_and_stores_nothing(
-    world: World, resource: AlterConfigsResource, code: ErrorCode, words: str
+    world: ControllerWorld, resource: AlterConfigsResource, code: ErrorCode, words: str
 ) -> None:
     """The valid keys of the same resource are not stored either (F11); another resource of the request is."""
     before = world.image
@@ -113,12 +128,12 @@ def test_a_rejected_change_names_its_reason_and_stores_nothing(
     assert world.image.config(RESOURCE_BROKER, "") == {"log.roll.ms": "5"}
 
 
-def test_a_resource_named_twice_is_refused(world: World) -> None:
+def test_a_resource_named_twice_is_refused(world: ControllerWorld) -> None:
     codes = [code for code, _ in alter(world, topic(("flush.ms", CONFIG_SET, "1")), topic())]
     assert codes == [ErrorCode.INVALID_REQUEST] * 2
 
 
-def test_a_topics_value_overrides_the_brokers_the_clusters_and_the_files(world: World) -> None:
+def test_a_topics_value_overrides_the_brokers_the_clusters_and_the_files(world: ControllerWorld) -> None:
     def value(**more: Any) -> Any:
         return world.image.topic_config("t", **more)["segment.bytes"]
 
@@ -134,7 +149,7 @@ def test_a_topics_value_overrides_the_brokers_the_clusters_and_the_files(world: 
     assert value(static=static, broker_id=1) == 400
 
 
-def test_describing_names_the_place_that_each_value_comes_from(world: World) -> None:
+def test_describing_names_the_place_that_each_value_comes_from(world: ControllerWorld) -> None:
     alter(world, topic(("segment.bytes", CONFIG_SET, "400")), broker("", ("log.roll.ms", CONFIG_SET, "5")))
     alter(world, broker("1", ("message.max.bytes", CONFIG_SET, "6000")))
     described = describe_topic(world.image, "t", broker_id=1, static={"log.retention.ms": 7}, documentation=True)
@@ -154,7 +169,48 @@ def test_describing_names_the_place_that_each_value_comes_from(world: World) -> 
     assert (brokers["message.max.bytes"].value, brokers["message.max.bytes"].read_only) == ("6000", False)
 
 
-def test_the_controller_describes_what_it_is_asked_for(world: World) -> None:
+COARSE = [
+    ({}, 604_800_000, CONFIG_SOURCE_DEFAULT),
+    ({"log.retention.hours": 24}, 86_400_000, CONFIG_SOURCE_STATIC_BROKER),
+    ({"log.retention.hours": 24, "log.retention.minutes": 5}, 300_000, CONFIG_SOURCE_STATIC_BROKER),
+    ({"log.retention.minutes": 5, "log.retention.hours": 24}, 300_000, CONFIG_SOURCE_STATIC_BROKER),
+    ({"log.retention.ms": 7, "log.retention.hours": 24, "log.retention.minutes": 5}, 7, CONFIG_SOURCE_STATIC_BROKER),
+    ({"log.retention.hours": -1}, -1, CONFIG_SOURCE_STATIC_BROKER),
+]
+
+
+@pytest.mark.parametrize(("static", "value", "source"), COARSE, ids=str)
+def test_of_several_names_for_the_retention_the_finest_counts(
+    world: ControllerWorld, static: dict[str, Any], value: int, source: int
+) -> None:
+    """What DescribeConfigs shows is what the logs act on."""
+    described = {d.name: d for d in describe_topic(world.image, "t", broker_id=1, static=static)}
+    assert (described["retention.ms"].value, described["retention.ms"].config_source) == (str(value), source)
+    assert world.image.topic_config("t", broker_id=1, static=static)["retention.ms"] == value
+
+
+def test_a_changed_retention_overrides_the_hours_in_the_file(world: ControllerWorld) -> None:
+    static = {"log.retention.hours": 1, "log.roll.hours": 2, "log.roll.jitter.hours": 3}
+    values = world.image.topic_config("t", broker_id=1, static=static)
+    assert (values["retention.ms"], values["segment.ms"], values["segment.jitter.ms"]) == (3_600_000, 7_200_000, 10_800_000)
+    alter(world, broker("", ("log.retention.ms", CONFIG_SET, "5")), topic(("segment.ms", CONFIG_SET, "6")))
+    described = {d.name: d for d in describe_topic(world.image, "t", broker_id=1, static=static)}
+    shown = {name: (described[name].value, described[name].config_source) for name in ("retention.ms", "segment.ms")}
+    assert shown == {
+        "retention.ms": ("5", CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER),
+        "segment.ms": ("6", CONFIG_SOURCE_DYNAMIC_TOPIC),
+    }
+    alter(world, topic(("retention.ms", CONFIG_SET, "9")))
+    assert world.image.topic_config("t", broker_id=1, static=static)["retention.ms"] == 9
+
+
+def test_hours_and_minutes_cannot_be_changed_while_the_broker_runs(world: ControllerWorld) -> None:
+    """As in Kafka, they are keys of the file alone."""
+    ((code, message),) = alter(world, broker("1", ("log.retention.hours", CONFIG_SET, "1")))
+    assert (code, "log.retention.hours" in (message or "")) == (ErrorCode.INVALID_CONFIG, True)
+
+
+def test_the_controller_describes_what_it_is_asked_for(world: ControllerWorld) -> None:
     asked = [
         DescribeConfigsResource(RESOURCE_TOPIC, "t", ["segment.bytes", "nothing"]),
         DescribeConfigsResource(RESOURCE_TOPIC, "nowhere"),
@@ -221,3 +277,17 @@ def test_parse_refuses_with_one_sentence(given: dict[str, Any], words: str) -> N
 
 def test_no_key_is_suggested_when_none_is_similar() -> None:
     assert nearest("zzzzzz", TOPIC_CONFIGS) is None
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact", "compact,delete", ""])
+def test_every_cleanup_policy_is_stored(world: ControllerWorld, policy: str) -> None:
+    """Empty: keep everything (KIP-1161)."""
+    assert alter(world, topic(("cleanup.policy", CONFIG_SET, policy))) == [(0, None)]
+    assert world.image.topic_config("t")["cleanup.policy"] == [each for each in policy.split(",") if each]
+
+
+def test_lag_is_checked_against_what_the_topic_and_the_cluster_have(world: ControllerWorld) -> None:
+    assert alter(world, broker("", ("log.cleaner.max.compaction.lag.ms", CONFIG_SET, "100"))) == [(0, None)]
+    assert alter(world, topic(("min.compaction.lag.ms", CONFIG_SET, "101")))[0][0] == ErrorCode.INVALID_CONFIG
+    assert alter(world, topic(("min.compaction.lag.ms", CONFIG_SET, "100"))) == [(0, None)]
+    assert alter(world, topic(("max.compaction.lag.ms", CONFIG_SET, "99")))[0][0] == ErrorCode.INVALID_CONFIG

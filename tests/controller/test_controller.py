@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from controller_world import ListQuorum, World, registration
+from controller_world import ControllerWorld, registration
 
 from strandline.controller.controller import Controller
 from strandline.controller.decision import Decision
@@ -33,13 +33,13 @@ def create(name: str) -> CreateTopicsRequest:
 
 
 @pytest.fixture
-def world() -> World:
-    world = World(brokers=3)
+def world() -> ControllerWorld:
+    world = ControllerWorld(brokers=3)
     world.auto_commit = False
     return world
 
 
-def test_replies_wait_for_the_commit_and_keep_their_order(world: World) -> None:
+def test_replies_wait_for_the_commit_and_keep_their_order(world: ControllerWorld) -> None:
     first = world.send(apis.CREATE_TOPICS, create("a"))
     end_of_first = world.quorum.log_end_offset - 1
     second = world.send(apis.CREATE_TOPICS, create("b"))
@@ -50,7 +50,7 @@ def test_replies_wait_for_the_commit_and_keep_their_order(world: World) -> None:
     assert (len(first.answers), len(second.answers)) == (1, 1)
 
 
-def test_the_next_decision_sees_what_is_not_committed_yet(world: World) -> None:
+def test_the_next_decision_sees_what_is_not_committed_yet(world: ControllerWorld) -> None:
     world.send(apis.CREATE_TOPICS, create("a"))
     again = world.send(apis.CREATE_TOPICS, create("a"))
     assert again.answers == []
@@ -58,7 +58,7 @@ def test_the_next_decision_sees_what_is_not_committed_yet(world: World) -> None:
     assert again.answers[0].topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_a_read_waits_for_the_commit_of_what_it_saw(world: World) -> None:
+def test_a_read_waits_for_the_commit_of_what_it_saw(world: ControllerWorld) -> None:
     """Otherwise the response could show a change that is lost later."""
     assert len(world.send(apis.DESCRIBE_CLUSTER, DescribeClusterRequest()).answers) == 1
     world.send(apis.CREATE_TOPICS, create("a"))
@@ -68,7 +68,7 @@ def test_a_read_waits_for_the_commit_of_what_it_saw(world: World) -> None:
     assert len(reading.answers) == 1
 
 
-def test_a_resignation_rejects_waiting_requests(world: World) -> None:
+def test_a_resignation_rejects_waiting_requests(world: ControllerWorld) -> None:
     committed = world.image
     waiting = [world.send(apis.CREATE_TOPICS, create(name)) for name in "ab"]
     world.controller.on_resign(1)
@@ -82,7 +82,7 @@ def test_a_resignation_rejects_waiting_requests(world: World) -> None:
     assert "node 102 is" in str(refused.answers[0])
 
 
-def test_the_next_leader_may_commit_an_earlier_leaders_append(world: World) -> None:
+def test_the_next_leader_may_commit_an_earlier_leaders_append(world: ControllerWorld) -> None:
     """The record comes back through on_committed, as on every standby controller, and the images agree."""
     world.send(apis.CREATE_TOPICS, create("a"))
     ahead = world.image
@@ -92,7 +92,7 @@ def test_the_next_leader_may_commit_an_earlier_leaders_append(world: World) -> N
     assert world.image == ahead
 
 
-def test_when_the_quorum_refuses_the_append_nothing_has_changed(world: World) -> None:
+def test_when_the_quorum_refuses_the_append_nothing_has_changed(world: ControllerWorld) -> None:
     """The node no longer leads the quorum, and the controller has not been notified yet."""
     world.quorum.leading = False
     before = world.image
@@ -104,14 +104,14 @@ def test_when_the_quorum_refuses_the_append_nothing_has_changed(world: World) ->
     assert active.index.colliding_name("a") is None
 
 
-def test_a_request_that_is_answered_late_is_answered_once(world: World) -> None:
+def test_a_request_that_is_answered_late_is_answered_once(world: ControllerWorld) -> None:
     request = world.send(apis.CREATE_TOPICS, create("a"))
     world.commit()
     world.controller.on_resign(1)
     assert len(request.answers) == 1
 
 
-def test_a_snapshot_and_the_rest_of_the_log_equal_the_whole_log(world: World) -> None:
+def test_a_snapshot_and_the_rest_of_the_log_equal_the_whole_log(world: ControllerWorld) -> None:
     world.auto_commit = True
     world.create("t", [[1, 2, 3]] * 3)
     snapshot = list(world.controller.snapshot_records())
@@ -125,7 +125,7 @@ def test_a_snapshot_and_the_rest_of_the_log_equal_the_whole_log(world: World) ->
     assert standby.image == world.image == world.replayed()
 
 
-def test_a_snapshot_holds_only_what_is_committed(world: World) -> None:
+def test_a_snapshot_holds_only_what_is_committed(world: ControllerWorld) -> None:
     world.send(apis.CREATE_TOPICS, create("a"))
     records = [decode_record(r) for r in world.controller.snapshot_records()]
     assert MetadataImage.from_records(records, 0, 0).topic("a") is None
@@ -148,12 +148,11 @@ def test_an_unknown_record_type_stops_a_standby_controller() -> None:
 
 def test_a_controller_without_a_leader_answers_that_none_is_known() -> None:
     controller = Controller(node_id=101, session_timeout_ms=3000, now=lambda: 0.0)
-    controller.quorum = ListQuorum()
     with pytest.raises(BrokerError, match="the active one is unknown"):
         controller.require_active()
 
 
-def test_describe_cluster_tells_brokers_and_their_state(world: World) -> None:
+def test_describe_cluster_tells_brokers_and_their_state(world: ControllerWorld) -> None:
     world.auto_commit = True
     world.kill_broker(3)
     answer = world.call(apis.DESCRIBE_CLUSTER, DescribeClusterRequest())
@@ -163,7 +162,7 @@ def test_describe_cluster_tells_brokers_and_their_state(world: World) -> None:
     assert [b.broker_id for b in answer.brokers] == [1, 2]
 
 
-def test_a_batch_at_an_unexpected_offset_deactivates_the_controller(world: World) -> None:
+def test_a_batch_at_an_unexpected_offset_deactivates_the_controller(world: ControllerWorld) -> None:
     """The broker epochs in it are wrong. The controller replays what was written, like a standby controller."""
     append = world.quorum.append
 
@@ -180,13 +179,13 @@ def test_a_batch_at_an_unexpected_offset_deactivates_the_controller(world: World
     assert world.image.topic("a") is not None
 
 
-def test_a_decision_with_an_unsafe_partition_state_is_not_written(world: World) -> None:
+def test_a_decision_with_an_unsafe_partition_state_is_not_written(world: ControllerWorld) -> None:
     """The active controller writes nothing and continues; a standby controller that reads such a record stops."""
     records = [TopicRecord("bad", b"b" * 16), PartitionRecord(b"b" * 16, 0, (1, 2), (1,), 2)]
-    end, image = world.controller.next_offset, world.image
+    end, image = world.quorum.log_end_offset, world.image
     with pytest.raises(InternalError, match="its leader is broker 2, which is not in the ISR"):
         world.controller.submit(lambda _: Decision(None, list(records)), lambda _: None)
-    assert (world.controller.next_offset, world.image) == (end, image)
+    assert (world.quorum.log_end_offset, world.image) == (end, image)
     world.controller.on_resign(world.controller.active.epoch)  # type: ignore[union-attr]
     with pytest.raises(InternalError, match="partition bad-0"):
         world.controller.on_committed(end, end + 1, 1, [encode_record(record) for record in records])
@@ -196,45 +195,45 @@ def test_a_decision_with_an_unsafe_partition_state_is_not_written(world: World) 
 # -- decisions over very many partitions ---------------------------------------------------------------------------------
 
 
-def many(monkeypatch: pytest.MonkeyPatch) -> World:
+def many(monkeypatch: pytest.MonkeyPatch) -> ControllerWorld:
     """Thirty partitions that broker 1 leads, and ten that others lead; five records fill a batch."""
     monkeypatch.setattr("strandline.controller.controller.BATCH_BYTES", 150)
-    world = World(brokers=3)
+    world = ControllerWorld(brokers=3)
     world.create("t", [[1, 2, 3]] * 30 + [[2, 1, 3]] * 10)
     return world
 
 
-def fence(world: World) -> None:
+def fence(world: ControllerWorld) -> None:
     world.controller.fence(1, world.epoch(1), "test")
 
 
-def shut_down(world: World) -> None:
+def shut_down(world: ControllerWorld) -> None:
     world.send(apis.BROKER_HEARTBEAT, world.heartbeat_request(1, want_shut_down=True))
 
 
-def register_anew(world: World) -> None:
+def register_anew(world: ControllerWorld) -> None:
     world.controller.require_active().sessions.remove(1)
     world.send(apis.BROKER_REGISTRATION, registration(1, incarnation=2))
 
 
-def unfence(world: World) -> None:
+def unfence(world: ControllerWorld) -> None:
     world.send(apis.BROKER_HEARTBEAT, world.heartbeat_request(2))
 
 
-def prepare_unfence(world: World) -> None:
+def prepare_unfence(world: ControllerWorld) -> None:
     """Brokers 1 and 3 left the ISRs, then 2 died as well: no partition has a leader, and only 2 may lead."""
     for broker_id in (3, 1, 2):
         world.kill_broker(broker_id)
     assert {p.leader for p in partitions(world)} == {-1}
 
 
-def partitions(world: World) -> list[PartitionRegistration]:
+def partitions(world: ControllerWorld) -> list[PartitionRegistration]:
     topic = world.image.topic("t")
     assert topic is not None
     return list(topic.partitions.values())
 
 
-def fail_over(world: World, kept: int) -> None:
+def fail_over(world: ControllerWorld, kept: int) -> None:
     """The next controller finds the first `kept` records of the log."""
     world.commit(up_to=kept - 1)
     world.controller.on_resign(1)
@@ -278,7 +277,7 @@ def test_a_split_registration_has_the_offset_of_its_record_as_epoch(monkeypatch:
     assert (record.broker_epoch, record.incarnation_id) == (world.epoch(1), bytes([2]) * 16)
 
 
-def finish(world: World, act: Callable[[World], None]) -> None:
+def finish(world: ControllerWorld, act: Callable[[ControllerWorld], None]) -> None:
     """The next step of the broker, or none."""
     if act is unfence:
         world.heartbeat(2)
@@ -299,7 +298,9 @@ def finish(world: World, act: Callable[[World], None]) -> None:
 
 
 @pytest.mark.parametrize("act", [fence, shut_down, register_anew, unfence])
-def test_the_next_controller_completes_a_split_decision(act: Callable[[World], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_controller_completes_a_split_decision(
+    act: Callable[[ControllerWorld], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Cut after every batch: the broker's next request, or its silence, completes the decision of the last controller."""
     kept, ends = -1, [0]
     while kept < ends[-1]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller_world import World
+from controller_world import ControllerWorld
 
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.controller.metrics import ControllerMetrics, QuorumMetrics
@@ -10,7 +10,7 @@ from strandline.controller.metrics import ControllerMetrics, QuorumMetrics
 
 def test_a_failover_counts_from_the_broken_connection_to_the_commit() -> None:
     """0.2 s for the probe of the broker, 0.1 s until the quorum has committed."""
-    world = World(brokers=3)
+    world = ControllerWorld(brokers=3)
     world.auto_commit = False
     metrics = world.controller.metrics
     metrics.on_connection_lost(1, world.now)
@@ -25,7 +25,7 @@ def test_a_failover_counts_from_the_broken_connection_to_the_commit() -> None:
 
 
 def test_a_connection_that_came_back_does_not_count() -> None:
-    world = World(brokers=2)
+    world = ControllerWorld(brokers=2)
     metrics = world.controller.metrics
     metrics.on_connection_lost(1, world.now)
     world.now += 60
@@ -37,17 +37,17 @@ def test_a_connection_that_came_back_does_not_count() -> None:
 def test_a_connection_that_broke_under_another_controller_does_not_count() -> None:
     """A broker connects to the new controller and closes its connection to the old one. When the old one is active again, hours
     later, and the broker dies together with the other controller, its silence has only just begun."""
-    world = World(brokers=2)
+    world = ControllerWorld(brokers=2)
     world.controller.on_resign(1)
     world.controller.metrics.on_connection_lost(1, world.now)
     world.now += 3600
-    world.controller.on_leader(1)
+    world.controller.on_leader(1, world.quorum)
     world.kill_broker(1)
     assert (world.controller.metrics.failover.count, world.controller.metrics.failover.sum) == (1, 0)
 
 
 def test_a_session_that_times_out_is_counted_as_such() -> None:
-    world = World(brokers=2)
+    world = ControllerWorld(brokers=2)
     world.now += 10
     world.controller.fence_expired()
     world.commit()
@@ -56,7 +56,7 @@ def test_a_session_that_times_out_is_counted_as_such() -> None:
 
 
 def test_only_a_partition_that_gets_another_leader_is_an_election() -> None:
-    world = World(brokers=3)
+    world = ControllerWorld(brokers=3)
     world.create("t", [[1, 2], [2, 3]])
     world.create("alone", [[1]])
     metrics = world.controller.metrics
@@ -70,7 +70,7 @@ def test_only_a_partition_that_gets_another_leader_is_an_election() -> None:
 
 def test_a_leader_from_outside_the_isr_is_an_unclean_election() -> None:
     """No decision makes one today; if one ever does, the metric must show it."""
-    world = World(brokers=3)
+    world = ControllerWorld(brokers=3)
     topic_id = world.create("t", [[1, 2, 3]])
     world.alter("t", [1, 2])
     metrics = ControllerMetrics()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from controller_world import World
+from controller_world import ControllerWorld
 
 from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
 from strandline.controller.metadata.records import (
@@ -49,7 +49,7 @@ BROKERS = range(1, 6)
 class Watcher:
     """Replays the log record by record, and checks the invariants after each."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ControllerWorld) -> None:
         self.world = world
         self.image = MetadataImage.EMPTY
         self.batches_seen = 0
@@ -119,7 +119,7 @@ class Chaos:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.world = World(brokers=3, seed=seed)
+        self.world = ControllerWorld(brokers=3, seed=seed)
         self.incarnation = 10
         self.held: list[AlterPartitionRequest] = []
         """Proposals in flight: they arrive at any later time, or never."""

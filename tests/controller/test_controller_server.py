@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
+from controller_servers import ConnectedBroker, ControllerServers, config_of, server_of
+from waiting import free_port, until
 
 from strandline.controller.config import KEYS, ControllerConfig
 from strandline.controller.server import ControllerServer
 from strandline.protocol import apis
-from strandline.protocol.doors import Doors
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
 from strandline.protocol.messages.admin import (
     ApiVersionsRequest,
@@ -24,75 +23,11 @@ from strandline.protocol.messages.admin import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from strandline.protocol.messages.cluster import BrokerHeartbeatRequest, BrokerRegistrationRequest
-from strandline.protocol.messages.common import Listener
 from strandline.protocol.rpc.connection import Connection
-from strandline.protocol.rpc.server import Server
-from strandline.storage.files import RealFiles
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
-def config_of(folder: Path, node_id: int, ports: dict[int, int], **more: Any) -> ControllerConfig:
-    mapping = {
-        "node.id": node_id,
-        "cluster.id": "c",
-        "log.dirs": str(folder / str(node_id)),
-        "controller.quorum.voters": ",".join(f"{n}@127.0.0.1:{port}" for n, port in ports.items()),
-        **more,
-    }
-    return ControllerConfig.from_mapping(mapping)
-
-
-def server_of(config: ControllerConfig) -> ControllerServer:
-    doors = Doors(wall_clock_ms=lambda: 1_700_000_000_000, random=Random(config.node_id))
-    return ControllerServer(config, doors, RealFiles())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def _has_topic(server: ControllerServer) -> bool:
     return server.controller.image.topic("t") is not None
-
-
-class Broker:
-    """A broker as the controller sees it: a listener that answers the handshake, and a connection with heartbeats."""
-
-    def __init__(self, broker_id: int, incarnation: int = 1) -> None:
-        self.broker_id = broker_id
-        self.incarnation_id = bytes([incarnation]) * 16
-        self.server = Server({}, role="broker", node_id=broker_id, cluster_id="c", incarnation_id=self.incarnation_id)
-        self.connection: Connection
-        self.epoch = -1
-
-    async def start(self, port: int, *, beat: bool = True) -> None:
-        own_port = await self.server.start("127.0.0.1", 0)
-        self.connection = await Connection.connect("127.0.0.1", port, client_id=f"broker-{self.broker_id}")
-        listener = Listener("PLAINTEXT", "127.0.0.1", own_port)
-        body = BrokerRegistrationRequest(self.broker_id, "c", self.incarnation_id, [listener])
-        self.epoch = (await self.call(apis.BROKER_REGISTRATION, body)).broker_epoch
-        if beat:
-            assert not (await self.beat()).is_fenced
-
-    async def call(self, api_key: int, body: Any) -> Any:
-        return await self.connection.request(api_key, body, timeout_ms=10_000)
-
-    async def beat(self) -> Any:
-        body = BrokerHeartbeatRequest(self.broker_id, self.epoch, 10**9, want_fence=False, want_shut_down=False)
-        return await self.call(apis.BROKER_HEARTBEAT, body)
-
-    async def die(self) -> None:
-        """Like the kernel when it closes a killed process: the listening port first."""
-        await self.server.stop()
-        self.connection.close()
 
 
 @pytest.fixture
@@ -105,7 +40,7 @@ async def single(tmp_path: Path) -> AsyncIterator[ControllerServer]:
 
 
 async def test_a_single_controller_serves_brokers_and_topics(single: ControllerServer) -> None:
-    broker = Broker(1)
+    broker = ConnectedBroker(1)
     await broker.start(single.port)
     topic = CreatableTopic("t", 3, 1)
     (result,) = (await broker.call(apis.CREATE_TOPICS, CreateTopicsRequest([topic]))).topics
@@ -119,7 +54,7 @@ async def test_a_single_controller_serves_brokers_and_topics(single: ControllerS
 
 
 async def test_a_killed_brokers_leaders_move_long_before_its_session_ends(single: ControllerServer) -> None:
-    first, second = Broker(1), Broker(2)
+    first, second = ConnectedBroker(1), ConnectedBroker(2)
     await first.start(single.port)
     await second.start(single.port)
     await second.call(apis.CREATE_TOPICS, CreateTopicsRequest([CreatableTopic("t", 4, 2)]))
@@ -130,7 +65,7 @@ async def test_a_killed_brokers_leaders_move_long_before_its_session_ends(single
     assert topic is not None
     assert {(p.leader, p.isr) for p in topic.partitions.values()} == {(2, (2,))}
     assert asyncio.get_running_loop().time() - started < 1.5
-    again = Broker(1, incarnation=2)
+    again = ConnectedBroker(1, incarnation=2)
     await again.start(single.port)
     assert again.epoch > first.epoch
     await again.die()
@@ -139,7 +74,7 @@ async def test_a_killed_brokers_leaders_move_long_before_its_session_ends(single
 
 async def test_a_death_before_the_first_heartbeat_does_not_block_the_successor(single: ControllerServer) -> None:
     """The registration tied the connection to the broker, so the session ends with the connection."""
-    first, second = Broker(1), Broker(1, incarnation=2)
+    first, second = ConnectedBroker(1), ConnectedBroker(1, incarnation=2)
     await first.start(single.port, beat=False)
     active = single.controller.active
     assert active is not None
@@ -152,11 +87,13 @@ async def test_a_death_before_the_first_heartbeat_does_not_block_the_successor(s
 
 async def test_a_broker_whose_connection_only_broke_stays(single: ControllerServer) -> None:
     """The probe of its port answers with the registered incarnation."""
-    broker = Broker(1)
+    broker = ConnectedBroker(1)
     await broker.start(single.port)
     broker.connection.close()
-    await until(lambda: 1 not in single._liveness._connections)
-    await until(lambda: not single._liveness._tasks)
+    opened = single.opened
+    assert opened is not None
+    await until(lambda: 1 not in opened.liveness._connections)
+    await until(lambda: not opened.liveness._tasks)
     assert not single.controller.image.brokers[1].fenced
     await broker.server.stop()
 
@@ -170,7 +107,7 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         await server.start()
         await asyncio.wait_for(server.ready.wait(), 10)
         if round_ == 0:
-            broker = Broker(1)
+            broker = ConnectedBroker(1)
             await broker.start(server.port)
             await broker.call(apis.CREATE_TOPICS, CreateTopicsRequest([CreatableTopic("t", 3, 1)]))
             await broker.die()
@@ -186,22 +123,18 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
 
 
 async def test_three_controllers_agree_and_the_next_one_goes_on(tmp_path: Path) -> None:
-    ports = {node_id: free_port() for node_id in (101, 102, 103)}
-    servers = {node_id: server_of(config_of(tmp_path, node_id, ports)) for node_id in ports}
-    for server in servers.values():
-        await server.start()
+    controllers = ControllerServers(tmp_path)
+    servers = controllers.servers
+    for node_id in controllers.ports:
+        await controllers.start(node_id)
     for server in servers.values():
         await asyncio.wait_for(server.ready.wait(), 15)
-
-    def active() -> ControllerServer | None:
-        return next((s for s in servers.values() if s.controller.active is not None), None)
-
-    await until(lambda: active() is not None)
+    await until(lambda: controllers.active is not None)
     await until(lambda: all(server.quorum.has_vote for server in servers.values()))
-    first = active()
+    first = controllers.active
     assert first is not None
     standby = next(s for s in servers.values() if s is not first)
-    broker = Broker(1)
+    broker = ConnectedBroker(1)
     connection = await Connection.connect("127.0.0.1", standby.port, client_id="broker-1")
     with pytest.raises(BrokerError, match=f"node {first.config.node_id} is") as caught:
         await connection.request(apis.DESCRIBE_CLUSTER, DescribeClusterRequest())
@@ -209,10 +142,9 @@ async def test_three_controllers_agree_and_the_next_one_goes_on(tmp_path: Path) 
     connection.close()
     await broker.start(first.port)
     await broker.call(apis.CREATE_TOPICS, CreateTopicsRequest([CreatableTopic("t", 2, 1)]))
-    del servers[first.config.node_id]
-    await first.stop()
-    await until(lambda: active() is not None)
-    second = active()
+    await controllers.stop(first.config.node_id)
+    await until(lambda: controllers.active is not None)
+    second = controllers.active
     assert second is not None
     assert second.controller.image.topic("t") is not None
     broker.connection.close()
@@ -221,8 +153,7 @@ async def test_three_controllers_agree_and_the_next_one_goes_on(tmp_path: Path) 
     await broker.call(apis.CREATE_TOPICS, CreateTopicsRequest([CreatableTopic("u", 2, 1)]))
     await until(lambda: all(s.controller.committed.topic("u") is not None for s in servers.values()))
     await broker.die()
-    for server in servers.values():
-        await server.stop()
+    await controllers.stop()
 
 
 async def test_an_occupied_port_or_directory_is_one_sentence(single: ControllerServer, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from controller_world import World
+from controller_world import ControllerWorld
+from handled_request import HandledConnection
 
 from strandline.controller.liveness import BrokerLiveness, Probe, probe_broker
 from strandline.controller.metadata.image import BrokerRegistration
@@ -17,18 +18,12 @@ from strandline.protocol.messages.common import Listener
 from strandline.protocol.rpc.server import Server
 
 
-class FakeConnection:
-    def __init__(self) -> None:
-        self.tag: Any = None
-        self.closed_by_peer = True
-
-
 class Scene:
     """Two brokers with topic t on both, led by 1, on the running loop's time. `probes` are the results of the next probes."""
 
     def __init__(self, *, grace_ms: int = 20, session_timeout_ms: int = 3000) -> None:
         self.loop = asyncio.get_running_loop()
-        self.world = World(session_timeout_ms=session_timeout_ms)
+        self.world = ControllerWorld(session_timeout_ms=session_timeout_ms)
         self.world.controller.now = self.loop.time
         self.probes: list[Probe] = []
         self.probed: list[int] = []
@@ -36,9 +31,8 @@ class Scene:
         self.liveness = BrokerLiveness(
             self.world.controller, grace_ms=grace_ms, session_timeout_ms=session_timeout_ms, probe=self.probe
         )
-        self.world.controller.on_active = self.liveness.on_active
-        self.world.controller.on_inactive = self.liveness.on_inactive
-        self.connections: dict[int, FakeConnection] = {}
+        self.world.controller.timers.append(self.liveness)
+        self.connections: dict[int, HandledConnection] = {}
         for broker_id in (1, 2):
             self.world.start_broker(broker_id)
             self.beat(broker_id)
@@ -50,8 +44,8 @@ class Scene:
         self.during_probe()
         return self.probes.pop(0)
 
-    def beat(self, broker_id: int, connection: FakeConnection | None = None) -> None:
-        connection = connection or self.connections.setdefault(broker_id, FakeConnection())
+    def beat(self, broker_id: int, connection: HandledConnection | None = None) -> None:
+        connection = connection or self.connections.setdefault(broker_id, HandledConnection())
         self.connections[broker_id] = connection
         self.world.heartbeat(broker_id)
         self.liveness.on_heartbeat(connection, broker_id, self.world.epoch(broker_id))
@@ -138,7 +132,7 @@ async def test_a_dying_process_is_probed_twice(scene: Scene) -> None:
 
 async def test_a_broker_that_is_back_within_the_grace_is_not_fenced(scene: Scene) -> None:
     scene.probes = [Probe.DEAD]
-    scene.during_probe = lambda: scene.beat(1, FakeConnection())
+    scene.during_probe = lambda: scene.beat(1, HandledConnection())
     scene.liveness.on_connection_lost(scene.connections[1])
     await scene.settled()
     assert not scene.fenced()
@@ -146,16 +140,16 @@ async def test_a_broker_that_is_back_within_the_grace_is_not_fenced(scene: Scene
 
 async def test_losing_an_older_connection_means_nothing(scene: Scene) -> None:
     old = scene.connections[1]
-    scene.beat(1, FakeConnection())
+    scene.beat(1, HandledConnection())
     scene.liveness.on_connection_lost(old)
-    scene.liveness.on_connection_lost(FakeConnection())
+    scene.liveness.on_connection_lost(HandledConnection())
     await scene.settled()
     assert scene.probed == []
 
 
 async def test_a_heartbeat_that_was_refused_tags_no_connection(scene: Scene) -> None:
     """F15: an unknown peer must not end a broker's session when it closes its own connection."""
-    stranger = FakeConnection()
+    stranger = HandledConnection()
     scene.liveness.on_heartbeat(stranger, 1, scene.world.epoch(1) - 1)
     scene.liveness.on_connection_lost(stranger)
     await scene.settled()
@@ -191,7 +185,7 @@ async def test_a_silent_broker_is_fenced_by_the_timer_at_its_deadline() -> None:
     await scene.liveness.stop()
 
 
-async def test_a_controller_that_stood_still_fences_no_broker() -> None:
+async def test_a_controller_that_was_paused_fences_no_broker() -> None:
     """After a SIGSTOP the timer fires before the heartbeats in the sockets are read."""
     scene = Scene(session_timeout_ms=3000)
     later = 3000 / 1000 * 4
@@ -205,7 +199,7 @@ async def test_a_controller_that_stood_still_fences_no_broker() -> None:
 @pytest.mark.parametrize("late_s", [0.05, 0.8, 1.4])
 async def test_a_late_timer_waits_for_delayed_heartbeats(late_s: float) -> None:
     """The whole cluster was stopped for a little longer than a session, and the timer was due shortly before it continued: the
-    delay of the timer does not show how long the standstill was. The brokers' heartbeats are on their way."""
+    delay of the timer does not show how long the pause was. The brokers' heartbeats are on their way."""
     scene = Scene(session_timeout_ms=3000)
     at = scene.liveness._planned + late_s
     scene.world.controller.now = lambda: at
@@ -228,7 +222,7 @@ async def test_a_new_active_controller_probes_brokers_that_did_not_connect() -> 
     scene.world.controller.on_resign(1)
     scene.probes = [Probe.DEAD]
     scene.world.become_active(epoch=2)
-    scene.beat(2, FakeConnection())
+    scene.beat(2, HandledConnection())
     started = scene.loop.time()
     await scene.until(scene.fenced)
     assert scene.loop.time() - started < 0.55
@@ -255,7 +249,7 @@ async def test_a_new_active_controller_fences_a_broker_whose_name_is_gone(
     scene.world.controller.on_resign(1)
     scene.probes = list(found)
     scene.world.become_active(epoch=2)
-    scene.beat(2, FakeConnection())
+    scene.beat(2, HandledConnection())
     await scene.settled()
     assert (scene.fenced(), scene.probes) == (fenced, [])
     await scene.liveness.stop()

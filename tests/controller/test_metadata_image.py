@@ -20,6 +20,7 @@ from strandline.controller.metadata.records import (
     AnyRecord,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
+    FeatureLevelRecord,
     MetadataRecord,
     NoOpRecord,
     PartitionChangeRecord,
@@ -36,19 +37,22 @@ from strandline.controller.metadata.records import (
     encode_record,
 )
 from strandline.protocol.errors import InternalError, PeerError
+from strandline.protocol.feature_names import METADATA_VERSION
 from strandline.protocol.messages.admin import RESOURCE_TOPIC
 from strandline.protocol.messages.common import Listener
 
 A, B = b"a" * 16, b"b" * 16
 BROKER = RegisterBrokerRecord(1, 5, b"i" * 16, (Listener("PLAINTEXT", "h", 9092),), "rack", log_dirs=(b"d" * 16,))
+LEVEL_1 = FeatureLevelRecord(METADATA_VERSION, 1)
 EXAMPLES: list[MetadataRecord] = [
     BROKER,
     UnregisterBrokerRecord(1, 5),
     TopicRecord("t", A),
     PartitionRecord(A, 0, (1, 2), (1,), 1, 3, 4, 1, (2,), (1,), (3,), (2,)),
     ConfigRecord(RESOURCE_TOPIC, "t", "k", None),
-    PartitionChangeRecord(A, 0, isr=(1, 2), leader=NO_LEADER, elr=()),
+    PartitionChangeRecord(A, 0, isr=(1, 2), leader=NO_LEADER, eligible_leader_replicas=()),
     RemoveTopicRecord(A),
+    LEVEL_1,
     ProducerIdsRecord(1, 5, 1000),
     BrokerRegistrationChangeRecord(1, 5, fenced=-1, in_controlled_shutdown=1),
     NoOpRecord(),
@@ -234,14 +238,14 @@ def test_a_record_of_an_unsafe_partition_state_is_rejected(replicas: tuple[int, 
         PartitionChangeRecord(A, 0, replicas=(2, 3, 4)),
         PartitionChangeRecord(A, 0, replicas=(1, 2, 3, 3)),
         PartitionChangeRecord(A, 0, isr=(), leader=NO_LEADER),
-        PartitionChangeRecord(A, 0, elr=(9,)),
+        PartitionChangeRecord(A, 0, eligible_leader_replicas=(9,)),
     ],
     ids=repr,
 )
 def test_an_unsafe_change_is_rejected_whatever_follows_it(change: PartitionChangeRecord) -> None:
     """A later record that would repair it does not help, because brokers may apply the records in smaller portions."""
     image = image_of(*topic())
-    mended = PartitionChangeRecord(A, 0, replicas=(1, 2, 3), isr=(1,), leader=1, elr=())
+    mended = PartitionChangeRecord(A, 0, replicas=(1, 2, 3), isr=(1,), leader=1, eligible_leader_replicas=())
     with pytest.raises(InternalError, match="partition t-0"):
         apply(image, change, mended)
 
@@ -253,7 +257,8 @@ def test_the_epochs_of_a_partition_keep_their_order() -> None:
 
 def test_a_snapshot_makes_the_same_image() -> None:
     image = image_of(*topic("t", A, 3), *topic("u", B), BROKER, ConfigRecord(RESOURCE_TOPIC, "t", "k", "v"))
-    image = apply(image, PartitionChangeRecord(A, 2, isr=(2, 3), leader=2, elr=(1,)), ProducerIdsRecord(1, 5, 7000)).image
+    change = PartitionChangeRecord(A, 2, isr=(2, 3), leader=2, eligible_leader_replicas=(1,))
+    image = apply(image, LEVEL_1, change, ProducerIdsRecord(1, 5, 7000)).image
     assert MetadataImage.from_records(image.to_records(), image.offset, image.epoch) == image
     assert list(MetadataImage.EMPTY.to_records()) == []
 

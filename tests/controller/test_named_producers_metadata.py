@@ -10,7 +10,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from controller_world import CLUSTER, FakeRequest, registration
+from controller_world import CLUSTER, registration
+from handled_request import HandledRequest
 
 from strandline.controller.controller import Controller
 from strandline.controller.handlers import ControllerApis
@@ -37,7 +38,7 @@ class Node:
     def __init__(self, config: RaftConfig, wall_clock_ms: Callable[[], int]) -> None:
         self.disk = MemoryFiles(Random(1))
         self.controller = Controller(node_id=1, session_timeout_ms=3000, now=asyncio.get_running_loop().time)
-        self.quorum = Quorum(
+        self.quorum = Quorum.open(
             node_id=1,
             cluster_id=CLUSTER,
             voters=[Voter(1, "127.0.0.1", 1)],
@@ -48,7 +49,6 @@ class Node:
             listener=self.controller,
             on_fatal=self.on_fatal,
         )
-        self.controller.quorum = self.quorum
         topics = TopicControl(Random(1), TopicDefaults(num_partitions=1, replication_factor=1))
         self._handlers = ControllerApis(self.controller, topics, CLUSTER, wall_clock_ms).handlers()
         self.broker_epoch = 0
@@ -58,7 +58,7 @@ class Node:
         raise error
 
     async def call(self, api_key: int, body: Any) -> Any:
-        request = FakeRequest(body)
+        request = HandledRequest(body)
         self._handlers[api_key](request)
         async with asyncio.timeout(10):
             while not request.answers:
@@ -68,7 +68,7 @@ class Node:
         return answer
 
     async def start(self) -> None:
-        await self.quorum.start()
+        self.quorum.start()
         async with asyncio.timeout(10):
             while self.controller.active is None:
                 await asyncio.sleep(0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from controller_world import World
+from controller_world import ControllerWorld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,13 +35,13 @@ from strandline.protocol.producer_names import FIRST_NAMED, NUMBER_MAX, WORK_EPO
 DAY_MS = 24 * 3600 * 1000
 
 
-def init(world: World, name: str, work_epoch: int = 0) -> tuple[int, int]:
+def init(world: ControllerWorld, name: str, work_epoch: int = 0) -> tuple[int, int]:
     """(producer id, epoch)"""
     answer = world.call(apis.INIT_NAMED_PRODUCER, InitNamedProducerRequest(1, world.epoch(1), name, work_epoch))
     return answer.producer_id, answer.producer_epoch
 
 
-def refusal(world: World, name: str, work_epoch: int = 0, *, broker_epoch: int | None = None) -> BrokerError:
+def refusal(world: ControllerWorld, name: str, work_epoch: int = 0, *, broker_epoch: int | None = None) -> BrokerError:
     epoch = world.epoch(1) if broker_epoch is None else broker_epoch
     with pytest.raises(BrokerError) as caught:
         world.call(apis.INIT_NAMED_PRODUCER, InitNamedProducerRequest(1, epoch, name, work_epoch))
@@ -49,7 +49,7 @@ def refusal(world: World, name: str, work_epoch: int = 0, *, broker_epoch: int |
 
 
 def image_with(**fields: Any) -> MetadataImage:
-    world = World(brokers=1)
+    world = ControllerWorld(brokers=1)
     return msgspec.structs.replace(world.image, **fields)
 
 
@@ -57,7 +57,7 @@ def image_with(**fields: Any) -> MetadataImage:
 
 
 def test_the_same_work_epoch_gets_the_next_producer_epoch() -> None:
-    world = World(brokers=1)
+    world = ControllerWorld(brokers=1)
     assert init(world, "sink", 4) == (named_producer_id(0, 4), 0)
     assert init(world, "sink", 4) == (named_producer_id(0, 4), 1)
     assert init(world, "other", 4) == (named_producer_id(1, 4), 0)
@@ -71,7 +71,7 @@ def test_the_same_work_epoch_gets_the_next_producer_epoch() -> None:
 
 def test_every_attempt_gets_the_note_of_the_first() -> None:
     """A later attempt learns where the first one started, not where it started itself; also from a snapshot."""
-    world = World(brokers=1)
+    world = ControllerWorld(brokers=1)
 
     def note(work_epoch: int, own: bytes | None) -> bytes | None:
         request = InitNamedProducerRequest(1, world.epoch(1), "sink", work_epoch, own)
@@ -89,7 +89,7 @@ def test_every_attempt_gets_the_note_of_the_first() -> None:
 
 def test_an_attempt_can_make_its_epoch_the_oldest() -> None:
     """The request starts no epoch: otherwise a late copy of it would fence the producer that has the name by then."""
-    world = World(brokers=1)
+    world = ControllerWorld(brokers=1)
 
     def alone(work_epoch: int, epoch: int) -> tuple[int, int]:
         request = InitNamedProducerRequest(1, world.epoch(1), "sink", work_epoch, producer_epoch=epoch)
@@ -121,7 +121,7 @@ def test_an_attempt_can_make_its_epoch_the_oldest() -> None:
     ],
 )
 def test_only_a_started_epoch_can_become_the_oldest(name: str, work_epoch: int, epoch: int, code: ErrorCode) -> None:
-    world = World(brokers=1)
+    world = ControllerWorld(brokers=1)
     init(world, "sink", 4)
     request = InitNamedProducerRequest(1, world.epoch(1), name, work_epoch, producer_epoch=epoch)
     with pytest.raises(BrokerError) as caught:
@@ -131,7 +131,7 @@ def test_only_a_started_epoch_can_become_the_oldest(name: str, work_epoch: int, 
 
 def test_a_reply_waits_for_the_commit_but_the_next_decision_does_not() -> None:
     """Two attempts that request an id at the same moment get two epochs."""
-    world = World(brokers=1)
+    world = ControllerWorld(brokers=1)
     requests = [world.send(apis.INIT_NAMED_PRODUCER, InitNamedProducerRequest(1, world.epoch(1), "sink", 0)) for _ in range(2)]
     assert [request.answers for request in requests] == [[], []]
     world.commit()
@@ -139,7 +139,7 @@ def test_a_reply_waits_for_the_commit_but_the_next_decision_does_not() -> None:
 
 
 def test_a_controller_that_takes_over_goes_on_with_what_was_committed() -> None:
-    world = World(brokers=1)
+    world = ControllerWorld(brokers=1)
     init(world, "sink", 2)
     world.controller.on_resign(1)
     world.become_active(2)
@@ -149,7 +149,7 @@ def test_a_controller_that_takes_over_goes_on_with_what_was_committed() -> None:
 def test_an_epoch_is_never_given_twice() -> None:
     """32767 is the last one, and the error names it."""
     known = ProducerName(5, 3, PRODUCER_EPOCH_MAX - 1, 0)
-    world = World(brokers=1)
+    world = ControllerWorld(brokers=1)
     world.controller.image = image_with(producer_names=MetadataImage.EMPTY.producer_names.updated({"sink": known}))
     request = InitNamedProducerRequest(1, world.epoch(1), "sink", 3)
     last = init_named_producer(world.image, request, 0)
@@ -179,7 +179,7 @@ def test_ids_without_a_name_end_below_those_with_one() -> None:
 
 
 def test_an_empty_name_and_a_stale_broker_epoch_are_rejected() -> None:
-    world = World(brokers=1)
+    world = ControllerWorld(brokers=1)
     assert refusal(world, "").code == ErrorCode.INVALID_REQUEST
     assert refusal(world, "sink", broker_epoch=world.epoch(1) + 1).code == ErrorCode.STALE_BROKER_EPOCH
     assert not world.image.producer_names
@@ -189,7 +189,7 @@ def test_an_empty_name_and_a_stale_broker_epoch_are_rejected() -> None:
 
 
 def test_an_unused_name_is_removed_and_its_number_is_not_reused() -> None:
-    world = World(brokers=1)
+    world = ControllerWorld(brokers=1)
     first, _ = init(world, "old")
     world.now += DAY_MS / 1000
     second, _ = init(world, "new")
@@ -205,7 +205,7 @@ def test_an_unused_name_is_removed_and_its_number_is_not_reused() -> None:
 
 
 def test_using_a_name_keeps_it() -> None:
-    world = World(brokers=1)
+    world = ControllerWorld(brokers=1)
     init(world, "sink")
     world.now += DAY_MS / 1000
     init(world, "sink")
@@ -214,7 +214,7 @@ def test_using_a_name_keeps_it() -> None:
 
 def test_an_older_image_does_not_deny_a_name() -> None:
     """A broker that lags behind must not drop what a producer has written under a name that it does not know yet."""
-    world = World(brokers=1)
+    world = ControllerWorld(brokers=1)
     before = world.image
     init(world, "sink")
     assert before.knows_producer(0)
@@ -227,7 +227,7 @@ def test_a_record_that_removes_a_name_twice_contradicts_the_image() -> None:
 
 
 async def test_the_active_controller_removes_names_in_batches() -> None:
-    world = World(brokers=1)
+    world = ControllerWorld(brokers=1)
     names = {f"n{i}": ProducerName(i, 0, 0, 0) for i in range(REMOVALS_MAX + 1)}
     records = [ProducerNameRecord(name, p.number, 0, 0, 0) for name, p in names.items()]
     world.controller.image = world.controller.image.apply(records, world.image.offset, 1).image

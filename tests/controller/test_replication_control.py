@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from controller_world import World
+from controller_world import ControllerWorld
 
 from strandline.controller.metadata.records import NO_LEADER
 from strandline.protocol import apis
@@ -21,14 +21,14 @@ from strandline.protocol.messages.admin import (
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> ControllerWorld:
     """Brokers 1-4; topic t with one partition on 1, 2, 3, led by 1."""
-    world = World(brokers=4)
+    world = ControllerWorld(brokers=4)
     world.create("t", [[1, 2, 3]])
     return world
 
 
-def test_shrink_and_expand_bump_only_the_partition_epoch(world: World) -> None:
+def test_shrink_and_expand_bump_only_the_partition_epoch(world: ControllerWorld) -> None:
     """An ISR change is no change of the leader: followers keep fetching."""
     answer = world.alter("t", [1, 2])
     assert (answer.error_code, answer.isr, answer.leader_id, answer.leader_epoch, answer.partition_epoch) == (0, [1, 2], 1, 0, 1)
@@ -38,7 +38,7 @@ def test_shrink_and_expand_bump_only_the_partition_epoch(world: World) -> None:
     assert world.partition("t").isr == (1, 2, 3)
 
 
-def test_the_same_isr_again_raises_the_partition_epoch(world: World) -> None:
+def test_the_same_isr_again_raises_the_partition_epoch(world: ControllerWorld) -> None:
     """So no earlier proposal counts any more: a leader withdraws an expansion of which a copy may still be in flight."""
     answer = world.alter("t", [1, 2, 3])
     assert (answer.error_code, answer.partition_epoch, answer.isr) == (0, 1, [1, 2, 3])
@@ -66,14 +66,14 @@ REFUSALS: list[tuple[str, list[int], dict[str, Any], ErrorCode]] = [
 
 
 @pytest.mark.parametrize(("isr", "overrides", "code"), [case[1:] for case in REFUSALS], ids=[case[0] for case in REFUSALS])
-def test_alter_partition_refuses_when(world: World, isr: list[int], overrides: dict[str, Any], code: ErrorCode) -> None:
+def test_alter_partition_refuses_when(world: ControllerWorld, isr: list[int], overrides: dict[str, Any], code: ErrorCode) -> None:
     """Kafka's checks, one by one; no record is written."""
     before = world.image
     assert world.alter("t", isr, **overrides).error_code == code
     assert world.image is before
 
 
-def test_alter_partition_with_a_stale_broker_epoch_is_rejected(world: World) -> None:
+def test_alter_partition_with_a_stale_broker_epoch_is_rejected(world: ControllerWorld) -> None:
     """As a whole: a request of an earlier incarnation must not count (F15)."""
     for epoch in (world.epoch(1) - 1, world.epoch(1) + 1):
         with pytest.raises(BrokerError, match="STALE_BROKER_EPOCH"):
@@ -82,13 +82,13 @@ def test_alter_partition_with_a_stale_broker_epoch_is_rejected(world: World) -> 
         world.call(apis.ALTER_PARTITION, _forged(world, broker_id=9))
 
 
-def _forged(world: World, broker_id: int) -> Any:
+def _forged(world: ControllerWorld, broker_id: int) -> Any:
     request = world.alter_request("t", [1])
     request.broker_id = broker_id
     return request
 
 
-def test_two_proposals_for_one_partition_in_a_request_count_once(world: World) -> None:
+def test_two_proposals_for_one_partition_in_a_request_count_once(world: ControllerWorld) -> None:
     """Both would be checked against the same state (F11)."""
     request = world.alter_request("t", [1, 2])
     request.partitions.append(world.alter_request("t", [1, 3]).partitions[0])
@@ -97,13 +97,13 @@ def test_two_proposals_for_one_partition_in_a_request_count_once(world: World) -
     assert world.partition("t").isr == (1, 2)
 
 
-def test_an_unseen_epoch_is_taken_only_for_a_present_member(world: World) -> None:
+def test_an_unseen_epoch_is_taken_only_for_a_present_member(world: ControllerWorld) -> None:
     """A new leader may not have heard from the other members yet; but it has heard from a broker that it adds."""
     assert world.alter("t", [1, 2], epochs={1: -1, 2: -1}).error_code == 0
     assert world.alter("t", [1, 2, 3], epochs={3: -1}).error_code == ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_a_proposal_of_an_earlier_leader_epoch_is_fenced(world: World) -> None:
+def test_a_proposal_of_an_earlier_leader_epoch_is_fenced(world: ControllerWorld) -> None:
     """S17: a proposal of leader 1 in epoch 0 is fenced after 1 was deposed and elected again, whether its ISR is right or not."""
     held = world.alter_request("t", [1, 2])
     world.kill_broker(1)
@@ -116,7 +116,7 @@ def test_a_proposal_of_an_earlier_leader_epoch_is_fenced(world: World) -> None:
     assert answer.error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_a_retry_of_an_accepted_proposal_is_rejected_as_stale(world: World) -> None:
+def test_a_retry_of_an_accepted_proposal_is_rejected_as_stale(world: ControllerWorld) -> None:
     """S18, the controller's side: the first request was committed, so the retry names an old partition epoch and changes
     nothing."""
     request = world.alter_request("t", [1, 2])
@@ -128,7 +128,7 @@ def test_a_retry_of_an_accepted_proposal_is_rejected_as_stale(world: World) -> N
     assert world.partition("t") == committed
 
 
-def test_the_next_controller_accepts_a_rejected_proposal(world: World) -> None:
+def test_the_next_controller_accepts_a_rejected_proposal(world: ControllerWorld) -> None:
     """S19, the controller's side: a rejected proposal leaves no trace."""
     request = world.alter_request("t", [1, 2])
     world.controller.on_resign(1)
@@ -140,7 +140,7 @@ def test_the_next_controller_accepts_a_rejected_proposal(world: World) -> None:
 
 
 @pytest.mark.parametrize("how", ["fenced", "shutting down"])
-def test_a_fenced_or_leaving_replica_cannot_come_back_into_the_isr(world: World, how: str) -> None:
+def test_a_fenced_or_leaving_replica_cannot_come_back_into_the_isr(world: ControllerWorld, how: str) -> None:
     """S20: the leader does not know yet that 3 is gone, and because of 3's last fetch it proposes {1, 2, 3}."""
     if how == "fenced":
         world.kill_broker(3)
@@ -152,7 +152,7 @@ def test_a_fenced_or_leaving_replica_cannot_come_back_into_the_isr(world: World,
     assert world.partition("t").isr == (1, 2)
 
 
-def test_a_proposal_does_not_add_a_new_incarnation(world: World) -> None:
+def test_a_proposal_does_not_add_a_new_incarnation(world: ControllerWorld) -> None:
     """S21: 2 caught up, then lost its disk and registered again; the delayed proposal names its old epoch."""
     world.alter("t", [1])
     held = world.alter_request("t", [1, 2])
@@ -165,7 +165,7 @@ def test_a_proposal_does_not_add_a_new_incarnation(world: World) -> None:
     assert world.partition("t").leader == NO_LEADER
 
 
-def test_a_dead_leaders_partition_goes_to_the_next_replica_in_the_isr(world: World) -> None:
+def test_a_dead_leaders_partition_goes_to_the_next_replica_in_the_isr(world: ControllerWorld) -> None:
     """A new leader raises both epochs. The order of the replicas decides, not that of the ISR."""
     world.alter("t", [3, 1, 2])
     world.kill_broker(1)
@@ -173,13 +173,13 @@ def test_a_dead_leaders_partition_goes_to_the_next_replica_in_the_isr(world: Wor
     assert (partition.leader, partition.isr, partition.leader_epoch, partition.partition_epoch) == (2, (3, 2), 1, 2)
 
 
-def test_a_dead_follower_leaves_the_isr_and_the_leader_epoch_stays(world: World) -> None:
+def test_a_dead_follower_leaves_the_isr_and_the_leader_epoch_stays(world: ControllerWorld) -> None:
     world.kill_broker(2)
     partition = world.partition("t")
     assert (partition.leader, partition.isr, partition.leader_epoch, partition.partition_epoch) == (1, (1, 3), 0, 1)
 
 
-def test_the_last_isr_member_stays_and_leads_again_when_it_returns(world: World) -> None:
+def test_the_last_isr_member_stays_and_leads_again_when_it_returns(world: ControllerWorld) -> None:
     """Only this broker has every committed record. Another one may return before it, and must not be elected."""
     for broker_id in (1, 2, 3):
         world.kill_broker(broker_id)
@@ -195,7 +195,7 @@ def test_the_last_isr_member_stays_and_leads_again_when_it_returns(world: World)
 
 def test_a_thousand_partitions_move_in_one_batch_under_200_ms() -> None:
     """Among 4,000 others that do not change. The limit is what a fail-over can afford, several times the real duration."""
-    world = World(brokers=6)
+    world = ControllerWorld(brokers=6)
     world.create("mine", [[1, 2, 3]] * 1000)
     world.create("others", [[4, 5, 6]] * 4000)
     batches = len(world.quorum.batches)
@@ -212,13 +212,13 @@ def test_a_thousand_partitions_move_in_one_batch_under_200_ms() -> None:
 # -- ElectLeaders -----------------------------------------------------------------------------------------------------
 
 
-def _elect(world: World, *partitions: tuple[str, int], all_of_them: bool = False) -> list[ElectLeadersResult]:
+def _elect(world: ControllerWorld, *partitions: tuple[str, int], all_of_them: bool = False) -> list[ElectLeadersResult]:
     asked = None if all_of_them else [ElectLeadersPartition(*p) for p in partitions]
     results: list[ElectLeadersResult] = world.call(apis.ELECT_LEADERS, ElectLeadersRequest(PREFERRED_ELECTION, asked)).results
     return results
 
 
-def test_a_preferred_election_restores_the_preferred_leader(world: World) -> None:
+def test_a_preferred_election_restores_the_preferred_leader(world: ControllerWorld) -> None:
     world.kill_broker(1)
     world.start_broker(1, incarnation=2)
     assert _elect(world, ("t", 0))[0].error_code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
@@ -228,12 +228,12 @@ def test_a_preferred_election_restores_the_preferred_leader(world: World) -> Non
     assert _elect(world, ("t", 0))[0].error_code == ErrorCode.ELECTION_NOT_NEEDED
 
 
-def test_election_of_unknown_partitions_is_an_error_of_each(world: World) -> None:
+def test_election_of_unknown_partitions_is_an_error_of_each(world: ControllerWorld) -> None:
     codes = [r.error_code for r in _elect(world, ("t", 5), ("nowhere", 0))]
     assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
 
 
-def test_electing_all_reports_only_partitions_that_needed_it(world: World) -> None:
+def test_electing_all_reports_only_partitions_that_needed_it(world: ControllerWorld) -> None:
     world.create("u", [[2, 3], [3, 2], [1, 2]])
     world.kill_broker(3)
     world.start_broker(3, incarnation=2)
@@ -242,6 +242,6 @@ def test_electing_all_reports_only_partitions_that_needed_it(world: World) -> No
     assert world.partition("u", 1).leader == 3
 
 
-def test_unclean_election_is_refused_with_a_reason(world: World) -> None:
+def test_unclean_election_is_refused_with_a_reason(world: ControllerWorld) -> None:
     with pytest.raises(BrokerError, match="may lose acknowledged records"):
         world.call(apis.ELECT_LEADERS, ElectLeadersRequest(UNCLEAN_ELECTION, [ElectLeadersPartition("t", 0)]))

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from controller_world import World
+from controller_world import ControllerWorld
 
 from strandline.controller.replica_placer import ReplicaPlacer, UsableBroker
 from strandline.protocol import apis
@@ -26,11 +26,11 @@ from strandline.protocol.messages.common import ZERO_UUID
 
 
 @pytest.fixture
-def world() -> World:
-    return World(brokers=4)
+def world() -> ControllerWorld:
+    return ControllerWorld(brokers=4)
 
 
-def refusal(world: World, topic: CreatableTopic) -> tuple[ErrorCode, str]:
+def refusal(world: ControllerWorld, topic: CreatableTopic) -> tuple[ErrorCode, str]:
     before = world.image
     (result,) = world.call(apis.CREATE_TOPICS, CreateTopicsRequest([topic])).topics
     assert result.error_code != 0
@@ -42,7 +42,7 @@ def refusal(world: World, topic: CreatableTopic) -> tuple[ErrorCode, str]:
 # -- create -----------------------------------------------------------------------------------------------------------
 
 
-def test_all_replicas_of_a_new_topic_are_in_sync(world: World) -> None:
+def test_all_replicas_of_a_new_topic_are_in_sync(world: ControllerWorld) -> None:
     topics = [CreatableTopic("a.b-c_1", 8, 3), CreatableTopic("defaults")]
     first, second = world.call(apis.CREATE_TOPICS, CreateTopicsRequest(topics)).topics
     assert (first.num_partitions, first.replication_factor) == (8, 3)
@@ -62,17 +62,17 @@ NAMES = ["", ".", "..", "../../x", "a/b", "x" * 250, "nul\0", "späce", "a b", "
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_a_name_that_is_not_allowed_is_refused(world: World, name: str) -> None:
+def test_a_name_that_is_not_allowed_is_refused(world: ControllerWorld, name: str) -> None:
     """F12: a topic's name becomes part of a directory's name."""
     assert refusal(world, CreatableTopic(name, 1, 1))[0] == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_the_longest_name_and_names_of_dots_are_allowed(world: World) -> None:
+def test_the_longest_name_and_names_of_dots_are_allowed(world: ControllerWorld) -> None:
     for name in ("x" * 249, "...", "-", "_"):
         world.create(name, num_partitions=1, replication_factor=1)
 
 
-def test_names_that_differ_by_dot_and_underscore_collide(world: World) -> None:
+def test_names_that_differ_by_dot_and_underscore_collide(world: ControllerWorld) -> None:
     """With an existing topic, and within one request; a deleted topic does not count."""
     topic_id = world.create("a.b")
     code, message = refusal(world, CreatableTopic("a_b", 1, 1))
@@ -127,13 +127,13 @@ REFUSALS: list[tuple[CreatableTopic, ErrorCode, str]] = [
 
 
 @pytest.mark.parametrize(("topic", "code", "words"), REFUSALS, ids=[f"{c.name}: {w}" for _, c, w in REFUSALS])
-def test_create_is_refused_with_its_reason(world: World, topic: CreatableTopic, code: ErrorCode, words: str) -> None:
+def test_create_is_refused_with_its_reason(world: ControllerWorld, topic: CreatableTopic, code: ErrorCode, words: str) -> None:
     found, message = refusal(world, topic)
     assert found == code
     assert words in message
 
 
-def test_an_existing_name_and_a_name_given_twice_are_refused(world: World) -> None:
+def test_an_existing_name_and_a_name_given_twice_are_refused(world: ControllerWorld) -> None:
     world.create("t")
     assert refusal(world, CreatableTopic("t", 1, 1))[0] == ErrorCode.TOPIC_ALREADY_EXISTS
     topics = [CreatableTopic("u", 1, 1), CreatableTopic("v", 1, 1), CreatableTopic("u", 1, 1)]
@@ -142,14 +142,14 @@ def test_an_existing_name_and_a_name_given_twice_are_refused(world: World) -> No
     assert world.image.topic("u") is None
 
 
-def test_a_request_for_a_million_partitions_is_refused_as_a_whole(world: World) -> None:
+def test_a_request_for_a_million_partitions_is_refused_as_a_whole(world: ControllerWorld) -> None:
     """F11: before any record is built."""
     for topics in ([CreatableTopic("t", 1_000_000, 1)], [CreatableTopic("t", 6000, 1), CreatableTopic("u", 6000, 1)]):
         with pytest.raises(BrokerError, match="POLICY_VIOLATION"):
             world.call(apis.CREATE_TOPICS, CreateTopicsRequest(topics))
 
 
-def test_validate_only_says_the_same_and_writes_nothing(world: World) -> None:
+def test_validate_only_says_the_same_and_writes_nothing(world: ControllerWorld) -> None:
     topics = [CreatableTopic("t", 3, 2), CreatableTopic("..", 1, 1)]
     t, bad = world.call(apis.CREATE_TOPICS, CreateTopicsRequest(topics, validate_only=True)).topics
     assert (t.error_code, t.num_partitions, t.topic_id) == (0, 3, ZERO_UUID)
@@ -157,7 +157,7 @@ def test_validate_only_says_the_same_and_writes_nothing(world: World) -> None:
     assert world.image.topic("t") is None
 
 
-def test_fenced_brokers_of_an_assignment_are_replicas_outside_the_isr(world: World) -> None:
+def test_fenced_brokers_of_an_assignment_are_replicas_outside_the_isr(world: ControllerWorld) -> None:
     world.kill_broker(1)
     world.create("t", [[1, 2, 3]])
     assert (world.partition("t").isr, world.partition("t").leader) == ((2, 3), 2)
@@ -165,7 +165,7 @@ def test_fenced_brokers_of_an_assignment_are_replicas_outside_the_isr(world: Wor
     assert (code, "fenced" in message) == (ErrorCode.INVALID_REPLICA_ASSIGNMENT, True)
 
 
-def test_configs_of_a_created_topic_are_stored_in_one_form(world: World) -> None:
+def test_configs_of_a_created_topic_are_stored_in_one_form(world: ControllerWorld) -> None:
     topic = CreatableTopic("t", 1, 1, configs=[TopicConfig("retention.ms", " 60000 "), TopicConfig("flush.ms", None)])
     world.call(apis.CREATE_TOPICS, CreateTopicsRequest([topic]))
     assert world.image.config(2, "t") == {"retention.ms": "60000"}
@@ -175,12 +175,12 @@ def test_configs_of_a_created_topic_are_stored_in_one_form(world: World) -> None
 # -- add partitions -----------------------------------------------------------------------------------------------------
 
 
-def grow(world: World, *topics: CreatePartitionsTopic, validate_only: bool = False) -> list[ErrorCode]:
+def grow(world: ControllerWorld, *topics: CreatePartitionsTopic, validate_only: bool = False) -> list[ErrorCode]:
     results = world.call(apis.CREATE_PARTITIONS, CreatePartitionsRequest(list(topics), validate_only=validate_only)).results
     return [ErrorCode(r.error_code) for r in results]
 
 
-def test_added_partitions_go_on_with_the_stripes(world: World) -> None:
+def test_added_partitions_go_on_with_the_stripes(world: ControllerWorld) -> None:
     world.create("t", num_partitions=4, replication_factor=2)
     assert grow(world, CreatePartitionsTopic("t", 8), validate_only=True) == [0]
     topic = world.image.topic("t")
@@ -195,7 +195,7 @@ def test_added_partitions_go_on_with_the_stripes(world: World) -> None:
     assert leaders[4] == leaders[3] % 4 + 1
 
 
-def test_added_partitions_with_explicit_replicas(world: World) -> None:
+def test_added_partitions_with_explicit_replicas(world: ControllerWorld) -> None:
     world.create("t", [[1, 2]])
     assert grow(world, CreatePartitionsTopic("t", 3, [[3, 4], [4, 1]])) == [0]
     assert [world.partition("t", i).replicas for i in range(3)] == [(1, 2), (3, 4), (4, 1)]
@@ -214,12 +214,12 @@ def test_added_partitions_with_explicit_replicas(world: World) -> None:
     ],
     ids=str,
 )
-def test_partitions_are_not_added_when(world: World, topic: CreatePartitionsTopic, code: ErrorCode) -> None:
+def test_partitions_are_not_added_when(world: ControllerWorld, topic: CreatePartitionsTopic, code: ErrorCode) -> None:
     world.create("t", [[1, 2]])
     assert grow(world, topic) == [code]
 
 
-def test_too_many_added_partitions_and_a_topic_named_twice_are_refused(world: World) -> None:
+def test_too_many_added_partitions_and_a_topic_named_twice_are_refused(world: ControllerWorld) -> None:
     world.create("t", [[1, 2]])
     with pytest.raises(BrokerError, match="POLICY_VIOLATION"):
         grow(world, CreatePartitionsTopic("t", 1_000_000))
@@ -229,11 +229,11 @@ def test_too_many_added_partitions_and_a_topic_named_twice_are_refused(world: Wo
 # -- delete -----------------------------------------------------------------------------------------------------------
 
 
-def delete(world: World, *topics: DeleteTopicState) -> list[ErrorCode]:
+def delete(world: ControllerWorld, *topics: DeleteTopicState) -> list[ErrorCode]:
     return [ErrorCode(t.error_code) for t in world.call(apis.DELETE_TOPICS, DeleteTopicsRequest(list(topics))).topics]
 
 
-def test_topics_are_deleted_by_name_or_by_id_with_their_configs(world: World) -> None:
+def test_topics_are_deleted_by_name_or_by_id_with_their_configs(world: ControllerWorld) -> None:
     world.create("t", num_partitions=3, replication_factor=3, configs=[TopicConfig("retention.ms", "1")])
     topic_id = world.create("u")
     assert delete(world, DeleteTopicState("t"), DeleteTopicState(None, topic_id)) == [0, 0]
@@ -244,7 +244,7 @@ def test_topics_are_deleted_by_name_or_by_id_with_their_configs(world: World) ->
     assert world.image.config(2, "t") == {}
 
 
-def test_deletes_that_name_nothing_or_too_much_are_refused(world: World) -> None:
+def test_deletes_that_name_nothing_or_too_much_are_refused(world: ControllerWorld) -> None:
     topic_id = world.create("t")
     asked = [
         DeleteTopicState("nowhere"),

@@ -1,4 +1,4 @@
-"""What the committed dashboard asks: its queries and its variables, out of Grafana's JSON."""
+"""Reads the queries and variables of the committed dashboard from Grafana's JSON."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def document() -> dict[str, Any]:
 
 
 def panels() -> list[dict[str, Any]]:
-    """Those with something to show; rows are headings."""
+    """Return the panels with content; rows are headings."""
     return [panel for panel in document()["panels"] if panel["type"] != "row"]
 
 
 def queries() -> list[tuple[str, str]]:
-    """(title of the panel and the target's letter, expression)"""
+    """Return (title of the panel and letter of the target, expression) of each query."""
     return [(f"{panel['title']} {target['refId']}", target["expr"]) for panel in panels() for target in panel["targets"]]
 
 
 def variables() -> dict[str, tuple[str, str]]:
-    """name -> (series, label) of the variables that Grafana fills with the values of a label"""
+    """Return name -> (series, label) of the variables that Grafana fills with the values of a label."""
     found = {}
     for variable in document()["templating"]["list"]:
         if variable["type"] == "query":
@@ -38,7 +38,7 @@ def variables() -> dict[str, tuple[str, str]]:
 
 
 def substituted(expr: str, values: dict[str, str], window: str) -> str:
-    """As Grafana would send it."""
+    """Replace the variables in an expression as Grafana does."""
     for name, value in values.items():
         expr = expr.replace(f"${name}", value)
     expr = expr.replace("$__rate_interval", window).replace("$__range", window)

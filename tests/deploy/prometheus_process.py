@@ -1,8 +1,8 @@
 """A real Prometheus, as a process on a free loopback port, for a cluster of real processes.
 
-Nobody waits ten minutes for an alert in a test, so it runs copies of our files in which **a minute is a second**: every
+A test cannot wait ten minutes for an alert. So Prometheus runs copies of the files in which **a minute is a second**: every
 duration of the rules (`for`, and the windows of the expressions) is divided by sixty, and the nodes are scraped twice a
-second. What is left as it is: the metrics, the expressions, the labels.
+second. Metrics, expressions and labels are unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
 def hurried(text: str) -> str:
-    """With a second for a minute: `5m` becomes `5000ms`."""
+    """Divide the durations in a rule by sixty: `5m` becomes `5000ms`."""
     return _DURATION.sub(lambda m: f"{int(m[1]) * _SECONDS[m[2]] * 1000 // 60}ms", text)
 
 
@@ -47,7 +47,7 @@ def hurried_rules() -> dict[str, Any]:
 
 
 def config(cluster: LocalCluster) -> dict[str, Any]:
-    """The jobs of prometheus.yml with the targets of this cluster."""
+    """Return the jobs of prometheus.yml with the targets of this cluster."""
     return {
         "global": {"scrape_interval": f"{SCRAPE_MS}ms", "scrape_timeout": f"{SCRAPE_MS}ms", "evaluation_interval": "250ms"},
         "rule_files": ["rules.yml"],
@@ -66,7 +66,7 @@ def config(cluster: LocalCluster) -> dict[str, Any]:
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]], what: str, within_s: float) -> None:
-    """Asks ten times a second: each question costs a request."""
+    """Wait for a condition, checked ten times a second, because each check costs a request."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within_s
     while not await condition():
@@ -76,7 +76,7 @@ async def eventually(condition: Callable[[], Awaitable[bool]], what: str, within
 
 
 class Prometheus:
-    """`async with Prometheus(folder, cluster) as prometheus:` has one that answers."""
+    """A Prometheus process; `async with Prometheus(folder, cluster) as prometheus:` waits until it responds."""
 
     def __init__(self, folder: Path, cluster: LocalCluster) -> None:
         self._folder = folder
@@ -124,7 +124,7 @@ class Prometheus:
             return False
 
     async def query(self, expr: str) -> list[tuple[dict[str, str], float]]:
-        """The series of an instant query, without those that are no number (a quantile of nothing is NaN)."""
+        """Return the series of an instant query, without NaN, which is the quantile of an empty histogram."""
         data = await self._api("/api/v1/query", query=expr)
         assert data["resultType"] == "vector", expr
         series = [(s["metric"], float(s["value"][1])) for s in data["result"]]
@@ -135,7 +135,7 @@ class Prometheus:
         return values
 
     async def alerts(self, state: str = "firing") -> dict[str, list[dict[str, Any]]]:
-        """What is firing now: the alerts by name."""
+        """Return the names of the alerts that fire now."""
         found: dict[str, list[dict[str, Any]]] = {}
         for alert in (await self._api("/api/v1/alerts"))["alerts"]:
             if alert["state"] == state:

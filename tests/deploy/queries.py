@@ -1,4 +1,4 @@
-"""What a PromQL expression asks for, and what the nodes have to answer with."""
+"""Finds the metrics in a PromQL expression, and the series that nodes may print."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _OPERATORS = {"and", "or", "unless", "bool", "offset"}
 
 
 def metrics_in(expr: str) -> set[str]:
-    """The names of the metrics: the words that are neither functions, nor operators, nor labels."""
+    """Return the names of the metrics in an expression: the words that are no functions, operators or labels."""
     bare = _GROUPING.sub(" ", _NOT_CODE.sub(" ", expr))
     return {m[0] for m in _WORD.finditer(bare) if not bare[m.end() :].lstrip().startswith("(") and m[0] not in _OPERATORS}
 
 
 def known_series() -> set[str]:
-    """The names of all series that a node may print, by the catalogue."""
+    """Return the names of all series that a node may print, from the catalogue."""
     return {row.name + suffix for row in ROWS.values() for suffix in _suffixes(row)}
 
 

@@ -1,4 +1,4 @@
-"""The dashboard of deploy/grafana: made anew it is the same, every name in it exists, and Grafana would find it."""
+"""The dashboard of deploy/grafana: the committed file is up to date, its metrics exist, and Grafana finds it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ GRAFANA_WIDTH = 24
 every_query = pytest.mark.parametrize("expr", [expr for _, expr in queries()], ids=[title for title, _ in queries()])
 
 
-def test_the_committed_dashboard_is_what_the_code_makes() -> None:
-    """`python deploy/grafana/dashboard.py` after a change."""
+def test_the_committed_dashboard_is_up_to_date() -> None:
+    """If this fails, run `python deploy/grafana/dashboard.py`."""
     program = "import dashboard, sys; sys.stdout.write(dashboard.render())"
     done = subprocess.run([sys.executable, "-c", program], cwd=FOLDER, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == FILE.read_text()
@@ -30,7 +30,7 @@ def test_every_metric_is_one_that_the_nodes_have(expr: str) -> None:
 
 
 def test_every_query_is_promql(tmp_path: Path) -> None:
-    """promtool reads it, as the expression of a rule."""
+    """promtool checks the query as the expression of a rule."""
     values = dict.fromkeys(variables(), "x")
     rules = [
         {"record": f"query{n}", "expr": substituted(expr, values, "1m")}  # a rule's name has no blanks
@@ -41,8 +41,8 @@ def test_every_query_is_promql(tmp_path: Path) -> None:
 
 
 @every_query
-def test_every_query_asks_of_the_chosen_cluster(expr: str) -> None:
-    """One Prometheus may watch several; what is shown is never their sum."""
+def test_every_query_selects_the_chosen_cluster(expr: str) -> None:
+    """One Prometheus may monitor several clusters, and a panel must not show their sum."""
     assert expr.count('{cluster="$cluster"') == expr.count("{")
 
 
@@ -51,7 +51,7 @@ def test_replication_comes_first() -> None:
     assert titles[:4] == ["Replication", "Offline partitions", "Under min ISR", "Under-replicated"]
 
 
-def test_every_panel_says_what_it_means() -> None:
+def test_every_panel_has_a_description() -> None:
     for panel in panels():
         assert len(panel["description"]) > 20, panel["title"]
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
@@ -76,7 +76,7 @@ def service(name: str) -> dict[str, list[str]]:
 
 
 def mounts(name: str) -> dict[Path, str]:
-    """The folders of the checkout that a container sees, and where."""
+    """Return the mounted folders of the checkout, with their paths in the container."""
     parts = [volume.split(":") for volume in service(name)["volumes"] if volume.startswith("./")]
     return {(ROOT / here).resolve(): there for here, there, *_ in parts}
 
@@ -87,7 +87,7 @@ def test_grafana_finds_the_dashboard_where_compose_mounts_it() -> None:
     assert mounts("grafana")[FOLDER / "provisioning"] == "/etc/grafana/provisioning"
 
 
-def test_grafana_asks_the_prometheus_of_the_compose_file() -> None:
+def test_grafana_uses_the_prometheus_of_the_compose_file() -> None:
     (source,) = yaml.safe_load((FOLDER / "provisioning" / "datasources" / "prometheus.yml").read_text())["datasources"]
     scheme, host, port = source["url"].split(":")
     assert (scheme, host) == ("http", "//prometheus")
@@ -95,8 +95,8 @@ def test_grafana_asks_the_prometheus_of_the_compose_file() -> None:
     assert set(service("grafana")["networks"]) & set(service("prometheus")["networks"])
 
 
-def test_rates_know_how_often_nodes_are_scraped() -> None:
-    """Grafana's $__rate_interval is four times this, so that a rate always has its two samples."""
+def test_rates_use_the_scrape_interval() -> None:
+    """Grafana's $__rate_interval is four times the scrape interval, so that a rate always has two samples."""
     (source,) = yaml.safe_load((FOLDER / "provisioning" / "datasources" / "prometheus.yml").read_text())["datasources"]
     scraping = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["global"]
     assert source["jsonData"]["timeInterval"] == scraping["scrape_interval"]

@@ -1,6 +1,6 @@
-"""The manifests of deploy/kubernetes: valid against the API's own schemas, and right for what the nodes do.
+"""The manifests of deploy/kubernetes are valid against the API's schemas and fit the nodes.
 
-There is no Kubernetes here. What a pod's environment would be is worked out as the kubelet does it, and given to the nodes'
+These tests run without Kubernetes. They compute a pod's environment as the kubelet does, and parse it with the nodes'
 own configuration.
 """
 
@@ -32,7 +32,7 @@ def documents(file: Path) -> list[Manifest]:
 
 
 def resource_files() -> list[Path]:
-    """What kustomize would take: the files that the two kustomizations name."""
+    """Return the files that the two kustomizations name."""
     folders = (FOLDER, FOLDER / "external-access")
     return [folder / name for folder in folders for name in documents(folder / "kustomization.yaml")[0]["resources"]]
 
@@ -61,7 +61,8 @@ def ordinals(role: str) -> range:
 
 
 def environment(role: str, ordinal: int, env: list[Manifest] | None = None) -> dict[str, str]:
-    """As the kubelet makes it: the ConfigMap, then the list in its order; $(NAME) is what was defined before, or itself."""
+    """Compute the environment as the kubelet does: the ConfigMap, then the list in order. $(NAME) is replaced by an earlier
+    variable, or stays."""
     fields = {
         "metadata.name": f"{role}-{ordinal}",
         "metadata.namespace": "strandline",
@@ -89,20 +90,20 @@ def config(role: str, ordinal: int, env: list[Manifest] | None = None) -> Any:
 
 @pytest.mark.parametrize("version", [OLDEST, kubernetes_validate.latest_version()])
 def test_every_manifest_is_valid(version: str) -> None:
-    """Strict: a field that the API does not have is an error. The server would only drop it."""
+    """The check is strict: an unknown field is an error, while the server would silently drop it."""
     for resource in resources():
         kubernetes_validate.validate(resource, version, strict=True)
 
 
-def test_a_field_that_does_not_exist_would_be_found() -> None:
+def test_an_unknown_field_is_found() -> None:
     stateful_set = one("StatefulSet", "broker")
     stateful_set["spec"]["template"]["spec"]["terminationGracePeriod"] = 60
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(stateful_set, OLDEST, strict=True)
 
 
-def test_no_file_is_left_out() -> None:
-    """A manifest that no kustomization names is never applied."""
+def test_kustomization_lists_every_manifest() -> None:
+    """kustomize applies only the manifests that a kustomization names."""
     patches = {FOLDER / "external-access" / p["path"] for p in external_patches() if "path" in p}
     named = {*resource_files(), *patches}
     assert named == {file for file in FOLDER.rglob("*.yaml") if file.name != "kustomization.yaml"}
@@ -121,7 +122,7 @@ def test_no_two_nodes_share_an_id() -> None:
     assert not set(ordinals("broker")) & set(ordinals("controller"))
 
 
-def test_the_voters_are_the_controllers_pods_under_the_names_of_their_service() -> None:
+def test_the_voters_are_the_controller_pods() -> None:
     service = one("Service", one("StatefulSet", "controller")["spec"]["serviceName"])
     voters = [(v.id, v.host) for v in config("broker", 1).voters]
     assert voters == [(n, f"controller-{n}.{service['metadata']['name']}") for n in ordinals("controller")]
@@ -134,15 +135,15 @@ def test_each_broker_advertises_itself() -> None:
     }
 
 
-def test_nothing_is_put_into_the_environment_behind_our_back() -> None:
-    """A service named `strandline` would give every pod STRANDLINE_SERVICE_HOST, which no node would accept."""
+def test_service_links_are_disabled() -> None:
+    """The service `strandline` would set STRANDLINE_SERVICE_HOST in every pod, and nodes reject that variable."""
     assert any(r["kind"] == "Service" and r["metadata"]["name"].startswith("strandline") for r in resources())
     assert all(pod(role)["spec"]["enableServiceLinks"] is False for role in ROLES)
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_nodes_find_each_other_before_they_are_ready(role: str) -> None:
-    """There is no leader without votes, no vote without an address, and nobody is ready without a leader."""
+    """A leader needs votes, a vote needs an address, and a controller is not ready without a leader."""
     service = one("Service", role)
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["publishNotReadyAddresses"] is True
@@ -157,15 +158,15 @@ def external_patches() -> list[Manifest]:
 
 
 def external_environment() -> list[Manifest]:
-    """The broker's variables with the patch: kustomize puts what the patch names first, in its order."""
+    """Return the broker's variables with the patch: kustomize moves the patch's variables to the front, in its order."""
     (patch,) = documents(FOLDER / "external-access" / "listener.yaml")
     base = {v["name"]: v for v in container("broker")["env"]}
     patched = {v["name"]: base.get(v["name"], {}) | v for v in patch["spec"]["template"]["spec"]["containers"][0]["env"]}
     return list((patched | {name: v for name, v in base.items() if name not in patched}).values())
 
 
-def test_each_broker_has_an_address_of_its_own_outside() -> None:
-    """A client that is sent to the leader of a partition must come out at that broker and no other."""
+def test_each_broker_has_its_own_external_address() -> None:
+    """The address of a partition's leader must lead to that broker and no other."""
     for ordinal in ordinals("broker"):
         *inside, outside = config("broker", ordinal, external_environment()).advertised_listeners
         assert inside == list(config("broker", ordinal).advertised_listeners)
@@ -175,8 +176,8 @@ def test_each_broker_has_an_address_of_its_own_outside() -> None:
 
 
 def test_kustomize_builds_what_these_tests_assume(tmp_path: Path) -> None:
-    """Above all the order of the variables, of which Kubernetes replaces only those that stand before. Needs kubectl, which
-    Debian does not have in a version that knows components."""
+    """Above all it checks the order of the variables, because Kubernetes replaces only earlier ones. Needs kubectl; Debian's
+    version does not support components."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl is not installed")
@@ -197,7 +198,7 @@ def test_kustomize_builds_what_these_tests_assume(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_probes_ask_the_port_where_the_node_answers(role: str) -> None:
+def test_probes_use_the_http_port(role: str) -> None:
     ports = {p["name"]: p["containerPort"] for p in container(role)["ports"]}
     first = ordinals(role)[0]
     assert str(config(role, first).values["http.listener"]) == f"0.0.0.0:{ports['http']}"
@@ -208,7 +209,7 @@ def test_probes_ask_the_port_where_the_node_answers(role: str) -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_every_port_of_a_listener_is_named(role: str) -> None:
-    """The services and the rules of the network go by these names."""
+    """Services and network policies refer to ports by these names."""
     first = config(role, ordinals(role)[0])
     listening = {listener.port for listener in first.listeners} if role == "broker" else {first.port}
     named = {p["containerPort"] for p in container(role)["ports"] if p["name"] != "http"}
@@ -217,13 +218,13 @@ def test_every_port_of_a_listener_is_named(role: str) -> None:
     assert allowed == {p["name"] for p in container(role)["ports"]}
 
 
-def test_a_broker_has_time_to_hand_its_leaders_over() -> None:
+def test_a_broker_has_time_to_hand_over_its_leaders() -> None:
     shutdown_ms = next(key.default for key in KEYS if key.name == "controlled.shutdown.timeout.ms")
     assert pod("broker")["spec"]["terminationGracePeriodSeconds"] * 1000 >= 3 * shutdown_ms
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_one_at_a_time_is_taken_down_on_purpose(role: str) -> None:
+def test_disruption_budgets_allow_one_pod_at_a_time(role: str) -> None:
     budget = one("PodDisruptionBudget", role)["spec"]
     assert budget["maxUnavailable"] == 1
     assert budget["selector"]["matchLabels"] == pod(role)["metadata"]["labels"]
@@ -254,8 +255,8 @@ def test_a_pod_runs_as_the_images_user_without_any_privilege(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_the_log_directory_lies_on_the_volume_but_is_not_its_root(role: str) -> None:
-    """The root of a volume belongs to its file system: a fresh ext4 has a lost+found there."""
+def test_the_log_directory_is_below_the_volumes_root(role: str) -> None:
+    """The root of a volume may contain files of the file system, such as lost+found on ext4."""
     (mount,) = container(role)["volumeMounts"]
     (claim,) = one("StatefulSet", role)["spec"]["volumeClaimTemplates"]
     assert claim["metadata"]["name"] == mount["name"]

@@ -1,6 +1,6 @@
-"""The rules and scrape configurations of deploy/prometheus, judged by Prometheus' own promtool.
+"""The rules and scrape configurations of deploy/prometheus, checked with Prometheus' own promtool.
 
-What a rule says in words is checked too: the commands, keys and events that a description sends a person to must exist.
+The descriptions are checked too: the commands, keys and events that they name must exist.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ def test_the_rules_are_valid() -> None:
 
 @pytest.mark.parametrize("name", ["prometheus.yml", "prometheus-local.yml"])
 def test_the_scrape_configuration_is_valid(name: str) -> None:
-    """With the rules that it names."""
+    """promtool also checks the rule file that the configuration names."""
     assert "SUCCESS" in check(tool("promtool"), "check", "config", FOLDER / name)
 
 
-def test_each_alert_fires_when_it_should_and_no_other_one_does() -> None:
+def test_alerts_fire_as_rules_test_expects() -> None:
     check(tool("promtool"), "test", "rules", FOLDER / "rules_test.yml")
 
 
 @every_alert
-def test_there_is_a_story_in_which_it_fires_and_resolves(alert: dict[str, Any]) -> None:
+def test_every_alert_fires_and_resolves_in_a_test(alert: dict[str, Any]) -> None:
     def fires(samples: list[dict[str, Any]]) -> bool:
         return any(f'alertname="{alert["alert"]}"' in sample["labels"] for sample in samples)
 
@@ -65,8 +65,8 @@ def test_there_is_a_story_in_which_it_fires_and_resolves(alert: dict[str, Any]) 
     pytest.fail("no scenario of rules_test.yml has it firing and, at the end, not firing")
 
 
-def test_promtool_would_see_a_rule_that_does_not_fire(tmp_path: Path) -> None:
-    """The stories can fail: with another bound one of them does."""
+def test_promtool_finds_a_rule_that_does_not_fire(tmp_path: Path) -> None:
+    """The rule tests can fail: with another limit one of them does."""
     rules = (FOLDER / "rules.yml").read_text()
     (tmp_path / "rules.yml").write_text(rules.replace("underreplicatedpartitions) > 0", "underreplicatedpartitions) > 100"))
     (tmp_path / "rules_test.yml").write_text((FOLDER / "rules_test.yml").read_text())
@@ -85,7 +85,7 @@ def test_every_metric_is_one_that_the_nodes_have(alert: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["prometheus.yml", "prometheus-local.yml"])
-def test_every_target_has_the_labels_that_the_rules_go_by(name: str) -> None:
+def test_every_target_has_the_labels_of_the_rules(name: str) -> None:
     for job in yaml.safe_load((FOLDER / name).read_text())["scrape_configs"]:
         assert job["job_name"] in ("strandline-broker", "strandline-controller")
         relabelled = {rule["target_label"] for rule in job.get("relabel_configs", [])}
@@ -93,7 +93,7 @@ def test_every_target_has_the_labels_that_the_rules_go_by(name: str) -> None:
             assert {"cluster", "instance"} <= set(group["labels"]) | relabelled
 
 
-def test_the_containers_are_scraped_where_they_serve() -> None:
+def test_the_containers_are_scraped_at_their_ports() -> None:
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     for job in yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]:
         role = job["job_name"].removeprefix("strandline-")
@@ -105,8 +105,8 @@ def test_the_containers_are_scraped_where_they_serve() -> None:
         assert {target for group in job["static_configs"] for target in group["targets"]} == expected
 
 
-def test_a_local_cluster_is_scraped_where_it_serves(tmp_path: Path) -> None:
-    """On the default ports of `strandline up`."""
+def test_a_local_cluster_is_scraped_at_its_ports(tmp_path: Path) -> None:
+    """prometheus-local.yml uses the default ports of `strandline up`."""
     from strandline.local_cluster import LocalCluster
 
     described = LocalCluster(tmp_path / "cluster", base_port=9092).describe()["nodes"]
@@ -123,7 +123,7 @@ def test_a_local_cluster_is_scraped_where_it_serves(tmp_path: Path) -> None:
 
 
 @every_alert
-def test_it_says_what_it_means_and_how_bad_it_is(alert: dict[str, Any]) -> None:
+def test_every_alert_has_severity_and_description(alert: dict[str, Any]) -> None:
     assert alert["labels"]["severity"] in ("critical", "warning")
     assert set(alert["annotations"]) == {"summary", "description"}
     assert len(alert["annotations"]["description"]) > 200
@@ -135,8 +135,8 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_every_command_that_it_names_exists(command: str) -> None:
-    """With its options. At three in the morning nobody wants to guess."""
+def test_every_command_of_an_alert_exists(command: str) -> None:
+    """The options exist too: an operator must be able to copy the command from the alert."""
     words = command.split()
     options = [word for word in words if word.startswith("--")]
     names = [word for word in words[1:] if not word.startswith("-")]
@@ -147,8 +147,8 @@ def test_every_command_that_it_names_exists(command: str) -> None:
 
 
 @every_alert
-def test_every_key_and_every_event_that_it_names_exists(alert: dict[str, Any]) -> None:
-    """Both are words with dots in them: `min.insync.replicas` is set, `partition.damaged` is looked for in a log."""
+def test_every_key_and_event_of_an_alert_exists(alert: dict[str, Any]) -> None:
+    """Both contain dots: `min.insync.replicas` is a key, `partition.damaged` an event of the log."""
     keys = {key.name for role in ("broker", "controller") for key in keys_of(role)} | set(TOPIC_CONFIGS)
     events = set(re.findall(r"`([a-z_]+\.[a-z_]+)`", (ROOT / "docs" / "logs.md").read_text()))
     named = set(re.findall(r"\b[a-z_]+(?:\.[a-z_]+)+\b", alert["annotations"]["description"]))

@@ -1,5 +1,5 @@
-"""The proof: a real Prometheus scrapes real nodes; a broker is killed, the alerts fire, it returns, they resolve; and every
-question of the dashboard has an answer.
+"""A real Prometheus scrapes real nodes. When a broker is killed the alerts fire, when it returns they resolve, and every query
+of the dashboard returns series.
 
 A minute of the rules is a second here (`prometheus_process.py`).
 """
@@ -35,7 +35,7 @@ class Watched(NamedTuple):
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def watched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Watched]:
-    """A cluster under load, of which Prometheus has seen every node, and with which it is content."""
+    """A cluster under load; Prometheus has scraped every node, and no alert fires."""
     tool("prometheus")
     folder = tmp_path_factory.mktemp("watched")
     async with (
@@ -58,7 +58,7 @@ async def content(prometheus: Prometheus) -> bool:
 
 
 async def chosen(prometheus: Prometheus) -> dict[str, str]:
-    """What stands at the top of the page: each variable with all values that Grafana would offer, given those before it."""
+    """Return each variable of the dashboard with all values that Grafana would offer, given the variables before it."""
     values: dict[str, str] = {}
     for name, (series, label) in variables().items():
         values[name] = "|".join(await prometheus.label_values(substituted(series, values, ""), label))
@@ -67,7 +67,7 @@ async def chosen(prometheus: Prometheus) -> dict[str, str]:
     return values
 
 
-async def test_a_killed_broker_is_told_and_its_return_resolves_it(watched: Watched) -> None:
+async def test_a_killed_broker_fires_alerts_that_resolve_on_its_return(watched: Watched) -> None:
     cluster, prometheus, load = watched
 
     async def told() -> bool:
@@ -95,8 +95,8 @@ async def test_a_killed_broker_is_told_and_its_return_resolves_it(watched: Watch
     await eventually(lambda: all_up(prometheus), "the broker is scraped again", BOUND_S)
 
 
-async def test_every_query_of_the_dashboard_has_an_answer(watched: Watched) -> None:
-    """Under load, and after what some of them are about has happened: a fail-over of a leader and one of the controller."""
+async def test_every_query_of_the_dashboard_returns_series(watched: Watched) -> None:
+    """The cluster is under load, and had a fail-over of a leader and one of the controller, which some queries need."""
     cluster, prometheus, load = watched
     ((active, _),) = await prometheus.query("kafka_controller_kafkacontroller_activecontrollercount == 1")
     for name in ("broker-2", active["instance"]):

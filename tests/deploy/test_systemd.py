@@ -1,6 +1,6 @@
-"""The units of deploy/systemd, judged by systemd's own tools, and compared with what the nodes really do.
+"""The units of deploy/systemd, checked with systemd's own tools and compared with the behaviour of the nodes.
 
-There is no running systemd here: `systemd-analyze` reads the files and needs none.
+`systemd-analyze` reads the files and needs no running systemd.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXPOSURE_MAX = 15
 
 
 class Directives(dict[str, list[str]]):
-    """A unit's directives; one that stands there several times has several values."""
+    """A unit's directives; a repeated one has several values."""
 
     def __setitem__(self, key: str, value: list[str]) -> None:
         super().__setitem__(key, self[key] + value if key in self and isinstance(value, list) else value)
@@ -50,7 +50,7 @@ def environment_file(role: str) -> dict[str, str]:
 
 @pytest.fixture
 def units(tmp_path: Path) -> Path:
-    """The units as they are on a machine, but for the path of the program, which has to exist for the check."""
+    """The units as installed, except for the path of the program, which must exist for the check."""
     for file in UNITS.glob("strandline*"):
         text = file.read_text()
         if file.suffix == ".service":
@@ -60,13 +60,13 @@ def units(tmp_path: Path) -> Path:
 
 
 def test_systemd_accepts_the_units(units: Path) -> None:
-    """`verify` loads them with everything that they refer to and tells every directive that it does not know."""
+    """`verify` loads the units with all their references, and reports unknown directives."""
     said = check(tool("systemd-analyze"), "verify", *sorted(units.iterdir()))
     assert said == ""
 
 
-def test_systemd_would_say_if_a_unit_was_wrong(units: Path) -> None:
-    """The check before this one can fail: a directive that does not exist is told."""
+def test_systemd_finds_an_unknown_directive(units: Path) -> None:
+    """The previous check can fail: `verify` reports a directive that does not exist."""
     file = units / "strandline-broker@.service"
     file.write_text(file.read_text().replace("Restart=on-failure", "Restart=on-fealure\nRestartSecc=1"))
     done = subprocess.run([tool("systemd-analyze"), "verify", str(file)], capture_output=True, text=True, timeout=60, check=False)
@@ -74,7 +74,7 @@ def test_systemd_would_say_if_a_unit_was_wrong(units: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_node_that_was_taken_over_can_do_little(units: Path, role: str) -> None:
+def test_the_units_have_few_rights(units: Path, role: str) -> None:
     check(
         tool("systemd-analyze"),
         "security",
@@ -85,15 +85,15 @@ def test_a_node_that_was_taken_over_can_do_little(units: Path, role: str) -> Non
     )
 
 
-def test_the_user_of_the_units_is_made_by_sysusers(tmp_path: Path) -> None:
+def test_sysusers_creates_the_user_of_the_units(tmp_path: Path) -> None:
     said = check(tool("systemd-sysusers"), "--dry-run", f"--root={tmp_path}", UNITS / "sysusers.conf")
     for role in ROLES:
         assert f"'{values(role, 'Service', 'User')[0]}'" in said
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_the_example_of_the_environment_is_a_configuration(role: str, tmp_path: Path) -> None:
-    """With what the unit adds, the id and the directory, a node takes it as it stands."""
+def test_the_example_environment_is_a_valid_configuration(role: str, tmp_path: Path) -> None:
+    """A node accepts the example with the id and directory that the unit adds."""
     given = environment_file(role) | {
         "STRANDLINE_NODE_ID": {"broker": "1", "controller": "101"}[role],
         "STRANDLINE_LOG_DIRS": str(tmp_path / "data"),
@@ -103,8 +103,8 @@ def test_the_example_of_the_environment_is_a_configuration(role: str, tmp_path: 
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_the_instance_names_the_id_and_the_directory(role: str) -> None:
-    """So that no two instances of a machine can share either."""
+def test_the_instance_sets_id_and_directory(role: str) -> None:
+    """Two instances on a machine must not share an id or a directory."""
     assert values(role, "Service", "Environment") == [
         "STRANDLINE_NODE_ID=%i",
         f"STRANDLINE_LOG_DIRS=%S/strandline/{role}-%i",
@@ -112,24 +112,24 @@ def test_the_instance_names_the_id_and_the_directory(role: str) -> None:
     assert values(role, "Service", "StateDirectory") == [f"strandline/{role}-%i"]
 
 
-def test_a_broker_has_time_to_hand_its_leaders_over() -> None:
-    """SIGKILL in the midst of a controlled shutdown would make it an uncontrolled one."""
+def test_a_broker_has_time_to_hand_over_its_leaders() -> None:
+    """A SIGKILL during a controlled shutdown would make it an unclean one."""
     shutdown_ms = next(key.default for key in KEYS if key.name == "controlled.shutdown.timeout.ms")
     assert float(values("broker", "Service", "TimeoutStopSec")[0]) * 1000 >= 3 * shutdown_ms
 
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("words", [("--nonsense",), ("--set", "node.id=one")], ids=["called-wrongly", "configured-wrongly"])
-def test_wrong_usage_is_not_tried_again(role: str, words: tuple[str, ...]) -> None:
-    """What the program ends with when it was told something wrong is what the unit does not restart."""
+def test_wrong_usage_is_not_restarted(role: str, words: tuple[str, ...]) -> None:
+    """The program's exit code for wrong usage is the one that the unit does not restart."""
     done = subprocess.run([sys.executable, "-m", "strandline.node", role, *words], capture_output=True, timeout=30, check=False)
     assert str(done.returncode) in values(role, "Service", "RestartPreventExitStatus")[0].split()
     assert values(role, "Service", "Restart") == ["on-failure"]
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_what_may_be_otherwise_a_moment_later_is_tried_again(role: str, tmp_path: Path) -> None:
-    """The port of a node that is not quite gone yet is still taken when the next one starts."""
+def test_a_temporary_error_is_restarted(role: str, tmp_path: Path) -> None:
+    """For example, the port may still be in use by the previous process."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         words = {
             "node.id": "1",
@@ -146,7 +146,7 @@ def test_what_may_be_otherwise_a_moment_later_is_tried_again(role: str, tmp_path
 
 
 def test_brokers_stop_before_the_controllers_of_their_machine() -> None:
-    """Units stop in the reverse of the order in which they start."""
+    """systemd stops units in the reverse order of their start, so the order of the start decides."""
     assert "strandline-controllers.target" in values("controller", "Unit", "Before")
     assert "strandline-controllers.target" in values("broker", "Unit", "After")[0].split()
     assert "strandline-controllers.target" in values("broker", "Unit", "Wants")[0].split()

@@ -1,7 +1,7 @@
-"""The tools of the field that judge what lies in deploy/: Debian's packages, which not every machine has.
+"""The tools that check the files of deploy/: Debian packages that a machine may lack.
 
-Without its tool a test is skipped with a reason. The build machine installs them all and sets STRANDLINE_REQUIRE_TOOLS=1:
-there a tool that is missing is a failure.
+Without its tool a test is skipped with a reason. The build machine installs all of them and sets STRANDLINE_REQUIRE_TOOLS=1,
+so that a missing tool is a failure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PACKAGES = {
 
 
 def tool(name: str) -> str:
-    """The tool's path, or no test."""
+    """Return the tool's path; skip or fail the test if it is missing."""
     path = shutil.which(name)
     if path is not None:
         return path
@@ -37,7 +37,7 @@ def tool(name: str) -> str:
 
 
 def check(*command: str | Path, cwd: Path | None = None) -> str:
-    """Run a tool that has to be content; what it said."""
+    """Run a tool, check that it succeeds, and return its output."""
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, cwd=cwd, timeout=60, check=False)
     said = done.stdout + done.stderr
     assert done.returncode == 0, f"{Path(str(command[0])).name} says:\n{said}"

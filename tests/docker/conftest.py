@@ -1,6 +1,6 @@
-"""The image, and a project of the compose file for each module that wants one; both are gone afterwards.
+"""The image, and a compose project per module that needs one; both are removed afterwards.
 
-Names and ports are this session's own, so a cluster that somebody runs beside the tests is left alone."""
+Names and ports belong to this session, so the tests do not disturb another cluster on the machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from volumes import Volumes
 
 @pytest.fixture(scope="session")
 def image() -> Iterator[str]:
-    """The image, built as the Dockerfile says."""
+    """Build the image with the Dockerfile."""
     require_engine()
     tag = f"strandline:test-{secrets.token_hex(4)}"
     words = ["build", "--network", "host", "-f", str(DOCKERFILE), "-t", tag, "--build-arg", f"REVISION={REVISION}", str(ROOT)]
@@ -31,7 +31,7 @@ def volumes(image: str) -> Volumes:
 
 @pytest.fixture(scope="module")
 def _project(image: str) -> Iterator[Project]:
-    """For one module: two clusters at once would be in each other's way."""
+    """One project at a time, per module, because two clusters at once would disturb each other."""
     project = Project(image)
     try:
         project.healthy_after_s = project.up()
@@ -42,7 +42,7 @@ def _project(image: str) -> Iterator[Project]:
 
 @pytest.fixture
 def project(_project: Project) -> Iterator[Project]:
-    """Six healthy containers. Whatever a test leaves behind, the next one finds them so again."""
+    """Six healthy containers. After each test the fixture heals what the test left behind."""
     yield _project
     for node in NODES:
         _project.heal(node)

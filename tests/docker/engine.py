@@ -1,4 +1,4 @@
-"""The Docker engine as tests use it: its own command line, whose words a reader can repeat by hand."""
+"""Runs the Docker engine's command line, so that a reader can repeat each command by hand."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ def run(*words: str, check: bool = True, timeout_s: float = 60, stdin: str = "",
 
 
 def docker(*words: str, check: bool = True, timeout_s: float = 60, stdin: str = "") -> str:
-    """What `docker ...` printed."""
+    """Run `docker ...` and return its output."""
     return run("docker", *words, check=check, timeout_s=timeout_s, stdin=stdin).out.strip()
 
 
 def inspect(name: str) -> dict[str, Any]:
-    """All that the engine knows of an image, a container, a volume or a network."""
+    """Return the engine's description of an image, a container, a volume or a network."""
     (facts,) = json.loads(docker("inspect", name))
     return dict(facts)
 
 
 def compose_command() -> Sequence[str]:
-    """docker-compose, or Compose v2: the file is valid for both."""
+    """Return the words of docker-compose or of Compose v2, whichever exists."""
     return ["docker-compose"] if shutil.which("docker-compose") else ["docker", "compose"]
 
 
 def what_is_missing() -> str | None:
-    """Why no test can run here."""
+    """Return the reason why no test can run on this machine; empty if they can."""
     if shutil.which("docker") is None:
         return "there is no docker command"
     answer = run("docker", "info", "--format", "{{.ServerVersion}}", check=False)
@@ -66,7 +66,7 @@ def what_is_missing() -> str | None:
 
 
 def require_engine() -> None:
-    """An engine, or no test. Where STRANDLINE_REQUIRE_DOCKER=1 its absence is a failure."""
+    """Skip the test without an engine; with STRANDLINE_REQUIRE_DOCKER=1 fail it."""
     reason = what_is_missing()
     if reason is None:
         return
@@ -76,7 +76,7 @@ def require_engine() -> None:
 
 
 def wait_until(condition: Callable[[], bool], what: Callable[[], str] | str, timeout_s: float = 30) -> float:
-    """How long it took."""
+    """Wait for a condition; returns the seconds that it took."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > timeout_s:
@@ -86,5 +86,5 @@ def wait_until(condition: Callable[[], bool], what: Callable[[], str] | str, tim
 
 
 def log_lines(text: str) -> list[dict[str, Any]]:
-    """A node's log: one JSON object a line, and nothing else."""
+    """Return the lines of a node's log, each of which must be a JSON object."""
     return [json.loads(line) for line in text.splitlines()]

@@ -1,4 +1,4 @@
-"""The repository's docker-compose.yml, brought up under a name and on ports of its own."""
+"""A project of the repository's docker-compose.yml with its own name and ports."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Project:
 
     @property
     def bootstrap(self) -> str:
-        """As seen from the host."""
+        """The bootstrap servers for clients on the host."""
         return ",".join(f"localhost:{port}" for port in self.ports.values())
 
     def container(self, service: str) -> str:
@@ -58,7 +58,7 @@ class Project:
         return run(*compose_command(), *words, check=check, timeout_s=timeout_s, stdin=stdin, env=self.environment)
 
     def up(self) -> float:
-        """Bring it up from an image that has been built; the seconds until all six were healthy."""
+        """Start the project from a built image; returns the seconds until all six containers are healthy."""
         began = time.monotonic()
         self.compose("up", "-d", "--no-build")
         self.wait_healthy()
@@ -68,7 +68,7 @@ class Project:
         wait_until(lambda: set(self.health().values()) == {"healthy"}, lambda: f"healthy: {self.health()}", HEALTHY_MAX_S)
 
     def heal(self, service: str) -> None:
-        """Undo whatever was done to the container: resumed, on its networks, running."""
+        """Resume the container, reconnect its networks and start it, as needed."""
         container = inspect(self.container(service))
         if container["State"]["Paused"]:
             docker("unpause", self.container(service))
@@ -82,11 +82,11 @@ class Project:
         self.compose("down", "--timeout", "30", *options)
 
     def client(self, *words: str, stdin: str = "") -> str:
-        """`docker-compose run --rm client ...`: the command line inside the cluster's network."""
+        """Run `docker-compose run --rm client ...`, a command inside the cluster's network."""
         return self.compose("run", "--rm", "-T", "client", *words, stdin=stdin).out
 
     def host(self, *words: str, stdin: str = "") -> str:
-        """The command line on the host, over the published ports."""
+        """Run a command on the host, over the published ports."""
         return run(STRANDLINE, *words, stdin=stdin, env={**ENVIRONMENT, "STRANDLINE_BOOTSTRAP": self.bootstrap}).out
 
     # -- reports
@@ -99,7 +99,7 @@ class Project:
         return {node: state.get("Health", {}).get("Status", "?") if state["Running"] else "down" for node, state in states}
 
     def events(self, service: str) -> list[str]:
-        """The events that this container's process (and those before it) logged."""
+        """Return the events that this container's processes have logged."""
         done = run("docker", "logs", self.container(service))
         return [str(line["event"]) for line in log_lines(done.out + done.err)]
 

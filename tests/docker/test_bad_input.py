@@ -1,8 +1,8 @@
-"""What a container says that was given the wrong environment or the wrong volume: one clear sentence in `docker logs`, an
-exit code that is not 0, and not one byte of the volume changed.
+"""A container with a wrong environment or volume logs one clear sentence, exits with a code other than 0, and does not change the
+volume.
 
-The same is tested with processes (tests/cli, tests/processes), faster and in more variants. Here is what only an engine
-has: volumes that are mounted read-only, that are full, that belong to another container; names that resolve nowhere."""
+tests/cli and tests/processes test more variants with processes, faster. These tests need an engine: volumes that are mounted
+read-only, are full or belong to another container, and names that do not resolve."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ CONTROLLER = {
 
 
 @dataclass
-class Cluster:
-    """One controller that runs, and the volume of its broker, which was stopped in order and is gone."""
+class ContainerCluster:
+    """One running controller, and the volume of its broker, which was shut down cleanly and removed."""
 
     name: str
     """Of the network, and the first part of all other names."""
@@ -50,7 +50,7 @@ class Cluster:
         return f"{self.name}-{role}"
 
     def options(self, role: str, mount: str, changes: dict[str, str]) -> list[str]:
-        """`changes` over what a node needs to know; an empty value takes a variable away."""
+        """Return a node's variables with these changes; an empty value removes a variable."""
         environment = {
             **(BROKER if role == "broker" else CONTROLLER),
             "STRANDLINE_CONTROLLER_QUORUM_VOTERS": self.voters,
@@ -77,7 +77,7 @@ class Cluster:
         return docker("run", "--rm", "-i", *options, self.image, *words, stdin=stdin)
 
     def refusal(self, role: str, volume: str, *, read_only: bool = False, code: int = 1, **changes: str) -> str:
-        """Start a node that cannot run, and hear its one sentence; `code` is what it must exit with."""
+        """Start a node that must fail with exit code `code`; returns its sentence."""
         name = f"{self.name}-refused"
         options = self.options(role, f"{volume}:{DATA}{':ro' if read_only else ''}", changes)
         try:
@@ -89,8 +89,7 @@ class Cluster:
 
 
 def sentence(done: Done, code: int) -> str:
-    """The last line says why. Where something was lost on the way (a disk), each line about it names it; a traceback is
-    never an answer."""
+    """Return the sentence in the last line of the log. No line may be a traceback."""
     lines = log_lines(done.out + done.err)
     errors = [line for line in lines if line["level"] in ("error", "critical")]
     assert done.code == code, lines
@@ -101,8 +100,8 @@ def sentence(done: Done, code: int) -> str:
 
 
 @contextmanager
-def a_cluster(image: str) -> Iterator[Cluster]:
-    cluster = Cluster(f"strandline-bad-{secrets.token_hex(3)}", image)
+def containers(image: str) -> Iterator[ContainerCluster]:
+    cluster = ContainerCluster(f"strandline-bad-{secrets.token_hex(3)}", image)
     docker("network", "create", cluster.name)
     try:
         for role in ("controller", "broker"):
@@ -120,21 +119,21 @@ def a_cluster(image: str) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def cluster(image: str) -> Iterator[Cluster]:
-    with a_cluster(image) as cluster:
+def cluster(image: str) -> Iterator[ContainerCluster]:
+    with containers(image) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def other(image: str) -> Iterator[Cluster]:
-    """Another cluster, which never heard of the first."""
-    with a_cluster(image) as cluster:
+def other(image: str) -> Iterator[ContainerCluster]:
+    """A second cluster, independent of the first."""
+    with containers(image) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def untouched(cluster: Cluster, volumes: Volumes) -> Iterator[str]:
-    """The broker's volume, which must be the same afterwards, byte for byte."""
+def untouched(cluster: ContainerCluster, volumes: Volumes) -> Iterator[str]:
+    """The broker's volume; the fixture checks that the test changes no byte of it."""
     before = volumes.hashes(cluster.volume("broker"))
     assert any(path.endswith(".log") for path in before)
     yield cluster.volume("broker")
@@ -157,26 +156,26 @@ def untouched(cluster: Cluster, volumes: Volumes) -> Iterator[str]:
     ],
 )
 def test_a_wrong_or_missing_variable_is_named(
-    cluster: Cluster, untouched: str, variable: str, value: str, words: list[str]
+    cluster: ContainerCluster, untouched: str, variable: str, value: str, words: list[str]
 ) -> None:
-    """Exit code 2: a restart policy need not try the same words again."""
+    """Exit code 2 says that a restart would fail in the same way."""
     reason = cluster.refusal("broker", untouched, code=2, **{variable: value})
     assert all(word in reason for word in words), reason
 
 
-def test_the_volume_of_another_node_is_refused(cluster: Cluster, untouched: str) -> None:
-    """Two mounts swapped in a compose file."""
+def test_the_volume_of_another_node_is_refused(cluster: ContainerCluster, untouched: str) -> None:
+    """This happens when two mounts are swapped in a compose file."""
     reason = cluster.refusal("broker", untouched, STRANDLINE_NODE_ID="2")
     assert reason == f"{DATA} belongs to node 1; this is node 2: check node.id and the data directory"
 
 
-def test_a_brokers_volume_is_refused_by_a_controller(cluster: Cluster, untouched: str) -> None:
+def test_a_brokers_volume_is_refused_by_a_controller(cluster: ContainerCluster, untouched: str) -> None:
     voters = cluster.voters.replace("101@", "1@")
     reason = cluster.refusal("controller", untouched, STRANDLINE_NODE_ID="1", STRANDLINE_CONTROLLER_QUORUM_VOTERS=voters)
     assert f"{DATA} is a broker's data directory" in reason
 
 
-def test_a_controllers_volume_is_refused_by_a_broker(cluster: Cluster, volumes: Volumes) -> None:
+def test_a_controllers_volume_is_refused_by_a_broker(cluster: ContainerCluster, volumes: Volumes) -> None:
     with volumes.copy(cluster.volume("controller")) as volume:
         before = volumes.hashes(volume)
         reason = cluster.refusal(
@@ -186,21 +185,23 @@ def test_a_controllers_volume_is_refused_by_a_broker(cluster: Cluster, volumes: 
         assert volumes.hashes(volume) == before
 
 
-def test_a_volume_of_another_cluster_than_the_configured_is_refused(cluster: Cluster, untouched: str) -> None:
+def test_a_volume_with_another_id_than_configured_is_refused(cluster: ContainerCluster, untouched: str) -> None:
     reason = cluster.refusal("broker", untouched, STRANDLINE_CLUSTER_ID="another")
     assert reason.startswith(f"{DATA} belongs to cluster ")
     assert reason.endswith("; this node is configured for another: check cluster.id and the data directory")
 
 
-def test_a_volume_of_another_cluster_than_the_controllers_is_refused(cluster: Cluster, other: Cluster, untouched: str) -> None:
-    """No cluster id is configured anywhere: the volume knows its own, and the controllers tell theirs."""
+def test_a_volume_with_another_id_than_the_controllers_is_refused(
+    cluster: ContainerCluster, other: ContainerCluster, untouched: str
+) -> None:
+    """No cluster id is configured: the volume contains its own, and the controllers send theirs."""
     reason = other.refusal("broker", untouched)
     assert "another cluster" in reason
     assert "check controller.quorum.voters and the data directory" in reason
 
 
-def test_a_volume_of_a_newer_format_is_refused(cluster: Cluster, volumes: Volumes) -> None:
-    """A release that was rolled back must not guess what the later one wrote."""
+def test_a_volume_of_a_newer_format_is_refused(cluster: ContainerCluster, volumes: Volumes) -> None:
+    """An older release must not guess the meaning of data that a newer release wrote."""
     with volumes.copy(cluster.volume("broker")) as volume:
         volumes.edit(volume, "meta.properties", "version=1", "version=2")
         before = volumes.hashes(volume)
@@ -210,7 +211,7 @@ def test_a_volume_of_a_newer_format_is_refused(cluster: Cluster, volumes: Volume
         assert volumes.hashes(volume) == before
 
 
-def test_a_volume_with_logs_but_without_meta_properties_is_never_formatted(cluster: Cluster, volumes: Volumes) -> None:
+def test_a_volume_with_logs_but_without_meta_properties_is_never_formatted(cluster: ContainerCluster, volumes: Volumes) -> None:
     with volumes.copy(cluster.volume("broker")) as volume:
         volumes.python(volume, "import os; os.remove('/volume/meta.properties')")
         before = volumes.hashes(volume)
@@ -219,7 +220,7 @@ def test_a_volume_with_logs_but_without_meta_properties_is_never_formatted(clust
 
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
-def test_a_read_only_volume_is_said_to_be_so(cluster: Cluster, volumes: Volumes, role: str) -> None:
+def test_a_read_only_volume_is_reported(cluster: ContainerCluster, volumes: Volumes, role: str) -> None:
     with volumes.copy(cluster.volume(role)) as volume:
         before = volumes.hashes(volume)
         reason = cluster.refusal(role, volume, read_only=True)
@@ -228,8 +229,8 @@ def test_a_read_only_volume_is_said_to_be_so(cluster: Cluster, volumes: Volumes,
         assert volumes.hashes(volume) == before
 
 
-def test_a_volume_that_belongs_to_another_user_is_said_to_be_so(cluster: Cluster, volumes: Volumes) -> None:
-    """A host directory that root made."""
+def test_a_volume_of_another_user_is_reported(cluster: ContainerCluster, volumes: Volumes) -> None:
+    """This happens with a host directory that root created."""
     with volumes.copy(cluster.volume("broker")) as volume:
         docker("exec", "--user", "0:0", volume, "sh", "-c", "chown -R 0:0 /volume && chmod 700 /volume")
         reason = cluster.refusal("broker", volume)
@@ -242,8 +243,8 @@ FILL = "f = open('/volume/ballast', 'wb', buffering=0)\ntry:\n  while True: f.wr
 
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
-def test_a_full_volume_ends_the_start_and_loses_nothing(cluster: Cluster, volumes: Volumes, role: str) -> None:
-    """What a node has to write before it may take part cannot be written. With room again it goes on from where it was."""
+def test_a_full_volume_ends_the_start_without_loss(cluster: ContainerCluster, volumes: Volumes, role: str) -> None:
+    """The node cannot write what a start needs. With free space again it continues with its data."""
     with volumes.small(like=cluster.volume(role)) as volume:
         volumes.python(volume, f"{FORGET_CLEAN_SHUTDOWN}\n{FILL}")
         before = volumes.hashes(volume)
@@ -252,7 +253,7 @@ def test_a_full_volume_ends_the_start_and_loses_nothing(cluster: Cluster, volume
 
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
-def test_a_full_fresh_volume_is_said_to_be_so(cluster: Cluster, volumes: Volumes, role: str) -> None:
+def test_a_full_new_volume_is_reported(cluster: ContainerCluster, volumes: Volumes, role: str) -> None:
     with volumes.small() as volume:
         volumes.python(volume, FILL)
         assert "No space left on device" in cluster.refusal(role, volume)
@@ -262,16 +263,16 @@ def test_a_full_fresh_volume_is_said_to_be_so(cluster: Cluster, volumes: Volumes
 @pytest.mark.parametrize(
     ("address", "words"), [("nowhere.invalid:9093", "nowhere.invalid"), ("127.0.0.1:9", "Connection refused")]
 )
-def test_a_controller_that_is_not_there_is_named(cluster: Cluster, untouched: str, address: str, words: str) -> None:
-    """A name may resolve a moment later, so it is asked for a while; then the broker says which address it was."""
+def test_a_missing_controller_is_named(cluster: ContainerCluster, untouched: str, address: str, words: str) -> None:
+    """A name may resolve later, so the broker retries for a while; then it names the address."""
     reason = cluster.refusal("broker", untouched, STRANDLINE_CONTROLLER_QUORUM_VOTERS=f"101@{address}")
     assert "found no controller in 3 s" in reason
     assert address in reason
     assert words in reason
 
 
-def test_a_new_controller_that_finds_no_trace_of_another_ends(cluster: Cluster, volumes: Volumes) -> None:
-    """At the first start controllers need one another, and a name that leads nowhere for a minute is a wrong one."""
+def test_a_new_controller_without_peers_ends(cluster: ContainerCluster, volumes: Volumes) -> None:
+    """At the first start controllers need each other, and a name that does not resolve for a minute is wrong."""
     voters = "101@127.0.0.1:9093,102@nowhere.invalid:9093,103@127.0.0.1:9"
     changes = {"STRANDLINE_CONTROLLER_QUORUM_VOTERS": voters, "STRANDLINE_CLUSTER_ID_AGREEMENT_TIMEOUT_MS": "2000"}
     with volumes.small() as volume:
@@ -281,14 +282,14 @@ def test_a_new_controller_that_finds_no_trace_of_another_ends(cluster: Cluster, 
         assert set(volumes.hashes(volume)) <= {".lock"}
 
 
-def test_a_port_that_is_taken_is_named(cluster: Cluster, untouched: str) -> None:
+def test_a_taken_port_is_named(cluster: ContainerCluster, untouched: str) -> None:
     reason = cluster.refusal("broker", untouched, STRANDLINE_HTTP_LISTENER="0.0.0.0:9092")
     assert "9092" in reason
     assert "in use" in reason
 
 
-def test_after_all_this_the_broker_starts_with_all_its_records(cluster: Cluster) -> None:
-    """The same volume, the right environment."""
+def test_the_broker_still_starts_with_all_its_records(cluster: ContainerCluster) -> None:
+    """The tests before have not damaged the volume: with the right environment the broker starts."""
     cluster.start("broker")
     try:
         lines = cluster.command("consume", "orders", "--from", "beginning", "--exit-at-end").split()

@@ -1,8 +1,8 @@
-"""Every scenario of deploy/chaos in real containers, by the command and the files that a person uses.
+"""Runs every scenario of deploy/chaos in real containers, with the command and the files that users run.
 
-Each prints the longest gap between acknowledgements of one partition, and the verdict. What is expected of the gap
-(`gap_goal_s` in the file) holds on a machine with nothing else to do; here it is told, and bounded by what can only mean that
-something waits for the wrong timer.
+Each prints the longest gap between acknowledgements of one partition, and the verdict. The expected gap (`gap_goal_s` in the
+file) holds on an idle machine. These tests print the gap and only limit it to a value that would mean a wait for the wrong
+timer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GAP_SLACK_S = 10.0
 
 @pytest.fixture
 def small_disk_project(image: str) -> Iterator[Project]:
-    """A project of its own, whose broker-3 lies on a small disk."""
+    """A separate project whose broker-3 has a small disk."""
     project = Project(image)
     project.environment["COMPOSE_FILE"] = "docker-compose.yml:deploy/chaos/small-disk.yml"
     try:
@@ -52,7 +52,7 @@ def chaos(project: Project, file: Path, capsys: pytest.CaptureFixture[str]) -> d
 
 
 def judge(project: Project, report: dict[str, Any]) -> None:
-    """The verdict's parts, one by one, and the containers as they were."""
+    """Check each part of the verdict, and that all containers run again."""
     assert report["problems"] == []
     assert report["records_sent"] == report["records_acknowledged"] > 0
     assert report["records_failed"] == report["records_lost"] == report["records_doubled"] == report["records_reordered"] == 0
@@ -67,17 +67,17 @@ def judge(project: Project, report: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("file", [f for f in FILES if f.stem not in SMALL_DISK], ids=lambda f: f.stem)
-def test_the_scenario_breaks_no_promise(project: Project, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_scenario_has_a_good_verdict(project: Project, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     judge(project, chaos(project, file, capsys))
 
 
-def test_a_full_disk_breaks_no_promise(small_disk_project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_full_disk_scenario_has_a_good_verdict(small_disk_project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     report = chaos(small_disk_project, SCENARIOS / "disk-full.toml", capsys)
     judge(small_disk_project, report)
     assert any("No space left on device" in claim["seen"] for claim in report["claims"])
 
 
-def test_a_project_without_a_small_disk_is_told_how_to_get_one(project: Project) -> None:
+def test_a_missing_small_disk_is_explained(project: Project) -> None:
     words = [STRANDLINE, "chaos", "run", str(SCENARIOS / "disk-full.toml"), "--compose", str(ROOT), "--project", project.name]
     done = run(*words, check=False, env=project.environment)
     assert done.code == 2

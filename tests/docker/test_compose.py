@@ -1,4 +1,4 @@
-"""docker-compose.yml, brought up for real: three controllers, three brokers, two networks, data that stays."""
+"""docker-compose.yml in real containers: three controllers, three brokers, two networks, persistent data."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ STOP_MAX_S = 10
 
 
 def test_all_six_are_healthy_soon_after_the_first_start(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """The start is in order of health: the brokers begin when the controllers have agreed on a cluster id and a leader."""
+    """The brokers start when the controllers are healthy: they have agreed on a cluster id and a leader."""
     with capsys.disabled():
         print(f"\ncompose: all six healthy after {project.healthy_after_s:.1f} s (expected: at most 15 s)")
     assert set(project.health().values()) == {"healthy"}
 
 
 def test_the_nodes_have_agreed_on_one_cluster_id(project: Project, volumes: Volumes) -> None:
-    """Nobody wrote one down: the compose file has none, and each volume was formatted once."""
+    """The compose file contains no cluster id, and each volume was formatted once."""
     ids = {re.findall(r"^cluster\.id=(\S+)$", volumes.read(project.volume(n), "meta.properties"), re.MULTILINE)[0] for n in NODES}
     assert len(ids) == 1
     assert ids.pop() == json.loads(project.host("cluster", "describe", "--json"))["cluster_id"]
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_a_node_has_no_privilege_and_writes_to_its_volume_alone(project: Project, node: str) -> None:
+def test_a_node_has_no_privilege_and_writes_only_to_its_volume(project: Project, node: str) -> None:
     container = inspect(project.container(node))
     host = container["HostConfig"]
     assert container["Config"]["User"] == "10001:10001"
@@ -50,15 +50,15 @@ def test_a_node_has_no_privilege_and_writes_to_its_volume_alone(project: Project
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_published_ports_are_for_this_host_alone(project: Project, node: str) -> None:
-    """The listeners are plaintext and ask for no password."""
+def test_published_ports_are_bound_to_loopback(project: Project, node: str) -> None:
+    """The listeners are plaintext and need no password."""
     bindings = [b for many in inspect(project.container(node))["NetworkSettings"]["Ports"].values() for b in many or []]
     assert bindings
     assert {b["HostIp"] for b in bindings} == {"127.0.0.1"}
 
 
-def test_what_the_host_sends_the_client_container_reads_and_the_other_way_round(project: Project) -> None:
-    """Two listeners, each with its own advertised addresses: a client is told those of the one that it came in on."""
+def test_host_and_client_container_read_each_others_records(project: Project) -> None:
+    """There are two listeners with their own advertised addresses: a client gets those of the listener that it used."""
     project.client("topic", "create", "both-ways", "--partitions", "3")
     project.host("produce", "both-ways", stdin="from the host\n")
     project.client("produce", "both-ways", stdin="from the client container\n")
@@ -68,7 +68,7 @@ def test_what_the_host_sends_the_client_container_reads_and_the_other_way_round(
     assert sorted(project.client(*reading).splitlines()) == expected
 
 
-def test_each_listener_tells_its_own_addresses(project: Project) -> None:
+def test_each_listener_returns_its_own_addresses(project: Project) -> None:
     outside = json.loads(project.host("cluster", "describe", "--json"))["brokers"]
     inside = json.loads(project.client("cluster", "describe", "--json"))["brokers"]
     assert [(b["host"], b["port"]) for b in outside] == [("localhost", project.ports[broker]) for broker in BROKERS]
@@ -77,7 +77,7 @@ def test_each_listener_tells_its_own_addresses(project: Project) -> None:
 
 
 def ready(project: Project, node: str) -> tuple[int, dict[str, Any]]:
-    """The answer of a node's published /health/ready."""
+    """Return the response of a node's published /health/ready."""
     url = f"http://127.0.0.1:{project.http_ports[node]}/health/ready"
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
@@ -88,7 +88,7 @@ def ready(project: Project, node: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_a_node_tells_the_host_how_it_is(project: Project, node: str) -> None:
+def test_the_host_reaches_a_nodes_health(project: Project, node: str) -> None:
     code, answer = ready(project, node)
     assert (code, answer["status"]) == (200, "ready")
     with urllib.request.urlopen(f"http://127.0.0.1:{project.http_ports[node]}/metrics", timeout=5) as page:
@@ -96,13 +96,13 @@ def test_a_node_tells_the_host_how_it_is(project: Project, node: str) -> None:
 
 
 def in_sync(project: Project, topic: str) -> list[list[int]]:
-    """The ISR of each partition."""
+    """Return the ISR of each partition."""
     described = json.loads(project.host("topic", "describe", topic, "--json"))
     return [partition["isr"] for partition in described["topics"][0]["partitions"]]
 
 
-def test_a_killed_broker_stays_dead_until_somebody_starts_it(project: Project) -> None:
-    """Or nobody could watch a fail-over. The other two go on; the returned one is in sync again."""
+def test_a_killed_broker_stays_dead_until_started(project: Project) -> None:
+    """An automatic restart would hide the fail-over. The other two brokers continue, and the restarted one catches up."""
     project.host("topic", "create", "killed", "--partitions", "3")
     docker("kill", project.container("broker-2"))
     wait_until(lambda: all(2 not in isr for isr in in_sync(project, "killed")), "broker 2 is out of every ISR")
@@ -114,9 +114,9 @@ def test_a_killed_broker_stays_dead_until_somebody_starts_it(project: Project) -
     wait_until(lambda: all(2 in isr for isr in in_sync(project, "killed")), "broker 2 is in every ISR")
 
 
-def test_a_broker_cut_from_its_peers_is_still_reached_by_its_clients(project: Project) -> None:
-    """The two networks are for this: replication and metadata stop, the published ports do not. A plain `docker network
-    connect` mends it, with no alias to be remembered."""
+def test_a_disconnected_broker_still_serves_its_clients(project: Project) -> None:
+    """This is the reason for two networks: replication and metadata stop, and the published ports still work. A plain `docker
+    network connect` repairs it without an alias."""
     project.host("topic", "create", "cut", "--partitions", "3")
     docker("network", "disconnect", project.network("cluster"), project.container("broker-1"))
     others = f"localhost:{project.ports['broker-2']},localhost:{project.ports['broker-3']}"
@@ -134,10 +134,10 @@ def test_a_broker_cut_from_its_peers_is_still_reached_by_its_clients(project: Pr
     wait_until(lambda: all(1 in isr for isr in in_sync(project, "cut")), "broker 1 is in every ISR")
 
 
-def test_a_stopped_cluster_has_shut_down_in_order_and_comes_back_with_its_data(project: Project, volumes: Volumes) -> None:
-    """`docker-compose stop` is SIGTERM to all at once: every process leaves by itself, with exit code 0 and within the grace
-    period, brokers with their clean-shutdown marker. `down` and `up` make new containers over the same volumes; nothing is
-    formatted a second time."""
+def test_a_stopped_cluster_returns_with_its_data(project: Project, volumes: Volumes) -> None:
+    """`docker-compose stop` sends SIGTERM to all at once: every process exits with 0 within the grace period, and brokers
+    leave their clean-shutdown markers. `down` and `up` create new containers with the same volumes, and format nothing
+    again."""
     project.host("topic", "create", "lasting", "--partitions", "2")
     project.host("produce", "lasting", stdin="".join(f"{i}\n" for i in range(100)))
     identities = {node: volumes.read(project.volume(node), "meta.properties") for node in NODES}
@@ -161,9 +161,9 @@ def test_a_stopped_cluster_has_shut_down_in_order_and_comes_back_with_its_data(p
 
 
 @pytest.mark.parametrize("node", ["controller-1", "broker-1"])
-def test_a_sigterm_that_comes_at_once_is_not_lost(project: Project, node: str) -> None:
-    """The kernel gives process 1 no default actions: what comes before a handler stands would have no effect, and `docker
-    stop` would wait for the whole grace period."""
+def test_an_early_sigterm_is_not_lost(project: Project, node: str) -> None:
+    """Process 1 has no default signal actions: a signal before the handler is set would have no effect, and `docker stop`
+    would wait for the whole grace period."""
     docker("stop", project.container(node))
     docker("start", project.container(node))
     took_s = wait_until(lambda: docker("stop", project.container(node)) != "", "stopped")
@@ -171,8 +171,8 @@ def test_a_sigterm_that_comes_at_once_is_not_lost(project: Project, node: str) -
     assert project.state(node)["ExitCode"] in (0, 143)
 
 
-def test_controllers_listen_to_the_cluster_alone(project: Project) -> None:
-    """No client reaches the quorum's port from outside."""
+def test_controllers_publish_no_protocol_port(project: Project) -> None:
+    """Clients outside the cluster's network cannot reach the quorum's port."""
     for controller in CONTROLLERS:
         settings = inspect(project.container(controller))["NetworkSettings"]
         assert set(settings["Networks"]) == {project.network("cluster")}

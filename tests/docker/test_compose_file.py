@@ -1,4 +1,4 @@
-"""docker-compose.yml as compose reads it, with nothing started."""
+"""docker-compose.yml as compose parses it, without a start of containers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROFILES = ("--profile", "client", "--profile", "observe")
 
 
 def read(*files: str, **environment: str) -> dict[str, Any]:
-    """The file with everything filled in; compose refuses what its schema does not know."""
+    """Return the parsed file with all variables replaced. Compose rejects unknown fields."""
     require_engine()
     options = [word for file in files for word in ("-f", file)]
     unset = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("COMPOSE_")}
@@ -30,7 +30,7 @@ def file() -> dict[str, Any]:
 
 
 def published(service: dict[str, Any]) -> list[tuple[str, str]]:
-    """(port on the host, port inside); docker-compose writes a word, Compose v2 a mapping."""
+    """Return (port on the host, port in the container); docker-compose writes a string, Compose v2 a mapping."""
     pairs = []
     for port in service["ports"]:
         if isinstance(port, str):
@@ -41,8 +41,8 @@ def published(service: dict[str, Any]) -> list[tuple[str, str]]:
     return pairs
 
 
-def test_the_ports_are_the_documented_ones(file: dict[str, Any]) -> None:
-    """README, the tutorial and people's fingers know them."""
+def test_the_ports_are_as_documented(file: dict[str, Any]) -> None:
+    """README and the tutorial name these ports, and users remember them."""
     for i, broker in enumerate(BROKERS):
         assert published(file["services"][broker]) == [(f"{19092 + i}", f"{19092 + i}"), (f"{18092 + i}", "8092")]
     for i, controller in enumerate(CONTROLLERS):
@@ -57,8 +57,8 @@ def test_names_do_not_depend_on_the_folder_of_the_checkout(file: dict[str, Any])
     }
 
 
-def test_a_second_cluster_beside_the_first_shares_no_name_and_no_port() -> None:
-    """What tests/docker relies on, and whoever tries two versions against each other."""
+def test_a_second_cluster_shares_no_name_and_no_port() -> None:
+    """tests/docker relies on this, and so do users who compare two versions."""
     other = read(COMPOSE_PROJECT_NAME="other", PREFIX="other-", BROKER_1_PORT="29092", BROKER_1_HTTP_PORT="28092")
     broker = other["services"]["broker-1"]
     assert broker["container_name"] == "other-broker-1"
@@ -71,8 +71,8 @@ def test_a_second_cluster_beside_the_first_shares_no_name_and_no_port() -> None:
     assert other["networks"]["cluster"]["name"] == "other_cluster"
 
 
-def test_nodes_of_a_role_differ_in_who_they_are_and_in_nothing_else(file: dict[str, Any]) -> None:
-    """A setting that was changed for one broker and forgotten for the others."""
+def test_nodes_of_a_role_differ_only_in_identity(file: dict[str, Any]) -> None:
+    """The test finds a setting that was changed for one broker and forgotten for the others."""
     own = {"STRANDLINE_NODE_ID", "STRANDLINE_LISTENERS", "STRANDLINE_ADVERTISED_LISTENERS"}
     for role in (CONTROLLERS, BROKERS):
         services = [file["services"][node] for node in role]
@@ -86,15 +86,15 @@ def test_nodes_of_a_role_differ_in_who_they_are_and_in_nothing_else(file: dict[s
     assert ids == [101, 102, 103, 1, 2, 3]
 
 
-def test_no_cluster_id_is_written_down(file: dict[str, Any]) -> None:
-    """Two people who start this file have two clusters."""
+def test_the_file_contains_no_cluster_id(file: dict[str, Any]) -> None:
+    """Two users who start this file must get two clusters."""
     for node in NODES:
         assert "STRANDLINE_CLUSTER_ID" not in file["services"][node]["environment"]
 
 
 @pytest.mark.parametrize("service", ["prometheus", "grafana"])
-def test_what_is_beside_the_cluster_is_pinned_and_mounts_what_exists(file: dict[str, Any], service: str) -> None:
-    """An engine makes an empty directory of a mount that is not there, and the service starts without its files."""
+def test_monitoring_images_are_pinned_and_mounts_exist(file: dict[str, Any], service: str) -> None:
+    """For a missing mount the engine creates an empty directory, and the service starts without its files."""
     description = file["services"][service]
     assert description["profiles"] == ["observe"]
     assert description["image"].partition(":")[2] not in ("", "latest")
@@ -104,5 +104,5 @@ def test_what_is_beside_the_cluster_is_pinned_and_mounts_what_exists(file: dict[
     assert all(path.is_relative_to(ROOT) and any(path.iterdir()) for path in files)
 
 
-def test_the_small_disk_of_the_scenarios_fits_on_top() -> None:
+def test_the_small_disk_file_extends_the_compose_file() -> None:
     assert "small-disk" in read("docker-compose.yml", "deploy/chaos/small-disk.yml")["services"]

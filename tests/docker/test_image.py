@@ -1,4 +1,4 @@
-"""What the image is made of."""
+"""The content and the settings of the image."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def inside(image: str, *words: str, user: str = "0:0") -> str:
-    """What a command of the image's root file system prints; as root, so that nothing is hidden from it."""
+    """Run a command in the image, as root, so that it sees all files; returns its output."""
     return docker("run", "--rm", "--network", "none", "--user", user, "--entrypoint", words[0], image, *words[1:])
 
 
@@ -29,23 +29,23 @@ def config(image: str) -> dict[str, Any]:
     return dict(inspect(image)["Config"])
 
 
-def test_it_runs_as_a_fixed_user_without_privileges(image: str, config: dict[str, Any]) -> None:
-    """A uid that never changes: an operator may own a host directory by it, and Kubernetes checks runAsNonRoot by number."""
+def test_the_image_runs_as_a_fixed_user_without_privileges(image: str, config: dict[str, Any]) -> None:
+    """The uid must never change: host directories belong to it, and Kubernetes checks runAsNonRoot by number."""
     assert config["User"] == "10001:10001"
     assert inside(image, "find", "/opt/strandline", "-perm", "/6000") == ""
     assert inside(image, "stat", "-c", "%u:%g %a", "/var/lib/strandline") == "10001:10001 750"
 
 
-def test_it_says_what_it_is(config: dict[str, Any]) -> None:
-    """Version and revision are labels: an image that runs somewhere can be traced to its source."""
+def test_the_image_has_version_and_revision_labels(config: dict[str, Any]) -> None:
+    """With the labels a running image can be traced to its source."""
     labels = config["Labels"]
     assert labels["org.opencontainers.image.version"] == PYPROJECT["project"]["version"]
     assert labels["org.opencontainers.image.revision"] == REVISION
     assert labels["org.opencontainers.image.licenses"] == PYPROJECT["project"]["license"]
 
 
-def test_another_version_than_pyproject_is_not_built() -> None:
-    """The label cannot be wrong: the Dockerfile's default is pyproject's version, and the build installs the wheel by it."""
+def test_a_build_with_another_version_than_pyproject_fails() -> None:
+    """So the label cannot be wrong: its default is pyproject's version, and the build installs the wheel of that version."""
     words = [
         "docker",
         "build",
@@ -63,15 +63,15 @@ def test_another_version_than_pyproject_is_not_built() -> None:
     assert "strandline-9.9.9-py3-none-any.whl" in done.out + done.err
 
 
-def test_it_knows_how_it_is_stopped_and_asked_for_its_health(config: dict[str, Any]) -> None:
+def test_the_image_has_stop_signal_and_health_check(config: dict[str, Any]) -> None:
     assert config["Entrypoint"] == ["strandline"]
     assert config["StopSignal"] == "SIGTERM"
     assert config["Healthcheck"]["Test"] == ["CMD", "strandline", "health"]
     assert set(config["Volumes"]) == {"/var/lib/strandline"}
 
 
-def test_it_is_small(image: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What we add to the official base image: Python packages, compiled."""
+def test_the_image_is_small(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The size is measured without the official base image: compiled Python packages."""
     (base,) = re.findall(r"^ARG BASE=(\S+)$", DOCKERFILE.read_text(), re.MULTILINE)
     if run("docker", "image", "inspect", base, check=False).code != 0:
         docker("pull", base, timeout_s=300)
@@ -81,8 +81,8 @@ def test_it_is_small(image: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 < added <= SIZE_OVER_BASE_MAX
 
 
-def test_there_is_no_compiler_and_nothing_of_the_build(image: str) -> None:
-    """What is not there needs no update and helps no intruder."""
+def test_the_image_has_no_compiler_and_no_build_files(image: str) -> None:
+    """Missing software needs no update and does not help an attacker."""
     tools = "gcc cc c++ g++ clang ld as make cargo rustc"
     assert inside(image, "sh", "-c", f"for t in {tools}; do command -v $t; done; true") == ""
     assert (
@@ -98,8 +98,8 @@ def test_there_is_no_compiler_and_nothing_of_the_build(image: str) -> None:
     assert inside(image, "find", "/opt/strandline", "-name", "pytest", "-o", "-name", "pip", "-o", "-name", "setuptools") == ""
 
 
-def test_it_speaks_of_no_machine(image: str) -> None:
-    """Neither the checkout's place nor the builder's name is in it."""
+def test_the_image_names_no_build_machine(image: str) -> None:
+    """The image contains neither the path of the checkout nor the builder's name."""
     assert str(ROOT) not in json.dumps(inspect(image)) + docker("history", "--no-trunc", image)
     found = docker(
         "run", "--rm", "--user", "0:0", "--entrypoint", "grep", image, "-rlF", f"{ROOT}/", "/opt/strandline", check=False
@@ -107,8 +107,8 @@ def test_it_speaks_of_no_machine(image: str) -> None:
     assert found == ""
 
 
-def test_it_holds_every_module_of_ours(image: str) -> None:
-    """.dockerignore lets in what it names: a new package that it does not name would be missing in the image alone."""
+def test_the_image_has_every_module(image: str) -> None:
+    """.dockerignore is a list of allowed folders, so a new package that it does not list would be missing only in the image."""
     src = ROOT / "src"
     files = [Path(folder, name) for folder, _, names in os.walk(src, followlinks=True) for name in names if name.endswith(".py")]
     expected = {".".join(file.relative_to(src).with_suffix("").parts) for file in files}
@@ -122,9 +122,9 @@ def test_it_holds_every_module_of_ours(image: str) -> None:
     assert set(inside(image, "python", "-c", code).splitlines()) == expected
 
 
-def test_whatever_a_node_imports_is_compiled(image: str) -> None:
-    """A read-only root keeps no .pyc: what is not compiled in the image is compiled again at every start and every health
-    check. The official base image has its standard library as source only, so this is about that as well."""
+def test_every_imported_module_is_compiled(image: str) -> None:
+    """A read-only root stores no .pyc, so an uncompiled module would be compiled at every start and every health check. This
+    includes the standard library, which the official base image has as source only."""
     code = (
         "import sys, os, strandline.node, strandline.broker.process.server, strandline.controller.server, strandline.cli.root, "
         "strandline.cli.health, strandline.client, uvloop, aiohttp.web, prometheus_client; "
@@ -136,6 +136,6 @@ def test_whatever_a_node_imports_is_compiled(image: str) -> None:
 
 @pytest.mark.parametrize("command", ["up", "topic", "produce", "consume", "cluster", "health", "broker", "chaos", "bench"])
 def test_the_command_line_works_on_a_read_only_root_without_any_capability(image: str, command: str) -> None:
-    """Nothing that was left out of the image is missed, and nothing is written outside the volume."""
+    """The command needs no file that the image omits, and writes nothing outside the volume."""
     hardened = ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "none"]
     assert "Usage: strandline" in docker("run", "--rm", *hardened, image, command, "--help")

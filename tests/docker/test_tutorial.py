@@ -1,4 +1,4 @@
-"""docs/failover.md says what happens. It is run, command by command, in fresh containers; and the runner itself is tested."""
+"""Runs docs/failover.md command by command in new containers, and tests the runner itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ $ echo three
 @pytest.mark.docker
 @pytest.mark.processes
 def test_every_command_of_the_tutorial_prints_what_the_page_shows(image: str) -> None:
-    """A tutorial whose output is made up, or was true last year, teaches mistrust."""
+    """Readers lose their trust in a tutorial whose output is outdated."""
     wrong = []
     for step, output in run_page(image, PAGE.read_text()):
         print(f"$ {step.command}", *output, sep="\n", flush=True)
@@ -40,7 +40,7 @@ def test_every_command_of_the_tutorial_prints_what_the_page_shows(image: str) ->
     assert not wrong, "\n\n".join(wrong)
 
 
-def test_commands_go_on_over_lines_and_outputs_belong_to_the_command_before() -> None:
+def test_continued_commands_and_their_outputs_are_parsed() -> None:
     assert list(steps_of(PAGE_OF_TWO)) == [
         Step(4, "cat << 'END'\none\n\nEND", ["one"]),
         Step(9, "echo two", []),
@@ -48,7 +48,7 @@ def test_commands_go_on_over_lines_and_outputs_belong_to_the_command_before() ->
     ]
 
 
-def test_writing_replaces_the_outputs_and_nothing_else() -> None:
+def test_writing_replaces_only_the_outputs() -> None:
     printed = {4: ["uno"], 9: ["dos", "dos"], 17: []}
     expected = PAGE_OF_TWO.replace("> END\none\n", "> END\nuno\n").replace("$ echo two\n", "$ echo two\ndos\ndos\n")
     assert with_outputs(PAGE_OF_TWO, printed) == expected.replace("three\n3\n", "three\n")
@@ -66,7 +66,7 @@ def test_writing_replaces_the_outputs_and_nothing_else() -> None:
         ("strandline chaos run x", "0.505 s > kill broker-3", "1.2 s > kill broker-1"),
     ],
 )
-def test_what_differs_by_nature_is_taken_for_the_same(command: str, one: str, other: str) -> None:
+def test_varying_values_compare_as_equal(command: str, one: str, other: str) -> None:
     assert shape(command, [one]) == shape(command, ["", other, ""])
 
 
@@ -83,18 +83,18 @@ def test_what_differs_by_nature_is_taken_for_the_same(command: str, one: str, ot
         ("strandline chaos run x", "all is well", "Traceback"),
     ],
 )
-def test_what_the_page_teaches_must_agree_exactly(command: str, one: str, other: str) -> None:
+def test_taught_values_must_agree_exactly(command: str, one: str, other: str) -> None:
     assert shape(command, [one]) != shape(command, [other])
 
 
-def test_the_page_has_the_steps_that_it_promises() -> None:
+def test_the_page_has_all_its_steps() -> None:
     commands = [step.command for step in steps_of(PAGE.read_text())]
     assert any("network disconnect" in command for command in commands)
     assert commands[-1].startswith("docker-compose down -v")
     assert all(step.shown for step in steps_of(PAGE.read_text()) if "describe" in step.command and "until" not in step.command)
 
 
-def test_a_command_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_command_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     class NoProject:
         name, environment, ports = "x", dict[str, str](), dict[str, int]()
 

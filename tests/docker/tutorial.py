@@ -1,29 +1,28 @@
 """Runs docs/failover.md: every command of its console blocks, in order, in one shell, against a fresh compose project.
 
-    python tests/docker/tutorial.py              compare what is printed with what the page shows
-    python tests/docker/tutorial.py --write      put what is printed into the page
+    python tests/docker/tutorial.py              compare the output with the page
+    python tests/docker/tutorial.py --write      write the output into the page
 
 In a ```console block a line that begins with `$ ` is a command, `> ` continues it, and what follows is its output. Prose
-and pictures are in other blocks and are left alone.
+and pictures are in other blocks, which stay unchanged.
 
-The page names the project as a reader has it: containers `broker-1`, network `strandline_cluster`, port 19092. Here the
-project has a name and ports of its own, so that somebody's running cluster is not touched: names and ports are replaced in the
-commands and put back in the output.
+The page uses the default names: containers `broker-1`, network `strandline_cluster`, port 19092. The tests use other names and
+ports, so that they do not disturb a running cluster: they are replaced in the commands and restored in the output.
 
-What must agree. Offsets, leaders, leader epochs, ISRs, error names, words: exactly, they are the lesson. What differs from
-run to run by its nature is replaced by a placeholder on both sides:
+Offsets, leaders, leader epochs, ISRs, error names and words must agree exactly, because the page teaches them. Values that
+differ per run are replaced by a placeholder on both sides:
 
     a time of day, a timestamp in ms, a checksum             <time>, <crc>
     an amount with a unit: 12 ms, 0.3 s, 5 attempts          <n> ms ...
     a cluster id, a container id                             <id>
     a broker epoch, a partition epoch, a metadata offset     <n>
-    in tables of nodes and in what a scenario prints (`cluster`, `quorum`, `chaos`): every number but 0, so that what a
-    scenario says to be lost, doubled or reordered still counts
+    in tables of nodes and in the output of a scenario (`cluster`, `quorum`, `chaos`): every number but 0, so that lost,
+    doubled and reordered records still count
     the order of broker ids in a list                        sorted
     columns: runs of blanks and of rules                     one
     lines that `fold` broke                                  joined
 
-What a scenario prints is compared as a set of lines: which partition's change is seen first is chance.
+The output of a scenario is compared as a set of lines, because the order of partitions is random.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ PORTS = {"PORT": range(19092, 19095)}
 
 @dataclass
 class Step:
-    """One command of the page and what the page says that it prints."""
+    """One command of the page, with the output on the page."""
 
     line: int
     command: str
@@ -86,7 +85,7 @@ def steps_of(page: str, fence: str = FENCE) -> Iterator[Step]:
 
 
 def with_outputs(page: str, printed: dict[int, list[str]], fence: str = FENCE) -> str:
-    """The page with each command's output replaced; `printed` is by the command's line."""
+    """Return the page with each command's output replaced. `printed`: line of the command -> its output."""
     lines: list[str] = []
     is_output = inside = False
     for number, line in enumerate(page.splitlines(), 1):
@@ -101,7 +100,7 @@ def with_outputs(page: str, printed: dict[int, list[str]], fence: str = FENCE) -
 
 
 def _fenced(line: str, number: int, page: str, printed: dict[int, list[str]]) -> list[str]:
-    """A command with its continuations, then what it printed."""
+    """Parse a block: each command with its continuation lines, then its output."""
     command = [line]
     for following in page.splitlines()[number:]:
         if not (following.startswith("> ") or following == ">"):
@@ -129,7 +128,7 @@ ANY_ORDER = re.compile(r"strandline chaos\b")
 
 
 def shape(command: str, output: list[str]) -> list[str]:
-    """What two runs of the command have in common; see the top."""
+    """Replace the values that differ per run by placeholders, as the module's docstring lists them."""
     lines = []
     for line in output:
         for pattern, placeholder in PLACEHOLDERS:
@@ -148,7 +147,7 @@ def shape(command: str, output: list[str]) -> list[str]:
 
 
 class Shell:
-    """One bash for the whole page, so that what a command defines or exports is there for the next."""
+    """One bash for the whole page, so that variables and functions of a command exist for the next."""
 
     END = "-- end of command --"
 
@@ -172,7 +171,7 @@ class Shell:
         os.set_blocking(self._bash.stdout.fileno(), False)
 
     def run(self, command: str) -> list[str]:
-        """What it prints, with the page's names; raises TimeoutError."""
+        """Run a command; returns its output with the page's names. Raises TimeoutError."""
         assert self._bash.stdin is not None
         script = f"{{\n{self._ours(command)}\n}} < /dev/null\nprintf '\\n{self.END}\\n'\n"
         self._bash.stdin.write(script.encode())
@@ -212,7 +211,7 @@ class Shell:
 
 
 def run_page(image: str, page: str) -> Iterator[tuple[Step, list[str]]]:
-    """Each command with what it printed; the project is gone afterwards, whatever happened."""
+    """Run each command and yield it with its output; the project is removed afterwards in any case."""
     project = Project(image)
     shell = Shell(project)
     try:

@@ -1,4 +1,4 @@
-"""Data volumes as seen from outside: their files by hash, and copies of them that a test may spoil."""
+"""Reads data volumes from outside: hashes of their files, and copies that a test may damage."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Volumes:
         self.image = image
 
     def hashes(self, volume: str) -> dict[str, str]:
-        """path -> SHA-256 of its content, for every file."""
+        """Return path -> SHA-256 of the content, for every file."""
         return dict(json.loads(self.python(volume, HASHES, "/volume", options=":ro")))
 
     def read(self, volume: str, path: str) -> str:
         return self._inside(volume, "cat", f"/volume/{path}", options=":ro")
 
     def edit(self, volume: str, path: str, old: str, new: str) -> None:
-        """Replace words in a file; they have to be there."""
+        """Replace text in a file, which must contain it."""
         self.python(
             volume,
             "import pathlib, sys; p = pathlib.Path(sys.argv[1]); t = p.read_text(); assert sys.argv[2] in t, t; "
@@ -50,14 +50,14 @@ class Volumes:
 
     @contextmanager
     def small(self, *, like: str | None = None) -> Iterator[str]:
-        """A new volume of 8 MiB in memory, with a copy of the files of another one. It keeps them between two containers."""
+        """Create a volume of 8 MiB in memory with a copy of another volume's files. It keeps them between two containers."""
         options = ["--opt", "type=tmpfs", "--opt", "device=tmpfs", "--opt", "o=size=8m,uid=10001,gid=10001,mode=0750"]
         with self._new(options, like) as name:
             yield name
 
     @contextmanager
     def copy(self, volume: str) -> Iterator[str]:
-        """A new volume with the same files."""
+        """Create a volume with the same files."""
         with self._new([], volume) as name:
             yield name
 

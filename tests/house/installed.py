@@ -1,7 +1,7 @@
-"""The two kinds of install that users have, each in an empty environment of its own: from a wheel, and editable.
+"""The two kinds of install that users have, each in a new environment: from a wheel, and editable.
 
-The build hooks of pyproject.toml are called as pip calls them, on a copy of the sources, and what they build is unpacked as pip
-unpacks it. That takes two seconds instead of the half minute that downloading the dependencies once more would take.
+The build hooks of pyproject.toml run on a copy of the sources, as pip runs them, and the result is unpacked as pip does. That
+takes two seconds, while another download of the dependencies would take half a minute.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PAGES = ("docs/client.md", "README.md")
 
 
 def programs_of_pages() -> dict[str, str]:
-    """The whole programs among the examples of README and of docs/client.md, by page."""
+    """Return the complete programs among the examples of README and docs/client.md, by page."""
     found = {page: re.findall(r"^```python\n(import asyncio\n.*?)^```", (ROOT / page).read_text(), re.M | re.S) for page in PAGES}
     return {page: program for page, programs in found.items() for program in programs}
 
@@ -34,12 +34,12 @@ class Install(NamedTuple):
         return self.environment / "bin" / "python"
 
     def run(self, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-        """Run this environment's Python, outside the checkout."""
+        """Run this environment's Python outside the checkout."""
         return subprocess.run([str(self.python), *words], cwd=cwd, capture_output=True, text=True, timeout=60)
 
 
 def copy_sources(target: Path) -> Path:
-    """The files that git has, or would take: no left-over of an earlier build can help. Links stay links."""
+    """Copy the files that git tracks or would track, so that no file of an earlier build is used. Links stay links."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
     for name in filter(None, names):
@@ -53,7 +53,7 @@ def copy_sources(target: Path) -> Path:
 
 
 def build(hook: str, source: Path, out: Path) -> Path:
-    """The file that `build_wheel` or `build_editable` makes of the sources."""
+    """Build the sources with `build_wheel` or `build_editable`; returns the file."""
     out.mkdir(parents=True, exist_ok=True)
     code = "import sys, setuptools.build_meta as backend; getattr(backend, sys.argv[1])(sys.argv[2])"
     subprocess.run([sys.executable, "-c", code, hook, str(out)], cwd=source, capture_output=True, check=True, timeout=120)

@@ -1,4 +1,4 @@
-"""A script that is run in the checkout has the folder `strandline` there first on its path, before the installed package."""
+"""A script that runs in the checkout imports the checkout's folder `strandline`, which precedes the installed package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ print(strandline.client.__file__)
 """
 
 
-def test_a_script_in_the_checkout_finds_all_of_it() -> None:
+def test_a_script_in_the_checkout_imports_the_whole_package() -> None:
     words = [sys.executable, "-c", LOOK, str(ROOT)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")

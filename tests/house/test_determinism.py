@@ -1,13 +1,13 @@
-"""What is done to several at once is done in an order that a seed can repeat, and nothing of a run is left for the next.
+"""Product code behaves the same in every process, so that a seed repeats a simulated run.
 
-Python sorts a set by the hashes of its members. Those of strings differ from process to process, those of objects are
-addresses. Whoever walks through such a set does the same things in another order at the next run, and a simulation that
-was started again from the same seed tells another story. So: `dict.fromkeys` is our ordered set, `sorted` the other way
-out; and membership, size and set algebra may be asked of any set (`unordered.py` says what is found, and how).
+Python orders a set by the hashes of its members. The hashes of strings differ per process, and those of objects are
+addresses. Code that iterates over such a set does the same things in another order in the next run, and the same seed
+gives another simulation. So the code uses `dict.fromkeys` as an ordered set, or `sorted`. Membership, size and set
+algebra do not depend on the order (`unordered.py` describes what is found, and how).
 
-The other ways in which a process may get into what it does: addresses and hashes that are asked for, the garbage
-collector's moments, random sources with a seed of their own, state that outlives the node it belongs to, and the time in
-a log line. Those that end at a door are in test_doors.py.
+A process can influence behaviour in other ways too: by addresses and hashes, the times of garbage collections, random
+sources with their own seed, state that outlives its node, and the time in a log line. These tests look for them; uses
+of the outside world are in test_doors.py.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def complaints_about(code: str, parameters: str = "self, d, e, x, loop") -> list
         "for number in {1, None}: pass",
     ],
 )
-def test_a_walk_through_a_shuffled_set_is_found(code: str) -> None:
+def test_an_iteration_over_a_shuffled_set_is_found(code: str) -> None:
     assert complaints_about(code)
 
 
@@ -185,11 +185,11 @@ def test_a_walk_through_a_shuffled_set_is_found(code: str) -> None:
         "queue = [1]\nqueue.pop()",
     ],
 )
-def test_what_a_set_may_be_asked_is_left_alone(code: str) -> None:
+def test_order_independent_uses_of_sets_are_permitted(code: str) -> None:
     assert complaints_about(code) == []
 
 
-def test_of_two_classes_with_a_field_of_one_name_each_has_its_own() -> None:
+def test_fields_of_two_classes_are_distinguished() -> None:
     a = "class A:\n    names: set[str]\n"
     b = "class B:\n    names: list[str]\n    def f(self):\n        for name in self.names: pass\n"
     assert find({"a.py": a, "b.py": b}) == []
@@ -208,7 +208,7 @@ PECULIAR: dict[tuple[str, str], str] = {
 
 
 def peculiarities(source: str) -> Iterator[tuple[int, str]]:
-    """What differs between two processes that do the same: addresses and hashes, destructors, unseeded generators."""
+    """Find uses of values that differ between processes: addresses and hashes, destructors, unseeded generators."""
     tree = ast.parse(source)
     bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
@@ -225,7 +225,7 @@ def peculiarities(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
 
 
-def test_nothing_that_differs_between_processes_gets_into_behaviour() -> None:
+def test_behaviour_is_equal_in_every_process() -> None:
     found = [(path, line, what) for path, source in SOURCES.items() for line, what in peculiarities(source)]
     assert [entry for entry in found if (entry[0], entry[2]) not in PECULIAR] == []
     assert set(PECULIAR) <= {(path, what) for path, _, what in found}
@@ -243,11 +243,11 @@ def test_nothing_that_differs_between_processes_gets_into_behaviour() -> None:
         "import random\nr = random.Random(seed)",
     ],
 )
-def test_what_differs_between_processes_is_found(source: str) -> None:
+def test_process_dependent_code_is_found(source: str) -> None:
     assert list(peculiarities(source))
 
 
-def test_names_of_ours_that_look_like_it_are_left_alone() -> None:
+def test_similar_names_of_ours_are_permitted() -> None:
     assert list(peculiarities("def f(id, random):\n    return id, x.id, random.random(), Random(0)")) == []
 
 
@@ -291,8 +291,8 @@ MUTATORS = {
 
 
 def shared_state(source: str) -> Iterator[str]:
-    """What the functions of a module leave behind in it: a simulated world has many nodes in one process, and a sweep
-    many worlds, and each of them must find what the first one found."""
+    """Find state that functions of a module store in the module. A simulated world has many nodes in one process, and a sweep
+    many worlds, and each must start with the same state."""
     tree = ast.parse(source)
     held = set()
     for node in tree.body:
@@ -328,7 +328,7 @@ def _left_behind(node: ast.AST, held: set[str], classes: set[str]) -> Iterator[s
             yield f"{name}.{node.attr}"
 
 
-def test_no_node_leaves_anything_behind_for_the_next() -> None:
+def test_no_module_keeps_state_between_nodes() -> None:
     found = {(path, what) for path, source in SOURCES.items() for what in shared_state(source)}
     assert sorted(found - set(SHARED)) == []
     assert sorted(set(SHARED) - found) == []
@@ -350,11 +350,11 @@ def test_no_node_leaves_anything_behind_for_the_next() -> None:
         "class T(dict):\n    def __missing__(self, key): ...",
     ],
 )
-def test_state_that_is_left_behind_is_found(source: str) -> None:
+def test_module_state_is_found(source: str) -> None:
     assert list(shared_state(source))
 
 
-def test_tables_that_nobody_writes_are_left_alone() -> None:
+def test_constant_tables_are_permitted() -> None:
     assert list(shared_state("T = {1: 2}\ndef f(x):\n    mine = {}\n    mine[1] = T[x]\n    x.T = 1\n    return T.get(x)")) == []
 
 
@@ -362,7 +362,7 @@ def test_tables_that_nobody_writes_are_left_alone() -> None:
 
 
 def lines_whose_result_is_used(source: str) -> list[int]:
-    """Log calls that are more than statements: a time, or anything else of a line, might come back from them."""
+    """Find log calls whose result is used, because it might contain a time or another part of the line."""
     tree = ast.parse(source)
     statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
@@ -371,8 +371,8 @@ def lines_whose_result_is_used(source: str) -> list[int]:
     return [call.lineno for call in of_logs if ast.unparse(call.func).split(".")[-1] in levels and id(call) not in statements]
 
 
-def test_nothing_of_a_log_line_comes_back() -> None:
-    """Its timestamp is the system's time, which must not get into what a node does."""
+def test_no_result_of_a_log_call_is_used() -> None:
+    """The timestamp of a log line is the system's time, which must not influence a node."""
     assert {path: lines for path, source in SOURCES.items() if (lines := lines_whose_result_is_used(source))} == {}
     assert lines_whose_result_is_used("at = log.info('x.y')\nlog.info('x.y')\nlog = log.bind(a=1)") == [1, 3]
 
@@ -390,7 +390,7 @@ def sleeper(name: int, told: list[int]) -> Callable[[], Any]:
     return sleep
 
 
-async def test_of_addresses_that_answer_in_one_turn_the_first_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_first_of_simultaneous_addresses_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialling, "NEXT_ADDRESS_S", 0.0)
     answer = asyncio.get_running_loop().create_future()
 
@@ -413,7 +413,7 @@ async def test_of_addresses_that_answer_in_one_turn_the_first_wins(monkeypatch: 
     assert dropped == [f"10.0.0.{n}" for n in range(1, 20)]
 
 
-async def test_a_server_that_stops_ends_its_handlers_in_the_order_of_their_requests() -> None:
+async def test_a_stopping_server_ends_handlers_in_order() -> None:
     server = Server({}, role="broker", node_id=1, cluster_id="c", incarnation_id=bytes(16))
     await server.start("127.0.0.1", 0)
     told: list[int] = []
@@ -429,7 +429,7 @@ def options() -> ConsumerOptions:
     return parse_options(ConsumerOptions, {"bootstrap_servers": ",".join(f"10.0.0.{n}:9092" for n in range(1, 21))})
 
 
-async def test_a_consumer_that_stops_ends_its_questions_in_the_order_in_which_they_were_asked(
+async def test_a_stopping_consumer_ends_requests_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[int] = []
@@ -446,21 +446,19 @@ async def test_a_consumer_that_stops_ends_its_questions_in_the_order_in_which_th
     assert told == list(range(20))
 
 
-async def test_of_brokers_that_answer_in_one_turn_the_one_asked_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strandline.client.cluster.cluster.HEDGE_AFTER_MS", 0)
+async def test_the_first_of_simultaneous_brokers_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strandline.client.cluster.any_broker.HEDGE_AFTER_MS", 0)
     answer = asyncio.get_running_loop().create_future()
     asked: list[ConnectionState] = []
 
-    async def request(
-        self: Cluster, state: ConnectionState, api_key: int, body: object, timeout_ms: float
-    ) -> ApiVersionsResponse:
-        asked.append(state)
+    async def request(self: ConnectionState, api_key: int, body: object, timeout_ms: float) -> ApiVersionsResponse:
+        asked.append(self)
         await answer
         return ApiVersionsResponse(0, [], "c", len(asked), "broker", bytes(16))
 
-    monkeypatch.setattr(Cluster, "_request", request)
+    monkeypatch.setattr(ConnectionState, "request", request)
     cluster = Cluster(options(), Random(1))
-    first = asyncio.ensure_future(cluster._first_answer(apis.API_VERSIONS, ApiVersionsRequest(), 10_000))
+    first = asyncio.ensure_future(cluster.any_broker._first_answer(apis.API_VERSIONS, ApiVersionsRequest(), 10_000))
     for _ in range(100):
         await asyncio.sleep(0)
     assert len(asked) == 20

@@ -1,6 +1,6 @@
-"""What the documents point at is there: links and anchors, files that are named, commands with their options.
+"""The links, anchors, files and commands that the documents name exist.
 
-A newcomer tries what a page says, once. A test tries it with every change.
+A newcomer tries what a page says, once. These tests try it at every change.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def text_of(page: str) -> str:
 
 
 def anchors(markdown: str) -> set[str]:
-    """Of its headings, as GitHub makes them: lower case, blanks as dashes, other signs away."""
+    """Return the anchors of a page's headings as GitHub builds them: lower case, dashes for blanks, no other signs."""
     headings = re.findall(r"^#+ (.*)$", FENCE.sub("", markdown), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -60,11 +60,11 @@ def broken_links(page: str, markdown: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_somewhere(page: str) -> None:
+def test_every_link_has_a_target(page: str) -> None:
     assert broken_links(page, text_of(page)) == []
 
 
-def test_a_broken_link_would_be_found() -> None:
+def test_a_broken_link_is_found() -> None:
     page = "# One, two\n[a](README.md) [b](nowhere.md) [c](#one-two) [d](#three) [e](https://example.net/x)\n"
     assert broken_links("README.md", page) == ["nowhere.md", "#three"]
 
@@ -73,18 +73,18 @@ def test_a_broken_link_would_be_found() -> None:
 
 
 def missing_files(page: str, markdown: str) -> list[str]:
-    """Files and folders in backticks, as seen from the root, from `strandline/` or from the page."""
+    """Return the missing files and folders among those in backticks, relative to the root, `strandline/` or the page."""
     places = [ROOT / place for place in ROOMS_AS_PAGES_NAME_THEM] + [(ROOT / page).parent]
     named = NAMED_FILE.findall(FENCE.sub("", markdown))
     return [name for name in named if not any((place / name).exists() for place in places)]
 
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "CHANGELOG.md", "docs/failover.md"])
-def test_every_file_that_a_page_names_is_there(page: str) -> None:
+def test_every_named_file_exists(page: str) -> None:
     assert missing_files(page, text_of(page)) == []
 
 
-def test_a_file_that_is_not_there_would_be_found() -> None:
+def test_a_missing_file_is_found() -> None:
     page = "`broker/fetch/fetch_handler.py` `observe/http.py` `broker/gone.py` `gone/away/` `raft/`"
     assert missing_files("README.md", page) == ["broker/gone.py", "gone/away/"]
 
@@ -92,8 +92,8 @@ def test_a_file_that_is_not_there_would_be_found() -> None:
 # -- installation -----------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_installed_from_an_index_by_our_name() -> None:
-    """The package is on no index. `pip install 'strandline[spark]'` fails there, or installs what someone else put there."""
+def test_no_page_installs_our_package_from_an_index() -> None:
+    """The package is on no index: `pip install 'strandline[spark]'` would fail, or install another package of this name."""
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     files = [ROOT / name for name in names if name.endswith((".md", ".py", ".ipynb", ".toml", ".yml"))]
     told = [str(file.relative_to(ROOT)) for file in files if file != Path(__file__) and FROM_INDEX.search(file.read_text())]
@@ -114,7 +114,7 @@ CALL = re.compile(r"""
 
 
 def commands_in(markdown: str) -> Iterator[str]:
-    """What lines of code, and words in backticks, say to our command line."""
+    """Return the calls of our command line in lines of code and in backticks."""
     for line in markdown.splitlines():
         call = CALL.match(line)
         if call is not None:
@@ -123,7 +123,7 @@ def commands_in(markdown: str) -> Iterator[str]:
 
 
 def words_of(command: str) -> list[str]:
-    """Up to the first sign that is the shell's."""
+    """Split a command into words, up to the first operator of the shell."""
     words: list[str] = []
     for word in shlex.split(command.replace(";", " ; "), comments=True):
         if word in END_OF_COMMAND or word == "...":
@@ -133,7 +133,7 @@ def words_of(command: str) -> list[str]:
 
 
 def check(command: str) -> None:
-    """Find the command and let it read its options, as a call would; nothing is run."""
+    """Parse the command and its options as a call would, without running it."""
     words, group = words_of(command), get_command(app)
     context = group.make_context("strandline", [], resilient_parsing=True)
     found: Any = group
@@ -147,7 +147,7 @@ def check(command: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_that_a_page_shows_exists_with_its_options(page: str) -> None:
+def test_every_shown_command_exists_with_its_options(page: str) -> None:
     for command in commands_in(text_of(page)):
         try:
             check(command)
@@ -155,7 +155,7 @@ def test_every_command_that_a_page_shows_exists_with_its_options(page: str) -> N
             pytest.fail(f"strandline {command}: {e}")
 
 
-def test_pages_have_commands_and_a_wrong_one_would_be_found() -> None:
+def test_a_wrong_command_is_found() -> None:
     assert len([command for page in PAGES for command in commands_in(text_of(page))]) > 50
     check("topic describe orders --under-replicated | head")
     for wrong in ("topic explode orders", "explode", "topic describe --over-replicated"):

@@ -1,4 +1,4 @@
-"""The examples talk to the cluster that the user's terminal names, as the `strandline` command does."""
+"""The examples connect to the cluster in STRANDLINE_BOOTSTRAP, as the `strandline` command does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ADDRESS = re.compile(r"[\w.-]+:\d{4,5}(,[\w.-]+:\d{4,5})*")
 
 
 def fixed_addresses(text: str) -> list[int]:
-    """Lines with an address that the environment cannot replace."""
+    """Return the lines with an address that the environment cannot replace."""
     tree = ast.parse(text)
     replaceable = {id(default) for call in ast.walk(tree) for default in _defaults(call)}
     strings = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
@@ -23,7 +23,7 @@ def fixed_addresses(text: str) -> list[int]:
 
 
 def _defaults(node: ast.AST) -> list[ast.expr]:
-    """The default of `os.environ.get("STRANDLINE_BOOTSTRAP", default)`."""
+    """Return the defaults in `os.environ.get("STRANDLINE_BOOTSTRAP", default)`."""
     if isinstance(node, ast.Call) and len(node.args) == 2 and ast.unparse(node.func) in ("os.environ.get", "os.getenv"):
         name, default = node.args
         return [default] if isinstance(name, ast.Constant) and name.value == VARIABLE else []
@@ -31,8 +31,8 @@ def _defaults(node: ast.AST) -> list[ast.expr]:
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=[str(path.relative_to(ROOT)) for path in PROGRAMS])
-def test_an_example_takes_its_servers_from_the_environment(path: Path) -> None:
-    """With STRANDLINE_BOOTSTRAP set, a program that still went to 127.0.0.1:9092 would meet another cluster, or none."""
+def test_examples_take_their_servers_from_the_environment(path: Path) -> None:
+    """A program that ignores STRANDLINE_BOOTSTRAP and connects to 127.0.0.1:9092 finds another cluster, or none."""
     assert not fixed_addresses(path.read_text())
 
 

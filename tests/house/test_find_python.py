@@ -1,4 +1,4 @@
-"""`make` takes a Python that was built with optimisations, where there is one, and `make bench` says how its own was built."""
+"""`make` uses an optimised Python if there is one, and `make bench` says how its Python was built."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_build_is_named_in_one_clause() -> None:
     assert this_python().startswith(f"CPython {sys.version_info[0]}.{sys.version_info[1]}")
 
 
-def test_table_of_the_benchmark_names_the_build_and_clusters_take_turns() -> None:
-    """Who runs second finds a warm page cache. Over an even number of rounds, each is first equally often."""
+def test_benchmark_names_the_build_and_alternates_clusters() -> None:
+    """The second cluster finds a warm page cache. In an even number of rounds each is first equally often."""
     assert report(Results(), "2 rounds").startswith(this_python())
     assert turns(["ours", "kafka"], 4) == [["ours", "kafka"], ["kafka", "ours"]] * 2  # type: ignore[list-item]
 
 
 def found(*folders: Path) -> str:
-    """What the script prints with these folders as its PATH, and with the program that it calls."""
+    """Run the script with these folders as its PATH; returns its output."""
     tools = folders[0].parent / "tools"
     tools.mkdir(exist_ok=True)
     shutil.copy("/usr/bin/dirname", tools)
@@ -51,7 +51,7 @@ def found(*folders: Path) -> str:
 
 
 def python(folder: Path, name: str, rank: str) -> Path:
-    """A stand-in that answers as a Python of this rank would; an empty one is too old, and fails."""
+    """Create a script that responds like a Python of this rank. An empty rank stands for a too old Python, which fails."""
     folder.mkdir(exist_ok=True)
     file = folder / name
     file.write_text(f"#!/bin/sh\necho {rank}\n" if rank else "#!/bin/sh\nexit 1\n")
@@ -60,7 +60,7 @@ def python(folder: Path, name: str, rank: str) -> Path:
 
 
 def test_optimised_python_wins_over_a_newer_one_and_an_earlier_folder(tmp_path: Path) -> None:
-    """A version manager's shims come first on the PATH, and what they compile is seldom optimised."""
+    """A version manager's shims come first on the PATH, and its builds are seldom optimised."""
     shims, system = tmp_path / "shims with a blank", tmp_path / "system"
     for name in ("python3.13", "python3.11", "python3"):
         python(shims, name, "plain")
@@ -69,7 +69,7 @@ def test_optimised_python_wins_over_a_newer_one_and_an_earlier_folder(tmp_path: 
     assert found(shims, system) == str(best)
 
 
-def test_python_that_is_too_old_or_without_venv_is_passed_over(tmp_path: Path) -> None:
+def test_python_without_venv_or_too_old_is_skipped(tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     python(folder, "python3.13", "")
     assert found(folder) == ""

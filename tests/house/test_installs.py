@@ -1,9 +1,9 @@
-"""What a user gets from `pip install .` and from `pip install -e .`: types, scenario files, and the names of a first program.
+"""`pip install .` and `pip install -e .` give users types, scenario files, and the names of a first program.
 
-Type checkers do not run the import hooks that setuptools writes for an editable install when packages are mapped one by one, so
-to them such an install is empty. strandline/ links to the other rooms, and src/ to strandline/; these tests hold both installs
-against mypy --strict and pyright (basedpyright is pyright with a Node from PyPI, so that nothing else has to be downloaded).
-"""
+If packages are mapped one by one, setuptools writes import hooks for an editable install. Type checkers do not run them, so
+they would see an empty package. Therefore strandline/ links to the other rooms, and src/ to strandline/. These tests check
+both kinds of install with mypy --strict and pyright (basedpyright is pyright with a Node from PyPI, so nothing else must be
+downloaded)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def mypy(installed: Install, folder: Path) -> tuple[list[tuple[str, int]], str]:
-    """The errors of all programs in a folder as (file, line), and the whole output."""
+    """Run mypy on the programs in a folder; returns the errors as (file, line), and the whole output."""
     words = ["--strict", "--python-executable", str(installed.python), "--cache-dir", str(folder / "cache"), "--no-error-summary"]
     command = [sys.executable, "-m", "mypy", *words, *sorted(p.name for p in folder.glob("*.py"))]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
@@ -58,7 +58,7 @@ def pyright(installed: Install, folder: Path) -> tuple[list[tuple[str, int]], st
 
 @pytest.mark.parametrize("checker", [mypy, pyright])
 def test_type_checkers_see_the_types_of_an_installed_package(checker, installed: Install, tmp_path: Path) -> None:
-    """A program in the ways of the documents is clean under the strict settings, and mistakes in one are found."""
+    """A program written as in the documentation has no error under the strict settings, and mistakes in it are found."""
     if checker is pyright:
         pytest.importorskip("basedpyright", reason="basedpyright is not installed: pip install -e '.[dev]'")
     (tmp_path / "program.py").write_text(PROGRAM.read_text())
@@ -70,8 +70,8 @@ def test_type_checkers_see_the_types_of_an_installed_package(checker, installed:
     assert sorted({line for file, line in errors if file == "wrong.py"}) == [2, 6, 7, 8], output
 
 
-async def test_programs_of_the_pages_run_as_they_stand(cluster: Cluster, tmp_path: Path) -> None:
-    """In the order in which a newcomer meets them: the page of the client creates the topic that README's program uses."""
+async def test_programs_of_the_pages_run_unchanged(cluster: Cluster, tmp_path: Path) -> None:
+    """They run in a fixed order, because the page of the client creates the topic that README's program uses."""
     printed = {}
     assert tuple(programs_of_pages()) == PAGES
     for page, program in programs_of_pages().items():
@@ -96,7 +96,7 @@ def test_chaos_list_finds_the_scenarios_outside_the_checkout(installed: Install,
 
 
 def test_a_scenario_of_the_package_is_found_by_its_name(installed: Install, tmp_path: Path) -> None:
-    """Nothing is started: the parameter is wrong, and the sentence about that names the scenario's file."""
+    """No cluster starts, because the parameter is wrong; the error names the scenario's file."""
     done = installed.run("-c", CLI, "chaos", "run", "kill-leader", "--set", "nonsense=1", cwd=tmp_path)
     assert done.returncode == 2
     assert "kill-leader.toml" in done.stderr
@@ -105,8 +105,8 @@ def test_a_scenario_of_the_package_is_found_by_its_name(installed: Install, tmp_
     assert "did you mean 'kill-leader'?" in done.stderr
 
 
-def test_names_of_a_first_program_stand_at_top_level(installed: Install, tmp_path: Path) -> None:
-    """And importing the package stays cheap: nothing that they need is imported before they are used."""
+def test_names_of_a_first_program_are_at_top_level(installed: Install, tmp_path: Path) -> None:
+    """The import of the package stays cheap: the names are loaded at their first use."""
     code = (
         "import sys, strandline; before = set(sys.modules); "
         "from strandline import NewTopic, TopicPartition, StrandlineError, UsageError, __version__; "

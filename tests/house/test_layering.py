@@ -1,4 +1,4 @@
-"""Each room imports only what its line in ARCHITECTURE.md allows. (`make layering` asks import-linter about the same.)"""
+"""Each room imports only what its line in ARCHITECTURE.md allows. (`make layering` checks the same with import-linter.)"""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def breaches(folder: str, allowed: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("folder", MAY_IMPORT)
-def test_a_room_imports_only_what_lies_below_it(folder: str) -> None:
+def test_a_room_imports_only_what_its_line_allows(folder: str) -> None:
     assert breaches(folder, MAY_IMPORT[folder]) == []
 
 
-def test_the_published_language_stands_on_the_protocol_alone() -> None:
+def test_controller_metadata_imports_only_the_protocol() -> None:
     assert breaches("controller/metadata", PUBLISHED_LANGUAGE) == []
 
 
 @pytest.mark.parametrize("folder", ["protocol", "storage", "controller", "broker", "client"])
 def test_cores_do_not_import_the_loop(folder: str) -> None:
-    """The modules that say of themselves that they are pure have to be."""
+    """A module whose docstring says that it is pure must not import asyncio."""
     for path in sorted((ROOT / folder).rglob("*.py")):
         tree = ast.parse(path.read_text())
         docstring = ast.get_docstring(tree) or ""

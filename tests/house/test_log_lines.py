@@ -1,6 +1,6 @@
-"""Every log call in the code against docs/logs.md: one style of event names, one name per field, whole positions.
+"""Compares every log call in the code with docs/logs.md: event names, field names, and complete positions.
 
-Whoever greps a log at night must be able to rely on it. The page is what operators read, so it is the list.
+An operator who searches a log must be able to rely on these names. The page is the list, because operators read it.
 """
 
 from __future__ import annotations
@@ -50,13 +50,16 @@ class Call(NamedTuple):
 
 
 def expansion(node: ast.expr) -> str:
-    """Of `**self.partition.fields`: `partition`. Anything else than `**<...>.fields` cannot be read here, nor by you."""
+    """Return the last name of the object in `**self.partition.fields`: `partition`. Other expansions are not allowed, because
+    neither this test nor a reader can see their fields."""
     if not (isinstance(node, ast.Attribute) and node.attr == "fields"):
         return f"**{ast.unparse(node)}"
     return ast.unparse(node.value).rsplit(".", 1)[-1]
 
 
 def calls_in(source: str, place: str) -> Iterator[Call]:
+    if not any(logger in source for logger in LOGGERS):
+        return  # To parse all files takes a second, in each process that collects this file.
     for node in ast.walk(ast.parse(source)):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS):
             continue
@@ -74,7 +77,7 @@ CALLS = all_calls()
 
 
 def names_in(heading: str) -> set[str]:
-    """The names in the first column of the table under a heading of the page."""
+    """Return the names in the first column of the table below a heading of the page."""
     section = PAGE.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
     rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
@@ -84,7 +87,7 @@ EVENTS, FIELDS = names_in("Events"), names_in("Fields")
 
 
 def complaints(call: Call) -> list[str]:
-    """What is wrong with one call."""
+    """Return the errors of one log call."""
     found = []
     if not re.fullmatch(r"[a-z_]+\.[a-z_]+", call.name):
         found.append(f"the event is not a constant of the form subject.past_participle: {ast.unparse(call.event)}")
@@ -103,16 +106,16 @@ EXEMPT = "alter_partition.callback_failed"
 """It knows the topic's id alone."""
 
 
-def test_there_are_calls_to_look_at() -> None:
+def test_log_calls_are_found() -> None:
     assert len([call for call in CALLS if call.room in ("broker", "controller")]) > 60
 
 
-def test_every_line_keeps_the_rules_of_the_page() -> None:
+def test_every_log_call_follows_the_page() -> None:
     wrong = [f"{call.place}: {complaint}" for call in CALLS for complaint in complaints(call)]
     assert wrong == []
 
 
-def test_the_page_lists_no_event_and_no_field_that_is_gone() -> None:
+def test_the_page_lists_only_existing_events_and_fields() -> None:
     assert sorted(EVENTS - {call.name for call in CALLS}) == []
     by_the_processors = {"timestamp", "level", "node", "event", "exception"}
     used = set().union(*(call.fields for call in CALLS)) | by_the_processors | {"partition_epoch"}
@@ -132,12 +135,12 @@ def test_the_page_lists_no_event_and_no_field_that_is_gone() -> None:
         ('logger.info("broker.fenced", partition=0)', "without leader_epoch, topic"),
     ],
 )
-def test_a_line_that_breaks_a_rule_is_found(line: str, complaint: str) -> None:
+def test_a_wrong_log_call_is_found(line: str, complaint: str) -> None:
     [call] = calls_in(line, "broker/x.py")
     assert complaint in "; ".join(complaints(call))
 
 
-def test_a_log_gives_its_whole_position() -> None:
+def test_log_fields_have_the_whole_position() -> None:
     files = MemoryFiles()
     files.make_dirs("/data/orders-0")
     arguments = {"topic": "orders", "partition": 0, "topic_id": bytes(16), "config": LogConfig(), "budget": TailBudget()}
@@ -146,6 +149,6 @@ def test_a_log_gives_its_whole_position() -> None:
     assert log.fields["topic"] == "orders"
 
 
-def test_what_was_left_out_is_said_under_these_names() -> None:
+def test_suppressed_lines_are_counted_under_these_names() -> None:
     assert set(Suppressed(1, 1).fields) == EXPANDED["suppressed"]
     assert Suppressed(0, 0).fields == {}

@@ -10,6 +10,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_picture_of_the_rooms_is_up_to_date() -> None:
-    """A room, a folder in one, or an import between two rooms that is new changes the picture: run `python docs/rooms.py`."""
+    """A new room, a new folder in a room, or a new import between rooms changes the picture: run `python docs/rooms.py`."""
     done = subprocess.run([sys.executable, "docs/rooms.py", "--check"], cwd=ROOT, timeout=60, check=False)
     assert done.returncode == 0, "docs/rooms.svg is out of date: .venv/bin/python docs/rooms.py"

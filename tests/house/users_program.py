@@ -1,4 +1,4 @@
-"""A user's program, as the documents show it: type checkers judge it against an installed package (test_installs.py)."""
+"""A user's program, written as in the documentation: type checkers check it with an installed package (test_installs.py)."""
 
 import asyncio
 import json
@@ -97,8 +97,8 @@ async def read() -> None:
 
 
 @pytest.mark.strandline(brokers=3, seed=7)
-async def test_a_killed_leader_costs_no_record(cluster: Cluster) -> None:
-    """With the fixtures of `strandline.testing`, as docs/testing.md shows them."""
+async def test_a_killed_leader_loses_no_record(cluster: Cluster) -> None:
+    """The test uses the fixtures of `strandline.testing` as docs/testing.md shows them."""
     await cluster.create_topic("orders")
     async with cluster.producer() as producer, cluster.consumer("orders", auto_offset_reset="earliest") as consumer:
         await producer.send_and_wait("orders", b"1 tea")

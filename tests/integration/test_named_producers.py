@@ -1,4 +1,4 @@
-"""Named producers in a simulated cluster: whatever becomes of the attempts and of the leaders, each row is there once."""
+"""Named producers in a simulated cluster: each row is stored once, although attempts and leaders die."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ WITHIN_S = 120.0
 
 
 def row(work_epoch: int, place: TopicPartition, number: int) -> bytes:
-    """The same in each attempt: that is what makes them attempts at the same work."""
+    """Return the row of this number, which is the same in every attempt."""
     return b"%d-%d-%d" % (work_epoch, place.partition, number)
 
 
 class Attempt:
-    """Writes all rows of a work epoch, as a task of a job would: it asks what is there, and goes on behind it."""
+    """Writes all rows of a work epoch like a task of a job: it asks how many rows are stored, and writes the others."""
 
     def __init__(self, cluster: Cluster, work_epoch: int) -> None:
         self.work_epoch = work_epoch
@@ -70,14 +70,15 @@ class Attempt:
             await receipt
 
     async def die(self) -> None:
-        """In the middle of whatever it does; what it has sent may still arrive."""
+        """End the attempt at any point; batches that it has sent may still arrive."""
         self.task.cancel()
         await asyncio.wait([self.task])
         await self.producer.stop(timeout_ms=0)
 
 
 async def work_epoch_of_attempts(cluster: Cluster, work_epoch: int) -> Attempt:
-    """One dies, the next becomes a zombie, the third does the work while a leader is killed. Returns the zombie."""
+    """Run three attempts: the first dies, the second becomes a zombie, the third writes while a leader is killed. Returns the
+    zombie."""
     dead, zombie, last = (Attempt(cluster, work_epoch) for _ in range(3))
     dead.begin()
     await asyncio.sleep(0.3)
@@ -100,7 +101,7 @@ async def work_epoch_of_attempts(cluster: Cluster, work_epoch: int) -> Attempt:
 
 
 @simulated(seeds=15)
-async def test_each_row_is_there_once_and_in_order(cluster: Cluster) -> None:
+async def test_each_row_is_stored_once_and_in_order(cluster: Cluster) -> None:
     await cluster.create_topic("rows", partitions=2)
     zombies = [await work_epoch_of_attempts(cluster, work_epoch) for work_epoch in (1, 2)]
     for zombie in zombies[:1]:
@@ -121,8 +122,8 @@ async def test_each_row_is_there_once_and_in_order(cluster: Cluster) -> None:
 
 
 @simulated(seeds=8, faults=None)
-async def test_an_id_is_one_whichever_controller_gives_it(cluster: Cluster) -> None:
-    """The controller dies with everything in its memory: the next one knows who has the name from the log."""
+async def test_a_name_keeps_its_id_after_a_controller_change(cluster: Cluster) -> None:
+    """The controller loses its memory: the next one knows the owner of the name from the metadata log."""
     await cluster.create_topic("rows", partitions=2)
     epochs = []
     for _ in range(3):
@@ -150,9 +151,9 @@ async def described(cluster: Cluster) -> Any:
 
 
 @simulated(seeds=10)
-async def test_who_is_alone_may_place_rows_elsewhere(cluster: Cluster) -> None:
-    """Each attempt deals the rows of the one before, and its own, to other partitions. It compares what is there with what it
-    has, and writes the rest: as long as nobody older can write meanwhile, each row is there once."""
+async def test_a_producer_alone_may_move_rows_to_other_partitions(cluster: Cluster) -> None:
+    """Each attempt distributes the rows to other partitions than the one before. It compares the stored rows with its own and
+    writes the missing ones: if no older attempt can write meanwhile, each row is stored once."""
     await cluster.create_topic("rows", partitions=2)
     rows = {b"%d" % number for number in range(ROWS)}
 

@@ -1,4 +1,4 @@
-"""How the tests ask over HTTP: by hand, so that they may also ask badly."""
+"""Sends HTTP requests by hand, so that tests can also send malformed ones."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Answer(NamedTuple):
 
 
 async def ask(port: int, path: str, method: str = "GET", headers: str = "", body: bytes = b"") -> Answer:
-    """One request on a connection of its own."""
+    """Send one request on a new connection; returns the response."""
     head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}"
     head += f"Content-Length: {len(body)}\r\n\r\n" if body else "\r\n"
     return parse(await exchange(port, head.encode() + body))
 
 
 async def exchange(port: int, data: bytes) -> bytes:
-    """Send, and read until the other side closes."""
+    """Send bytes, and read until the server closes the connection."""
     async with asyncio.timeout(10):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
@@ -44,7 +44,7 @@ async def exchange(port: int, data: bytes) -> bytes:
 
 
 async def read_to_the_end(reader: asyncio.StreamReader) -> bytes:
-    """Whether the other side closes in order or resets the connection."""
+    """Read until the server closes or resets the connection."""
     data = b""
     with suppress(ConnectionError):
         while piece := await reader.read(65536):

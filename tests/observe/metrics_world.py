@@ -1,4 +1,4 @@
-"""Scrapes of nodes in this process, as a Prometheus would read them."""
+"""Scrapes nodes in this process, and parses the text as Prometheus would."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from cluster import Cluster
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from wire_cluster import WireCluster
 
 from strandline.observe.catalog import ROWS
 from strandline.observe.collector import make_registry
@@ -21,7 +21,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
 class Scrape:
-    """What one node printed, read back from its text."""
+    """The parsed metrics of one scrape of one node."""
 
     def __init__(self, registry: CollectorRegistry, accept: str = "") -> None:
         encode, content_type = choose_encoder(accept)
@@ -30,18 +30,18 @@ class Scrape:
         self.samples = [sample for family in parse(self.text) for sample in family.samples]
 
     def value(self, name: str, **labels: str) -> float:
-        """The one sample with exactly these labels."""
+        """Return the value of the one sample with exactly these labels."""
         found = [s.value for s in self.samples if s.name == name and s.labels == labels]
         assert len(found) == 1, (name, labels, [s for s in self.samples if s.name == name])
         return found[0]
 
     def sum(self, name: str, **labels: str) -> float:
-        """Over all samples that have at least these labels."""
+        """Sum all samples that have at least these labels."""
         return sum(s.value for s in self.samples if s.name == name and labels.items() <= s.labels.items())
 
     @property
     def rows(self) -> set[str]:
-        """The names of the catalogue that are here, or the sample's own where the catalogue has none."""
+        """Return the catalogue's names of the scraped metrics, or the sample's name if the catalogue has none."""
         return {row_of(sample.name) for sample in self.samples}
 
 
@@ -55,14 +55,14 @@ def role_of(node: int) -> str:
 
 
 class Watch:
-    """The registries of a cluster's nodes, made once, as a node makes its own once."""
+    """The registries of a cluster's nodes. Each is created once, as a node does."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: WireCluster) -> None:
         self.cluster = cluster
         self._registries: dict[int, tuple[Any, CollectorRegistry]] = {}
 
     def node(self, node: int, accept: str = "") -> Scrape:
-        server = self.cluster.brokers.get(node) or self.cluster.controllers[node]
+        server = self.cluster.server(node)
         known = self._registries.get(node)
         if known is None or known[0] is not server:
             lag = LoopLag(asyncio.get_running_loop(), Histogram())
@@ -70,18 +70,18 @@ class Watch:
         return Scrape(known[1], accept)
 
     def brokers(self) -> Iterator[Scrape]:
-        return (self.node(node) for node in self.cluster.brokers)
+        return (self.node(node) for node in self.cluster.running)
 
     def controllers(self) -> Iterator[Scrape]:
-        return (self.node(node) for node in self.cluster.controllers)
+        return (self.node(node) for node in self.cluster.controllers if self.cluster.server(node) is not None)
 
     def sum(self, name: str, **labels: str) -> float:
-        """Over the brokers."""
+        """Sum a metric over the brokers."""
         return sum(scrape.sum(name, **labels) for scrape in self.brokers())
 
     @property
     def active(self) -> Scrape:
-        """The active controller's."""
+        """Return a metric of the active controller."""
         (active,) = [scrape for scrape in self.controllers() if scrape.value(ACTIVE_CONTROLLERS)]
         return active
 

@@ -1,4 +1,4 @@
-"""Health of real processes: what an orchestrator would see of a cluster in trouble."""
+"""Health of real processes, as an orchestrator sees it when a cluster has a fault."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLI
 
 
 def start_broker(folder: Path, http_listener: str, **environment: str) -> subprocess.Popen[str]:
-    """A broker whose controllers do not exist."""
+    """Start a broker whose controllers do not exist."""
     settings = {
         "node.id": "1",
         "cluster.id": "c",
@@ -43,7 +43,7 @@ def start_broker(folder: Path, http_listener: str, **environment: str) -> subpro
 
 
 async def until(condition: Callable[[Answer], bool], port: int, path: str, timeout_s: float = 20) -> Answer:
-    """Asks until the answer is as wanted; a port that is not open yet is none."""
+    """Repeat the request until the response is the expected one. A port that is not open yet counts as no response."""
     async with asyncio.timeout(timeout_s):
         while True:
             try:
@@ -57,7 +57,7 @@ async def until(condition: Callable[[Answer], bool], port: int, path: str, timeo
 
 @pytest.mark.parametrize("log_format", ["json", "console"])
 def test_a_taken_http_port_ends_the_start_with_one_sentence(tmp_path: Path, log_format: str) -> None:
-    """Before the data directory is touched. Log collectors get a line of JSON like all others."""
+    """The start ends before it changes the data directory. Log collectors get the error as a line of JSON."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         process = start_broker(tmp_path, address, STRANDLINE_LOG_FORMAT=log_format)
@@ -84,7 +84,7 @@ def test_a_wrong_setting_of_the_log_is_refused_in_one_sentence(tmp_path: Path, n
 
 
 async def test_a_broker_without_controllers_is_live_and_not_ready(tmp_path: Path) -> None:
-    """To restart it would help nobody, and clients should not be sent to it."""
+    """A restart would not help, and clients must not be sent to the broker."""
     port = free_port_range(1)
     process = start_broker(tmp_path, f"127.0.0.1:{port}")
     try:
@@ -98,8 +98,8 @@ async def test_a_broker_without_controllers_is_live_and_not_ready(tmp_path: Path
         process.communicate()
 
 
-async def test_a_broker_that_hears_no_controller_is_not_ready_until_it_does(tmp_path: Path) -> None:
-    """They may have fenced it, for all it knows."""
+async def test_a_broker_without_contact_to_a_controller_is_not_ready(tmp_path: Path) -> None:
+    """The controllers may have fenced the broker without its knowledge."""
     settings = {"broker.session.timeout.ms": 2000, "broker.heartbeat.interval.ms": 300}
     async with LocalCluster(tmp_path, brokers=1, controllers=1, settings=settings) as cluster:
         broker, controller = cluster.nodes["broker-1"], cluster.nodes["controller-101"]
@@ -113,8 +113,8 @@ async def test_a_broker_that_hears_no_controller_is_not_ready_until_it_does(tmp_
         await until(lambda answer: answer.status == 200, broker.http_port, "/health/ready")
 
 
-async def test_a_node_that_stops_says_so_as_long_as_it_can(tmp_path: Path) -> None:
-    """A load balancer stops sending before the port is gone: the broker waits here for a controller that stands still."""
+async def test_a_stopping_node_is_not_ready(tmp_path: Path) -> None:
+    """A load balancer must stop sending before the port closes. Here the broker waits for a paused controller."""
     settings = {"controlled.shutdown.timeout.ms": 1500}
     async with LocalCluster(tmp_path, brokers=1, controllers=1, settings=settings) as cluster:
         broker = cluster.nodes["broker-1"]
@@ -128,12 +128,12 @@ async def test_a_node_that_stops_says_so_as_long_as_it_can(tmp_path: Path) -> No
         cluster.resume("controller-101")
 
 
-async def test_a_cluster_without_http_has_none(tmp_path: Path) -> None:
+async def test_a_cluster_without_http_listens_on_no_port(tmp_path: Path) -> None:
     async with LocalCluster(tmp_path, brokers=1, controllers=1, settings={"http.listener": ""}) as cluster:
         assert [node["http"] for node in cluster.describe()["nodes"]] == [None, None]
 
 
-async def test_the_state_of_a_cluster_names_where_each_node_answers(tmp_path: Path) -> None:
+async def test_the_state_of_a_cluster_has_each_http_address(tmp_path: Path) -> None:
     base = free_port_range(4)
     async with LocalCluster(tmp_path, brokers=1, controllers=1, base_port=base) as cluster:
         nodes = json.loads((tmp_path / "cluster.json").read_text())["nodes"]
@@ -142,8 +142,8 @@ async def test_the_state_of_a_cluster_names_where_each_node_answers(tmp_path: Pa
             assert (await ask(node.http_port, "/health/live")).json()["node"] == node.name
 
 
-async def test_the_last_words_of_a_node_are_told_as_a_sentence(tmp_path: Path) -> None:
-    """They are a line of JSON in its log."""
+async def test_the_last_line_of_a_dead_node_is_printed_as_a_sentence(tmp_path: Path) -> None:
+    """In the node's log the line is JSON."""
     base = free_port_range(4)
     events: list[str] = []
     cluster = LocalCluster(tmp_path, brokers=1, controllers=1, base_port=base, on_event=lambda event: events.append(event.text))

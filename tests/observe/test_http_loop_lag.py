@@ -1,4 +1,4 @@
-"""How late the event loop is, measured on a loop whose time the test makes."""
+"""The measurement of the event loop's lag, on a loop whose clock the test sets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strandline.protocol.metrics import Histogram
 
 
 class SomeLoop:
-    """Has one timer, and a clock that a test turns."""
+    """A loop with one timer and a clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -42,7 +42,7 @@ def started() -> tuple[SomeLoop, LoopLag]:
     return loop, lag
 
 
-def test_each_timer_is_measured_by_how_late_it_is() -> None:
+def test_each_delay_of_the_timer_is_measured() -> None:
     loop, lag = started()
     for late_s in (0.0, 0.004, 0.05, 0.7):
         loop.fire(late_s)
@@ -50,7 +50,7 @@ def test_each_timer_is_measured_by_how_late_it_is() -> None:
     assert round(lag.recent_max_s, 6) == 0.7
 
 
-def test_the_recent_maximum_forgets_after_about_a_second() -> None:
+def test_the_recent_maximum_covers_one_second() -> None:
     loop, lag = started()
     loop.fire(0.3)
     assert round(lag.recent_max_s, 6) == 0.3
@@ -62,13 +62,13 @@ def test_the_recent_maximum_forgets_after_about_a_second() -> None:
 
 
 def test_a_late_timer_does_not_make_the_next_one_late() -> None:
-    """Otherwise one stall would be counted as many."""
+    """Otherwise one stall would count as several."""
     loop, _ = started()
     loop.fire(0.5)
     assert loop.due_at == loop.now + INTERVAL_S
 
 
-def test_a_long_stall_is_told_once_a_minute_with_what_was_left_out() -> None:
+def test_a_long_stall_is_logged_once_a_minute() -> None:
     loop, _ = started()
     with capture_logs() as lines:
         for late_s in (1.5, 0.9, 2.0, 3.0):
@@ -79,7 +79,7 @@ def test_a_long_stall_is_told_once_a_minute_with_what_was_left_out() -> None:
     assert [line.get("suppressed") for line in lines] == [None, 2]
 
 
-async def test_a_real_loop_that_stands_still_is_seen() -> None:
+async def test_a_blocked_real_loop_is_measured() -> None:
     loop = asyncio.get_running_loop()
     lag = LoopLag(loop, Histogram((0.1, 10.0)))
     lag.start()

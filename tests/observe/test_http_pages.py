@@ -1,4 +1,4 @@
-"""The pages of a node, and what its HTTP port makes of clients that are slow, many, or no HTTP clients at all."""
+"""The pages of a node, and its protection against clients that are slow, too many, or do not speak HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from strandline.observe.pages import PATHS, HttpServer
 
 
 class SomeHealth:
-    """Says what it is told to."""
+    """A health whose results the test sets."""
 
     name, role = "broker-1", "broker"
     is_live = is_ready = True
@@ -33,7 +33,9 @@ class SomeHealth:
         return self.is_ready, {"status": "ready" if self.is_ready else "not ready", "node": self.name}
 
 
-class World:
+class ServedPages:
+    """Serves the pages without a node: the test sets the health, and the metrics are one gauge."""
+
     def __init__(self) -> None:
         self.health = SomeHealth()
         self.registry = CollectorRegistry()
@@ -47,46 +49,46 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    await world.server.start(world.listener)
-    yield world
-    await world.server.stop()
-    world.thread.shutdown()
+async def served() -> AsyncIterator[ServedPages]:
+    served = ServedPages()
+    await served.server.start(served.listener)
+    yield served
+    await served.server.stop()
+    served.thread.shutdown()
 
 
-async def test_health_is_told_by_the_status_and_by_a_document(world: World) -> None:
-    """An orchestrator reads the one, a person the other."""
-    ready = await ask(world.port, "/health/ready")
+async def test_health_has_a_status_and_a_document(served: ServedPages) -> None:
+    """An orchestrator reads the status, a person the document."""
+    ready = await ask(served.port, "/health/ready")
     assert (ready.status, ready.json()) == (200, {"status": "ready", "node": "broker-1"})
-    world.health.is_ready = False
-    assert (await ask(world.port, "/health/ready")).status == 503
-    assert (await ask(world.port, "/health/live")).status == 200
-    world.health.is_live = False
-    assert (await ask(world.port, "/health/live")).status == 503
+    served.health.is_ready = False
+    assert (await ask(served.port, "/health/ready")).status == 503
+    assert (await ask(served.port, "/health/live")).status == 200
+    served.health.is_live = False
+    assert (await ask(served.port, "/health/live")).status == 503
 
 
-async def test_health_is_never_kept_by_a_proxy(world: World) -> None:
-    assert (await ask(world.port, "/health/ready")).headers["cache-control"] == "no-store"
+async def test_health_is_never_cached(served: ServedPages) -> None:
+    assert (await ask(served.port, "/health/ready")).headers["cache-control"] == "no-store"
 
 
-async def test_metrics_come_in_the_text_format_and_in_openmetrics_for_who_asks(world: World) -> None:
-    plain = await ask(world.port, "/metrics")
+async def test_metrics_have_the_requested_format(served: ServedPages) -> None:
+    plain = await ask(served.port, "/metrics")
     assert plain.headers["content-type"].startswith("text/plain; version=")
     assert [family.name for family in text_string_to_metric_families(plain.text)] == ["strandline_answer"]
-    openmetrics = await ask(world.port, "/metrics", headers="Accept: application/openmetrics-text; version=1.0.0\r\n")
+    openmetrics = await ask(served.port, "/metrics", headers="Accept: application/openmetrics-text; version=1.0.0\r\n")
     assert openmetrics.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     assert openmetrics.text.endswith("# EOF\n")
 
 
-async def test_metrics_are_compressed_for_who_takes_it(world: World) -> None:
-    answer = await ask(world.port, "/metrics", headers="Accept-Encoding: gzip\r\n")
+async def test_metrics_are_compressed_on_request(served: ServedPages) -> None:
+    answer = await ask(served.port, "/metrics", headers="Accept-Encoding: gzip\r\n")
     assert answer.headers["content-encoding"] == "gzip"
     assert "strandline_answer 42.0" in answer.text
 
 
-async def test_a_bug_in_the_metrics_is_an_answer_and_one_line(world: World) -> None:
-    """Prometheus asks every few seconds, for ever."""
+async def test_a_bug_in_the_metrics_is_a_500_and_one_log_line(served: ServedPages) -> None:
+    """Prometheus scrapes every few seconds, so a line per request would flood the log."""
 
     class Broken(Collector):
         def collect(self) -> Iterator[Metric]:
@@ -95,49 +97,49 @@ async def test_a_bug_in_the_metrics_is_an_answer_and_one_line(world: World) -> N
         def describe(self) -> list[Metric]:
             return []
 
-    world.registry.register(Broken())
+    served.registry.register(Broken())
     with capture_logs() as lines:
-        answers = [await ask(world.port, "/metrics") for _ in range(3)]
+        answers = [await ask(served.port, "/metrics") for _ in range(3)]
     assert [answer.status for answer in answers] == [500, 500, 500]
     assert [line["event"] for line in lines] == ["http.failed"]
-    assert (await ask(world.port, "/health/ready")).status == 200
+    assert (await ask(served.port, "/health/ready")).status == 200
 
 
 @pytest.mark.parametrize("path", ["/", *PATHS, "/nothing"])
-async def test_head_has_the_head_of_get_and_no_body(world: World, path: str) -> None:
-    get, head = await ask(world.port, path), await ask(world.port, path, "HEAD")
+async def test_head_has_the_head_of_get_and_no_body(served: ServedPages, path: str) -> None:
+    get, head = await ask(served.port, path), await ask(served.port, path, "HEAD")
     assert (head.status, head.body) == (get.status, b"")
     assert head.headers["content-length"] == str(len(get.body))
 
 
-async def test_the_root_names_the_paths(world: World) -> None:
-    text = (await ask(world.port, "/")).text
+async def test_the_root_names_the_paths(served: ServedPages) -> None:
+    text = (await ask(served.port, "/")).text
     assert all(path in text for path in PATHS)
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/health", "/metrics/", "/../etc/passwd", "/health/ready%00", "//metrics"])
-async def test_any_other_path_is_answered_with_those_that_are_there(world: World, path: str) -> None:
-    answer = await ask(world.port, path)
+async def test_an_unknown_path_lists_the_known_ones(served: ServedPages, path: str) -> None:
+    answer = await ask(served.port, path)
     assert answer.status == 404
     assert all(known in answer.text for known in PATHS)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"])
-async def test_other_methods_are_refused_and_their_bodies_not_read(world: World, method: str) -> None:
-    answer = await ask(world.port, "/health/ready", method, body=b"x" * 1000)
+async def test_other_methods_are_refused_and_their_bodies_not_read(served: ServedPages, method: str) -> None:
+    answer = await ask(served.port, "/health/ready", method, body=b"x" * 1000)
     assert answer.status == 405
     assert answer.headers["allow"] == "GET, HEAD"
 
 
-async def test_no_answer_tells_what_the_node_is_made_of(world: World) -> None:
+async def test_no_response_names_software_versions(served: ServedPages) -> None:
     for request in (b"GET / HTTP/1.0\r\n\r\n", b"POST / HTTP/1.0\r\n\r\n", b"GET /x HTTP/1.0\r\n\r\n", b"nonsense\r\n\r\n"):
-        assert parse(await exchange(world.port, request)).headers["server"] == "Strandline"
+        assert parse(await exchange(served.port, request)).headers["server"] == "Strandline"
 
 
-async def test_many_requests_on_one_connection(world: World) -> None:
-    """Prometheus keeps its connection."""
+async def test_a_connection_serves_many_requests(served: ServedPages) -> None:
+    """Prometheus keeps its connection open between scrapes."""
     request = b"GET /health/ready HTTP/1.1\r\nHost: x\r\n\r\n"
-    answers = await exchange(world.port, request * 3 + request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    answers = await exchange(served.port, request * 3 + request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
     assert answers.count(b"HTTP/1.1 200 OK") == 4
 
 
@@ -153,18 +155,18 @@ async def test_many_requests_on_one_connection(world: World) -> None:
     ],
     ids=["our own protocol", "a long path", "a long header", "many headers", "two lengths", "tls"],
 )
-async def test_what_is_no_proper_request_is_refused_in_one_line_a_minute(world: World, data: bytes) -> None:
+async def test_malformed_requests_are_logged_once_a_minute(served: ServedPages, data: bytes) -> None:
     with capture_logs() as lines:
         for _ in range(3):
-            assert parse(await exchange(world.port, data)).status == 400
+            assert parse(await exchange(served.port, data)).status == 400
     assert [line["event"] for line in lines] == ["http.bad_request"]
-    assert (await ask(world.port, "/health/ready")).status == 200
+    assert (await ask(served.port, "/health/ready")).status == 200
 
 
-async def test_a_client_that_takes_for_ever_to_ask_is_cut_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte now and then (slowloris) does not help it: the whole request has to be there."""
+async def test_a_slow_request_is_cut_off(served: ServedPages, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Single bytes (slowloris) do not extend the deadline, which is for the whole request."""
     monkeypatch.setattr(pages, "FIRST_REQUEST_S", 0.2)
-    reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
 
     writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nA: ")
 
@@ -181,39 +183,39 @@ async def test_a_client_that_takes_for_ever_to_ask_is_cut_off(world: World, monk
     writer.close()
 
 
-async def test_a_connection_on_which_nothing_is_asked_any_more_is_closed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_connection_is_closed(served: ServedPages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "NEXT_REQUEST_S", 0.2)
     async with asyncio.timeout(5):
-        reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await read_to_the_end(reader)).startswith(b"HTTP/1.1 200")
         writer.close()
 
 
-async def test_however_many_connect_those_who_ask_are_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The silent ones give way, the longest silent first; the number of connections is bounded all the time."""
+async def test_silent_connections_give_way_to_active_ones(served: ServedPages, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection that was silent longest is closed first, and the number of connections stays bounded."""
     monkeypatch.setattr(pages, "CONNECTIONS_MAX", 8)
-    reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     request = b"GET /health/ready HTTP/1.1\r\nHost: x\r\n\r\n"
     silent = []
     async with asyncio.timeout(10):
         for _ in range(10):
-            silent += [await asyncio.open_connection("127.0.0.1", world.port) for _ in range(5)]
+            silent += [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(5)]
             writer.write(request)
             assert (await reader.readuntil(b"}\n")).startswith(b"HTTP/1.1 200")
-            assert len(world.server._connections) <= 8
-        assert (await ask(world.port, "/health/ready")).status == 200
+            assert len(served.server._connections) <= 8
+        assert (await ask(served.port, "/health/ready")).status == 200
     writer.close()
     for _, other in silent:
         other.close()
 
 
-async def test_stopping_closes_every_connection(world: World) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
-    assert (await ask(world.port, "/")).status == 200
-    await world.server.stop()
+async def test_stopping_closes_every_connection(served: ServedPages) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    assert (await ask(served.port, "/")).status == 200
+    await served.server.stop()
     async with asyncio.timeout(5):
         assert await read_to_the_end(reader) == b""
     writer.close()
     with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", world.port)
+        await asyncio.open_connection("127.0.0.1", served.port)

@@ -1,4 +1,4 @@
-"""The HTTP port of a real node in this process: from before its start to after its stop."""
+"""The HTTP port of a real node in this process, from before its start until after its stop."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from http_world import ask
 
 from strandline.broker.config import BrokerConfig
 from strandline.broker.process.server import BrokerServer
-from strandline.client import Admin, NewTopic
+from strandline.cli.probe import ask_node
+from strandline.client import Admin, NewTopic, Producer
 from strandline.local_cluster import free_port_range
 from strandline.node import make_server
 from strandline.observe import http
+from strandline.observe.broker import partitions
 from strandline.observe.health import Health
 from strandline.observe.http import HttpPort, bind
 from strandline.observe.loop_lag import LoopLag
@@ -29,7 +31,7 @@ from strandline.storage.files import RealFiles
 
 
 class Node:
-    """A node that serves HTTP, and whose server the test starts."""
+    """A node that serves HTTP; the test starts its server."""
 
     def __init__(self, role: str, config: dict[str, Any], server: BrokerServer | None = None) -> None:
         self.name, self.server = (f"broker-{server.config.node_id}", server) if server else make_server(role, config)
@@ -97,14 +99,14 @@ async def until_ready(node: Node, wanted: int = 200) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_node_is_live_before_it_starts_and_says_what_it_waits_for(controller: Node) -> None:
-    """Also the connection that is the first of all, and came before anything could answer it."""
+async def test_a_node_is_live_before_its_start(controller: Node) -> None:
+    """This includes the first connection, which arrived before the port was served."""
     assert await controller.status("/health/live") == 200
     assert await controller.status("/health/ready") == 503
     assert "listening" in await controller.failed_checks()
 
 
-async def test_a_controller_and_a_broker_become_ready_and_are_so_no_more_when_they_stop(controller: Node, broker: Node) -> None:
+async def test_nodes_become_ready_and_lose_it_when_they_stop(controller: Node, broker: Node) -> None:
     start = asyncio.create_task(broker.server.start())
     async with asyncio.timeout(15):
         while (await broker.failed_checks())[0] != "cluster_id":
@@ -124,8 +126,30 @@ async def test_a_controller_and_a_broker_become_ready_and_are_so_no_more_when_th
     await controller.server.stop()
 
 
+async def test_a_log_kept_by_a_future_timestamp_is_a_warning(controller: Node, broker: Node) -> None:
+    """The broker is ready: a probe that failed would restart it, which changes nothing."""
+    await controller.server.start()
+    await broker.server.start()
+    address = f"127.0.0.1:{broker.server.port}"
+    async with Admin(bootstrap_servers=address) as admin:
+        configs = {"message.timestamp.after.max.ms": str(2**62)}
+        await admin.create_topics([NewTopic("orders", partitions=1, replication_factor=1, configs=configs)])
+    async with Producer(bootstrap_servers=address) as producer:
+        await producer.send("orders", b"tea", timestamp_ms=4_000_000_000_000)
+    server: Any = broker.server
+    server.log_manager_tasks.delete_old_segments(server.replicas)
+    await until_ready(broker)
+    verdict = await asyncio.to_thread(ask_node, f"127.0.0.1:{broker.port}", 5)
+    assert verdict.healthy
+    (warning,) = verdict.warnings
+    assert warning.startswith("orders-0: retention.ms deletes nothing")
+    assert verdict.facts["warnings"] == [warning]
+    (value,) = [one.value for one in partitions(server) if one.name == "strandline_logs_kept_by_future_timestamp"]
+    assert value == 1
+
+
 class SlowFiles(RealFiles):
-    """A disk on which the log of partition 1 cannot be looked at before the test lets it."""
+    """A disk on which the log of partition 1 cannot be opened until the test permits it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,10 +161,8 @@ class SlowFiles(RealFiles):
         return super().list(path)
 
 
-async def test_a_broker_that_recovers_its_logs_is_live_and_tells_how_far_it_is(
-    tmp_path: Path, controller: Node, broker: Node
-) -> None:
-    """To restart it, because it is not ready yet, would begin the recovery anew, for ever."""
+async def test_a_recovering_broker_is_live_and_reports_progress(tmp_path: Path, controller: Node, broker: Node) -> None:
+    """A restart because the broker is not ready would start the recovery again, without end."""
     await controller.server.start()
     await broker.server.start()
     async with Admin(bootstrap_servers=f"127.0.0.1:{broker.server.port}") as admin:
@@ -167,7 +189,7 @@ async def test_a_broker_that_recovers_its_logs_is_live_and_tells_how_far_it_is(
     await controller.server.stop()
 
 
-async def test_a_node_that_cannot_go_on_is_not_live(controller: Node) -> None:
+async def test_a_failed_node_is_not_live(controller: Node) -> None:
     await controller.server.start()
     await until_ready(controller)
     failure: asyncio.Future[Any] = getattr(controller.server, "failure")  # noqa: B009 - not in the protocol of servers
@@ -188,8 +210,8 @@ async def is_open(port: int) -> bool:
 
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
-async def test_metrics_are_there_at_every_moment_of_a_life(role: str, controller: Node, broker: Node) -> None:
-    """The first scrape may come before anything that it looks at exists."""
+async def test_metrics_exist_during_the_whole_life_of_a_node(role: str, controller: Node, broker: Node) -> None:
+    """The first scrape may arrive before the objects that it reads exist."""
     node = {"broker": broker, "controller": controller}[role]
     assert await node.status("/metrics") == 200
     await controller.server.start()
@@ -203,10 +225,8 @@ async def test_metrics_are_there_at_every_moment_of_a_life(role: str, controller
     assert await node.status("/metrics") == 200
 
 
-async def test_http_that_cannot_be_served_refuses_instead_of_keeping_people_waiting(
-    controller: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And the node works all the same."""
+async def test_a_broken_http_port_refuses_connections(controller: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node works without HTTP, and clients must not wait for a response."""
 
     def fail() -> None:
         raise ImportError("no such module")
@@ -225,7 +245,7 @@ def test_no_listener_is_no_socket() -> None:
     assert bind("") is None
 
 
-def test_a_taken_port_is_told_with_its_key() -> None:
+def test_a_taken_port_is_named_with_its_key() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UsageError) as refused:
@@ -234,14 +254,14 @@ def test_a_taken_port_is_told_with_its_key() -> None:
 
 
 @pytest.mark.parametrize(("listener", "word"), [("198.51.100.1:0", "assign"), ("no.such.host.invalid:80", "name")])
-def test_an_address_that_is_not_ours_is_told_too(listener: str, word: str) -> None:
+def test_a_foreign_address_is_named_with_its_key(listener: str, word: str) -> None:
     with pytest.raises(UsageError) as refused:
         bind(listener)
     assert listener in str(refused.value)
     assert word in str(refused.value)
 
 
-def test_an_ipv6_address_stands_in_brackets() -> None:
+def test_an_ipv6_address_has_brackets() -> None:
     try:
         listener = bind("[::1]:0")
     except UsageError:
@@ -251,8 +271,8 @@ def test_an_ipv6_address_stands_in_brackets() -> None:
     listener.close()
 
 
-def test_a_port_that_was_used_a_moment_ago_is_free_again() -> None:
-    """A node that is started again finds connections of its past in TIME_WAIT."""
+def test_a_port_in_time_wait_can_be_bound() -> None:
+    """A restarted node finds connections of its predecessor in TIME_WAIT."""
     first = bind("127.0.0.1:0")
     assert first is not None
     port = first.getsockname()[1]

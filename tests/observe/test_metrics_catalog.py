@@ -1,4 +1,4 @@
-"""The catalogue of metrics: Kafka's names where Kafka has the thing, and nothing that a reader would stumble over."""
+"""The catalogue of metrics: Kafka's names if Kafka has the metric, and consistent names otherwise."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ every_row = pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.na
 
 
 @every_row
-def test_a_name_of_kafkas_is_one_that_kafkas_exporter_prints(row: Row) -> None:
-    """People's alert rules and dashboards look for these very names."""
+def test_kafka_names_are_printed_by_kafkas_exporter(row: Row) -> None:
+    """Existing alert rules and dashboards use these names."""
     if row.name.startswith("kafka_") and not row.name.startswith(LABELS_IN_THE_NAME):
         assert row.name in PRINTED_BY_KAFKA
 
 
 @every_row
-def test_a_histogram_keeps_the_count_that_kafkas_exporter_prints(row: Row) -> None:
+def test_a_histogram_has_the_count_of_kafkas_exporter(row: Row) -> None:
     if row.name.startswith("kafka_") and row.kind in ("histogram", "summary"):
         assert row.name + "_count" in PRINTED_BY_KAFKA
 
 
 @every_row
-def test_a_name_says_its_kind_and_its_unit(row: Row) -> None:
-    """What ends in `_total` only grows; what ends in ms is in milliseconds; our own times are in seconds."""
+def test_a_name_ends_with_its_kind_and_unit(row: Row) -> None:
+    """A name ends in `_total` if the metric only increases, and in ms for milliseconds; our own times are in seconds."""
     assert re.fullmatch(r"[a-z][a-z0-9_]*", row.name)
     assert (row.kind == "counter") == row.name.endswith("_total")
     if row.kind in ("histogram", "summary"):
@@ -46,26 +46,26 @@ def test_a_name_says_its_kind_and_its_unit(row: Row) -> None:
 
 
 @every_row
-def test_a_row_names_kafkas_bean_or_is_ours(row: Row) -> None:
+def test_a_row_has_kafkas_bean_or_our_prefix(row: Row) -> None:
     assert bool(row.mbean) == row.name.startswith("kafka_")
     assert row.name.startswith(("kafka_", "strandline_", "process_"))
 
 
 @every_row
-def test_a_row_says_what_it_means_in_a_sentence(row: Row) -> None:
+def test_a_row_has_its_meaning_as_a_sentence(row: Row) -> None:
     assert row.help.endswith((".", ".)"))
     assert "\n" not in row.help
     assert "|" not in row.help
     assert all(re.fullmatch(r"[a-zA-Z][a-zA-Z_]*", label) for label in row.labels)
 
 
-def test_no_name_is_there_twice() -> None:
+def test_no_name_is_listed_twice() -> None:
     names = [row.name for section in SECTIONS for row in section.rows]
     assert len(names) == len(set(names)) == len(ROWS)
 
 
-def test_the_committed_page_is_the_one_that_the_catalogue_makes() -> None:
-    """When this fails: python -m strandline.observe.reference > docs/metrics.md"""
+def test_the_page_of_metrics_is_up_to_date() -> None:
+    """If this fails, run: python -m strandline.observe.reference > docs/metrics.md"""
     assert PAGE.read_text() == reference()
 
 

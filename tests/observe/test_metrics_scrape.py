@@ -1,4 +1,4 @@
-"""What nodes print is what the catalogue names, and it is true: of a cluster under load, and of one that loses a broker."""
+"""Nodes print the metrics of the catalogue with correct values, under load and when a broker dies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster, wait_until
 from metrics_world import (
     ACTIVE_CONTROLLERS,
     AT_MIN_ISR,
@@ -28,6 +27,8 @@ from metrics_world import (
     traffic,
 )
 from raft_bench import fetch_request
+from waiting import until
+from wire_cluster import WireCluster
 
 from strandline.broker.process.server import BrokerServer
 from strandline.controller.server import ControllerServer
@@ -40,14 +41,14 @@ from strandline.protocol.messages.admin import DeleteTopicsRequest, DeleteTopicS
 from strandline.protocol.metrics import Histogram
 from strandline.protocol.records.builder import encode_batch
 from strandline.protocol.rpc.connection import Connection
-from strandline.storage.files import DiskError, RealFiles
+from strandline.storage.files import DiskError
 
 RECORDS = 10
 
 
-async def load(cluster: Cluster, name: str = "orders", **settings: Any) -> tuple[MetadataTopic, int]:
-    """A topic with ten records, one batch each, in step everywhere; the topic and the bytes of all batches."""
-    topic = await cluster.create_topic(name, replication=len(cluster.brokers), **settings)
+async def load(cluster: WireCluster, name: str = "orders", **settings: Any) -> tuple[MetadataTopic, int]:
+    """Create a topic with ten records, one batch each, on all replicas; returns the topic and the bytes of all batches."""
+    topic = await cluster.create(name, replication_factor=len(cluster.brokers), **settings)
     for number in range(RECORDS):
         await cluster.produce(topic, f"record {number}")
     await cluster.in_step(topic.topic_id, list(cluster.brokers))
@@ -59,14 +60,14 @@ async def load(cluster: Cluster, name: str = "orders", **settings: Any) -> tuple
 
 
 @pytest.mark.parametrize("accept", ["", OPENMETRICS], ids=["text", "openmetrics"])
-async def test_nodes_print_exactly_what_the_catalogue_says_of_their_role(tmp_path: Path, accept: str) -> None:
-    """A row that no node prints is an alert that can never fire; a metric without a row is one that nobody can look up.
+async def test_nodes_print_exactly_the_rows_of_their_role(tmp_path: Path, accept: str) -> None:
+    """If no node prints a row, alerts on it never fire; a metric without a row is not documented.
 
-    Real files: the size of the disk is among it. What only the active controller knows, the others leave out.
+    The files are real, because the size of the disk is among the rows. Some rows are printed by the active controller only.
     """
-    async with Cluster(controllers=3, brokers=3, files=RealFiles, data=str(tmp_path)) as cluster:
+    async with WireCluster(controllers=3, brokers=3, files="disk", folder=tmp_path) as cluster:
         topic, _ = await load(cluster)
-        leader = (await cluster.partition("orders")).leader_id
+        leader = (await cluster.partition_of("orders")).leader_id
         await cluster.fetch(leader, topic.topic_id)
         watch = Watch(cluster)
         printed: dict[str, set[str]] = {"broker": set(), "controller": set()}
@@ -79,7 +80,7 @@ async def test_nodes_print_exactly_what_the_catalogue_says_of_their_role(tmp_pat
 
 
 async def test_every_sample_has_the_labels_of_its_row() -> None:
-    async with Cluster(brokers=1) as cluster:
+    async with WireCluster(brokers=1) as cluster:
         await load(cluster)
         registry_of = Watch(cluster)
         for node in (1, 101):
@@ -90,10 +91,10 @@ async def test_every_sample_has_the_labels_of_its_row() -> None:
 
 
 async def test_a_node_that_has_not_started_can_be_scraped() -> None:
-    """The first scrape may come while a broker recovers its logs for an hour; what is not there yet is left out."""
-    async with Cluster(brokers=1) as cluster:
-        broker = BrokerServer(cluster.broker_config(7), real_doors(), cluster.files[1])
-        controller = ControllerServer(cluster.controllers[101].config, real_doors(), cluster.files[101])
+    """The first scrape may arrive while a broker recovers its logs; values that do not exist yet are omitted."""
+    async with WireCluster(brokers=1) as cluster:
+        broker = BrokerServer(cluster.broker_config(7), real_doors(), cluster.disk(1))
+        controller = ControllerServer(cluster.server(101).config, real_doors(), cluster.disk(101))
         for role, server in (("broker", broker), ("controller", controller)):
             scrape = Scrape(make_registry(role, server))
             assert scrape.value("strandline_scrape_errors_total") == 0
@@ -102,9 +103,9 @@ async def test_a_node_that_has_not_started_can_be_scraped() -> None:
         assert Scrape(make_registry("broker", broker)).value("kafka_server_kafkaserver_brokerstate") == 1
 
 
-async def test_a_part_that_cannot_be_read_is_counted_and_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug in one reading must not take the alerts on all the others away."""
-    async with Cluster(brokers=1) as cluster:
+async def test_a_failed_part_of_a_scrape_is_counted_and_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug in one reading must not disable the alerts on all other metrics."""
+    async with WireCluster(brokers=1) as cluster:
         watch = Watch(cluster)
         watch.node(1)
 
@@ -112,7 +113,7 @@ async def test_a_part_that_cannot_be_read_is_counted_and_costs_no_other(monkeypa
             raise ZeroDivisionError
 
         with monkeypatch.context() as patch:
-            patch.setattr(cluster.brokers[1].replicas.purgatory, "take_all", broken)
+            patch.setattr(cluster.server(1).replicas.purgatory, "take_all", broken)
             scrape = watch.node(1)
         assert scrape.value("strandline_scrape_errors_total") == 1
         assert scrape.value("kafka_server_replicamanager_partitioncount") == 0
@@ -122,10 +123,10 @@ async def test_a_part_that_cannot_be_read_is_counted_and_costs_no_other(monkeypa
 # -- load -------------------------------------------------------------------------------------------------------------
 
 
-async def test_bytes_and_records_are_those_that_were_produced_replicated_and_read() -> None:
-    async with Cluster(brokers=3) as cluster:
+async def test_bytes_and_records_match_the_load() -> None:
+    async with WireCluster(brokers=3) as cluster:
         topic, size = await load(cluster)
-        leader = (await cluster.partition("orders")).leader_id
+        leader = (await cluster.partition_of("orders")).leader_id
         _, values = await cluster.fetch(leader, topic.topic_id)
         assert len(values) == RECORDS
         watch = Watch(cluster)
@@ -147,10 +148,10 @@ async def test_bytes_and_records_are_those_that_were_produced_replicated_and_rea
 
 
 async def test_requests_are_counted_and_timed_by_api() -> None:
-    """acks=all: the time until the answer is more than the time in the handler, it waits for the followers."""
-    async with Cluster(brokers=3) as cluster:
+    """With acks=all the total time exceeds the handler's time, because the request waits for the followers."""
+    async with WireCluster(brokers=3) as cluster:
         await load(cluster)
-        leader = (await cluster.partition("orders")).leader_id
+        leader = (await cluster.partition_of("orders")).leader_id
         scrape = Watch(cluster).node(leader)
         name = "kafka_network_requestmetrics_"
         assert scrape.value(REQUESTS, request="Produce") == RECORDS
@@ -165,9 +166,9 @@ async def test_requests_are_counted_and_timed_by_api() -> None:
 
 
 async def test_errors_are_counted_by_code_and_failed_produces_by_topic() -> None:
-    async with Cluster(brokers=2) as cluster:
+    async with WireCluster(brokers=2) as cluster:
         topic, _ = await load(cluster)
-        follower = 3 - (await cluster.partition("orders")).leader_id
+        follower = 3 - (await cluster.partition_of("orders")).leader_id
         await cluster.produce_to(follower, topic.topic_id, "x")
         await cluster.produce_to(follower, bytes(16), "x")
         scrape = Watch(cluster).node(follower)
@@ -178,45 +179,45 @@ async def test_errors_are_counted_by_code_and_failed_produces_by_topic() -> None
         assert scrape.value(traffic("failedproducerequests")) == 2
 
 
-async def test_the_sum_over_all_topics_keeps_what_a_deleted_topic_had() -> None:
-    """A counter that goes back looks like a restart to `rate()`."""
-    async with Cluster(brokers=1) as cluster:
+async def test_the_total_includes_deleted_topics() -> None:
+    """To `rate()` a counter that decreases looks like a restart."""
+    async with WireCluster(brokers=1) as cluster:
         topic, size = await load(cluster)
         watch = Watch(cluster)
         request = DeleteTopicsRequest([DeleteTopicState(None, topic.topic_id)])
         await cluster.ask(1, apis.DELETE_TOPICS, request)
-        await wait_until(lambda: not cluster.brokers[1].replicas.partitions, what="the topic is gone")
+        await until(lambda: not cluster.server(1).replicas.partitions, "the topic is gone")
         scrape = watch.node(1)
         assert scrape.value(traffic("bytesin")) == size
         assert scrape.sum(traffic("bytesin"), topic="orders") == 0
         assert scrape.sum("kafka_log_log_logendoffset") == 0
 
 
-async def test_a_topic_that_is_deleted_while_it_lacks_a_replica_takes_its_series_along() -> None:
-    """A gauge that stayed would keep an alert firing that nobody can mend. What comes anew under the name begins at 0."""
-    async with Cluster(brokers=3, broker_session_timeout_ms=2000) as cluster:
+async def test_a_deleted_topic_has_no_series() -> None:
+    """A gauge that stayed would keep an alert firing for ever. A new topic of the same name starts at 0."""
+    async with WireCluster(brokers=3, broker_session_timeout_ms=2000) as cluster:
         topic, _ = await load(cluster, min_insync_replicas="3")
         watch = Watch(cluster)
         await cluster.kill(3)
-        await wait_until(lambda: watch.sum(UNDER_REPLICATED) == watch.sum(UNDER_MIN_ISR) == 1, what="a replica is missing")
+        await until(lambda: watch.sum(UNDER_REPLICATED) == watch.sum(UNDER_MIN_ISR) == 1, "a replica is missing")
         await cluster.ask(1, apis.DELETE_TOPICS, DeleteTopicsRequest([DeleteTopicState(None, topic.topic_id)]))
-        await wait_until(lambda: not any(b.replicas.partitions for b in cluster.brokers.values()), what="the topic is gone")
+        await until(lambda: not any(cluster.server(node).replicas.partitions for node in cluster.running), "the topic is gone")
         for scrape in watch.brokers():
             assert [s for s in scrape.samples if s.labels.get("topic") == "orders"] == []
             assert scrape.value(UNDER_REPLICATED) == scrape.value(UNDER_MIN_ISR) == scrape.value(MAX_LAG, clientId="Replica") == 0
         assert watch.active.value(OFFLINE) == watch.active.value("kafka_controller_kafkacontroller_globalpartitioncount") == 0
-        await cluster.create_topic("orders", replicas=[[1]])
+        await cluster.create("orders", replicas=[[1]])
         scrape = watch.node(1)
         assert scrape.value(traffic("messagesin"), topic="orders") == 0
         assert scrape.value("kafka_cluster_partition_underreplicated", topic="orders", partition="0") == 0
 
 
-async def test_a_stranger_who_fetches_the_metadata_gets_no_series() -> None:
-    """Whoever reaches the port may fetch under any number, and each time under another one."""
-    async with Cluster(brokers=2) as cluster:
+async def test_an_unregistered_observer_gets_no_series() -> None:
+    """Any client of the port may fetch with any replica id, and with a new one each time."""
+    async with WireCluster(brokers=2) as cluster:
         watch = Watch(cluster)
-        quorum, lag = cluster.controllers[101].quorum, "strandline_raft_replica_lag"
-        connection = await Connection.connect("127.0.0.1", cluster.controllers[101].port, client_id="stranger")
+        quorum, lag = cluster.server(101).quorum, "strandline_raft_replica_lag"
+        connection = await Connection.connect("127.0.0.1", cluster.port(101), client_id="stranger")
         for stranger in range(900, 1000):
             request = fetch_request(stranger, quorum.epoch, 0, 0, cluster_id=None, wait_ms=0)
             await connection.request(apis.FETCH, request, timeout_ms=10_000)
@@ -226,13 +227,13 @@ async def test_a_stranger_who_fetches_the_metadata_gets_no_series() -> None:
         assert watch.active.value("kafka_server_raft_metrics_number_of_observers") == 102
 
 
-async def test_a_loop_that_stood_still_shows_in_the_next_scrape() -> None:
+async def test_a_blocked_loop_shows_in_the_next_scrape() -> None:
     lag = LoopLag(asyncio.get_running_loop(), Histogram())
-    async with Cluster(brokers=1) as cluster:
-        registry = make_registry("broker", cluster.brokers[1], loop_lag=lag)
+    async with WireCluster(brokers=1) as cluster:
+        registry = make_registry("broker", cluster.server(1), loop_lag=lag)
         lag.start()
-        time.sleep(0.3)  # noqa: ASYNC251 - the loop shall stand still
-        await wait_until(lambda: lag.recent_max_s > 0, what="the timer has fired")
+        time.sleep(0.3)  # noqa: ASYNC251 - the loop must be blocked
+        await until(lambda: lag.recent_max_s > 0, "the timer has fired")
         scrape = Scrape(registry)
         lag.stop()
     assert scrape.value("strandline_event_loop_lag_max_seconds") > 0.15
@@ -240,11 +241,11 @@ async def test_a_loop_that_stood_still_shows_in_the_next_scrape() -> None:
 
 
 async def test_two_nodes_in_one_process_do_not_mix() -> None:
-    """Each has a registry of its own: partitions that one leads are not counted for the other."""
-    async with Cluster(brokers=2) as cluster:
+    """Each node has its own registry, so a partition counts only for its leader."""
+    async with WireCluster(brokers=2) as cluster:
         await load(cluster)
         watch = Watch(cluster)
-        leader = (await cluster.partition("orders")).leader_id
+        leader = (await cluster.partition_of("orders")).leader_id
         assert watch.node(leader).value(LEADERS) == 1
         assert watch.node(3 - leader).value(LEADERS) == 0
         assert watch.node(leader).value(REQUESTS, request="Produce") == RECORDS
@@ -256,11 +257,11 @@ async def test_two_nodes_in_one_process_do_not_mix() -> None:
 # -- a broker dies ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_killed_broker_shows_and_its_return_shows() -> None:
-    """Under-replicated partitions go up and back to 0; nobody is offline, nothing was elected uncleanly, and the controller
-    timed the fail-over."""
-    async with Cluster(controllers=3, brokers=3, broker_session_timeout_ms=2000) as cluster:
-        topic = await cluster.create_topic("orders", partitions=3, replication=3, min_insync_replicas="2")
+async def test_a_killed_broker_and_its_return_show() -> None:
+    """The number of under-replicated partitions rises and returns to 0, no partition is offline, no election is unclean, and
+    the controller measured the fail-over."""
+    async with WireCluster(controllers=3, brokers=3, broker_session_timeout_ms=2000) as cluster:
+        topic = await cluster.create("orders", partitions=3, replication_factor=3, min_insync_replicas="2")
         await cluster.produce(topic, "x")
         watch = Watch(cluster)
         assert sum(scrape.value(ACTIVE_CONTROLLERS) for scrape in watch.controllers()) == 1
@@ -268,7 +269,7 @@ async def test_a_killed_broker_shows_and_its_return_shows() -> None:
         assert watch.sum(LEADERS) == 3
 
         await cluster.kill(1)
-        await wait_until(lambda: watch.sum(UNDER_REPLICATED) == 3, what="three partitions lack a replica")
+        await until(lambda: watch.sum(UNDER_REPLICATED) == 3, "three partitions lack a replica")
         assert watch.sum(LEADERS) == watch.sum(AT_MIN_ISR) == 3
         assert watch.sum(UNDER_MIN_ISR) == 0
         assert watch.sum(SHRINKS) == 3
@@ -282,28 +283,28 @@ async def test_a_killed_broker_shows_and_its_return_shows() -> None:
         assert watch.sum("strandline_leader_takeover_seconds_count") >= 1
 
         await cluster.start(1)
-        await wait_until(lambda: watch.sum(UNDER_REPLICATED) == 0, what="all replicas are in sync again")
+        await until(lambda: watch.sum(UNDER_REPLICATED) == 0, "all replicas are in sync again")
         assert watch.sum(EXPANDS) == 3
         assert watch.active.value("kafka_controller_kafkacontroller_fencedbrokercount") == 0
         assert all(scrape.value(OFFLINE) == 0 for scrape in watch.controllers())
         assert watch.active.value("kafka_controller_controllerstats_uncleanleaderelections_total") == 0
 
 
-async def test_partitions_that_nobody_leads_are_offline_and_those_with_too_few_are_under_min_isr() -> None:
-    async with Cluster(brokers=2, broker_session_timeout_ms=2000) as cluster:
-        await cluster.create_topic("alone", replicas=[[1]])
-        await cluster.create_topic("both", replicas=[[1, 2]], min_insync_replicas="2")
+async def test_offline_and_under_min_isr_partitions_are_counted() -> None:
+    async with WireCluster(brokers=2, broker_session_timeout_ms=2000) as cluster:
+        await cluster.create("alone", replicas=[[1]])
+        await cluster.create("both", replicas=[[1, 2]], min_insync_replicas="2")
         watch = Watch(cluster)
         assert watch.active.value(OFFLINE) == 0
         await cluster.kill(1)
-        await wait_until(lambda: watch.active.value(OFFLINE) == 1, what="the partition without another replica is offline")
-        await wait_until(lambda: watch.sum(UNDER_MIN_ISR) == 1, what="the other one is under its minimum")
+        await until(lambda: watch.active.value(OFFLINE) == 1, "the partition without another replica is offline")
+        await until(lambda: watch.sum(UNDER_MIN_ISR) == 1, "the other one is under its minimum")
         assert watch.node(2).value("kafka_cluster_partition_underminisr", topic="both", partition="0") == 1
         assert watch.node(2).value("kafka_cluster_partition_insyncreplicascount", topic="both", partition="0") == 1
 
 
-async def test_a_quorum_that_changes_its_leader_shows_it() -> None:
-    async with Cluster(controllers=3, brokers=1) as cluster:
+async def test_a_change_of_the_quorum_leader_shows() -> None:
+    async with WireCluster(controllers=3, brokers=1) as cluster:
         watch = Watch(cluster)
         epoch = watch.active.value("kafka_server_raft_metrics_current_epoch")
         (leader,) = {scrape.value("kafka_server_raft_metrics_current_leader") for scrape in watch.controllers()}
@@ -315,24 +316,28 @@ async def test_a_quorum_that_changes_its_leader_shows_it() -> None:
             leaders = {scrape.value("kafka_server_raft_metrics_current_leader") for scrape in watch.controllers()}
             return len(leaders) == 1 and not leaders & {leader, -1.0}
 
-        await wait_until(agreed, what="the others have another leader")
-        await wait_until(lambda: sum(s.value(ACTIVE_CONTROLLERS) for s in watch.controllers()) == 1, what="it is active")
+        await until(agreed, "the others have another leader")
+        await until(lambda: sum(s.value(ACTIVE_CONTROLLERS) for s in watch.controllers()) == 1, "it is active")
         assert watch.active.value("kafka_server_raft_metrics_current_epoch") > epoch
         for scrape in watch.controllers():
             assert scrape.value("strandline_raft_leader_changes_total") >= 2
             assert scrape.value("strandline_raft_leaderless_seconds_count") >= 1
-        await wait_until(lambda: watch.node(1).value("strandline_metadata_lag") == 0, what="the broker follows")
-        await wait_until(lambda: watch.node(1).value("strandline_raft_leader_changes_total") >= 2, what="the broker knows")
+        await until(lambda: watch.node(1).value("strandline_metadata_lag") == 0, "the broker follows")
+        await until(lambda: watch.node(1).value("strandline_raft_leader_changes_total") >= 2, "the broker knows")
 
 
 async def test_a_failed_log_directory_shows() -> None:
-    async with Cluster(brokers=2) as cluster:
+    async with WireCluster(brokers=2) as cluster:
         await load(cluster)
         watch = Watch(cluster)
-        path = cluster.brokers[1].config.data_dir
+        path = cluster.server(1).config.data_dir
         assert watch.node(1).value("kafka_log_logmanager_logdirectoryoffline", logDirectory=path) == 0
-        cluster.brokers[1].replicas.on_disk_error(DiskError("append", path, 5))
-        scrape = watch.node(1)
+
+        def fail() -> Scrape:
+            cluster.server(1).replicas.on_disk_error(DiskError("append", path, 5))
+            return watch.node(1)
+
+        scrape = await cluster.inside(1, fail)
         assert scrape.value("kafka_log_logmanager_logdirectoryoffline", logDirectory=path) == 1
         assert scrape.value("kafka_log_logmanager_offlinelogdirectorycount") == 1
         assert scrape.value("kafka_server_replicamanager_offlinereplicacount") == 1

@@ -1,10 +1,11 @@
-"""An archive of Spark's classes, for the JVMs of the tests: half of what a JVM does until its first query is reading classes.
+"""Creates an archive of Spark's classes for the JVMs of the tests. A JVM spends half of the time before its first query on
+classes.
 
     python tests/pipeline/class_archive.py build/spark-classes.jsa
 
-A session does a little of everything, and Java writes down at its end which classes that took (class data sharing, `java
--XX:ArchiveClassesAtExit`). Whoever starts a JVM with another class path, or another Java, gets nothing from the archive, and no
-harm. Without the archive all works the same, slower.
+The script runs typical queries, and Java archives the loaded classes at its end (class data sharing, `java
+-XX:ArchiveClassesAtExit`). A JVM with another class path or another version of Java ignores the archive. Without the archive the
+tests are slower.
 """
 
 from __future__ import annotations
@@ -17,31 +18,31 @@ from pathlib import Path
 
 ARCHIVE = Path(__file__).parents[2] / "build" / "spark-classes.jsa"
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For JVMs that live for seconds: on two cores six of them would do little but compile themselves."""
+"""Options for JVMs that run for seconds. Otherwise, six of them on two cores would mostly compile their own code."""
 WRITE_TIMEOUT_S = 180
 
 
 def quick_start() -> str:
-    """Options for every JVM that a test starts. Java says nothing of an archive that it cannot use (`-Xlog:disable`): it would
-    be in the middle of what a command prints."""
+    """Options for every JVM that a test starts. `-Xlog:disable` suppresses warnings about an unusable archive, which would be
+    part of what a command prints."""
     return f"{QUICK} -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable" if ARCHIVE.is_file() else QUICK
 
 
 def make(archive: Path) -> None:
-    """Put in place as a whole: a test that begins meanwhile finds all of it or nothing."""
+    """Writes the archive and renames it, so that a test that starts meanwhile finds a complete archive or none."""
     archive.parent.mkdir(parents=True, exist_ok=True)
     new = archive.with_suffix(".new")
     new.unlink(missing_ok=True)
     os.environ["SPARK_SUBMIT_OPTS"] = f"{QUICK} -XX:ArchiveClassesAtExit={new} -Xlog:disable"
     with tempfile.TemporaryDirectory(prefix="strandline-classes-") as folder:
         java = use_spark(Path(folder))
-    java.stdin.close()  # What it takes for its end.
+    java.stdin.close()  # The JVM ends when its standard input is closed.
     java.wait(WRITE_TIMEOUT_S)
     new.replace(archive)
 
 
 def use_spark(folder: Path) -> subprocess.Popen[bytes]:
-    """What most tests do. Returns the JVM, which is still there."""
+    """Runs what most tests use. Returns the JVM, which is still running."""
     from pyspark import SparkContext
     from pyspark.sql import functions as f
 

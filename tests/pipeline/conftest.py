@@ -1,5 +1,5 @@
-"""One Spark and one cluster for many tests of the pipeline: a JVM takes long to start and to get warm, and a topic of its own
-is enough for a test."""
+"""The Spark session and the cluster that tests of the pipeline share. A JVM takes long to start, and a topic of its own
+isolates a test well enough."""
 
 from __future__ import annotations
 
@@ -32,16 +32,15 @@ if TYPE_CHECKING:
 
 
 QUICK_PYTHON = str(Path(__file__).parent / "quick_python")
-"""Spark's Python processes start in half the time with this folder in their path."""
+"""With this folder in their path, Spark's Python processes start in half the time."""
 OWN_SPARK = ("test_spark_drill", "test_spark_standalone", "test_spark_notebook", "test_spark_commands")
-"""Files whose tests start Sparks of their own, those that take longest first. All other files share one of two Sparks."""
+"""Files whose tests start Spark themselves, the slowest first. All other files share one of two Spark sessions."""
 JOBS = ("audit", "compact", "delta", "examples", "materialize", "offload", "replay", "replication", "simulate", "verify")
-"""What the files are about whose tests share the Spark of the jobs: `test_spark_audit.py` and so on. The tests of source and
-sink share the other one."""
+"""The files `test_spark_<job>*.py` share one Spark session. The tests of source and sink share the other one."""
 
 
 def pytest_configure() -> None:
-    """For the Spark of this process and those of all that it starts; before `cli_world` takes a copy of the environment."""
+    """Sets options for Spark in this process and its children. It must run before `cli_world` copies the environment."""
     os.environ.setdefault("SPARK_SUBMIT_OPTS", quick_start())
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (QUICK_PYTHON, os.environ.get("PYTHONPATH"))))
 
@@ -55,8 +54,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def process_of(stem: str) -> str:
-    """The tests of one such name run in one process, one after the other. A JVM is warm after its first test, so many files
-    share one; two JVMs keep two cores busy, since each of them mostly waits for a worker or a file."""
+    """The name of the process in which the tests of a file run, one after the other. A JVM is fast after its first test, so
+    many files share one. Two JVMs keep two cores busy, because each of them mostly waits."""
     for own in OWN_SPARK:
         if stem.startswith(own):
             return own
@@ -65,7 +64,7 @@ def process_of(stem: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """A process takes the next name of `process_of` when it has nearly done the last one."""
+    """Distributes tests to processes by `process_of`. A process takes the next name when it has nearly finished the last one."""
     from xdist.scheduler import LoadScopeScheduling
 
     class BySpark(LoadScopeScheduling):
@@ -84,13 +83,14 @@ SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",
 }
-"""For queries of a few rows: to plan them anew while they run, or to compile Java for them, takes longer than they take. (The
-tests that start Sparks of their own leave all that as it is.)"""
+"""Settings for queries of a few rows, for which adaptive planning and compiled code take longer than the query itself. Tests that
+start Spark themselves use Spark's defaults."""
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One attempt a task: a second one hides what went wrong in the first. Tests of attempts ask for `two_attempts`."""
+    """A session in which a task has one attempt, because a second one would hide the failure of the first. Tests of attempts
+    use `two_attempts`."""
     from strandline.pipeline.spark import spark_session
 
     with pytest.MonkeyPatch.context() as patch:
@@ -102,7 +102,8 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def two_attempts(spark: SparkSession) -> Iterator[None]:
-    """What `local[2,2]` says, for one test: it is read once when a Spark starts, and one of their own costs these tests more."""
+    """Gives each task two attempts during one test, like the master `local[2,2]`. Spark reads the master only at its start,
+    and another Spark would make these tests slow."""
     scheduler = spark.sparkContext._jsc.sc().taskScheduler()
     field = scheduler.getClass().getDeclaredField("maxTaskFailures")
     field.setAccessible(True)
@@ -112,14 +113,14 @@ def two_attempts(spark: SparkSession) -> Iterator[None]:
 
 
 def _scope_of_log(*, fixture_name: str, config: pytest.Config) -> str:
-    """Tests with a Spark share one cluster. Without a Spark, the cluster ends with its file: other folders' tests run in the same
-    process, and some of them check that no thread, descriptor or log route is left."""
+    """Tests with Spark share one cluster. Without Spark, the cluster ends with its file: tests of other folders run in the
+    same process, and some of them check that no thread, descriptor or log route is left."""
     return "session" if config.option.markexpr == "spark" else "module"
 
 
 @pytest.fixture(scope=_scope_of_log)
 def log() -> Iterator[ThreadedCluster]:
-    """Three brokers on a thread; the tests make topics of their own."""
+    """A cluster of three brokers on a thread. Tests create their own topics."""
     from strandline.testing import Cluster
 
     with Cluster.running_in_thread(brokers=3, controllers=1) as cluster:
@@ -128,7 +129,7 @@ def log() -> Iterator[ThreadedCluster]:
 
 @pytest.fixture(scope="session")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    """A cluster of Spark's own processes, for the tests that need other machines."""
+    """A standalone cluster of Spark, for tests that need workers on other machines."""
     from standalone import StandaloneCluster
 
     with StandaloneCluster.running(tmp_path_factory.mktemp("standalone")) as cluster:
@@ -137,7 +138,7 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneC
 
 @pytest.fixture
 def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """`strandline pipeline ...` in this process, on this Spark: a JVM for each call would take longer than all the rest."""
+    """Runs `strandline pipeline ...` in this process with the shared session, because a JVM per call would take too long."""
 
     @contextmanager
     def this_one(job: str, master: str) -> Iterator[SparkSession]:

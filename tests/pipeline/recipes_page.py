@@ -1,8 +1,8 @@
-"""The recipes of docs/spark-recipes.md as they stand there: what a test runs is what a reader copies.
+"""Takes the recipes from docs/spark-recipes.md, so that a test runs what a reader copies.
 
 `order-1.avsc` is ...: + ```json     a file of that name in the working directory
 ```python                            run, in one namespace per recipe
-```text behind it                    what it must print
+```text after it                     what it must print
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Block:
     code: str
     printed: str
     line: int
-    """Of the page, so that an error in a recipe names it."""
+    """Line of the page, so that a traceback names it."""
 
 
 def sections() -> dict[str, str]:
@@ -35,7 +35,7 @@ def sections() -> dict[str, str]:
 
 
 def recipes() -> list[str]:
-    """The headings with Python below them."""
+    """The headings of sections with Python."""
     return [heading for heading, text in sections().items() if PYTHON.search(text) and heading != BEFORE]
 
 
@@ -45,7 +45,7 @@ def blocks(heading: str) -> list[Block]:
 
 
 def write_files(heading: str, folder: Path) -> None:
-    """A schema is named in the paragraph above it: the last name with an ending there."""
+    """Writes the JSON blocks of a recipe as schema files. The last file name in the paragraph above a block is its name."""
     text = sections()[heading]
     for found in re.finditer(r"^```json\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         paragraph = text[: found.start()].rstrip().split("\n\n")[-1]
@@ -53,7 +53,7 @@ def write_files(heading: str, folder: Path) -> None:
 
 
 def run(heading: str, folder: Path) -> list[tuple[str, str]]:
-    """What each block prints, and what the page says. `folder` is the working directory."""
+    """Runs a recipe; returns for each block what it printed and what the page shows. `folder` is the working directory."""
     write_files(heading, folder)
     # Functions of __main__ travel to Spark's workers by value, as those of a user's program do.
     namespace: dict[str, Any] = {"__name__": "__main__"}

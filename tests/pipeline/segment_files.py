@@ -1,4 +1,4 @@
-"""Segments for the tests, made from the project's own batches, and damaged as a test likes."""
+"""Builds segment files for tests, with the batch encoder of the project."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def batch(base_offset: int, values: Sequence[bytes], *, leader_epoch: int = 0, t
 
 
 def segment(batches: int, records: int = 3, size: int = 20, base_offset: int = 0) -> bytes:
-    """So many batches, one behind the other."""
+    """The bytes of a segment with `batches` batches of `records` records each."""
     return b"".join(
         batch(base_offset + n * records, [b"%d:%d" % (n, i) + b"." * size for i in range(records)]) for n in range(batches)
     )
@@ -30,7 +30,7 @@ def reader(data: bytes) -> Read:
 
 
 def walk(data: bytes, wanted: Wanted = Wanted.CRC, *, base_offset: int = 0, is_last: bool = True) -> list[Found]:
-    """The whole of a segment."""
+    """Walks a whole segment."""
     extent = Extent(base_offset, len(data), is_last)
     return list(Walk(reader(data), extent, Range(0, len(data), base_offset), wanted))
 
@@ -40,12 +40,12 @@ def positions(data: bytes) -> list[int]:
 
 
 def index_of(data: bytes, every: int = 3, base_offset: int = 0) -> Index:
-    """As a broker makes it: the last offset and the position of some batches."""
+    """A sparse offset index as a broker writes it: last offset and position of every `every`-th batch."""
     return [(header.last_offset - base_offset, position) for position, header in iter_headers(data)][every::every]
 
 
 def write_log(folder: Path, segments: Sequence[tuple[int, bytes]], index: Index | None = None) -> Path:
-    """A log's folder with these segments, each by its base offset, and an index of the last one."""
+    """Writes a log's folder with these segments, given as (base offset, bytes), and the index of the last one."""
     folder.mkdir(parents=True)
     for base_offset, data in segments:
         path = folder / f"{base_offset:020d}.log"

@@ -1,5 +1,5 @@
-"""The daemon that forks Spark's Python workers, with our client already imported: a worker whose task fails is thrown away, and
-many tests make one fail. What starts threads (pyarrow, numpy) stays out of it: after a fork they would be missing."""
+"""The daemon that forks Spark's Python workers, with our client already imported. A worker ends when its task fails, and many
+tests make tasks fail. Modules that start threads (pyarrow, numpy) are not imported, because threads do not survive a fork."""
 
 from __future__ import annotations
 

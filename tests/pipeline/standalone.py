@@ -1,12 +1,11 @@
-"""A real standalone cluster of Spark on loopback: a master and workers as processes, out of the PySpark that pip installed.
+"""A real standalone cluster of Spark on loopback: a master and workers as processes, from the PySpark that pip installed.
 
     with StandaloneCluster.running(tmp_path) as cluster:
-        cluster.submit(job, "argument")              # spark-submit, with our package shipped beside the job
+        cluster.submit(job, "argument")              # spark-submit, with our package shipped with the job
 
-Its machines have a Python of their own, with everything that Strandline needs and without Strandline: what a job finds of it
-there came with `--py-files`, as a wheel that is called `.zip` (Spark takes no others: it would copy a `.whl` to each executor
-and leave it out of the path). Everything that is started is ended by its id. Executors are processes of the workers; they are
-found by their parent, so a test can kill one.
+The machines have a Python with everything that Strandline needs, but without Strandline. A job gets Strandline through
+`--py-files`, as a wheel whose name ends in `.zip`: Spark copies a `.whl` to executors without adding it to their path. Every
+process is ended by its id. Executors are children of the workers, by which a test finds and kills them.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ class StandaloneCluster:
         self._environ = environment()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.url = ""
-        """The master's, for `--master`."""
+        """URL of the master, for `--master`."""
         self.package = folder / "strandline.zip"
         self.wheel = Path()
-        """The same, under the name that a wheel has."""
+        """The same archive under its name as a wheel."""
 
     @classmethod
     @contextmanager
@@ -61,7 +60,7 @@ class StandaloneCluster:
             cluster.stop()
 
     def start(self) -> None:
-        """Ready when the master says that all workers are alive."""
+        """Starts master and workers, and waits until the master reports all workers as alive."""
         workers, cores, memory = self._size
         self.folder.mkdir(parents=True, exist_ok=True)
         self._start("master", MASTER, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
@@ -75,7 +74,7 @@ class StandaloneCluster:
         until(lambda: len(alive_workers(web)) == workers, f"{workers} workers alive", START_TIMEOUT_S)
 
     def stop(self) -> None:
-        """Workers before the master; with a worker go its executors."""
+        """Ends the workers, and with them their executors, and then the master."""
         for process in reversed(self._processes.values()):
             process.terminate()
         for process in self._processes.values():
@@ -90,7 +89,7 @@ class StandaloneCluster:
     def submit(
         self, job: Path, *arguments: str, timeout_s: float = 180, conf: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """As a user does it: `spark-submit --py-files strandline.zip job.py`."""
+        """Runs a job as a user does: `spark-submit --py-files strandline.zip job.py`."""
         command = [*self.submit_command(conf), str(job), *arguments]
         return subprocess.run(
             command, env=self.driver_environ(), cwd=self.folder, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -106,20 +105,21 @@ class StandaloneCluster:
         return [str(SPARK_HOME / "bin" / "spark-submit"), "--master", self.url, "--py-files", str(self.package), *settings]
 
     def driver_environ(self) -> dict[str, str]:
-        """`PYTHONPATH`, too: to the process that plans a stream, beside the driver, Spark 4.3 hands no `--py-files`."""
+        """The driver's environment. `PYTHONPATH` is set because Spark 4.3 passes no `--py-files` to the process that plans a
+        stream."""
         python = {"PYSPARK_PYTHON": str(self.python), "PYSPARK_DRIVER_PYTHON": str(self.python)}
         return {**self._environ, **python, "PYTHONPATH": str(self.package)}
 
     @property
     def python(self) -> Path:
-        """Of the cluster's machines: with what Strandline needs, and without Strandline."""
+        """The Python of the cluster's machines: it has everything that Strandline needs, but not Strandline."""
         folder = self.folder / "python"
         if not folder.exists():
             make_python(folder)
         return folder / "bin" / "python"
 
     def executors(self) -> list[int]:
-        """The process ids of the executors that run."""
+        """Process ids of the running executors."""
         workers = {process.pid for name, process in self._processes.items() if name.startswith("worker")}
         return sorted(pid for worker in workers for pid in children(worker))
 
@@ -133,7 +133,7 @@ class StandaloneCluster:
             )
 
     def _logged(self, name: str, pattern: re.Pattern[str]) -> str:
-        """What a process says about itself in its log."""
+        """Waits until the log of a process matches the pattern; returns the match."""
         path, found = self.folder / f"{name}.log", list[str]()
 
         def look() -> bool:
@@ -148,13 +148,13 @@ class StandaloneCluster:
 
 
 def address(worker: int) -> str:
-    """One for each worker: Spark starts no speculative copy of a task on the machine that runs it. Other systems than Linux
-    have one address on loopback."""
+    """An address of its own for each worker, because Spark starts no speculative copy on the same machine. Systems other than
+    Linux have only one loopback address."""
     return f"127.0.0.{worker + 1}" if sys.platform == "linux" else "127.0.0.1"
 
 
 def environment() -> dict[str, str]:
-    """For Spark's daemons and drivers: one machine, no names to look up, and nothing that the tests' own Python would add."""
+    """The environment of Spark's daemons and drivers: one machine, no name lookups, and no settings of the test's own Python."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "PYTHONPATH", "SPARK_"))}
     environ |= {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
     environ["SPARK_DAEMON_JAVA_OPTS"] = QUICK_START
@@ -163,15 +163,15 @@ def environment() -> dict[str, str]:
 
 
 def make_python(folder: Path) -> None:
-    """A virtual environment that sees the packages of this one, but not Strandline, which is installed here as an editable
-    one: by a `.pth` file, and such files count only in a site folder of one's own."""
+    """Creates a virtual environment that uses the packages of this one, but not Strandline: that is installed here as editable,
+    by a `.pth` file, which Python ignores in another environment's site folder."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "machine.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")) + "\n")
 
 
 def build_wheel(folder: Path) -> Path:
-    """From a copy of the sources, so that several builds at a time do not meet in one `build/`."""
+    """Builds the wheel from a copy of the sources, so that concurrent builds do not share a folder `build/`."""
     return build("build_wheel", copy_sources(folder / "source"), folder)
 
 
@@ -185,7 +185,8 @@ def alive_workers(web_port: str) -> list[Any]:
 
 
 def children(pid: int) -> list[int]:
-    """By what /proc says: the fourth field of `stat`, behind a name that may hold anything."""
+    """The children of a process, by the parent id in `/proc/<pid>/stat`. It follows the name, which may contain any
+    characters."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -198,7 +199,7 @@ def children(pid: int) -> list[int]:
 
 
 def kill(pid: int) -> None:
-    """SIGKILL; that it has ended by itself meanwhile is no matter."""
+    """Sends SIGKILL; does nothing if the process has ended."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

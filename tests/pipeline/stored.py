@@ -1,10 +1,10 @@
-"""What the replicas of a topic hold, read from the bytes of their segments: a judge of sinks that shares no code with them.
+"""Reads the records of a topic from the bytes of its replicas' segments: a judge of sinks that shares no code with them.
 
-    stored_rows(log, topic)                         of a cluster in this process, on a thread or of processes
-    stored_in_folders([data_1, data_2], topic)      of data directories at rest
+    stored_rows(log, topic)                         of a running cluster
+    stored_in_folders([data_1, data_2], topic)      of data directories without a broker
 
-Nothing of the client, the source or the record format's own reader is used: a fault in one of them could hide the same fault in
-a sink. Every replica must hold the same bytes, every batch the right checksum, and every partition its offsets without a gap.
+It uses neither the client nor the source nor the project's reader of record batches, because a fault there could hide the same
+fault in a sink. It asserts that all replicas have the same bytes, all checksums are right, and offsets have no gap.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class StoredRow(NamedTuple):
 
 
 def stored_rows(log: ThreadedCluster, topic: str) -> list[StoredRow]:
-    """By partition and offset, when all replicas have caught up."""
+    """Waits until all replicas have caught up, and returns the rows by partition and offset."""
     return log.run(rows_of(log.cluster, topic))
 
 
 async def rows_of(cluster: Cluster, topic: str) -> list[StoredRow]:
-    """`stored_rows` in the cluster's own loop."""
+    """Does the work of `stored_rows` in the cluster's event loop."""
     partitions = sorted(p.partition for p in (await cluster.nodes.look()).partitions() if p.topic == topic)
     assert partitions, f"no broker has a partition of {topic}"
     found = []
@@ -67,7 +67,7 @@ def stored_in_folders(folders: Iterable[Path], topic: str) -> list[StoredRow]:
 
 
 def stored_values(log: ThreadedCluster, topic: str) -> Counter[bytes | None]:
-    """How often each value is stored."""
+    """Counts how often each value is stored."""
     return Counter(row.value for row in stored_rows(log, topic))
 
 
@@ -78,7 +78,7 @@ def _agreed(partition: int, replicas: Mapping[object, bytes]) -> Iterator[Stored
 
 
 def decode(data: bytes, partition: int) -> Iterator[StoredRow]:
-    """The records of one log: all its segments, one after the other."""
+    """Decodes the records of one log from the bytes of all its segments."""
     position, next_offset = 0, None
     while position < len(data):
         (offset, length, _, magic, crc, attributes, last, *_, producer_id, _, sequence, count) = BATCH.unpack_from(data, position)
@@ -112,7 +112,7 @@ class _Reader:
         self.data, self.position = data, 0
 
     def varint(self) -> int:
-        """Zigzag, as everywhere in a record."""
+        """Reads a zigzag varint, the encoding of all numbers in a record."""
         number = shift = 0
         while True:
             byte = self.data[self.position]

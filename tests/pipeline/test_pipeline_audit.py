@@ -1,4 +1,4 @@
-"""What an audit means, how a ledger is written, and the report, without Spark."""
+"""The results of an audit, the report page, and the ledger, without Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def copy_interval(n: int) -> CopyInterval:
 
 
 def any_audit() -> Audit:
-    """Three partitions, a day; one hour has lost something, the last is not yet in the lake."""
+    """A day of three partitions. One hour has lost records; the last hour is not yet in the lake."""
     intervals = [interval(p, n) for p in range(3) for n in range(23)] + [interval(p, 23, 0, pending=100) for p in range(3)]
     intervals[30] = interval(1, 7, 97, lost_in_lake=3)
     return Audit(
@@ -56,18 +56,24 @@ def any_audit() -> Audit:
     )
 
 
-def test_what_is_bad_makes_the_verdict_and_what_explains_itself_does_not() -> None:
+def test_verdict_counts_bad_findings_only() -> None:
     audit = any_audit()
-    assert (audit.is_ok, audit.verdict) == (False, "not well: 3 lost in lake; 7,200 records in the log")
-    assert audit.bad[0].sentence == "orders-1: 3 records not in the lake, though it has what comes behind"
+    assert (audit.is_ok, audit.verdict) == (False, "problems found: 3 lost in lake; 7,200 records in the log")
+    assert audit.bad[0].sentence == "orders-1: 3 records missing in the lake"
     well = replace(audit, findings=audit.findings[1:])
     assert (well.is_ok, well.verdict) == (True, "nothing is lost and nothing is doubled: 7,200 records in the log")
 
 
-def test_the_document_for_programs_has_every_row_and_every_sentence() -> None:
+def test_gaps_are_counted_as_offsets() -> None:
+    """A gap is an offset without a record, so its sentence must not count records."""
+    gaps = Finding(kind="gaps", where="orders-0", count=2, is_bad=False)
+    assert gaps.sentence.startswith("orders-0: 2 offsets without a record in the log")
+
+
+def test_json_has_every_row_and_sentence() -> None:
     document = json.loads(json.dumps(any_audit().document))
     assert (document["ok"], len(document["intervals"]), len(document["copies"])) == (False, 72, 24)
-    assert document["findings"][1]["sentence"] == "orders-0: 100 records in the log, and not yet in the lake"
+    assert document["findings"][1]["sentence"] == "orders-0: 100 records in the log, not yet in the lake"
 
 
 class Tags(HTMLParser):
@@ -82,7 +88,7 @@ class Tags(HTMLParser):
         self.links += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
 
 
-def test_the_report_is_one_file_that_needs_no_network() -> None:
+def test_report_is_one_file_without_links() -> None:
     text = page(any_audit(), "Audit of <orders>", [(HOUR + 5000.0, "kill broker-2")])
     tags = Tags(text)
     assert all(link.startswith("#") for link in tags.links)
@@ -90,7 +96,7 @@ def test_the_report_is_one_file_that_needs_no_network() -> None:
     assert tags.tags.count("svg") == 3
     assert "<title>Audit of &lt;orders&gt;</title>" in text
     assert "kill broker-2" in text
-    assert "Not well: 3 lost in lake" in text
+    assert "Problems found: 3 lost in lake" in text
     assert text.count("<tr class=bad>") == 1
 
 
@@ -101,12 +107,12 @@ def with_one_of_1970(audit: Audit) -> Audit:
 
 
 def texts(picture: str) -> list[str]:
-    """What stands in the pictures of a page."""
+    """All texts in the pictures of a page."""
     return re.findall(r"<text [^>]*>([^<]*)</text>", picture)
 
 
-def test_one_record_of_1970_does_not_empty_the_pictures() -> None:
-    """A clock that was wrong once: the axis would span 55 years, and a day of records would be a line."""
+def test_pictures_leave_out_a_record_of_1970() -> None:
+    """With one wrong timestamp the axis would span 55 years, and a day of records would be a thin line."""
     ordinary, text = page(any_audit()), page(with_one_of_1970(any_audit()))
     assert texts(text) == texts(ordinary)
     assert "The pictures leave out 1 record at 1970-01-01 00:00:00 UTC, far from all others; the table has them." in text
@@ -127,12 +133,12 @@ def test_one_record_of_1970_does_not_empty_the_pictures() -> None:
     ],
     ids=["nothing", "one", "early", "early and late, one too many", "early and late", "halves", "short", "without a gap"],
 )
-def test_few_records_far_from_all_others_are_outside(totals: dict[int, int], shown: Shown | None) -> None:
+def test_few_distant_records_are_left_out(totals: dict[int, int], shown: Shown | None) -> None:
     assert Shown.of({"log": totals, "lake": {}}, 10) == shown
 
 
 def test_axes_have_whole_numbers() -> None:
-    """Not 0.5 and 1.0 below a "1e6", which a reader has to multiply."""
+    """matplotlib would write 0.5 and 1.0 below a factor of 1e6, which readers would have to multiply."""
     audit = any_audit()
     many = {source: replace(seen, count=1_500_000) for source, seen in audit.intervals[0].seen.items()}
     text = page(replace(audit, intervals=(replace(audit.intervals[0], seen=many),), copies=()))
@@ -146,12 +152,12 @@ LOOK = """[...document.querySelectorAll('svg')].map((svg) => {
 })"""
 
 
-async def test_a_browser_shows_the_pictures_in_their_places_and_asks_for_nothing_else(tmp_path: Path) -> None:
+async def test_browser_shows_the_pictures_without_requests(tmp_path: Path) -> None:
     program = find_chromium()
     if program is None:
         pytest.skip("there is no Chromium")
     file = tmp_path / "report.html"
-    # The helper waits for what a page with a script says when it has drawn itself; this one has none.
+    # The helper waits for an attribute that pages with a script set when they are drawn; this page has no script.
     file.write_text(page(any_audit()).replace("<html ", "<html data-ready=yes "))
     with running_chromium(program, tmp_path / "chromium") as address:
         async with new_page(address) as shown:
@@ -161,7 +167,7 @@ async def test_a_browser_shows_the_pictures_in_their_places_and_asks_for_nothing
             assert (shown.console, len(shown.requests)) == ([], 1)
 
 
-def test_a_ledger_has_a_line_for_each_acknowledgement_and_goes_on_behind_a_torn_one(tmp_path: Path) -> None:
+def test_ledger_continues_after_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "acks.jsonl"
     with Ledger(path) as ledger:
         ledger.add(RecordMetadata("orders", 1, 7, 17), b"tea")
@@ -177,16 +183,16 @@ def test_a_ledger_has_a_line_for_each_acknowledgement_and_goes_on_behind_a_torn_
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ([], "topics by name, or copies"),
-        (["--topic", "a", "--lake", "nowhere"], "nowhere holds no lake"),
+        (["--topic", "a", "--lake", "nowhere"], "there is no lake in nowhere"),
         (["--topic", "a", "--ledger", "nowhere"], "there is no ledger nowhere"),
         (["--copy", "a"], "--copy takes TOPIC=COPY, not 'a'"),
-        (["--copy", "a=a"], "no copy of itself: a"),
+        (["--copy", "a=a"], "topic a cannot be a copy of itself"),
     ],
 )
-def test_mistakes_are_told_before_spark_is_started(words: list[str], told: str) -> None:
+def test_wrong_arguments_are_rejected_before_spark_starts(words: list[str], message: str) -> None:
     outcome = run("pipeline", "audit", *words)
     assert outcome.code == 2
-    assert told in outcome.err
+    assert message in outcome.err

@@ -1,4 +1,4 @@
-"""The driver's view: its consumer is kept, and old metadata costs no refresh as long as it is right."""
+"""`cluster_view.py`: the driver keeps its clients, and a look-up finds out by itself that its metadata is old."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from strandline.client import Consumer, UnknownTopic
-from strandline.client.cluster import cluster
+from strandline.client.cluster import metadata_updater
 from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.cluster_view import ClusterView
 from strandline.pipeline.options import Subscription
@@ -38,7 +38,7 @@ def view_of(log: ThreadedCluster, topic: str) -> ClusterView:
 
 
 def ends(log: ThreadedCluster, topic: str) -> dict[int, int]:
-    """By partition, as the next batch of a stream asks for them."""
+    """The end offsets by partition, looked up as for the next batch of a stream."""
     view = view_of(log, topic)
     return {place.partition: at.offset for place, at in view.latest(view.partitions()).items()}
 
@@ -48,7 +48,8 @@ def refreshes() -> int:
     return int(kept[-1].metrics()["metadata_refreshes"])
 
 
-def test_batches_of_a_stream_do_not_refresh_the_consumers_metadata(log: ThreadedCluster) -> None:
+def test_batches_of_a_stream_do_not_refresh_metadata(log: ThreadedCluster) -> None:
+    """A refresh costs each small batch a request to the cluster."""
     topic = log.create_topic(partitions=1)
     assert ends(log, topic) == {0: 0}
     asked = refreshes()
@@ -58,7 +59,7 @@ def test_batches_of_a_stream_do_not_refresh_the_consumers_metadata(log: Threaded
     assert refreshes() == asked
 
 
-def test_look_up_finds_a_leader_that_has_moved(log: ThreadedCluster) -> None:
+def test_look_up_finds_the_new_leader(log: ThreadedCluster) -> None:
     topic = log.create_topic(partitions=1)
     fill(log, topic, 3)
     assert ends(log, topic) == {0: 3}
@@ -69,7 +70,7 @@ def test_look_up_finds_a_leader_that_has_moved(log: ThreadedCluster) -> None:
     log.start(leader)
 
 
-def test_look_up_finds_the_topic_that_has_the_name_now(log: ThreadedCluster) -> None:
+def test_look_up_finds_the_recreated_topic(log: ThreadedCluster) -> None:
     topic = log.create_topic(partitions=1)
     fill(log, topic, 3)
     old = view_of(log, topic)
@@ -83,8 +84,9 @@ def test_look_up_finds_the_topic_that_has_the_name_now(log: ThreadedCluster) -> 
     assert at.topic_id != old.topic_ids[topic]
 
 
-def test_end_offset_comes_with_the_id_of_its_own_topic(log: ThreadedCluster) -> None:
-    """The topic is recreated between the two questions. Under the old id, the new log's end would look like progress."""
+def test_end_offset_has_the_id_of_its_own_topic(log: ThreadedCluster) -> None:
+    """The topic is recreated between two requests. With the old id, the end of the new log would look like progress in the old
+    one."""
     topic = log.create_topic(partitions=1)
     fill(log, topic, 3)
     view = view_of(log, topic)
@@ -99,7 +101,7 @@ def test_end_offset_comes_with_the_id_of_its_own_topic(log: ThreadedCluster) -> 
     assert at.topic_id not in (before, b"")
 
 
-def test_look_up_finds_partitions_that_were_added(log: ThreadedCluster) -> None:
+def test_look_up_finds_added_partitions(log: ThreadedCluster) -> None:
     topic = log.create_topic(partitions=1)
     assert ends(log, topic) == {0: 0}
 
@@ -112,9 +114,9 @@ def test_look_up_finds_partitions_that_were_added(log: ThreadedCluster) -> None:
     assert ends(log, topic) == {0: 0, 1: 0, 2: 2}
 
 
-def test_look_up_of_a_deleted_topic_says_so_soon(log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The consumer still knows the topic, and asked its leader again for all of `max_block_ms`."""
-    monkeypatch.setattr(cluster, "MISSING_TOPIC_GRACE_MS", 300)
+def test_look_up_of_a_deleted_topic_fails_soon(log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kept consumer still knows the topic. It must not ask the old leader again until `max_block_ms` is over."""
+    monkeypatch.setattr(metadata_updater, "MISSING_TOPIC_GRACE_MS", 300)
     topic = log.create_topic(partitions=1)
     view = view_of(log, topic)
     places = view.partitions()
@@ -127,8 +129,9 @@ def test_look_up_of_a_deleted_topic_says_so_soon(log: ThreadedCluster, monkeypat
     assert here.loop.time() - started < 20
 
 
-def test_look_up_works_after_the_driver_stood_still(log: ThreadedCluster) -> None:
-    """Between two batches the loop does not run: the brokers have closed the connections of both clients, admin and consumer."""
+def test_look_up_works_after_a_pause_of_the_driver(log: ThreadedCluster) -> None:
+    """The event loop does not run between two batches. The brokers close the idle connections of both clients, admin and
+    consumer."""
     topic = log.create_topic(partitions=3)
     fill(log, topic, 3)
     assert ends(log, topic) == {0: 3, 1: 0, 2: 0}

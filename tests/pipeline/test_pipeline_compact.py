@@ -1,4 +1,4 @@
-"""Compaction without Spark: which files are joined, that readers and writers do not notice, and what is deleted when."""
+"""Compaction without Spark: which files are joined, that readers and writers continue, and when files are deleted."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ LARGE = 1 << 30
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """Three batches of ten."""
+    """A lake of three batches with ten records each."""
     for number in range(3):
         add(tmp_path, number, rows(list(range(number * 10, number * 10 + 10))))
     return tmp_path
 
 
 def join_all(root: Path, target_bytes: int = LARGE) -> dict[tuple[str, ...], DataFile]:
-    """What the tasks of a compaction do, and its base."""
+    """Runs the tasks of a compaction in this process, and publishes the base."""
     larger, files = {}, read_manifest(root).files
     for group in neighbours(files, target_bytes):
         for batch in JoinFiles(root, group).run():
@@ -45,14 +45,14 @@ def join_all(root: Path, target_bytes: int = LARGE) -> dict[tuple[str, ...], Dat
 
 
 def age(root: Path, seconds: float) -> None:
-    """As if everything had been there for so long."""
+    """Makes all files older by this many seconds."""
     for path in root.rglob("*"):
         if path.is_file():
             at = path.stat().st_mtime - seconds
             os.utime(path, (at, at))
 
 
-def test_readers_find_one_larger_file_with_the_same_rows_and_the_writer_goes_on_behind_it(lake: Path) -> None:
+def test_readers_and_writers_continue_after_a_compaction(lake: Path) -> None:
     parts = [pyarrow.parquet.read_table(lake / file.path, partitioning=None) for file in read_manifest(lake).files]
     join_all(lake)
     after = read_manifest(lake, checksums=True)
@@ -68,18 +68,20 @@ def test_readers_find_one_larger_file_with_the_same_rows_and_the_writer_goes_on_
     assert len(read_manifest(lake).files) == 1
 
 
-def test_whoever_has_begun_to_read_finds_his_files_for_a_while(lake: Path) -> None:
+def test_replaced_files_stay_for_a_while(lake: Path) -> None:
     began = read_manifest(lake)
     join_all(lake)
     assert sweep(Folder(lake), keep_s=3600) == 0
     assert offsets_in(began) == list(range(30))
     age(lake, 4000)
-    assert sweep(Folder(lake), keep_s=3600) == 2 + 2, "two manifests; the last one stays, and with it the file that it names"
+    assert sweep(Folder(lake), keep_s=3600) == 2 + 2, (
+        "two manifests and their files; the last manifest stays, and the file that it names"
+    )
     assert offsets_in(read_manifest(lake, checksums=True)) == list(range(30))
     assert sweep(Folder(lake), keep_s=0) == 0
 
 
-def test_what_nobody_names_is_deleted_unless_a_batch_may_be_writing_it(lake: Path) -> None:
+def test_unlisted_files_are_deleted_if_no_batch_writes_them(lake: Path) -> None:
     folder = lake / "orders" / "date=1970-01-01"
     (left_over,) = folder.glob("*-00000000000000000000-9.parquet")
     for name in ("orders-0-00000000000000000000-5.parquet", ".0123.new", "orders-0-00000000000000000030-35.parquet", "mine.txt"):
@@ -91,8 +93,9 @@ def test_what_nobody_names_is_deleted_unless_a_batch_may_be_writing_it(lake: Pat
     assert offsets_in(read_manifest(lake, checksums=True)) == list(range(30))
 
 
-def test_only_neighbours_of_one_date_are_joined_and_so_the_order_of_records_stays(tmp_path: Path) -> None:
-    """Whoever reads file by file, such as a replay that is begun again, must meet the records as before."""
+def test_order_of_records_stays(tmp_path: Path) -> None:
+    """A reader of files one after the other, such as a replay that continues, must find the records in the same order as before.
+    So only neighbouring files of one date are joined."""
     add(tmp_path, 0, rows([0, 1, 2], [0, 0, 1]))
     add(tmp_path, 1, rows([3, 4, 5], [0, 1, 1]))
     add(tmp_path, 2, rows([6, 7], [1, 1]))
@@ -130,28 +133,28 @@ def sized(sizes: Sequence[int]) -> list[DataFile]:
         ([], []),
     ],
 )
-def test_files_are_joined_up_to_the_target_and_large_ones_are_left_alone(sizes: list[int], joined: list[list[int]]) -> None:
+def test_files_are_joined_up_to_the_target_size(sizes: list[int], joined: list[list[int]]) -> None:
     assert [[file.first for file in group] for group in neighbours(sized(sizes), 100)] == joined
 
 
-def test_damage_is_not_made_part_of_a_larger_file(lake: Path) -> None:
+def test_damaged_file_is_not_joined(lake: Path) -> None:
     file = read_manifest(lake).files[1]
     data = bytearray((lake / file.path).read_bytes())
     data[20] ^= 1
     (lake / file.path).write_bytes(data)
-    with pytest.raises(LakeDamaged, match="has other bytes"):
+    with pytest.raises(LakeDamaged, match="has another checksum"):
         join_all(lake)
     assert Folder(lake).base() is None
     assert not list(lake.rglob("*.new"))
 
 
-def test_two_compactions_at_a_time_are_refused(lake: Path) -> None:
+def test_second_compaction_at_the_same_time_is_refused(lake: Path) -> None:
     with Folder(lake).compacting(), pytest.raises(UsageError, match="another compaction"), Folder(lake).compacting():
         pass
 
 
 @given(st.integers(0, 2**32))
-def test_a_base_in_the_place_of_any_number_of_manifests_says_the_same(seed: int) -> None:
+def test_base_has_the_same_files_as_its_manifests(seed: int) -> None:
     manifests = any_lake(seed)
     number = random.Random(seed).randrange(len(manifests))
     files, ends = join(manifests[: number + 1])
@@ -162,6 +165,6 @@ def test_a_base_in_the_place_of_any_number_of_manifests_says_the_same(seed: int)
             join(manifests[number + 2 :], base)
 
 
-def test_a_folder_without_a_lake_is_told_before_spark_is_started(tmp_path: Path) -> None:
+def test_folder_without_a_lake_is_rejected_before_spark_starts(tmp_path: Path) -> None:
     outcome = run("pipeline", "compact", str(tmp_path))
-    assert (outcome.code, outcome.err) == (2, f"strandline: {tmp_path} holds no lake\n")
+    assert (outcome.code, outcome.err) == (2, f"strandline: there is no lake in {tmp_path}\n")

@@ -1,6 +1,6 @@
-"""A task whose rows come in another order each time: the second attempt compares with what the first wrote, or writes nothing.
+"""A retried task whose rows have another order: the attempt compares its rows with those in the log, or writes nothing.
 
-The writer of a task without Spark, on a cluster of one broker.
+The tests use the writer of a task without Spark, on a cluster of one broker.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Task:
             return await writer.finish()
 
     async def die_in_the_middle(self, rows: Rows, note: bytes | None = b"?") -> None:
-        """An attempt that has written these when it is killed."""
+        """An attempt that is killed after it has written these rows."""
         async with self.producer(await self.note() if note == b"?" else note) as producer:
             writer = TaskWriter(self.options, producer, task=0)
             keys, values = zip(*rows, strict=True)
@@ -79,13 +79,13 @@ async def records(cluster: Cluster, topic: str) -> Counter[tuple[bytes | None, b
 
 
 def some_rows(count: int, keyed: bool) -> list[tuple[bytes | None, bytes]]:
-    """Every tenth is there twice."""
+    """`count` rows; every tenth row occurs twice."""
     return [(b"k%d" % (n % 7) if keyed else None, b"row %d" % (n - n % 10 if n % 10 == 1 else n)) for n in range(count)]
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-async def test_rows_in_another_order_are_there_once_each(cluster: Cluster, keyed: bool) -> None:
-    """Among records of others, and with a third attempt after a second that died too."""
+async def test_rows_in_another_order_are_stored_once(cluster: Cluster, keyed: bool) -> None:
+    """The topic also has records of another producer, and the second attempt dies as well."""
     topic = await cluster.create_topic(partitions=3)
     task, shuffle = Task(cluster, topic), random.Random(5).shuffle
     rows = some_rows(1000, keyed)
@@ -111,7 +111,7 @@ async def test_rows_in_another_order_are_there_once_each(cluster: Cluster, keyed
 
 
 async def failing_attempt(task: Task, rows: Rows, sends: int) -> None:
-    """It dies when it has sent a few runs of what was missing."""
+    """An attempt that fails after it has sent `sends` runs of missing rows."""
     async with task.producer(await task.note()) as producer:
         writer = TaskWriter(task.options, producer, task=0)
         send, left = producer.send_columns, sends
@@ -134,7 +134,7 @@ async def failing_attempt(task: Task, rows: Rows, sends: int) -> None:
 
 
 @pytest.mark.parametrize("change", ["another value", "one missing", "none"])
-async def test_when_a_row_that_is_there_does_not_come_again_nothing_is_written(cluster: Cluster, change: str) -> None:
+async def test_nothing_is_written_if_an_earlier_row_is_missing_now(cluster: Cluster, change: str) -> None:
     topic = await cluster.create_topic(partitions=2)
     task, rows = Task(cluster, topic), some_rows(300, keyed=True)
     await task.die_in_the_middle(rows[:200])
@@ -145,7 +145,8 @@ async def test_when_a_row_that_is_there_does_not_come_again_nothing_is_written(c
     assert (await task.attempt(rows)).found == 200
 
 
-async def test_a_row_that_went_to_another_partition_is_another_where_rows_say_where_they_go(cluster: Cluster) -> None:
+async def test_row_for_another_partition_is_another_row(cluster: Cluster) -> None:
+    """This holds only if a column `partition` says where each row goes."""
     topic = await cluster.create_topic(partitions=2)
     task, rows = Task(cluster, topic), [(None, b"a"), (None, b"a"), (None, b"b")]
     places = [pa.array(each, pa.int32()) for each in ([0, 0, 1], [1, 0, 0])]
@@ -162,8 +163,8 @@ async def test_a_row_that_went_to_another_partition_is_another_where_rows_say_wh
         ("beyond", "can no longer be read"),
     ],
 )
-async def test_rows_that_cannot_be_found_again_are_not_guessed(cluster: Cluster, note: Any, told: str) -> None:
-    """The log does not hold them after the offset in the note."""
+async def test_attempt_fails_if_earlier_rows_cannot_be_found(cluster: Cluster, note: Any, told: str) -> None:
+    """The log has no row of the task after the offset in the note."""
     topic = await cluster.create_topic(partitions=1)
     task, rows = Task(cluster, topic), some_rows(100, keyed=False)
     if isinstance(note, str):
@@ -174,8 +175,9 @@ async def test_rows_that_cannot_be_found_again_are_not_guessed(cluster: Cluster,
     assert await records(cluster, topic) == Counter(rows)
 
 
-async def test_an_earlier_attempt_that_still_runs_can_write_nowhere_once_rows_were_compared(cluster: Cluster) -> None:
-    """Also where the later one writes nothing: rows without a key may go elsewhere than the earlier one would put them."""
+async def test_comparison_fences_earlier_attempts_in_all_partitions(cluster: Cluster) -> None:
+    """Rows without a key may go to other partitions in the later attempt, so partitions to which it writes nothing count as
+    well."""
     topic = await cluster.create_topic(partitions=3)
     task, rows = Task(cluster, topic), some_rows(50, keyed=False)
     async with task.producer(await task.note()) as zombie:
@@ -187,7 +189,7 @@ async def test_an_earlier_attempt_that_still_runs_can_write_nowhere_once_rows_we
     assert await records(cluster, topic) == Counter(rows)
 
 
-def test_rows_aside_come_back_in_order_from_memory_and_from_a_file() -> None:
+def test_spool_returns_rows_in_order_from_memory_and_file() -> None:
     for bytes_max in (1_000_000, 100, 0):
         spool = Spool(bytes_max)
         batches = [pa.record_batch({"value": [b"%d" % n] * 5}) for n in range(10)]
@@ -198,8 +200,9 @@ def test_rows_aside_come_back_in_order_from_memory_and_from_a_file() -> None:
 
 
 @pytest.mark.parametrize("note", ["none", "another topic", "time", "time of a fast clock"])
-async def test_rows_are_found_though_the_note_has_no_offsets(cluster: Cluster, note: str) -> None:
-    """Where the topic is a column or has very many partitions. A wrong clock only costs reading the log from its beginning."""
+async def test_rows_are_found_without_offsets_in_the_note(cluster: Cluster, note: str) -> None:
+    """The note has none if the topic is a column or has very many partitions. A wrong clock only means that the log is read
+    from its start."""
     topic = await cluster.create_topic(partitions=2)
     async with cluster.producer() as producer:
         await producer.send_many(topic, [b"before %d" % n for n in range(50)])
@@ -236,7 +239,7 @@ class ByColumn(Task):
 
 
 async def test_rows_of_several_topics_are_written_once_in_any_order(cluster: Cluster) -> None:
-    """A retry used to end a stream whose topic is a column with RowsDiffer, for ever."""
+    """Otherwise a stream whose topic is a column could never complete a batch after a retry."""
     topics = [await cluster.create_topic(partitions=2) for _ in range(3)]
     task = ByColumn(cluster)
     rows = [(topics[n % 3], b"row %d" % (n // 2)) for n in range(90)]
@@ -249,8 +252,8 @@ async def test_rows_of_several_topics_are_written_once_in_any_order(cluster: Clu
 
 
 @pytest.mark.parametrize("row_order", ["unknown", "stable"])
-async def test_a_topic_that_has_no_rows_this_time_is_noticed(cluster: Cluster, row_order: str) -> None:
-    """Otherwise the rows of the earlier attempt would stay there beside those of this one."""
+async def test_topic_without_rows_in_the_retry_is_noticed(cluster: Cluster, row_order: str) -> None:
+    """Otherwise the rows of the earlier attempt would stay in that topic beside those of this one."""
     orders, refunds = [await cluster.create_topic(partitions=1) for _ in range(2)]
     task = ByColumn(cluster, rowOrder=row_order)
     await task.write([(orders, b"1"), (refunds, b"2")])

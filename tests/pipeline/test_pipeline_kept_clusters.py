@@ -1,5 +1,6 @@
-"""Tasks that write, one after the other in one worker process: connections are kept, and nothing that happens between two tasks
-costs a row or an error. Without Spark: the tasks run here, and the loop of their session stands still between them."""
+"""Writing tasks, one after the other in one worker process: connections are kept between them, and no change in the meantime
+causes a lost row or an error. The tasks run in the test's process, without Spark, and their event loop does not run between
+two tasks."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ PARTITIONS = 4
 
 
 class TaskContext:
-    """What Spark says to the task that runs now."""
+    """Stands in for Spark's `TaskContext`: the properties of the current task."""
 
     def __init__(self, query: str, batch: int) -> None:
         self._properties = {QUERY_ID: query, BATCH_ID: str(batch)}
@@ -41,7 +42,7 @@ class TaskContext:
 
 
 class Tasks:
-    """Of one query, a batch each. A topic of its own."""
+    """The tasks of one query, each in a batch of its own, with their own topic."""
 
     def __init__(self, log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, connected: list[Any], **options: str) -> None:
         self.log, self.topic, self.batch, self.written = log, log.create_topic(partitions=PARTITIONS), 0, list[bytes]()
@@ -49,7 +50,7 @@ class Tasks:
         self.options = {"bootstrap.servers": log.bootstrap_servers, "topic": self.topic, **options}
 
     def write(self) -> int:
-        """A row for each partition; returns how many connections that took."""
+        """Writes a row to each partition; returns the number of new connections."""
         rows = [b"%d-%d" % (self.batch, partition) for partition in range(PARTITIONS)]
         batch = {"value": pa.array(rows, pa.binary()), "partition": pa.array(range(PARTITIONS), pa.int32())}
         context = TaskContext(self.topic, self.batch)
@@ -61,7 +62,8 @@ class Tasks:
         return len(self._connected)
 
     def some_task_connects_to_no_broker(self) -> bool:
-        """Of four tasks: on a busy machine a broker may be silent for so long that the client replaces its connection."""
+        """Whether one of four tasks opens no connection. On a busy machine a broker may be silent for so long that the client
+        replaces a connection."""
         return 0 in [self.write() for _ in range(4)]
 
     def stored(self) -> Counter[bytes | None]:
@@ -69,7 +71,7 @@ class Tasks:
 
 
 def wait_for_rows(log: ThreadedCluster, topic: str, count: int) -> None:
-    """A task asks for its rows on a thread, and sends meanwhile what it has."""
+    """A batch of rows for which the task must wait: it waits on a thread, and sends earlier rows meanwhile."""
 
     async def stored() -> int:
         async with log.cluster.admin() as admin:
@@ -84,7 +86,7 @@ def wait_for_rows(log: ThreadedCluster, topic: str, count: int) -> None:
 
 @pytest.fixture
 def connected(monkeypatch: pytest.MonkeyPatch) -> list[ConnectionState]:
-    """Attempts to connect."""
+    """Counts attempts to connect."""
     attempts: list[ConnectionState] = []
     begin = ConnectionState._begin
 
@@ -124,7 +126,7 @@ def test_connections_are_not_used_again_after_an_error(tasks: Tasks) -> None:
     assert tasks.some_task_connects_to_no_broker()
 
 
-def test_leader_that_was_killed_between_tasks_is_replaced(tasks: Tasks, log: ThreadedCluster) -> None:
+def test_task_finds_the_new_leader_after_a_kill(tasks: Tasks, log: ThreadedCluster) -> None:
     leader = log.run(log.cluster.leader_of(tasks.topic))
     log.run(log.cluster.kill(leader))
     try:
@@ -146,14 +148,14 @@ def test_recreated_topic_is_written_from_its_beginning(tasks: Tasks, log: Thread
     tasks.write()
 
 
-def test_forked_process_keeps_connections_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a fork inherits are its parent's sockets."""
+def test_forked_process_opens_its_own_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork inherits the sockets of its parent, and must not use them."""
     parent = session()
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert session().clusters is not parent.clusters
 
 
-async def test_clusters_of_few_sets_of_options_are_kept() -> None:
+async def test_number_of_kept_clusters_is_limited() -> None:
     kept = KeptClusters()
     lent = []
     for number in range(KEPT + 1):
@@ -169,8 +171,8 @@ async def test_clusters_of_few_sets_of_options_are_kept() -> None:
 def test_retry_after_partitions_were_added_writes_each_row_once(
     log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, connected: list[ConnectionState]
 ) -> None:
-    """With `rowOrder=stable` an attempt skips the rows of each partition that an earlier one has written. The rows have to go
-    to the partitions that the earlier attempt chose, though a key would go elsewhere among more partitions."""
+    """With `rowOrder=stable` an attempt skips the rows that an earlier one wrote to each partition. So each row must go to the
+    partition that the earlier attempt chose, although its key would now go to another one."""
     tasks = Tasks(log, monkeypatch, connected, rowOrder="stable")
     keys = [b"key-%d" % number for number in range(400)]
     rows = pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(keys, pa.binary())})

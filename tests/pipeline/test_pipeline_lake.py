@@ -1,4 +1,4 @@
-"""A lake without Spark: which files count, and that what is missing, doubled or torn is told in a sentence."""
+"""A lake without Spark: which files are valid, and that missing, doubled or torn ones are reported as damage."""
 
 from __future__ import annotations
 
@@ -56,56 +56,56 @@ def add(root: Path, number: int, *batches: pyarrow.RecordBatch) -> tuple[DataFil
 
 
 def offsets_in(lake: Lake, place: TopicPartition = ORDERS) -> list[int]:
-    """As any reader would find them."""
-    files = [lake.root / file.path for file in lake.files if file.place == place]
+    """The offsets in the valid files, as any reader finds them."""
+    files = [lake.root / file.path for file in lake.files if file.tp == place]
     return sorted(offset for path in files for offset in pyarrow.parquet.read_table(path)["offset"].to_pylist())
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """Three batches of ten."""
+    """A lake of three batches with ten records each."""
     for number in range(3):
         add(tmp_path, number, rows(list(range(number * 10, number * 10 + 10))))
     return tmp_path
 
 
-def test_names_say_which_offsets_of_which_partition_and_date_are_in_a_file(lake: Path) -> None:
+def test_file_name_has_partition_date_and_offsets(lake: Path) -> None:
     first = read_manifest(lake).files[0]
     assert first.path == "orders/date=1970-01-01/orders-0-00000000000000000000-9.parquet"
     assert (first.first, first.last, first.count) == (0, 9, 10)
 
 
-def test_a_reader_finds_each_offset_once(lake: Path) -> None:
+def test_reader_finds_each_offset_once(lake: Path) -> None:
     view = read_manifest(lake, checksums=True)
     assert offsets_in(view) == list(range(30))
     assert (view.number, view.ends) == (2, {ORDERS: 30})
 
 
-def test_what_is_not_there_yet_is_an_empty_lake(tmp_path: Path) -> None:
+def test_missing_folder_is_an_empty_lake(tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "nothing").files == ()
 
 
-def test_a_task_over_midnight_makes_a_file_for_each_date_though_they_take_turns(tmp_path: Path) -> None:
+def test_task_over_midnight_makes_a_file_for_each_date(tmp_path: Path) -> None:
     files = add(tmp_path, 0, rows([0, 1, 2, 3], [0, 1, 0, 1]), rows([4, 7], [1, 1]))
     assert [(f.date, f.first, f.last, f.count) for f in files] == [("1970-01-01", 0, 2, 2), ("1970-01-02", 1, 7, 4)]
     assert offsets_in(read_manifest(tmp_path, checksums=True)) == [0, 1, 2, 3, 4, 7]
 
 
-def test_a_task_that_meets_many_dates_keeps_few_files_open(tmp_path: Path) -> None:
+def test_task_with_many_dates_keeps_few_files_open(tmp_path: Path) -> None:
     days = [n % 40 for n in range(200)]
     files = add(tmp_path, 0, *(rows([n], [day]) for n, day in enumerate(days)))
-    assert len(files) == 200, "each file was closed before its date came again"
+    assert len(files) == 200, "each file was closed before the next row of its date"
     assert offsets_in(read_manifest(tmp_path)) == list(range(200))
 
 
-def test_gaps_in_the_offsets_of_a_log_are_legal(tmp_path: Path) -> None:
+def test_gaps_in_the_offsets_are_legal(tmp_path: Path) -> None:
     add(tmp_path, 0, rows([3, 5, 9]))
     add(tmp_path, 1, rows([20, 22]))
     assert [file.count for file in read_manifest(tmp_path).files] == [3, 2]
 
 
-def test_the_same_rows_make_the_same_bytes_wherever_batches_end(tmp_path: Path) -> None:
-    """So that an attempt that was thought dead writes what the other one wrote."""
+def test_same_rows_make_the_same_bytes(tmp_path: Path) -> None:
+    """Two attempts of a task may run at the same time, and must then write the same files."""
     offsets = list(range(1000))
     (one,) = write(tmp_path / "one", rows(offsets))
     (other,) = write(tmp_path / "other", rows(offsets[:333]), rows(offsets[333:]))
@@ -115,7 +115,7 @@ def test_the_same_rows_make_the_same_bytes_wherever_batches_end(tmp_path: Path) 
 # -- a batch that is run again ----------------------------------------------------------------------------------------
 
 
-def test_files_of_a_batch_that_was_not_committed_are_replaced(tmp_path: Path) -> None:
+def test_files_of_an_uncommitted_batch_are_replaced(tmp_path: Path) -> None:
     write(tmp_path, rows([0, 1, 2]))
     assert read_manifest(tmp_path).files == ()
     add(tmp_path, 0, rows([0, 1, 2]))
@@ -123,22 +123,22 @@ def test_files_of_a_batch_that_was_not_committed_are_replaced(tmp_path: Path) ->
     assert offsets_in(read_manifest(tmp_path, checksums=True)) == [0, 1, 2]
 
 
-def test_a_batch_that_was_committed_is_not_listed_again(lake: Path) -> None:
+def test_committed_batch_is_not_listed_again(lake: Path) -> None:
     before = read_manifest(lake)
     assert Folder(lake).publish("query", 2, before.files[-1:]) is None
     assert read_manifest(lake) == before
 
 
-def test_another_query_may_add_other_topics_and_no_offset_that_is_there(lake: Path) -> None:
+def test_second_query_cannot_add_existing_offsets(lake: Path) -> None:
     other = write(lake, rows([0, 1], topic="other"))
     Folder(lake).publish("another", 0, other)
     assert set(read_manifest(lake).ends) == {ORDERS, TopicPartition("other", 0)}
-    with pytest.raises(UsageError, match="offset 5 of orders-0 comes into a lake that has this partition up to offset 29"):
+    with pytest.raises(UsageError, match="offset 5 of orders-0 is already in the lake, which has this partition up to offset 29"):
         write(lake, rows([5]))
     assert offsets_in(read_manifest(lake, checksums=True)) == list(range(30))
 
 
-def test_half_written_files_do_not_count_and_no_reader_takes_them(lake: Path) -> None:
+def test_half_written_files_are_not_read(lake: Path) -> None:
     writer = LakeWriter(lake, False, {ORDERS: 30})
     writer.write(rows([30, 31]))
     (half,) = lake.rglob("*.new")
@@ -159,20 +159,20 @@ def change(path: Path, **fields: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
-def test_a_manifest_that_is_missing_is_told(lake: Path) -> None:
+def test_missing_manifest_is_damage(lake: Path) -> None:
     manifest_of(lake, 1).unlink()
     with pytest.raises(LakeDamaged, match=r"manifest 0+1\.json is missing"):
         read_manifest(lake)
 
 
-@pytest.mark.parametrize(("after", "told"), [(25, "a gap in orders-0"), (15, "an overlap in orders-0")])
-def test_a_manifest_that_does_not_go_on_where_the_others_end_is_told(lake: Path, after: int, told: str) -> None:
+@pytest.mark.parametrize(("after", "message"), [(25, "a gap in orders-0"), (15, "an overlap in orders-0")])
+def test_gap_or_overlap_between_manifests_is_damage(lake: Path, after: int, message: str) -> None:
     change(manifest_of(lake, 2), after={"orders": {"0": after}})
-    with pytest.raises(LakeDamaged, match=rf"{told}: .* goes on at offset {after}, and those before it end at 20"):
+    with pytest.raises(LakeDamaged, match=rf"{message}: .* continues at offset {after}, but the manifests before it end at 20"):
         read_manifest(lake)
 
 
-def test_files_that_overlap_are_told(lake: Path) -> None:
+def test_overlapping_files_are_damage(lake: Path) -> None:
     document = json.loads(manifest_of(lake, 1).read_text())
     change(manifest_of(lake, 2), files=document["files"])
     with pytest.raises(LakeDamaged, match=r"orders-0-0+10-19\.parquet overlaps: the lake has orders-0 up to offset 19 already"):
@@ -180,27 +180,27 @@ def test_files_that_overlap_are_told(lake: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"v": 1}', '{"v": 1, "files": 3}'])
-def test_a_manifest_that_is_torn_is_told(lake: Path, text: str) -> None:
+def test_torn_manifest_is_damage(lake: Path, text: str) -> None:
     manifest_of(lake, 1).write_text(text)
     with pytest.raises(LakeDamaged, match=r"manifest 0+1\.json cannot be read"):
         read_manifest(lake)
 
 
-def test_a_manifest_of_a_later_version_is_not_guessed_at(lake: Path) -> None:
+def test_manifest_of_a_later_version_is_refused(lake: Path) -> None:
     change(manifest_of(lake, 1), v=2)
-    with pytest.raises(LakeDamaged, match="is of version 2; this program knows 1"):
+    with pytest.raises(LakeDamaged, match="has version 2; this program knows version 1"):
         read_manifest(lake)
 
 
-def test_a_file_that_is_missing_or_shorter_or_other_is_told(lake: Path) -> None:
+def test_missing_short_or_changed_file_is_damage(lake: Path) -> None:
     file = lake / read_manifest(lake).files[1].path
     whole = file.read_bytes()
     file.write_bytes(whole[:20] + bytes([whole[20] ^ 1]) + whole[21:])
     assert read_manifest(lake).files, "the size is right"
-    with pytest.raises(LakeDamaged, match="has other bytes than its manifest says"):
+    with pytest.raises(LakeDamaged, match="has another checksum"):
         read_manifest(lake, checksums=True)
     file.write_bytes(whole[:-1])
-    with pytest.raises(LakeDamaged, match=f"has {len(whole) - 1} bytes, and its manifest says {len(whole)}"):
+    with pytest.raises(LakeDamaged, match=f"has {len(whole) - 1} bytes, but its manifest says {len(whole)}"):
         read_manifest(lake)
     file.unlink()
     with pytest.raises(LakeDamaged, match="is missing"):
@@ -210,14 +210,14 @@ def test_a_file_that_is_missing_or_shorter_or_other_is_told(lake: Path) -> None:
 # -- where, and which topics ------------------------------------------------------------------------------------------
 
 
-def test_a_lake_is_a_folder() -> None:
+def test_lake_must_be_a_folder() -> None:
     assert local_path("file:///lake") == Path("/lake")
-    with pytest.raises(UsageError, match="a mounted one counts"):
+    with pytest.raises(UsageError, match="local or mounted file system"):
         local_path("s3://bucket/lake")
 
 
 @pytest.mark.parametrize("topic", ["_manifest", ".hidden", "__transaction_state"])
-def test_topics_that_readers_would_pass_over_are_refused(tmp_path: Path, topic: str) -> None:
+def test_topics_whose_folders_readers_skip_are_refused(tmp_path: Path, topic: str) -> None:
     with pytest.raises(UsageError, match="readers skip folders"):
         write(tmp_path, rows([0], topic=topic))
 
@@ -225,7 +225,7 @@ def test_topics_that_readers_would_pass_over_are_refused(tmp_path: Path, topic: 
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_shows_each_partition_and_ends_with_3_when_the_lake_is_damaged(lake: Path) -> None:
+def test_command_shows_partitions_and_damage(lake: Path) -> None:
     shown = run("pipeline", "lake", str(lake), "--json", "--checksums")
     size = sum(file.bytes for file in read_manifest(lake).files)
     partition = {"topic": "orders", "partition": 0, "first_offset": 0, "last_offset": 29, "records": 30, "files": 3}
@@ -237,7 +237,7 @@ def test_the_command_shows_each_partition_and_ends_with_3_when_the_lake_is_damag
     assert "is damaged: manifest 00000000000000000001.json is missing" in damaged.err
 
 
-def test_without_spark_the_command_says_how_to_get_it(tmp_path: Path) -> None:
+def test_command_without_spark_says_how_to_install_it(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['pyspark'] = None; from strandline.cli import main; "
         f"sys.argv = ['strandline', 'pipeline', 'offload', '--topic', 'a', '--to', {str(tmp_path)!r}]; main()"
@@ -250,17 +250,17 @@ def test_without_spark_the_command_says_how_to_get_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
-        (["--topic", "a", "--to", "s3://bucket/lake"], "s3:// is none"),
+        (["--topic", "a", "--to", "s3://bucket/lake"], "which s3:// is not"),
         (["--to", "lake"], "topics by name, or a pattern"),
         (["--topic", "_a", "--to", "lake"], "topic _a cannot go into a lake"),
     ],
 )
-def test_mistakes_are_told_before_spark_is_started(words: list[str], told: str) -> None:
+def test_wrong_arguments_are_rejected_before_spark_starts(words: list[str], message: str) -> None:
     outcome = run("pipeline", "offload", *words)
     assert outcome.code == 2
-    assert told in outcome.err
+    assert message in outcome.err
 
 
 # -- any lake ---------------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def entry(partition: int, first: int, last: int) -> DataFile:
 
 
 def any_lake(seed: int) -> list[Manifest]:
-    """Batches of random files of a few partitions, some of them run again."""
+    """Manifests with random files of three partitions."""
     rng, ends, manifests = random.Random(seed), dict.fromkeys(range(3), 0), list[Manifest]()
     for batch in range(rng.randint(2, 8)):
         files = []
@@ -289,7 +289,7 @@ def any_lake(seed: int) -> list[Manifest]:
 
 
 @given(st.integers(0, 2**32))
-def test_whatever_was_published_is_read_back_in_order_and_any_manifest_that_is_lost_shows(seed: int) -> None:
+def test_join_restores_all_files_and_finds_a_lost_manifest(seed: int) -> None:
     manifests = any_lake(seed)
     read = [decode(f"{m.number:020}.json", encode(m)) for m in manifests]
     assert read == manifests

@@ -1,4 +1,4 @@
-"""Snapshots without Spark: which version counts, what a run that dies leaves, and where the next run begins."""
+"""Snapshots without Spark: which version is current, what a dead run leaves behind, and where the next run begins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
 def publish(folder: SnapshotFolder, number: int, keep: int = 3) -> Version:
-    """A version with one file, as a run makes it."""
+    """Publishes a version with one file, as a run does."""
     work = folder.work_folder()
     work.mkdir(parents=True)
     (work / "part.parquet").write_bytes(b"x" * number)
@@ -38,15 +38,15 @@ def folder(tmp_path: Path) -> SnapshotFolder:
     return folder
 
 
-def test_a_version_is_read_as_it_was_written(folder: SnapshotFolder) -> None:
+def test_version_is_read_as_written(folder: SnapshotFolder) -> None:
     with folder.at_work():
         version = publish(folder, 2)
     assert folder.newest() == version == folder.version(2) == decode("00000000000000000002.json", encode(version))
     assert (version.rows, version.until) == (2, {ZERO: ReadPosition(2, 2)})
 
 
-def test_what_a_run_left_that_died_before_its_manifest_goes_with_the_next_one(folder: SnapshotFolder) -> None:
-    """Half a folder of Spark's, and whole files whose manifest was not written: neither counts, neither stays."""
+def test_next_run_deletes_the_files_of_a_dead_run(folder: SnapshotFolder) -> None:
+    """A run may die while Spark writes, or before it writes the manifest. Readers must not see its files."""
     before = folder.newest()
     for name in (".work-00ff", "v2-00ff"):
         (folder.root / name).mkdir()
@@ -57,62 +57,62 @@ def test_what_a_run_left_that_died_before_its_manifest_goes_with_the_next_one(fo
     assert {path.name for path in folder.root.iterdir() if path.name != "_manifest"} == folder.version().folders
 
 
-def test_old_versions_stay_as_many_as_are_kept(folder: SnapshotFolder) -> None:
-    """Whoever reads an old version can end, for so many runs."""
+def test_newest_versions_are_kept(folder: SnapshotFolder) -> None:
+    """A reader of an old version can finish while `keep` runs end."""
     with folder.at_work():
         for number in range(2, 6):
             publish(folder, number, keep=2)
     assert folder.numbers() == [4, 5]
     assert len(list(folder.root.glob("v*"))) == 2
-    with pytest.raises(UsageError, match="has the versions 4, 5, and 1 is not among them"):
+    with pytest.raises(UsageError, match="has no version 1; it has 4, 5"):
         folder.version(1)
 
 
-def test_two_runs_at_a_time_are_one_too_many(folder: SnapshotFolder) -> None:
-    with folder.at_work(), pytest.raises(UsageError, match="another run is at work"), SnapshotFolder(folder.root).at_work():
+def test_second_run_at_the_same_time_is_refused(folder: SnapshotFolder) -> None:
+    with folder.at_work(), pytest.raises(UsageError, match="another run uses"), SnapshotFolder(folder.root).at_work():
         pass
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (b"{", "cannot be read"),
         (b"[]", "cannot be read"),
-        (b'{"v": 2}', "is of format 2; this program knows 1"),
+        (b'{"v": 2}', "has format 2; this program knows format 1"),
         (b'{"v": 1, "version": 1}', "cannot be read"),
     ],
 )
-def test_a_damaged_manifest_is_told_and_not_guessed_at(folder: SnapshotFolder, data: bytes, told: str) -> None:
+def test_damaged_manifest_is_an_error(folder: SnapshotFolder, data: bytes, message: str) -> None:
     (folder.root / "_manifest" / "00000000000000000001.json").write_bytes(data)
-    with pytest.raises(SnapshotDamaged, match=told):
+    with pytest.raises(SnapshotDamaged, match=message):
         folder.version()
 
 
-def test_a_file_that_is_gone_or_torn_is_told(folder: SnapshotFolder) -> None:
+def test_missing_or_torn_file_is_an_error(folder: SnapshotFolder) -> None:
     (file,) = folder.version().table
     (folder.root / file.path).write_bytes(b"torn")
-    with pytest.raises(SnapshotDamaged, match=r"has 4 bytes, and its manifest says 1"):
+    with pytest.raises(SnapshotDamaged, match=r"has 4 bytes, but its manifest says 1"):
         folder.version()
     (folder.root / file.path).unlink()
     with pytest.raises(SnapshotDamaged, match="is missing"):
         folder.version()
 
 
-def test_the_command_shows_versions_and_damage(folder: SnapshotFolder, tmp_path: Path) -> None:
+def test_command_shows_versions_and_damage(folder: SnapshotFolder, tmp_path: Path) -> None:
     shown = run("pipeline", "snapshot", str(folder.root))
     assert (shown.code, "the last values of orders" in shown.out) == (0, True), shown.err
-    told = run("pipeline", "snapshot", str(folder.root), "--json").json()
-    assert (told["until"], [v["version"] for v in told["versions"]]) == ({"0": 1}, [1])
+    document = run("pipeline", "snapshot", str(folder.root), "--json").json()
+    assert (document["until"], [v["version"] for v in document["versions"]]) == ({"0": 1}, [1])
     (folder.root / folder.version().table[0].path).unlink()
     damaged = run("pipeline", "snapshot", str(folder.root))
     assert damaged.code == 3
     assert "is damaged" in one_sentence(damaged)
     nothing = run("pipeline", "snapshot", str(tmp_path / "nowhere"))
-    assert (nothing.code, "holds no snapshot" in one_sentence(nothing)) == (2, True)
+    assert (nothing.code, "there is no snapshot in" in one_sentence(nothing)) == (2, True)
 
 
-def test_a_manifest_is_plain_json(folder: SnapshotFolder) -> None:
-    """Whoever has no Python finds the files of the newest version in it."""
+def test_manifest_is_plain_json(folder: SnapshotFolder) -> None:
+    """Programs that do not use Python can find the files of the newest version."""
     document = json.loads((folder.root / "_manifest" / "00000000000000000001.json").read_text())
     assert [SnapshotFile(**file) for file in document["table"]] == list(folder.version().table)
 
@@ -120,7 +120,7 @@ def test_a_manifest_is_plain_json(folder: SnapshotFolder) -> None:
 # -- where a run begins -----------------------------------------------------------------------------------------------
 
 
-def test_a_run_begins_where_the_last_one_ended_with_its_epoch() -> None:
+def test_run_continues_with_offset_and_epoch_of_the_last() -> None:
     since = {ZERO: ReadPosition(10, 3)}
     assert planned(since, {ZERO: 4, ONE: 0}, {ZERO: ReadPosition(15, 4), ONE: ReadPosition(7, 0)}, True) == [
         Range("orders", 0, 10, 15, 3),
@@ -128,39 +128,39 @@ def test_a_run_begins_where_the_last_one_ended_with_its_epoch() -> None:
     ]
 
 
-def test_the_first_run_takes_what_is_left() -> None:
+def test_first_run_begins_at_the_earliest_offset() -> None:
     assert planned(None, {ZERO: 4}, {ZERO: ReadPosition(15, 4)}, True) == [Range("orders", 0, 4, 15)]
 
 
 @pytest.mark.parametrize(
-    ("since", "earliest", "latest", "told", "instead"),
+    ("since", "earliest", "latest", "message", "instead"),
     [
         (
             {ZERO: ReadPosition(3)},
             {ZERO: 5},
             {ZERO: ReadPosition(9)},
-            "offset 3 of orders-0 comes next, and the earliest that is left is 5",
+            "offset 3 of orders-0 was deleted before it was read; the earliest is 5",
             5,
         ),
-        ({ZERO: ReadPosition(12)}, {ZERO: 0}, {ZERO: ReadPosition(9)}, "was read up to offset 12, and its log ends at 9", 9),
-        ({}, {ZERO: 5}, {ZERO: ReadPosition(9)}, "offset 0 of orders-0 comes next", 5),
+        ({ZERO: ReadPosition(12)}, {ZERO: 0}, {ZERO: ReadPosition(9)}, "was read up to offset 12, but its log ends at 9", 9),
+        ({}, {ZERO: 5}, {ZERO: ReadPosition(9)}, "offset 0 of orders-0 was deleted", 5),
         (
             {ZERO: ReadPosition(3), ONE: ReadPosition(1)},
             {ZERO: 0},
             {ZERO: ReadPosition(9)},
-            "does not have this partition any more",
+            "no longer has this partition",
             3,
         ),
     ],
 )
-def test_what_was_not_read_and_is_gone_is_a_loss(
+def test_records_deleted_before_they_were_read_are_data_loss(
     since: dict[TopicPartition, ReadPosition],
     earliest: dict[TopicPartition, int],
     latest: dict[TopicPartition, ReadPosition],
-    told: str,
+    message: str,
     instead: int,
 ) -> None:
-    with pytest.raises(DataLoss, match=told):
+    with pytest.raises(DataLoss, match=message):
         planned(since, earliest, latest, True)
     (piece,) = planned(since, earliest, latest, False)
     assert (piece.start, piece.end) == (instead, 9)

@@ -1,4 +1,4 @@
-"""What an offload says while it runs and at its end, without Spark."""
+"""The progress lines and the summary of an offload, without Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strandline.pipeline.jobs.offload_progress import OffloadProgress, sentence
 
 
 def report(batch: int, records: int, start: dict[str, int] | None, end: dict[str, int], latest: int = 1000) -> dict[str, Any]:
-    """As Spark has it in `recentProgress`: offsets are texts, and the first batch of a query has no start."""
+    """A report as in Spark's `recentProgress`: offsets are JSON texts, and the first batch of a query has no start."""
     offsets = {"startOffset": start, "endOffset": end, "latestOffset": {"0": latest, "1": latest}}
     texts = {name: None if each is None else json.dumps({"topics": {"orders": each}, "v": 1}) for name, each in offsets.items()}
     return {"batchId": batch, "numInputRows": records, "durationMs": {"triggerExecution": 500}, "sources": [texts]}
@@ -48,8 +48,8 @@ def test_each_batch_is_shown_once_with_rate_and_lag() -> None:
     ]
 
 
-def test_the_summary_of_a_lake_is_what_its_manifests_list() -> None:
-    """After Ctrl-C also the batch that was committed and not yet reported."""
+def test_lake_summary_follows_the_manifests() -> None:
+    """After Ctrl-C the last batch may be in the lake although Spark has not reported it."""
     progress = OffloadProgress()
     progress.take([FIRST])
     files = [
@@ -65,7 +65,7 @@ def test_the_summary_of_a_lake_is_what_its_manifests_list() -> None:
     ]
 
 
-def test_the_summary_of_a_table_is_what_spark_reports() -> None:
+def test_table_summary_follows_spark_reports() -> None:
     progress = OffloadProgress()
     progress.take([SECOND, IDLE])
     summary = progress.summary(60, None)
@@ -77,7 +77,7 @@ def test_the_summary_of_a_table_is_what_spark_reports() -> None:
     ]
 
 
-def test_a_run_without_new_records_says_so() -> None:
+def test_run_without_new_records_says_so() -> None:
     progress = OffloadProgress()
     assert progress.take([IDLE]) == []
-    assert sentence(progress.summary(1, []), "/lake") == "nothing new was written to /lake"
+    assert sentence(progress.summary(1, []), "/lake") == "there were no new records to write to /lake"

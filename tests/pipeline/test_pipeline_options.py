@@ -1,4 +1,4 @@
-"""What a user writes in `.option(...)`: a misspelt name or a wrong value is told at once, with what was meant."""
+"""Options of the source and sink: a misspelt name or a wrong value is an error that says what was meant."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ SERVERS = {"bootstrap.servers": "one:9092,two:9092"}
 ORDERS = {**SERVERS, "subscribe": "orders"}
 
 
-def test_a_batch_reads_everything_and_a_stream_what_comes_from_now_on() -> None:
+def test_batch_starts_at_earliest_and_stream_at_latest() -> None:
+    """These are the defaults of Spark's Kafka connector."""
     batch, stream = read_options(ORDERS, is_stream=False), read_options(ORDERS, is_stream=True)
     assert (batch.starting, batch.ending) == ("earliest", "latest")
     assert stream.starting == "latest"
@@ -22,7 +23,8 @@ def test_a_batch_reads_everything_and_a_stream_what_comes_from_now_on() -> None:
     assert batch.client == {"bootstrap_servers": "one:9092,two:9092"}
 
 
-def test_names_are_taken_in_any_case_as_spark_hands_them_over() -> None:
+def test_names_may_be_in_any_case() -> None:
+    """Spark's option names ignore case."""
     options = read_options({**ORDERS, "STARTINGOFFSETS": "Latest", "maxoffsetspertrigger": "7"}, is_stream=True)
     assert options.starting == "latest"
     assert options.max_offsets_per_trigger == 7
@@ -61,18 +63,18 @@ def test_names_are_taken_in_any_case_as_spark_hands_them_over() -> None:
         ({"strandline.fetch_max_bytes": "-1"}, "fetch_max_bytes must be a whole number from 1"),
     ],
 )
-def test_a_mistake_is_told_with_what_was_meant(more: dict[str, str], told: str) -> None:
+def test_mistake_is_rejected_with_a_suggestion(more: dict[str, str], told: str) -> None:
     with pytest.raises(UsageError) as error:
         read_options({**ORDERS, **more}, is_stream=False)
     assert told in str(error.value)
 
 
-def test_what_is_only_for_batches_is_refused_in_a_stream() -> None:
+def test_batch_option_is_rejected_in_a_stream() -> None:
     with pytest.raises(UsageError, match="endingOffsets is for batch reads, not for streams"):
         read_options({**ORDERS, "endingOffsets": "latest"}, is_stream=True)
 
 
-def test_without_servers_or_topics_nothing_is_read() -> None:
+def test_servers_and_topics_are_required() -> None:
     with pytest.raises(UsageError, match=r"option bootstrap\.servers is missing"):
         read_options({"subscribe": "orders"}, is_stream=False)
     with pytest.raises(UsageError, match="exactly one of the options subscribe, subscribePattern and assign is needed; none"):
@@ -83,25 +85,25 @@ def test_without_servers_or_topics_nothing_is_read() -> None:
     ("option", "told"),
     [
         ({"subscribe": " , "}, "names no topic"),
-        ({"subscribePattern": "("}, "is no regular expression"),
+        ({"subscribePattern": "("}, "is not a regular expression"),
         ({"assign": "[]"}, "must be JSON"),
         ({"assign": '{"orders": [-1]}'}, "topic orders has"),
         ({"assign": "{}"}, "names no partition"),
     ],
 )
-def test_topics_that_cannot_be_understood_are_refused(option: dict[str, str], told: str) -> None:
+def test_unreadable_subscription_is_rejected(option: dict[str, str], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         read_options({**SERVERS, **option}, is_stream=False)
 
 
-def test_options_of_the_client_are_passed_on_as_what_they_are() -> None:
-    """Also in the spelling of Kafka's connector, for jobs that are moved."""
+def test_client_options_are_parsed_and_passed_on() -> None:
+    """The prefix and spelling of Kafka's connector are accepted as well, for jobs that are moved."""
     written = {"kafka.bootstrap.servers": "one:9092", "strandline.request_timeout_ms": "500", "strandline.check.crcs": "false"}
     options = read_options({**written, "subscribe": "orders"}, is_stream=False)
     assert options.client == {"bootstrap_servers": "one:9092", "request_timeout_ms": 500, "check_crcs": False}
 
 
-def test_times_and_durations_are_read() -> None:
+def test_times_and_durations_are_parsed() -> None:
     options = read_options(
         {**ORDERS, "startingTimestamp": "1000", "endingOffsetsByTimestamp": '{"orders": {"0": 5}}'}, is_stream=False
     )
@@ -112,15 +114,16 @@ def test_times_and_durations_are_read() -> None:
         read_options({**ORDERS, "maxTriggerDelay": "soon"}, is_stream=True)
 
 
-def test_a_sink_is_exactly_once_unless_it_is_told_otherwise() -> None:
+def test_sink_is_exactly_once_by_default() -> None:
     assert write_options({**SERVERS, "topic": "orders"}).delivery == "exactly-once"
     assert write_options({**SERVERS, "delivery": "at-least-once", "strandline.acks": "1"}).client["acks"] == 1
     with pytest.raises(UsageError, match=r"exactly-once.*needs acks=all"):
         write_options({**SERVERS, "strandline.acks": "1"})
 
 
-def test_an_option_of_the_other_side_is_named_as_such() -> None:
-    """The nearest name of a sink would mislead: `subscribe` is no misspelling."""
+def test_option_of_the_other_side_is_named_as_such() -> None:
+    """The nearest option of the sink would be a misleading suggestion: `subscribe` is spelled correctly, but belongs to the
+    source."""
     with pytest.raises(UsageError, match="option subscribe is for sources, not for sinks"):
         write_options({**SERVERS, "subscribe": "orders"})
     with pytest.raises(UsageError, match=r"option kafka\.fetch\.max\.bytes is for sources, not for sinks"):
@@ -131,8 +134,8 @@ FOREIGN = [(name, foreign.instead) for foreign in (*option_names.KAFKA, *option_
 
 
 @pytest.mark.parametrize(("name", "instead"), FOREIGN, ids=[name for name, _ in FOREIGN])
-def test_an_option_without_a_meaning_here_says_what_to_do(name: str, instead: str) -> None:
-    """Of sources and sinks, in any case, and in both spellings of the client's options."""
+def test_unsupported_option_is_rejected_with_advice(name: str, instead: str) -> None:
+    """This must hold for source and sink, in any case of letters, and in both spellings of client options."""
     written = name.replace("*", "protocol")
     is_of_client = written.startswith(option_names.CLIENT_PREFIXES)
     points = written.replace(".", "_").replace("_", ".", 1) if is_of_client else written.lower()
@@ -146,13 +149,13 @@ def test_an_option_without_a_meaning_here_says_what_to_do(name: str, instead: st
         assert str(error.value) == wanted
 
 
-def test_the_page_has_the_table_of_the_code() -> None:
-    """`python -m strandline.pipeline.option_names` prints it."""
+def test_docs_have_the_table_of_the_code() -> None:
+    """`python -m strandline.pipeline.option_names` prints the table."""
     assert option_names.table() in (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 
 
-def test_what_to_set_instead_exists() -> None:
-    """Each option that the table tells to set is taken by a source or a sink."""
+def test_every_suggested_option_exists() -> None:
+    """The source or the sink must accept each option that the table suggests."""
     for name, value in {
         "startingOffsets": "earliest",
         "failOnDataLoss": "true",
@@ -164,7 +167,8 @@ def test_what_to_set_instead_exists() -> None:
         assert write_options({**SERVERS, name: value})
 
 
-def test_a_batch_alone_is_no_identity() -> None:
+def test_batch_id_requires_the_two_names() -> None:
+    """A batch number alone does not identify a write."""
     whole = {**SERVERS, "batchId": "7", "producerName": "split", "writeName": "odd"}
     assert write_options(whole).batch_id == 7
     for name in ("producerName", "writeName"):

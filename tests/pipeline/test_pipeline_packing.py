@@ -1,4 +1,4 @@
-"""Which ranges share a task: nothing is left out or read twice, and the same batch always has the same tasks."""
+"""`packing.py`: every offset is read by exactly one task, and the same batch always has the same tasks."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def test_tasks_have_every_offset_once_and_each_partition_in_order(sizes: list[in
 
 
 @given(sizes, packings)
-def test_a_task_never_reads_two_ranges_of_one_partition(sizes: list[int], packing: Packing) -> None:
-    """Its consumer has one position in each partition, so it would have to wait for each of them."""
+def test_task_has_at_most_one_range_of_a_partition(sizes: list[int], packing: Packing) -> None:
+    """A consumer has one position per partition, so the task could not fetch both ranges at the same time."""
     for task in packed(ranges_of(sizes), packing):
-        assert len({r.place for r in task}) == len(task)
-        assert list(task) == sorted(task, key=lambda r: r.place)
+        assert len({r.tp for r in task}) == len(task)
+        assert list(task) == sorted(task, key=lambda r: r.tp)
 
 
 @given(sizes, packings)
-def test_limits_of_the_options_are_kept(sizes: list[int], packing: Packing) -> None:
+def test_limits_of_the_options_hold(sizes: list[int], packing: Packing) -> None:
     tasks = packed(ranges_of(sizes), packing)
     assert len(tasks) >= min(packing.min_tasks, sum(sizes))
     if packing.max_offsets is not None:
@@ -58,7 +58,7 @@ def test_limits_of_the_options_are_kept(sizes: list[int], packing: Packing) -> N
         assert len(tasks) <= packing.max_tasks
 
 
-def test_many_small_ranges_share_few_tasks_of_about_one_size() -> None:
+def test_many_small_ranges_share_few_tasks_of_similar_size() -> None:
     tasks = packed(ranges_of([2_000] * 100), Packing())
     assert len(tasks) == TASKS
     assert {sum(r.size for r in task) for task in tasks} == {24_000, 26_000}
@@ -66,15 +66,15 @@ def test_many_small_ranges_share_few_tasks_of_about_one_size() -> None:
     assert len(packed(ranges_of([40] * 100), Packing(min_tasks=20))) == 20
 
 
-def test_a_small_batch_has_one_task_for_each_10_000_offsets() -> None:
-    """Four tasks of 500 rows each took 190 ms, one task of 2,000 rows 80 ms."""
+def test_small_batch_has_one_task_per_10_000_offsets() -> None:
+    """Four tasks of 500 rows each took 190 ms, one task of 2,000 rows took 80 ms."""
     assert [len(task) for task in packed(ranges_of([500] * 4), Packing())] == [4]
     assert [len(task) for task in packed(ranges_of([SMALL_OFFSETS // 2] * 4), Packing())] == [2, 2]
     assert [len(task) for task in packed(ranges_of([500] * 4), Packing(min_tasks=4))] == [1] * 4
 
 
 def test_large_ranges_have_a_task_each() -> None:
-    """As before there was any packing, and as in Kafka's connector."""
+    """Each large partition is read in parallel, as with Kafka's connector."""
     assert [len(task) for task in packed(ranges_of([TASK_OFFSETS] * 40), Packing())] == [1] * 40
     assert [len(task) for task in packed(ranges_of([SMALL_OFFSETS] * TASKS), Packing())] == [1] * TASKS
 
@@ -93,38 +93,38 @@ def options(**written: int) -> Packing:
 
 
 @given(packings, packings)
-def test_a_batch_keeps_its_packing_when_options_change(begun: Packing, now: Packing) -> None:
-    """An exactly-once sink names its producers by task: other tasks would leave rows out, or write them twice."""
+def test_batch_keeps_its_packing_when_options_change(begun: Packing, now: Packing) -> None:
+    """An exactly-once sink names its producers by task. With other tasks, rows would be skipped or written twice."""
     stored = json.loads(json.dumps(to_json({TopicPartition("orders", 0): ReadPosition(5)}, begun.to_json())))
     assert now.of_batch(stored) == begun
     assert from_json(stored) == {TopicPartition("orders", 0): ReadPosition(5)}
 
 
-def test_a_batch_of_an_earlier_release_is_not_packed() -> None:
-    """That release had begun it with a task per range, and some of them may have written."""
+def test_batch_of_an_earlier_release_is_not_packed() -> None:
+    """That release began the batch with one task per range, and some of these tasks may have written."""
     packing = options(minPartitions=20, maxPartitions=30, maxRecordsPerPartition=9).of_batch(to_json({}))
     assert packing == Packing(20, None, 9, rule=0)
     assert [len(task) for task in packed(ranges_of([1] * 100), packing)] == [1] * 100
 
 
-def test_tasks_of_rule_1_stay_as_they_are() -> None:
-    """Batches that were planned by it are in checkpoints. Another way to divide a batch needs a new rule."""
+def test_tasks_of_rule_1_do_not_change() -> None:
+    """Checkpoints hold batches that were planned by rule 1. Another division needs a rule with a new number."""
     tasks = packed(ranges_of([5, 900, 20, 20, 300, 0, 7, 60_000, 20, 1, 1, 44_000]), Packing(rule=1))
     assert [[r.partition for r in task] for task in tasks] == [[0, 6, 9, 10], [1], [2], [3], [4], [7], [8], [11]]
 
 
 @pytest.mark.parametrize("damaged", [7, [], {"rule": "1"}, {"rule": 1, "minPartitions": "x"}, {"rule": True}])
-def test_a_damaged_packing_is_refused(damaged: object) -> None:
+def test_damaged_packing_is_rejected(damaged: object) -> None:
     with pytest.raises(UsageError, match="does not say how a batch is divided into tasks"):
         Packing().of_batch({"packing": damaged})
 
 
-def test_a_rule_of_a_newer_release_is_refused() -> None:
+def test_rule_of_a_newer_release_is_rejected() -> None:
     with pytest.raises(UsageError, match="by rule 2, and this release knows rules up to 1"):
         Packing().of_batch({"packing": {"rule": 2}})
 
 
-def test_options_that_contradict_each_other_are_refused() -> None:
+def test_contradicting_options_are_rejected() -> None:
     assert options(minPartitions=3, maxPartitions=3) == Packing(3, 3)
     with pytest.raises(UsageError, match=r"option maxPartitions is 2, which is less than minPartitions \(3\)"):
         options(minPartitions=3, maxPartitions=2)

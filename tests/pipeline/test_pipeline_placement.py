@@ -1,4 +1,4 @@
-"""Columns of Arrow on their way to the producer: the partition of each row, and its bytes, are those of row-by-row code."""
+"""Rows become records by column: partitions and bytes must be the same as those of code that handles row by row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.client.producer.partitioner import partition_for_key
-from strandline.pipeline.placement import BLOCK_ROWS, by_place, places_of, places_of_keys
+from strandline.pipeline.placement import BLOCK_ROWS, partitions_of, partitions_of_keys, split_by_partition
 from strandline.pipeline.rows import columns_of, fields_of
 
 short = st.lists(st.none() | st.binary(max_size=13), max_size=60)
@@ -16,19 +16,19 @@ long = st.lists(st.none() | st.binary(max_size=90), max_size=60)
 
 @given(short | long, st.integers(0, 5), st.integers(1, 50))
 def test_keys_go_where_every_client_sends_them(keys: list[bytes | None], cut: int, partitions: int) -> None:
-    """A key that went elsewhere than its elder records would break the order of its records for good."""
+    """If a key went to another partition than its earlier records, the order of its records would be lost."""
     column = pa.array(keys, pa.binary()).slice(cut)
     expected = [None if key is None else partition_for_key(key, partitions) for key in keys[cut:]]
-    assert places_of_keys(column, partitions).to_pylist() == expected
+    assert partitions_of_keys(column, partitions).to_pylist() == expected
 
 
-def test_a_text_as_key_is_its_utf8() -> None:
-    assert places_of_keys(pa.array(["dragon", "brûlée"]), 7).to_pylist() == [
+def test_text_key_is_hashed_as_utf8() -> None:
+    assert partitions_of_keys(pa.array(["dragon", "brûlée"]), 7).to_pylist() == [
         partition_for_key(key.encode(), 7) for key in ("dragon", "brûlée")
     ]
 
 
-def test_the_column_goes_before_the_key_and_rows_with_neither_go_by_their_number_alone() -> None:
+def test_partition_comes_from_column_then_key_then_row_number() -> None:
     rows = pa.record_batch(
         {
             "value": [b"a", b"b", b"c", b"d"],
@@ -36,9 +36,11 @@ def test_the_column_goes_before_the_key_and_rows_with_neither_go_by_their_number
             "partition": pa.array([4, None, 2, None], pa.int32()),
         }
     )
-    assert places_of(rows, 0, 3, 5).to_pylist() == [4, partition_for_key(b"k", 5), 2, 3]
-    whole = places_of(pa.record_batch({"value": [b""] * (2 * BLOCK_ROWS)}), 500, 3, 5)
-    pieces = [places_of(pa.record_batch({"value": [b""] * 500}), first, 3, 5) for first in range(500, 500 + 2 * BLOCK_ROWS, 500)]
+    assert partitions_of(rows, 0, 3, 5).to_pylist() == [4, partition_for_key(b"k", 5), 2, 3]
+    whole = partitions_of(pa.record_batch({"value": [b""] * (2 * BLOCK_ROWS)}), 500, 3, 5)
+    pieces = [
+        partitions_of(pa.record_batch({"value": [b""] * 500}), first, 3, 5) for first in range(500, 500 + 2 * BLOCK_ROWS, 500)
+    ]
     assert whole.to_pylist() == pa.concat_arrays(pieces).to_pylist()
     assert set(whole.to_pylist()) == {3, 4, 0}
 
@@ -46,7 +48,7 @@ def test_the_column_goes_before_the_key_and_rows_with_neither_go_by_their_number
 @given(st.lists(st.tuples(st.integers(0, 4), st.none() | st.binary(max_size=5)), max_size=80))
 def test_each_partition_keeps_the_order_of_its_rows(rows: list[tuple[int, bytes | None]]) -> None:
     batch = pa.record_batch({"value": pa.array([value for _, value in rows], pa.binary())})
-    runs = dict(by_place(batch, pa.array([place for place, _ in rows], pa.int32())))
+    runs = dict(split_by_partition(batch, pa.array([place for place, _ in rows], pa.int32())))
     found = {place: run.column("value").to_pylist() for place, run in runs.items()}
     assert found == {place: [value for at, value in rows if at == place] for place in {place for place, _ in rows}}
 
@@ -61,17 +63,17 @@ def test_fields_are_the_bytes_of_the_column(fields: list[bytes] | list[str | Non
 
 
 @given(st.lists(st.text(max_size=9), min_size=1))
-def test_bounds_may_have_64_bits(fields: list[str]) -> None:
-    """With `spark.sql.execution.arrow.useLargeVarTypes` all columns have. Read as if they had 32, each value was another one."""
+def test_columns_with_64_bit_bounds_are_read(fields: list[str]) -> None:
+    """Spark sends such columns with `spark.sql.execution.arrow.useLargeVarTypes`. Read as 32 bits, every value would be wrong."""
     raw = [field.encode() for field in fields]
     for column in (pa.array(fields, pa.large_string()), pa.array(raw, pa.large_binary())):
         assert fields_of(column) == raw
         assert fields_of(column.slice(1)) == raw[1:]
-        assert places_of_keys(column, 7).to_pylist() == [partition_for_key(key, 7) for key in raw]
+        assert partitions_of_keys(column, 7).to_pylist() == [partition_for_key(key, 7) for key in raw]
 
 
-def test_columns_without_anything_in_them_are_none_for_the_producer() -> None:
-    """So that the fast way for values alone is open."""
+def test_empty_columns_are_none_for_the_producer() -> None:
+    """The producer has a faster path for rows that have only values."""
     header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     rows = pa.record_batch({"value": [b"v", b"w"], "key": pa.nulls(2, pa.binary()), "headers": pa.nulls(2, header)})
     assert columns_of(rows, include_headers=True) == ([b"v", b"w"], None, None)

@@ -1,10 +1,12 @@
-"""Replays without Spark: what is settled before the first record, how fast a task may be, and who does what."""
+"""Replays without Spark: the plan, the speed limit, the progress, and the order of the rows of a lake."""
 
 from __future__ import annotations
 
+import queue
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow
 import pyarrow.parquet
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from strandline.client.consumer.records import TopicPartition
 from strandline.client.producer.partitioner import partition_for_key
 from strandline.pipeline.errors import DataLoss
-from strandline.pipeline.jobs import replay_task
+from strandline.pipeline.jobs import replay_task, replay_watch
 from strandline.pipeline.jobs.replay import ranges_of
 from strandline.pipeline.jobs.replay_pace import Pace, dealt
 from strandline.pipeline.jobs.replay_plan import Checkpoint, Plan, chosen_place
@@ -23,6 +25,9 @@ from strandline.pipeline.jobs.replay_task import HEADERS, LAKE_ROWS, LakeRange, 
 from strandline.pipeline.options import read_options
 from strandline.pipeline.planning import Range
 from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from strandline.testing import ThreadedCluster
 
 ZERO = TopicPartition("orders", 0)
 PLAN = Plan(
@@ -35,8 +40,8 @@ PLAN = Plan(
 )
 
 
-def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Or the second run would write other rows than the first."""
+def test_plan_is_read_as_written(tmp_path: Path) -> None:
+    """With another plan, the second run would write other rows than the first."""
     checkpoint = Checkpoint(tmp_path / "new")
     assert checkpoint.plan() is None
     with checkpoint.at_work():
@@ -45,40 +50,44 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"v": 2}', '{"v": 1, "asked": {"topic": "orders"}, "name": "x"}'])
-def test_a_damaged_plan_is_told(tmp_path: Path, text: str) -> None:
+def test_damaged_plan_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(UsageError, match=r"plan\.json"):
         Checkpoint(tmp_path).plan()
 
 
-def test_two_runs_of_a_replay_at_a_time_are_one_too_many(tmp_path: Path) -> None:
-    with Checkpoint(tmp_path).at_work(), pytest.raises(UsageError, match="is at work"), Checkpoint(tmp_path).at_work():
+def test_second_run_at_the_same_time_is_refused(tmp_path: Path) -> None:
+    with (
+        Checkpoint(tmp_path).at_work(),
+        pytest.raises(UsageError, match="another run of the replay"),
+        Checkpoint(tmp_path).at_work(),
+    ):
         pass
 
 
-def test_the_partition_stays_where_the_target_has_it_and_else_the_key_chooses() -> None:
+def test_partition_stays_if_the_target_has_it() -> None:
     ranges = [Range("orders", 0, 0, 1), Range("orders", 3, 0, 1)]
     assert (chosen_place("auto", ranges, 4), chosen_place("auto", ranges, 3), chosen_place("key", ranges, 4)) == (
         "same",
         "key",
         "key",
     )
-    with pytest.raises(UsageError, match="the target has 3 partitions, and there are records of partition 3"):
+    with pytest.raises(UsageError, match="the target has 3 partitions, but there are records of partition 3"):
         chosen_place("same", ranges, 3)
 
 
-def test_records_without_a_key_stay_together_where_keys_choose() -> None:
-    assert PLAN.place_of(7, b"alice") == partition_for_key(b"alice", 3)
-    assert PLAN.place_of(7, None) == 1
-    assert replace(PLAN, place="same").place_of(7, b"alice") == 7
+def test_records_without_a_key_stay_together() -> None:
+    assert PLAN.target_partition(7, b"alice") == partition_for_key(b"alice", 3)
+    assert PLAN.target_partition(7, None) == 1
+    assert replace(PLAN, place="same").target_partition(7, b"alice") == 7
 
 
 # -- the pace ---------------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 100_000), st.floats(0, 3)), min_size=1, max_size=50))
-def test_no_piece_of_time_sees_more_than_the_limit_allows(pieces: list[tuple[int, int, float]]) -> None:
-    """Whatever stalls there are between the pieces: they are not made up for."""
+def test_limit_holds_in_every_interval(pieces: list[tuple[int, int, float]]) -> None:
+    """Stalls between writes must not be followed by bursts."""
     pace, now, written = Pace(records_per_s=100, bytes_per_s=10_000), 0.0, []
     for records, size, stall_s in pieces:
         written.append((now, records, size))
@@ -90,13 +99,13 @@ def test_no_piece_of_time_sees_more_than_the_limit_allows(pieces: list[tuple[int
             assert sum(size for _, _, size in written[first:last]) <= seconds * 10_000 + 1e-3
 
 
-def test_a_slow_replay_goes_in_small_steps_and_one_without_a_limit_never_waits() -> None:
+def test_slow_replay_writes_in_small_steps() -> None:
     assert (Pace(records_per_s=50).step(10_000), Pace(records_per_s=1).step(10_000), Pace().step(10_000)) == (5, 1, 10_000)
     assert Pace().wait_s(10**6, 10**9, 5.0) == 0.0
 
 
 @given(st.dictionaries(st.integers(0, 50), st.integers(1, 10_000), min_size=1), st.integers(1, 8))
-def test_work_is_dealt_to_as_many_tasks_as_run_at_a_time(sizes: dict[int, int], hands: int) -> None:
+def test_work_is_distributed_evenly_to_the_slots(sizes: dict[int, int], hands: int) -> None:
     tasks = dealt(sizes, hands)
     assert len(tasks) == min(hands, len(sizes))
     assert sorted(piece for task in tasks for piece in task) == sorted(sizes)
@@ -104,11 +113,31 @@ def test_work_is_dealt_to_as_many_tasks_as_run_at_a_time(sizes: dict[int, int], 
     assert max(loads) - min(loads) <= max(sizes.values())
 
 
-def test_the_shares_of_all_tasks_are_the_limit() -> None:
+def test_shares_of_all_tasks_add_up_to_the_limit() -> None:
     whole = Pace(records_per_s=90, bytes_per_s=900)
     shares = [whole.share(part) for part in (1 / 2, 1 / 3, 1 / 6)]
     assert sum(pace.records_per_s or 0 for pace in shares) == pytest.approx(90)
     assert sum(pace.bytes_per_s or 0 for pace in shares) == pytest.approx(900)
+
+
+# -- progress ---------------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_the_number_of_rows_in_the_target(log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of earlier runs count, and rows of other producers do not."""
+    monkeypatch.setattr(replay_watch, "REPORT_EVERY_S", 0.01)
+    plan = replace(PLAN, asked={**PLAN.asked, "to": log.create_topic(partitions=PLAN.count)})
+
+    async def write() -> None:
+        for name, count in ((plan.producer_name(0), 4), (plan.producer_name(1), 3), ("another", 9)):
+            async with log.cluster.producer(producer_name=name) as producer:
+                for number in range(count):
+                    await producer.send_and_wait(plan.to, b"v", partition=number % plan.count)
+
+    log.run(write())
+    counts = queue.Queue[int]()
+    with replay_watch.watching({"bootstrap_servers": log.bootstrap_servers}, plan, counts.put):
+        assert counts.get(timeout=30) == 7
 
 
 # -- from where to where ----------------------------------------------------------------------------------------------
@@ -131,12 +160,12 @@ def ranges(options: dict[str, str]) -> list[Range]:
         ({"startingOffsets": '{"orders": {"0": 15}}', "endingTimestamp": "500"}, 15, 15),
     ],
 )
-def test_a_range_is_what_the_options_say(options: dict[str, str], start: int, end: int) -> None:
+def test_range_follows_the_options(options: dict[str, str], start: int, end: int) -> None:
     assert ranges(options) == [Range("orders", 0, start, end)]
 
 
-def test_records_that_were_asked_for_and_are_gone_are_a_loss() -> None:
-    with pytest.raises(DataLoss, match="the start offset 3 of orders-0 was asked for, and there are 10 to 20"):
+def test_deleted_start_offset_is_data_loss() -> None:
+    with pytest.raises(DataLoss, match="the start offset 3 of orders-0 is not available: there are 10 to 20"):
         ranges({"startingOffsets": '{"orders": {"0": 3}}'})
 
 
@@ -144,8 +173,9 @@ def test_records_that_were_asked_for_and_are_gone_are_a_loss() -> None:
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 7))
-def test_a_lake_is_read_in_the_order_of_the_log_whatever_files_it_is_in(dates: list[int], rows: int) -> None:
-    """Records whose times go to and fro lie in files of several dates; a run that goes on relies on their order."""
+def test_lake_is_read_in_the_order_of_the_log(dates: list[int], rows: int) -> None:
+    """If timestamps are out of order, the files of several dates have alternating offsets. A run that continues relies on the
+    order of the log."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(replay_task, "ROWS", rows)
         files = []

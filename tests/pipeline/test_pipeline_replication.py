@@ -1,7 +1,7 @@
-"""The replication report without Spark: from lines to facts, from facts to a partition's story, and the page.
+"""The replication report without Spark: from lines to facts, from facts to findings, and the page.
 
-`replication_logs/` holds what `docker-compose logs` would have shown of a chaos run (two leaders killed, one stopped in order),
-and the faults of its verdict.
+`replication_logs/` has the logs of a chaos run in the format of `docker-compose logs` (two leaders were killed, one broker was
+shut down cleanly), and the verdict of that run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REFUSED = "its port refuses connections"
 
 
 def line(at_s: float, node: str, event: str, **fields: Any) -> str:
-    """As a node writes it."""
+    """A line as a node writes it. `at_s`: seconds after `BASE_S`."""
     seconds, micros = divmod(round((BASE_S + at_s) * 1_000_000), 1_000_000)
     hours, rest = divmod(seconds - BASE_S, 3600)
     stamp = f"2026-01-01T{10 + hours:02}:{rest // 60:02}:{rest % 60:02}.{micros:06}Z"
@@ -64,7 +64,7 @@ def created(at_s: float = 0.0, partitions: int = 1) -> list[str]:
 def changed(
     at_s: float, epochs: tuple[int, int], leaders: tuple[int, int], isrs: tuple[list[int], list[int]], cause: str, **more: Any
 ) -> str:
-    """`epochs`: leader's and partition's; the others: before and after."""
+    """A line `partition.changed`. `epochs` are (leader epoch, partition epoch); `leaders` and `isrs` are (before, after)."""
     fields = {
         "topic": "orders", "partition": 0, "leader_epoch": epochs[0], "partition_epoch": epochs[1], "leader_id": leaders[1],
         "previous_leader_id": leaders[0], "isr": isrs[1], "previous_isr": isrs[0], "replicas": [1, 2, 3], "metadata_offset": 20,
@@ -81,7 +81,8 @@ def report(lines: Iterable[str], **more: Any) -> Replication:
 
 
 def failover() -> list[str]:
-    """Broker 1 dies at 10.0 s; the controller notices at 10.1 s; broker 2 leads at 10.104 s; broker 1 is back at 40 s."""
+    """Broker 1 dies at 10.0 s; the controller fences it at 10.1 s; broker 2 leads at 10.104 s; broker 1 rejoins the ISR at 40.1
+    s."""
     return [
         *created(),
         line(10.0, "broker-2", "fetcher.connection_lost", leader_id=1, reason="gone"),
@@ -116,29 +117,29 @@ def failover() -> list[str]:
         ("{" * 100_000, FOREIGN, 0),
     ],
 )
-def test_a_line_is_an_event_or_says_why_not(text: str, problem: str, facts: int) -> None:
-    """Prefixes of compose, warnings of Python, cut lines, a line behind a cut one, and events without their fields."""
+def test_line_is_parsed_or_its_problem_is_named(text: str, problem: str, facts: int) -> None:
+    """Real logs have all of these: prefixes of compose, Python's warnings, unfinished lines, and events without their fields."""
     found = read_line(text)
     assert (found.problem, len(found.facts)) == (problem, facts)
 
 
-def test_a_line_of_many_partitions_is_a_fact_for_each() -> None:
+def test_line_of_many_partitions_gives_one_fact_per_partition() -> None:
     _, shared, _ = created(partitions=3)
     facts = read_line(shared).facts
     assert [(fact.event, fact.topic, fact.partition) for fact in facts] == [("partition.changed", "orders", p) for p in range(3)]
-    assert Fact.unpacked(facts[2].packed()) == facts[2]
+    assert Fact.from_json(facts[2].to_json()) == facts[2]
 
 
-def test_two_failovers_have_the_smaller_one_as_median() -> None:
-    """Nearest rank: each figure is one that occurred."""
+def test_median_and_p95_are_durations_that_occurred() -> None:
+    """With two fail-overs, the median is the shorter one (nearest rank)."""
     assert spread([]).count == 0
     assert (spread([5]).median, spread([5]).p95) == (5, 5)
     assert (spread([1, 9]).median, spread([1, 9]).p95) == (1, 9)
     assert spread(range(1, 21)).p95 == 19
 
 
-def test_every_event_that_the_report_reads_is_one_that_nodes_log() -> None:
-    """An event that was renamed in the nodes alone would be missing from reports without a word, and so would its figures."""
+def test_nodes_log_every_event_that_the_report_reads() -> None:
+    """If an event were renamed in the nodes only, its figures would be missing from reports without an error."""
     page = (Path(__file__).parents[2] / "docs" / "logs.md").read_text()
     text = gzip.decompress((LOGS / "kills.log.gz").read_bytes()).decode()
     recorded_ = set(re.findall(r'"event": "([^"]+)"', text))
@@ -148,7 +149,7 @@ def test_every_event_that_the_report_reads_is_one_that_nodes_log() -> None:
 # -- one partition ----------------------------------------------------------------------------------------------------
 
 
-def test_a_failover_is_measured_from_the_lost_leader_to_the_new_one() -> None:
+def test_failover_lasts_from_the_lost_leader_to_the_new_one() -> None:
     found = report(failover())
     [election] = found.failovers
     assert (election.previous_broker, election.broker, election.leader_epoch) == (1, 2, 1)
@@ -162,15 +163,15 @@ def test_a_failover_is_measured_from_the_lost_leader_to_the_new_one() -> None:
     assert [row.records for row in found.rows if row.what == "hw" and row.records] == [7]
 
 
-def test_the_order_of_lines_does_not_matter_and_a_line_counts_once() -> None:
-    """Files are read side by side, and the same log may be given twice."""
+def test_order_and_repetition_of_lines_do_not_matter() -> None:
+    """Files are read in parallel, and a user may name the same log twice."""
     lines = [*failover(), *failover()]
     random.Random(3).shuffle(lines)
     assert report(lines).rows == report(failover()).rows
 
 
-def test_a_clock_that_is_behind_changes_no_order_and_is_reported() -> None:
-    """Broker 2 logs 3 s early: it leads before it was elected."""
+def test_clock_that_is_behind_changes_no_order_and_is_reported() -> None:
+    """By its clock, broker 2 becomes leader before it is elected."""
     lines = [text.replace("10:00:10.104", "10:00:07.104") for text in failover()]
     found = report(lines)
     assert [row.broker for row in found.of(STATE)] == [1, 2, 2]
@@ -178,13 +179,14 @@ def test_a_clock_that_is_behind_changes_no_order_and_is_reported() -> None:
     assert any("the clock of broker-2 is behind by 3.0 s" in note for note in found.notes)
 
 
-def test_without_the_controllers_logs_the_brokers_lines_tell_most_of_it() -> None:
+def test_elections_are_found_without_the_controllers_logs() -> None:
     found = report(text for text in failover() if "controller-101" not in text)
     assert [(row.previous_broker, row.broker) for row in found.elections] == [(1, 2)]
     assert any("controllers' logs are missing" in note for note in found.notes)
 
 
-def test_a_partition_without_a_leader_is_lost_since_its_leader_was() -> None:
+def test_failover_of_an_offline_partition_begins_with_its_lost_leader() -> None:
+    """The time without a leader is part of the fail-over."""
     found = report([
         *created(),
         line(5, "controller-101", "broker.fencing", broker_id=1, broker_epoch=1, reason="its session timed out", silent_ms=3000),
@@ -199,12 +201,12 @@ def test_a_partition_without_a_leader_is_lost_since_its_leader_was() -> None:
     assert [row.is_open for row in found.of(INTERVAL, UNDER_MIN_ISR)] == [True]
 
 
-def test_a_planned_handover_is_no_failover() -> None:
+def test_planned_handover_is_not_a_failover() -> None:
     found = report([*created(), changed(5, (1, 1), (1, 2), ([1, 2, 3], [2, 3]), "controlled_shutdown")])
     assert (len(found.failovers), [row.what for row in found.elections]) == (0, ["handover"])
 
 
-def test_a_shrink_has_the_cause_that_the_leader_logged() -> None:
+def test_shrink_has_the_cause_that_the_leader_logged() -> None:
     about = {"topic": "orders", "partition": 0, "leader_epoch": 0, "log_end_offset": 90, "fetch_offset": 40}
     found = report([
         *created(),
@@ -214,16 +216,17 @@ def test_a_shrink_has_the_cause_that_the_leader_logged() -> None:
         line(8.9, "broker-1", "isr.member_lost_records", **about, partition_epoch=2, broker_id=2),
         changed(9, (0, 3), (1, 1), ([1, 2, 3], [1, 3]), "leader_proposed"),
     ])  # fmt: skip
-    told = [(row.removed, row.added, row.cause, row.detail) for row in found.changes]
-    assert told == [
+    changes = [(row.removed, row.added, row.cause, row.detail) for row in found.changes]
+    assert changes == [
         ([3], [], "lagging", "not caught up for 10000 ms"),
         ([], [3], "caught_up", ""),
-        ([2], [], "lost_records", "asked again from offset 40"),
+        ([2], [], "lost_records", "fetched again from offset 40"),
     ]
     assert [row.records for row in found.rows if row.what == "follower"] == [50]
 
 
-def test_a_decision_that_was_never_committed_gives_way_to_that_of_the_next_controller() -> None:
+def test_next_controllers_decision_replaces_an_uncommitted_one() -> None:
+    """Both decisions have the same partition epoch."""
     found = report([
         *created(),
         changed(5, (1, 1), (1, 2), ([1, 2, 3], [2, 3]), "broker_fenced"),
@@ -232,8 +235,8 @@ def test_a_decision_that_was_never_committed_gives_way_to_that_of_the_next_contr
     assert [row.broker for row in found.elections] == [3]
 
 
-def test_a_recreated_topic_has_a_story_of_its_own() -> None:
-    """Its epochs begin at 0 again."""
+def test_recreated_topic_has_findings_of_its_own() -> None:
+    """The epochs of a recreated topic begin at 0 again, so they must not be compared with those of the old topic."""
     removed = line(20, "controller-101", "topic.removed", topic="orders", topic_id="aa", partitions=1)
     found = report([*failover(), removed, *created(70), changed(75, (0, 1), (1, 1), ([1, 2, 3], [1, 2]), "leader_proposed")])
     assert [row.partition_epoch for row in found.of(STATE)] == [0, 1, 2, 0, 1]
@@ -241,14 +244,14 @@ def test_a_recreated_topic_has_a_story_of_its_own() -> None:
     assert [row.is_open for row in found.of(INTERVAL, UNDER_REPLICATED)][-1]
 
 
-def test_who_lost_the_leader_is_known_though_the_controller_died_with_it() -> None:
-    """The next controller has heard nothing of it from the start; a follower's lost connection is the witness."""
+def test_loss_of_a_leader_is_dated_although_the_controller_died_too() -> None:
+    """The next controller does not know how long the leader was silent. The lost connection of a follower dates the loss."""
     lines = [text.replace('"silent_ms": 100', '"silent_ms": 20') for text in failover()]
     lines.append(line(10.05, "controller-102", "controller.activated", node_id=102, controller_epoch=2, metadata_offset=19))
     assert report(lines).failovers[0].ms == pytest.approx(104)
 
 
-def test_records_below_a_high_watermark_are_told_apart() -> None:
+def test_truncated_records_below_a_high_watermark_are_counted() -> None:
     below = line(39.0, "broker-1", "partition.truncated_below_hw", topic="orders", partition=0, leader_epoch=1, partition_epoch=1,
                  high_watermark=97, log_end_offset=97, offset=97, previous_high_watermark=99)  # fmt: skip
     found = report([*failover(), below])
@@ -259,7 +262,7 @@ def test_records_below_a_high_watermark_are_told_apart() -> None:
 # -- sums -------------------------------------------------------------------------------------------------------------
 
 
-def test_an_interval_counts_in_each_hour_that_it_touches() -> None:
+def test_interval_counts_in_each_hour_that_it_touches() -> None:
     found = report([
         *created(),
         changed(3000, (0, 1), (1, 1), ([1, 2, 3], [1, 2]), "leader_proposed"),
@@ -269,7 +272,7 @@ def test_an_interval_counts_in_each_hour_that_it_touches() -> None:
     assert [(hour.broker, hour.out_of_isr_ms) for hour in found.broker_hours()] == [(3, 600_000), (3, 3_600_000), (3, 1_800_000)]
 
 
-def test_a_range_clips_intervals_and_drops_what_happened_before() -> None:
+def test_range_clips_intervals_and_drops_earlier_changes() -> None:
     lines = [read_line(text) for text in failover()]
     facts = [fact for one in lines for fact in one.facts]
     whole = report(failover())
@@ -280,7 +283,7 @@ def test_a_range_clips_intervals_and_drops_what_happened_before() -> None:
     assert report_of(facts, Read(), whole.begin_us, whole.end_us, topics=["others"]).partitions == []
 
 
-def test_durations_are_written_as_people_say_them() -> None:
+def test_durations_are_readable() -> None:
     assert [duration(ms) for ms in (0, 184.4, 3210, 245_000, 7_800_000)] == ["0 ms", "184 ms", "3.2 s", "4 min 5 s", "2 h 10 min"]
 
 
@@ -292,8 +295,9 @@ def recorded() -> Replication:
 
 
 def test_failovers_agree_with_the_verdict_of_the_chaos_run() -> None:
-    """The same partitions lost the same leaders, at the same distance of time. The verdict's gap is what a client met, with its
-    own part (to learn of the leader, to send again): so it is never shorter, and here never 80 ms longer."""
+    """Logs and clients must agree on what happened: the same partitions lost the same leaders at the same times. The verdict's
+    gap is the one that a client measured. It contains the client's own part (find the leader, send again), so it is longer than
+    the report's fail-over, in this run by less than 80 ms."""
     verdict = json.loads((LOGS / "kills.verdict.json").read_text())
     found = recorded()
     kills = [fault for fault in verdict["faults"] if fault["do"] == "kill"]
@@ -317,42 +321,43 @@ def test_failovers_agree_with_the_verdict_of_the_chaos_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "text"),
     [
         (["nowhere"], "there is no file or folder nowhere"),
         (["."], "there is no log in ."),
         (["x.log", "--since", "yesterday"], "--since takes a time such as 2026-01-31T09:00"),
         (["x.log", "--follow", "--until", "2026-01-31"], "--follow takes neither --since nor --until"),
-        (["x.log", "--checkpoint", "c"], "--checkpoint is for --follow"),
-        (["x.log", "--since", "2026-01-02", "--until", "2026-01-01"], "--until 2026-01-01 lies before --since 2026-01-02"),
+        (["x.log", "--follow", "--since", "1970-01-01"], "--follow takes neither --since nor --until"),
+        (["x.log", "--checkpoint", "c"], "--checkpoint needs --follow"),
+        (["x.log", "--since", "2026-01-02", "--until", "2026-01-01"], "--until 2026-01-01 must be later than --since 2026-01-02"),
         ([".x.log"], "Spark reads no file whose name begins with a dot or an underscore: rename .x.log"),
-        (["x.log.xz"], "x.log.xz is not packed with gzip or bzip2: unpack it first"),
-        (["x.log", "--html", "nowhere/page.html"], "there is no folder for the page nowhere/page.html"),
+        (["x.log.xz"], "x.log.xz is compressed, but not with gzip or bzip2: decompress it first"),
+        (["x.log", "--html", "nowhere/page.html"], "the folder of the page nowhere/page.html does not exist"),
     ],
 )
-def test_what_cannot_be_reported_on_is_one_sentence_before_spark_starts(
-    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_wrong_argument_is_one_sentence_before_spark_starts(
+    words: list[str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if "x.log" in words[0]:
         Path(words[0]).touch()
     result = CliRunner().invoke(pipeline.app, ["replication", *words])
     assert isinstance(result.exception, UsageError)
-    assert told in str(result.exception)
+    assert text in str(result.exception)
 
 
-def test_segments_and_state_are_no_logs(tmp_path: Path) -> None:
+def test_segments_and_configuration_files_are_not_logs(tmp_path: Path) -> None:
     names = ("log.jsonl", "log.jsonl.1", "old.jsonl.gz", "cluster.log", "00000000000000000000.log", "cluster.json", "broker.toml")
     for name in names:
         (tmp_path / name).touch()
     assert [Path(file).name for file in log_files(tmp_path)] == ["cluster.log", "log.jsonl", "log.jsonl.1", "old.jsonl.gz"]
 
 
-# -- what is not known, and what was never committed ------------------------------------------------------------------
+# -- missing lines and uncommitted decisions --------------------------------------------------------------------------
 
 
-def test_partition_without_leader_at_the_begin_of_the_logs_has_a_failover_of_at_least_that() -> None:
-    """The log was rotated while the partition had no leader: when it lost its leader is unknown."""
+def test_failover_that_began_before_the_logs_counts_from_their_begin() -> None:
+    """A log may be rotated while a partition has no leader. Then the time of the loss is unknown."""
     found = report([
         line(0, "broker-2", "node.started", port=1),
         changed(30, (5, 9), (-1, 2), ([2], [2]), "broker_unfenced"),
@@ -364,8 +369,9 @@ def test_partition_without_leader_at_the_begin_of_the_logs_has_a_failover_of_at_
     assert "before these logs begin" in election.detail
 
 
-def test_decision_that_no_broker_saw_and_the_next_controller_did_not_repeat_counts_for_nothing() -> None:
-    """Controller 101 logs a fencing that the quorum never commits. Controller 102 hears broker 1, and changes nothing."""
+def test_uncommitted_decision_is_ignored() -> None:
+    """Controller 101 logs a fencing that the quorum never commits. Controller 102 receives heartbeats of broker 1, and changes
+    nothing."""
     found = report([
         line(0, "controller-101", "controller.activated", node_id=101, controller_epoch=1, metadata_offset=0),
         *created(),
@@ -377,7 +383,7 @@ def test_decision_that_no_broker_saw_and_the_next_controller_did_not_repeat_coun
     assert found.total_ms(UNDER_REPLICATED) == 0
 
 
-def test_decision_that_was_committed_before_the_next_controller_became_active_counts() -> None:
+def test_decision_committed_before_the_next_term_counts() -> None:
     found = report([
         line(0, "controller-101", "controller.activated", node_id=101, controller_epoch=1, metadata_offset=0),
         *created(),
@@ -388,15 +394,15 @@ def test_decision_that_was_committed_before_the_next_controller_became_active_co
     assert [row.broker for row in found.elections] == [2]
 
 
-def test_topic_that_the_next_controller_creates_again_has_one_story() -> None:
-    """The first creation was not committed, so no line removes that topic."""
+def test_uncommitted_creation_of_a_topic_leaves_no_open_interval() -> None:
+    """The next controller creates the topic again, and no line removes the first one, because it never existed."""
     found = report([*created(0), *created(4), line(60, "controller-102", "node.stopping")])
     opened = [row for row in found.of(STATE) if row.is_open]
     assert [row.incarnation for row in opened] == [2]
 
 
-def test_min_isr_of_partitions_that_shared_a_line_is_that_of_the_topic() -> None:
-    """With many roles in one batch brokers log none of them: only one partition of the 200 says what min ISR counts."""
+def test_min_isr_of_a_partition_without_it_is_that_of_the_topic() -> None:
+    """A broker that takes many roles at once logs none of them, so only one of the 200 partitions has `min.insync.replicas`."""
     rows = [[p, 1, 1, 2, [2], [1, 2, 3]] for p in range(200)]
     shared = line(10, "controller-101", "partitions.changed", topic="orders", topic_id="aa", partitions=200, changes=rows,
                   metadata_offset=30, cause="broker_fenced")  # fmt: skip
@@ -404,14 +410,14 @@ def test_min_isr_of_partitions_that_shared_a_line_is_that_of_the_topic() -> None
     assert found.total_ms(UNDER_MIN_ISR) == pytest.approx(200_000)
 
 
-def test_partitions_whose_min_isr_no_line_says_are_named() -> None:
+def test_topics_with_unknown_min_isr_are_named() -> None:
     unknown = [text.replace('"orders"', '"clicks"') for text in created() if "became_leader" not in text]
     found = report([*created(), *unknown])
     assert any("min.insync.replicas of clicks" in note for note in found.notes)
 
 
-def test_two_cuts_below_the_high_watermark_count_each_record_once() -> None:
-    """A follower compares again after each cut: [95, 100) goes first, then [90, 95)."""
+def test_two_truncations_below_the_high_watermark_count_each_record_once() -> None:
+    """A follower compares epochs again after each truncation: it truncates [95, 100) first, then [90, 95)."""
 
     def cut(at_s: float, offset: int, records: int, high_watermark: int) -> list[str]:
         about = {"topic": "orders", "partition": 0, "leader_epoch": 1, "partition_epoch": 1, "log_start_offset": 0}
@@ -426,8 +432,8 @@ def test_two_cuts_below_the_high_watermark_count_each_record_once() -> None:
     assert [(row.first_offset, row.end_offset, row.below_hw) for row in found.truncations] == [(95, 100, 3), (90, 95, 5)]
 
 
-def test_tail_that_recovery_cut_below_the_checkpointed_high_watermark_is_bad() -> None:
-    """The log end is not known yet when recovery logs the cut."""
+def test_recovery_below_the_checkpointed_high_watermark_is_bad() -> None:
+    """Recovery logs the truncation before it knows the log end, so the checkpoint says how many records were lost."""
     found = report([
         *created(),
         line(30, "broker-1", "log.tail_cut_in_recovery", topic="orders", partition=0, leader_epoch=0, log_start_offset=0,
@@ -440,14 +446,14 @@ def test_tail_that_recovery_cut_below_the_checkpointed_high_watermark_is_bad() -
 # -- ranges -----------------------------------------------------------------------------------------------------------
 
 
-def test_interval_that_reaches_beyond_the_range_is_open() -> None:
+def test_interval_that_extends_beyond_the_range_is_open() -> None:
     begin = (BASE_S + 20) * 1_000_000
     found = report(failover(), since_us=begin, until_us=begin + 1_000_000)
     assert [row.is_open for row in found.of(INTERVAL, UNDER_REPLICATED)] == [True]
 
 
-def test_neighbouring_ranges_share_neither_time_nor_events() -> None:
-    """A range holds its begin and not its end, so that days add up to the week."""
+def test_sums_of_consecutive_ranges_add_up() -> None:
+    """A range includes its begin and excludes its end, so that the days add up to the week."""
     lines = [*failover(), *many_partitions()]
     whole = report(lines)
     border = (BASE_S + 40) * 1_000_000 + 100_000  # exactly when the ISR is whole again
@@ -459,7 +465,7 @@ def test_neighbouring_ranges_share_neither_time_nor_events() -> None:
     assert [row for row in parts[1].of(INTERVAL) if not row.ms] == []
 
 
-def test_sums_agree_with_each_other() -> None:
+def test_sums_per_topic_and_per_broker_agree() -> None:
     for found in (recorded(), report([*failover(), *many_partitions()])):
         topics, brokers = found.topic_hours(), found.broker_hours()
         assert sum(hour.under_replicated_ms for hour in topics) == pytest.approx(found.total_ms(UNDER_REPLICATED))
@@ -470,21 +476,22 @@ def test_sums_agree_with_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "text"),
     [
-        ({"since_us": (BASE_S + 4000) * 1_000_000}, "these logs hold nothing of that time: they reach from"),
-        ({"until_us": (BASE_S - 4000) * 1_000_000}, "these logs hold nothing of that time: they reach from"),
-        ({"topics": ["orderz"]}, "no partition of orderz is in these logs, which name orders"),
+        ({"since_us": (BASE_S + 4000) * 1_000_000}, "these logs have no events of that time: they extend from"),
+        ({"until_us": (BASE_S - 4000) * 1_000_000}, "these logs have no events of that time: they extend from"),
+        ({"topics": ["orderz"]}, "these logs have no partition of orderz; their topics are orders"),
     ],
 )
-def test_what_the_logs_do_not_hold_is_not_reported_as_quiet(more: dict[str, Any], told: str) -> None:
+def test_range_or_topic_without_events_is_reported_as_missing(more: dict[str, Any], text: str) -> None:
+    """A report of zeros would look like a quiet cluster."""
     found = report(failover(), **more)
-    assert told in found.verdict
-    assert told[1:] in page(found)
+    assert text in found.verdict
+    assert text[1:] in page(found)
     assert "<svg" not in page(found)
 
 
-def test_logs_for_people_say_how_to_get_logs_for_programs() -> None:
+def test_logs_without_json_are_answered_with_the_setting() -> None:
     read = Read(lines=7, foreign=7, files=1)
     assert any("STRANDLINE_LOG_FORMAT=json" in note for note in report_of([], read, 0, 0).notes)
 
@@ -502,7 +509,8 @@ def many_partitions(count: int = 200) -> list[str]:
     return [*lines, line(30, "controller-101", "node.stopping")]
 
 
-def test_many_partitions_in_shared_lines_fail_over_when_their_brokers_act_on_it() -> None:
+def test_failover_in_a_shared_line_ends_when_the_broker_applies_it() -> None:
+    """A broker that takes many roles at once logs only that it has applied the metadata."""
     found = report(many_partitions())
     assert len(found.failovers) == 200
     assert {round(row.ms) for row in found.failovers} == {140}
@@ -520,15 +528,15 @@ class Tags(HTMLParser):
         self.links += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
 
 
-def test_the_page_is_one_file_without_scripts() -> None:
+def test_page_is_one_file_without_scripts() -> None:
     tags = Tags(page(recorded(), "Logs of <us>"))
     assert (tags.links, tags.names.count("script"), tags.names.count("svg")) == ([], 0, 5)
     assert "Logs of &lt;us&gt;" in page(recorded(), "Logs of <us>")
 
 
-def test_the_page_of_empty_logs_says_so() -> None:
+def test_page_of_empty_logs_has_a_sentence_and_no_picture() -> None:
     text = page(report([]))
-    assert "No partition is in these logs" in text
+    assert "These logs name no partition" in text
     assert Tags(text).names.count("svg") == 0
 
 
@@ -542,7 +550,7 @@ LOOK = """[...document.querySelectorAll('svg')].map((svg) => {
 })"""
 
 
-async def test_a_browser_shows_every_shape_inside_its_picture(tmp_path: Path) -> None:
+async def test_browser_draws_every_shape_inside_its_picture(tmp_path: Path) -> None:
     program = find_chromium()
     if program is None:
         pytest.skip("there is no Chromium")
@@ -559,7 +567,7 @@ async def test_a_browser_shows_every_shape_inside_its_picture(tmp_path: Path) ->
                 assert (shown.console, len(shown.requests)) == ([], 1)
 
 
-def test_no_axis_has_a_power_of_ten() -> None:
+def test_no_number_is_written_as_a_power_of_ten() -> None:
     text = page(report(many_partitions()))
     assert "1e6" not in text
     assert "e+" not in text

@@ -1,4 +1,4 @@
-"""Rows that cannot become records: which column, which row, and what to do."""
+"""Rows that cannot become records: the error names the column, and says what to do."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rows(headers: list[Any]) -> pa.RecordBatch:
         ),
     ],
 )
-def test_a_frame_that_does_not_fit_is_refused_with_what_to_change(schema: str, told: str) -> None:
+def test_wrong_columns_are_rejected_with_advice(schema: str, told: str) -> None:
     columns = [column.split(" ") for column in schema.split(", ")]
     frame = StructType([StructField(name, TYPES[kind]) for name, kind in columns])
     with pytest.raises(WrongColumns) as error:
@@ -66,18 +66,18 @@ def test_a_frame_that_does_not_fit_is_refused_with_what_to_change(schema: str, t
         ([[{"key": None, "value": None}]], "column headers has a header without a key (its value is null); give it a key"),
     ],
 )
-def test_a_null_in_headers_is_refused_with_how_to_remove_it(headers: list[Any], told: str) -> None:
+def test_null_in_headers_is_rejected_with_advice(headers: list[Any], told: str) -> None:
     with pytest.raises(WrongColumns) as error:
         columns_of(rows(headers), include_headers=True)
     assert str(error.value).startswith(told)
 
 
-def test_a_header_may_be_without_a_value_and_a_row_without_headers() -> None:
+def test_header_value_and_headers_may_be_null() -> None:
     columns = columns_of(rows([[{"key": "a", "value": None}], None, []]), include_headers=True)
     assert columns.headers == [[("a", None)], None, None]
 
 
-def test_a_row_without_a_topic_is_refused_with_what_to_do() -> None:
+def test_row_without_a_topic_is_rejected_with_advice() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(["a", None])], names=["topic"])
     with pytest.raises(WrongColumns, match="1 row has null in the column topic; filter such rows, or set the option topic"):
         list(by_topic(batch, None))

@@ -1,7 +1,7 @@
-"""A batch that is run again with another number of tasks: no row is doubled without an error. Segments are the judge.
+"""A batch that runs again with another number of tasks never doubles a row without an error. The segments are the judge.
 
-Spark's adaptive execution joins shuffle partitions by the number of cores, so a restart on another machine can do that. Without
-Spark: the tasks run here, one after the other.
+Spark's adaptive execution chooses the number of shuffle partitions by the number of cores, so a restart on another machine may
+change it. The tasks run in the test's process, one after the other, without Spark.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROWS = [b"row %d" % n for n in range(60)]
 
 
 class TaskContext:
-    """What Spark says to the task that runs now."""
+    """Stands in for Spark's `TaskContext`: the properties of the current task."""
 
     def __init__(self, query: str, task: int) -> None:
         self._task, self._properties = task, {QUERY_ID: query, BATCH_ID: "7"}
@@ -38,7 +38,7 @@ class TaskContext:
 
 
 class Batch:
-    """One batch of a stream, in as many tasks as its run says."""
+    """One batch of a stream; each run of it has its own number of tasks."""
 
     def __init__(self, log: ThreadedCluster, patch: pytest.MonkeyPatch, row_order: str) -> None:
         self.log, self.topic, self._patch = log, log.create_topic(partitions=1), patch
@@ -63,7 +63,8 @@ def batch(log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, request: pytest
 
 
 def test_commit_fails_if_an_earlier_run_had_more_tasks(batch: Batch) -> None:
-    """The first task finds its earlier rows among those that it has now, and writes the others again."""
+    """The first task finds its earlier rows among its rows and writes the others, which other tasks of the earlier run have
+    written."""
     batch.write(tasks=3)
     again = batch.write(tasks=1)
     with pytest.raises(RowsDiffer, match="was run before with more tasks"):
@@ -71,8 +72,8 @@ def test_commit_fails_if_an_earlier_run_had_more_tasks(batch: Batch) -> None:
 
 
 @pytest.mark.parametrize("written", [(0, 3), (3,)])
-def test_commit_fails_whichever_of_the_tasks_too_many_wrote(batch: Batch, written: tuple[int, ...]) -> None:
-    """Of the four tasks of the earlier run, the others were killed before they wrote: at their start, or earlier."""
+def test_commit_fails_whichever_surplus_task_wrote(batch: Batch, written: tuple[int, ...]) -> None:
+    """Only one of the four tasks of the earlier run wrote. The others were killed before, at their start or earlier."""
     for task in written:
         batch.write_task(task, 15)
     for task in {0, 1, 2} - set(written):
@@ -90,7 +91,7 @@ def test_task_fails_if_an_earlier_run_had_fewer_tasks(batch: Batch) -> None:
     assert stored_values(batch.log, batch.topic) == Counter(ROWS)
 
 
-def test_commit_of_the_same_tasks_succeeds_as_often_as_it_is_tried(batch: Batch) -> None:
+def test_repeated_commit_of_the_same_tasks_succeeds(batch: Batch) -> None:
     for _ in range(3):
         batch.commit(batch.write(tasks=3))
     assert stored_values(batch.log, batch.topic) == Counter(ROWS)

@@ -1,4 +1,4 @@
-"""The segments of a cluster that runs, beside what its own client reads: the same records, with what the batches say of them."""
+"""The segments source on the directories of a running cluster returns the records that the client reads."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def segment_row(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["partition"], row["offset"], round(row["timestamp"].timestamp() * 1000), row["key"], row["value"], headers
 
 
-def test_records_of_each_replica_are_those_that_the_client_reads(cluster: ThreadedCluster, folder: Path, topic: str) -> None:
-    """While the brokers have the files open."""
+def test_each_replica_has_the_records_that_the_client_reads(cluster: ThreadedCluster, folder: Path, topic: str) -> None:
+    """Segments may be read while the brokers have them open."""
     expected = client_rows(cluster, topic)
     for split in ("4k", "64m"):
         rows = read(folder, rows="record", topics=topic, splitBytes=split)
@@ -81,7 +81,7 @@ def test_records_of_each_replica_are_those_that_the_client_reads(cluster: Thread
         assert len({row["segmentBase"] for row in rows}) > 1
 
 
-def test_batches_are_those_of_the_records(cluster: ThreadedCluster, folder: Path, topic: str) -> None:
+def test_batches_account_for_all_records_and_bytes(cluster: ThreadedCluster, folder: Path, topic: str) -> None:
     batches = read(folder, topics=topic)
     assert sum(row["recordCount"] for row in batches) == 3 * RECORDS
     assert sum(row["sizeBytes"] for row in batches) == sum(path.stat().st_size for path in folder.rglob(f"{topic}-*/*.log"))

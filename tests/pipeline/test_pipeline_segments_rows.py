@@ -1,4 +1,4 @@
-"""From the files of data directories to Arrow rows, without Spark: which files, which columns, what of damage and codecs."""
+"""The segments source without Spark: which files it finds, and which Arrow rows it makes of batches, records and damage."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from strandline.pipeline.segments.task import read_batches, read_part, read_reco
 from strandline.protocol.errors import UsageError
 from strandline.protocol.records.batch import ATTRIBUTES_POS, CRC_POS, HEADER, HEADER_SIZE, compute_crc, stamp
 from strandline.protocol.records.builder import encode_batch, encode_values
+from strandline.protocol.records.compression import Codec, compress
 from strandline.storage.checkpoints import MetaProperties, PartitionMetadata, uuid_to_text
 
 TOPIC_ID = bytes(range(16))
@@ -35,18 +36,20 @@ def options(path: Path | str, **written: str) -> SegmentOptions:
 
 
 def rows(path: Path | str, **written: str) -> list[dict[str, Any]]:
-    """All that a job with these options reads."""
+    """All rows that a job with these options reads."""
     chosen = options(path, **written)
     return [row for task in plan(chosen) for part in task for some in read_part(part, chosen) for row in some.to_pylist()]
 
 
 def compressed(codec: int, records: Sequence[bytes], data: bytes | None = None) -> bytes:
-    """A batch as Kafka's clients send it: the records behind the header are compressed."""
+    """A compressed batch as Kafka's clients send it; the header is not compressed. `data` replaces the compressed records."""
     plain = encode_batch([(None, value, (), 1000) for value in records], leader_epoch=0)
     name = ("gzip", "snappy", "lz4", "zstd")[codec - 1]
     if data is None and name == "snappy":
         block = pa.compress(plain[HEADER_SIZE:], codec=name, asbytes=True)
         data = b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, len(block)) + block
+    elif data is None and name == "lz4":  # pyarrow links the blocks of a frame, which Kafka's clients neither write nor read
+        data = compress(Codec.LZ4, plain[HEADER_SIZE:])
     elif data is None:
         sink = pa.BufferOutputStream()
         with pa.CompressedOutputStream(sink, name) as stream:
@@ -62,7 +65,7 @@ def compressed(codec: int, records: Sequence[bytes], data: bytes | None = None) 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Path:
-    """Two brokers as `strandline up` has them, with what a data directory holds besides logs."""
+    """Data directories of two brokers, as `strandline up` creates them, with logs and with other files and folders."""
     for node in (1, 2):
         data = tmp_path / f"broker-{node}" / "data"
         log = write_log(data / "my-orders-0", [(0, segment(4)), (12, segment(2, base_offset=12))])
@@ -76,7 +79,7 @@ def cluster(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_log_of_every_broker_is_found_and_nothing_else(cluster: Path) -> None:
+def test_logs_of_all_brokers_are_found_and_nothing_else(cluster: Path) -> None:
     found = find_segments([str(cluster)])
     assert [(f.broker, f.topic, f.partition, f.base_offset, f.is_last) for f in found] == [
         (node, "my-orders", *rest)
@@ -96,22 +99,22 @@ def test_every_log_of_every_broker_is_found_and_nothing_else(cluster: Path) -> N
         ("broker-1/data/my-orders-0/00000000000000000012.log", 2),
     ],
 )
-def test_path_may_be_of_a_cluster_a_broker_a_log_or_a_file(cluster: Path, path: str, count: int) -> None:
+def test_path_may_name_a_cluster_a_broker_a_log_or_a_file(cluster: Path, path: str, count: int) -> None:
     assert len(rows(cluster / path)) == count
 
 
 def test_relative_path_is_resolved_where_the_read_is_planned(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks may have another working directory."""
+    """Spark's workers may have another working directory."""
     monkeypatch.chdir(cluster)
     assert {row["path"] for row in rows(".")} == {row["path"] for row in rows(cluster)}
 
 
-def test_segment_that_several_paths_name_is_read_once(cluster: Path) -> None:
+def test_segment_below_several_paths_is_read_once(cluster: Path) -> None:
     log = cluster / "broker-1" / "data" / "my-orders-0"
     assert len(rows(f"{log / '00000000000000000012.log'},{log},{cluster}")) == len(rows(cluster))
 
 
-def test_metadata_log_is_read_when_it_is_named(cluster: Path) -> None:
+def test_metadata_log_is_read_only_if_named(cluster: Path) -> None:
     assert {row["topic"] for row in rows(cluster, topics="__cluster_metadata")} == {"__cluster_metadata"}
     assert {row["topic"] for row in rows(cluster)} == {"my-orders"}
 
@@ -120,7 +123,7 @@ def test_metadata_log_is_read_when_it_is_named(cluster: Path) -> None:
     ("path", "text"),
     [("nothing", "cannot be listed: No such file"), ("broker-1/data/lost+found", "holds no log"), ("s3://a/b", "mounted")],
 )
-def test_path_without_logs_is_refused_with_the_reason(cluster: Path, path: str, text: str) -> None:
+def test_path_without_logs_is_rejected_with_the_reason(cluster: Path, path: str, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         rows(path if "://" in path else cluster / path)
 
@@ -163,7 +166,7 @@ def test_record_row_has_the_record_and_its_batch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("split", ["1", "100", "400", "1m"])
 @pytest.mark.parametrize("kind", ["batch", "record"])
-def test_any_split_has_the_same_rows(tmp_path: Path, split: str, kind: str) -> None:
+def test_any_split_size_gives_the_same_rows(tmp_path: Path, split: str, kind: str) -> None:
     data = bytearray(segment(20))
     write_log(tmp_path / "orders-0", [(0, bytes(data)), (60, segment(7, base_offset=60))], index_of(segment(7, base_offset=60)))
     whole = rows(tmp_path, rows=kind)
@@ -171,7 +174,7 @@ def test_any_split_has_the_same_rows(tmp_path: Path, split: str, kind: str) -> N
     assert rows(tmp_path, rows=kind, splitBytes=split) == whole
 
 
-def test_small_segments_share_a_task_and_large_ones_are_split(tmp_path: Path) -> None:
+def test_small_segments_share_a_task_and_large_segments_are_split(tmp_path: Path) -> None:
     for n in range(40):
         write_log(tmp_path / f"small-{n}", [(0, segment(2))])
     assert len(plan(options(tmp_path))) == 1
@@ -214,7 +217,7 @@ def test_compressed_batch_is_sound_and_its_records_are_read(tmp_path: Path, code
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_compressed_batch_of_apache_kafka_is_read(tmp_path: Path, codec: str) -> None:
-    """Batches of Kafka 4.3's own producer, from its broker's log: random letters of 100 bytes each."""
+    """The batches were written by the producer of Kafka 4.3 and copied from its broker's log: 100 random letters per value."""
     golden = json.loads((Path(__file__).parent / "kafka_compressed_batches.json").read_text())[codec]
     base_offset, records = golden["base_offset"], golden["records"]
     write_log(tmp_path / "orders-0", [(base_offset, base64.b64decode(golden["batch"]))])
@@ -227,7 +230,7 @@ def test_compressed_batch_of_apache_kafka_is_read(tmp_path: Path, codec: str) ->
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("data", [b"", b"no such stream", b"\x82SNAPPY\0" + b"\xff" * 20])
-def test_records_that_cannot_be_decompressed_are_one_damaged_row(tmp_path: Path, codec: int, data: bytes) -> None:
+def test_undecodable_records_are_one_damaged_row(tmp_path: Path, codec: int, data: bytes) -> None:
     bad = compressed(min(codec, 4), [b"x"], data)
     if codec == 7:
         made = bytearray(bad)
@@ -253,7 +256,7 @@ def test_damaged_batch_is_one_row_among_the_records(tmp_path: Path) -> None:
     assert found[3]["sizeBytes"] == len(segment(1))
 
 
-def test_columns_are_delivered_in_the_order_in_which_they_are_named(tmp_path: Path) -> None:
+def test_columns_have_the_order_in_which_they_are_named(tmp_path: Path) -> None:
     write_log(tmp_path / "orders-0", [(0, segment(1))])
     (row,) = rows(tmp_path, columns="sizebytes, topic")
     assert list(row) == ["sizeBytes", "topic"]
@@ -273,17 +276,17 @@ def test_columns_are_delivered_in_the_order_in_which_they_are_named(tmp_path: Pa
         ({"pushFilters": "yes"}, "pushFilters must be true or false"),
     ],
 )
-def test_wrong_option_is_refused_by_its_name(written: dict[str, str], text: str) -> None:
+def test_wrong_option_is_rejected_by_name(written: dict[str, str], text: str) -> None:
     with pytest.raises(UsageError, match=text.replace("?", r"\?")):
         options("/a", **written)
 
 
-def test_no_path_is_refused() -> None:
+def test_missing_path_is_rejected() -> None:
     with pytest.raises(UsageError, match="no path is given"):
         segment_options({})
 
 
-def test_deleted_segment_is_named_or_left_out(tmp_path: Path) -> None:
+def test_deleted_segment_is_an_error_or_skipped(tmp_path: Path) -> None:
     log = write_log(tmp_path / "orders-0", [(0, segment(2)), (6, segment(1, base_offset=6))])
     for ignore in ("false", "true"):
         chosen = options(tmp_path, ignoreMissingFiles=ignore)
@@ -301,7 +304,7 @@ def test_deleted_segment_is_named_or_left_out(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    """200 MB of batches, then 256 MB of zeros that take no room on the disk."""
+    """A worker must be able to read files larger than its memory: here 200 MB of batches, then a hole of 256 MB."""
     log = write_log(tmp_path / "orders-0", [(0, b"")])
     piece = bytearray(segment(250, size=5300))
     starts = positions(bytes(piece))
@@ -328,7 +331,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert peak < 24 << 20, peak
 
 
-# -- whatever the bytes are -------------------------------------------------------------------------------------------
+# -- any bytes -------------------------------------------------------------------------------------------------------
 
 i8, i16, i32, i64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64))
 payloads = st.one_of(
@@ -338,8 +341,8 @@ payloads = st.one_of(
 
 
 @st.composite
-def batches_of_a_liar(draw: st.DrawFn) -> bytes:
-    """A possible header and a right CRC over fields and records that may be anything."""
+def arbitrary_batches(draw: st.DrawFn) -> bytes:
+    """Batches with a possible header and the right CRC, but arbitrary other fields and records."""
     payload, last_delta = draw(payloads), draw(st.integers(0, 5))
     fields = [
         draw(st.integers(0, 40)), HEADER_SIZE - 12 + len(payload), draw(st.integers(-1, 9)), 2, 0, draw(i16), last_delta,
@@ -350,10 +353,10 @@ def batches_of_a_liar(draw: st.DrawFn) -> bytes:
     return bytes(made)
 
 
-@given(st.lists(st.one_of(batches_of_a_liar(), st.binary(max_size=80), st.just(segment(2))), max_size=6).map(b"".join))
+@given(st.lists(st.one_of(arbitrary_batches(), st.binary(max_size=80), st.just(segment(2))), max_size=6).map(b"".join))
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_become_rows(tmp_path: Path, data: bytes) -> None:
-    """Every row of Arrow is valid, and the batches' sizes are the file's."""
+    """No bytes raise an error: the Arrow batches are valid, and the sizes of the rows add up to the size of the file."""
     path = tmp_path / "orders-0" / "00000000000000000000.log"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)

@@ -1,4 +1,4 @@
-"""Clients that are kept from one task to the next."""
+"""Clients that a worker process keeps from one task to the next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def first_values(here: Session, log: ThreadedCluster, place: TopicPartition) -> list[bytes | None]:
-    """As a task reads."""
+    """Reads as a task does."""
     with here.client(Consumer, {"bootstrap_servers": log.bootstrap_servers, "auto_offset_reset": "error"}) as consumer:
         here.run(consumer.assign([place]))
         consumer.seek(place, 0)
@@ -37,7 +37,7 @@ def fill(log: ThreadedCluster, topic: str, partition: int, value: bytes) -> None
 
 
 def before_and_after(log: ThreadedCluster, change: Callable[[str], None], partition: int) -> tuple[list[bytes | None], ...]:
-    """What two tasks of one process read: of a topic, and of this partition of it when something has changed since."""
+    """The rows of two tasks in one process: the first reads the topic, the second this partition after a change."""
     here, topic = Session(), log.create_topic(partitions=1)
     fill(log, topic, 0, b"before")
     before = first_values(here, log, TopicPartition(topic, 0))
@@ -46,8 +46,9 @@ def before_and_after(log: ThreadedCluster, change: Callable[[str], None], partit
     return before, first_values(here, log, TopicPartition(topic, partition))
 
 
-def test_a_kept_client_reads_a_partition_that_came_after_its_last_task(log: ThreadedCluster) -> None:
-    """Between two tasks its loop stands still, and what it knows grows old: the first task for a new partition failed."""
+def test_kept_client_reads_an_added_partition(log: ThreadedCluster) -> None:
+    """The event loop does not run between two tasks, so the client's metadata is old. The first task for a new partition must
+    not fail."""
 
     def grow(topic: str) -> None:
         async def ask() -> None:
@@ -59,8 +60,8 @@ def test_a_kept_client_reads_a_partition_that_came_after_its_last_task(log: Thre
     assert before_and_after(log, grow, partition=1) == ([b"before"], [b"after"])
 
 
-def test_a_kept_client_reads_a_topic_that_was_made_anew_since(log: ThreadedCluster) -> None:
-    """By the old topic's id nothing comes but an error, and that is for those who were reading it."""
+def test_kept_client_reads_a_recreated_topic(log: ThreadedCluster) -> None:
+    """With the old topic id, brokers return an error. This task never read the old topic, so it must not see that error."""
 
     def make_anew(topic: str) -> None:
         async def ask() -> None:
@@ -73,9 +74,9 @@ def test_a_kept_client_reads_a_topic_that_was_made_anew_since(log: ThreadedClust
     assert before_and_after(log, make_anew, partition=0) == ([b"before"], [b"after"])
 
 
-def test_a_loop_that_stood_still_suspects_no_broker(log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer to the last task's fetch lies unread in the socket. Every task after a pause of a second asked for metadata
-    and for a sign of life of all brokers."""
+def test_pause_of_the_loop_causes_no_extra_request(log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The response to the last fetch is still unread in the socket. A client that took it for a silent broker would refresh
+    metadata and check all brokers after each pause."""
     suspected: list[int] = []
     monkeypatch.setattr(Cluster, "suspect", lambda self, broker_id: suspected.append(broker_id))
     monkeypatch.setattr(fetcher, "STALL_S", 1.0)
@@ -83,8 +84,8 @@ def test_a_loop_that_stood_still_suspects_no_broker(log: ThreadedCluster, monkey
     fill(log, topic, 0, b"before")
     assert first_values(here, log, TopicPartition(topic, 0)) == [b"before"]
     suspected.clear()
-    overdue_s = 0.5 + fetcher.STALL_S + fetcher.STOOD_STILL_S
-    time.sleep(overdue_s + 0.1)  # This is the standstill.
+    overdue_s = 0.5 + fetcher.STALL_S + fetcher.PAUSE_S
+    time.sleep(overdue_s + 0.1)  # This is the pause.
     fill(log, topic, 0, b"after")
     assert first_values(here, log, TopicPartition(topic, 0)) == [b"before", b"after"]
     assert suspected == []

@@ -1,4 +1,4 @@
-"""Seeds on a farm without Spark: which runs a number stands for, and what a task does with a run that kills its process."""
+"""The tasks of `simulate` without Spark: which runs the numbers stand for, and a run that kills its process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def rows(task: SimulateTask) -> list[dict[str, Any]]:
     return batch.to_pylist()
 
 
-def test_a_number_always_stands_for_the_same_run() -> None:
-    """Tasks draw for themselves, so a run must not depend on those before it."""
+def test_number_always_gives_the_same_run() -> None:
+    """Each task computes its own runs, so a run must not depend on the runs before it."""
     seeds = Seeds(200, draw=7, share=0.3)
     runs = [seeds.replay(number) for number in range(200)]
     assert [seeds.replay(number) for number in reversed(range(200))] == runs[::-1]
@@ -28,7 +28,7 @@ def test_a_number_always_stands_for_the_same_run() -> None:
     assert {Seeds(9, draw=1, share=1.0, scenario="S03").replay(n).scenario for n in range(9)} == {"S03"}
 
 
-def test_each_run_is_a_row_and_some_are_done_twice() -> None:
+def test_each_run_is_a_row_and_some_are_repeated() -> None:
     found = rows(SimulateTask(Seeds(3, first=99, scenario="S03"), 0, 3, canary_every=2))
     assert [(row["seed"], row["verdict"], row["tries"], row["again"]) for row in found] == [
         (99, "ok", 1, "same"),
@@ -39,8 +39,8 @@ def test_each_run_is_a_row_and_some_are_done_twice() -> None:
     assert found[0]["trace_sha256"] == Replay(99, "S03").run().trace_sha256
 
 
-def test_a_run_that_kills_its_process_is_tried_again_and_takes_no_others_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seed 1 kills every process that it is given to, seed 2 only the first."""
+def test_run_that_kills_its_process_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed 1 kills every process that runs it, seed 2 only the first one. The other seeds must keep their results."""
     give, met = Workers._give, []
 
     def give_and_kill(self: Workers, worker: Any, job: Job) -> None:

@@ -1,4 +1,4 @@
-"""What the commands say when a job of Spark fails: the cause, out of texts as Spark 4.3 has made them."""
+"""A failed Spark job: the command prints the cause, taken from the error texts of Spark 4.3."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IN_WORKER = """[STREAM_FAILED] Query terminated with exception: Return Message: 
     raise converted from None
 pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
 Traceback (most recent call last):
-  File "/venv/strandline/client/admin.py", line 211, in _describe
+  File "/venv/strandline/client/admin/topic_descriptions.py", line 29, in _describe
     raise UnknownTopic("the topic does not exist", topic=topic.name)
 strandline.client.errors.UnknownTopic: the topic does not exist (nowhere)
  SQLSTATE: 39000 SQLSTATE: XXKST
@@ -44,7 +44,7 @@ IN_JVM = "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple 
         ("Return Message: Traceback (most recent call last):", "Return Message: Traceback (most recent call last):"),
     ],
 )
-def test_command_says_the_cause(text: str, cause: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_the_cause(text: str, cause: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit), spark_errors():
         raise PySparkException(text)
     assert f"the job has failed: {cause}" in " ".join(capsys.readouterr().err.split())

@@ -1,9 +1,9 @@
-"""`rowOrder=stable` is a promise of the user, and it can be wrong: rows are skipped only if nothing speaks against it.
+"""`rowOrder=stable` is the user's promise, and it may be wrong: rows are skipped only if nothing contradicts it.
 
-To skip rows is to say that the log holds them already. If they are other rows, they are lost, and the query reports success. So
-each test is a way to make the promise wrong, and the log must hold each row once, or the attempt must fail before it writes.
+If an attempt skips rows that the log does not hold, these rows are lost and the query reports success. So each test breaks the
+promise in one way, and the log must hold each row once, or the attempt must fail before it writes.
 
-The writer of a task without Spark, on a cluster of one broker.
+The tests use the writer of a task without Spark, on a cluster of one broker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from strandline.testing import Cluster
 
 
 class Task:
-    """The attempts of one task, each with rows of its own."""
+    """The attempts of one task, each with its own rows."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self.cluster, self.topic = cluster, topic
@@ -34,7 +34,7 @@ class Task:
         self.options: WriteOptions = write_options(given)
 
     async def attempt(self, rows: list[bytes], until: int | None = None) -> Written | None:
-        """All rows; or the first of them, and then the attempt is killed."""
+        """Writes all rows; or some of the first rows, and then the attempt is killed."""
         batch = pa.record_batch({"key": pa.array(rows, pa.binary()), "value": pa.array(rows, pa.binary())})
         async with self.cluster.consumer() as consumer:
             partitions = len(await consumer.partitions_for_topic(self.topic))
@@ -79,8 +79,8 @@ async def test_same_rows_in_the_same_order_are_skipped_without_a_comparison(task
 
 
 async def test_rows_of_another_range_are_never_skipped(task: Task) -> None:
-    """A stream with a producerName whose checkpoint was lost, and which starts at the latest offsets: its batch 0 holds other
-    rows than the batch 0 before. The same holds for a batch job with a producerName that is run again on the next day."""
+    """This happens if a stream with a producerName lost its checkpoint and starts at the latest offsets: its batch 0 has other
+    rows than the earlier batch 0. It also happens if a batch job with a producerName runs again on the next day."""
     await task.attempt(rows(0, 100))
     with pytest.raises(RowsDiffer, match=r"are not among the rows of task \d+ now: .*nothing was written"):
         await task.attempt(rows(100, 150))
@@ -88,16 +88,16 @@ async def test_rows_of_another_range_are_never_skipped(task: Task) -> None:
 
 
 async def test_rows_in_another_order_are_compared(task: Task) -> None:
-    """Behind a shuffle, where the promise is wrong."""
+    """After a shuffle the promise is wrong."""
     await task.attempt(rows(0, 100), until=40)
     await task.attempt(rows(0, 100)[::-1])
     assert await stored(task) == Counter(rows(0, 100))
 
 
 @pytest.mark.parametrize("grown", [False, True])
-async def test_rows_that_differ_behind_the_first_one_are_never_skipped(task: Task, grown: bool) -> None:
-    """Ways to the same first row: a stream with a producerName whose checkpoint was lost, where a partition with more records
-    has a task of its own now; a query whose filter was changed before the restart."""
+async def test_rows_that_differ_after_the_first_one_are_never_skipped(task: Task, grown: bool) -> None:
+    """The first row may be equal by accident: after a lost checkpoint, if a partition with more records now has a task of its
+    own, or after a change of the query's filter."""
     partition_0, partition_1, later = rows(0, 50), rows(1000, 50), rows(50, 100)
     await task.attempt(partition_0 + partition_1)
     with pytest.raises(RowsDiffer, match="although rowOrder=stable promises the same rows"):
@@ -105,8 +105,8 @@ async def test_rows_that_differ_behind_the_first_one_are_never_skipped(task: Tas
     assert await stored(task) == Counter(partition_0 + partition_1)
 
 
-async def test_rows_that_were_deleted_since_are_skipped(task: Task) -> None:
-    """The first row is the same, and nothing else is left to compare: the promise has to do."""
+async def test_deleted_rows_are_skipped(task: Task) -> None:
+    """The first row is equal, and nothing else is left to compare, so the attempt must trust the promise."""
     await task.attempt(rows(0, 100), until=40)
     for partition in task.cluster.nodes.server(1).replicas.partitions.values():
         partition.log.increment_log_start_offset(40)
@@ -116,8 +116,8 @@ async def test_rows_that_were_deleted_since_are_skipped(task: Task) -> None:
     assert await stored(task) == Counter(rows(40, 60))
 
 
-async def test_rows_are_stored_once_though_the_topic_has_grown(task: Task) -> None:
-    """With more partitions a key leads to another partition, so a partition's first rows are not those of the earlier attempt."""
+async def test_rows_are_stored_once_after_partitions_were_added(task: Task) -> None:
+    """With more partitions a key goes to another one, so a partition's first rows are not those of the earlier attempt."""
     await task.attempt(rows(0, 100), until=20)
     async with task.cluster.admin() as admin:
         await admin.create_partitions(task.topic, 3)
@@ -125,15 +125,15 @@ async def test_rows_are_stored_once_though_the_topic_has_grown(task: Task) -> No
     assert await stored(task) == Counter(rows(0, 100))
 
 
-async def test_a_later_attempt_without_rows_is_refused(task: Task) -> None:
+async def test_later_attempt_without_rows_fails(task: Task) -> None:
     await task.attempt(rows(0, 100), until=40)
     with pytest.raises(RowsDiffer, match="an earlier attempt"):
         await task.attempt([])
     assert await stored(task) == Counter(rows(0, 40))
 
 
-async def test_a_topic_that_was_recreated_with_fewer_partitions_is_written_from_its_beginning(cluster: Cluster) -> None:
-    """The first attempt has noted more partitions than there are."""
+async def test_topic_recreated_with_fewer_partitions_gets_all_rows(cluster: Cluster) -> None:
+    """The note of the first attempt has more partitions than the topic."""
     task = Task(cluster, await cluster.create_topic(partitions=3))
     await task.attempt(rows(0, 100), until=40)
     async with cluster.admin() as admin:

@@ -1,4 +1,5 @@
-"""The judge of sinks (stored.py): it sees what the segments source sees, and it notices what it is for."""
+"""The judge of sinks (stored.py): it finds the same records as the segments source, and it notices each fault that it checks
+for."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from strandline.testing import Cluster
 
 @pytest.fixture
 async def folder(tmp_path: Path) -> Path:
-    """Data directories of two brokers that have stopped; `orders` has two partitions."""
+    """Data directories of two stopped brokers; `orders` has two partitions."""
     async with Cluster(brokers=2, files="disk", folder=tmp_path) as cluster:
         await cluster.create_topic("orders", partitions=2)
         async with cluster.producer(producer_name="task") as producer:
@@ -27,7 +28,7 @@ async def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_judge_and_segments_source_see_the_same_records(folder: Path) -> None:
+async def test_judge_and_segments_source_find_the_same_records(folder: Path) -> None:
     for broker in ("broker-1", "broker-2"):
         tables = [
             pa.Table.from_batches([batch]) for s in find_segments([str(folder / broker)], ["orders"]) for batch in read_records(s)
@@ -63,10 +64,8 @@ def without_second_batch(data: bytes) -> bytes:
     ("harm", "told"),
     [(flip, "its checksum is wrong"), (without_second_batch, "offset 1 is missing"), (lambda data: b"", "differ")],
 )
-async def test_judge_notices_damage_gaps_and_replicas_that_differ(
-    folder: Path, harm: Callable[[bytes], bytes], told: str
-) -> None:
-    """The same harm on both replicas, or on one."""
+async def test_judge_notices_damage_gaps_and_differing_replicas(folder: Path, harm: Callable[[bytes], bytes], told: str) -> None:
+    """The same fault is put into both replicas, or into one."""
     logs = sorted(folder.glob("*/orders-0/*.log"))
     assert len(logs) == 2
     for log in logs[: 1 if told == "differ" else 2]:

@@ -1,4 +1,4 @@
-"""The stream's reader, called as Spark calls it: how far a batch goes, and which tasks it has."""
+"""The stream reader, called as Spark calls it: the end of a batch, and its tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTITIONS = 20
 
 @pytest.fixture
 def topic(log: ThreadedCluster) -> str:
-    """Twenty partitions, with 1, 2, 3, ... records."""
+    """A topic with twenty partitions, which have 1, 2, 3, ... records."""
     name = log.create_topic(partitions=PARTITIONS)
 
     async def send() -> None:
@@ -33,14 +33,14 @@ def topic(log: ThreadedCluster) -> str:
 
 
 def reader(log: ThreadedCluster, topic: str, **written: object) -> StreamReader:
-    """A query that is started, or started again, with these options."""
+    """The reader of a query that is started, or restarted, with these options."""
     texts = {name: str(value) for name, value in written.items()}
     given = {"bootstrap.servers": log.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest", **texts}
     return StreamReader(read_options({name: value for name, value in given.items() if value}, is_stream=True))
 
 
 def stored(offsets: dict[str, Any]) -> dict[str, Any]:
-    """As it comes back from the checkpoint."""
+    """The offsets as Spark reads them back from the checkpoint."""
     return json.loads(json.dumps(offsets))
 
 
@@ -48,8 +48,8 @@ def tasks(query: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> li
     return [str(task) for task in query.partitions(start, end)]
 
 
-def test_batch_has_the_same_tasks_when_options_changed_before_the_restart(log: ThreadedCluster, topic: str) -> None:
-    """The sink's producers are named by task: with others, rows would be skipped or written twice."""
+def test_restarted_batch_keeps_its_tasks_when_options_change(log: ThreadedCluster, topic: str) -> None:
+    """The sink names its producers by task. With other tasks, rows would be skipped or written twice."""
     begun = reader(log, topic, maxPartitions=3)
     start = stored(begun.initialOffset())
     end = stored(begun.latestOffset(start, ReadAllAvailable()))
@@ -59,7 +59,7 @@ def test_batch_has_the_same_tasks_when_options_changed_before_the_restart(log: T
     assert tasks(reader(log, topic), start, end) == planned
 
 
-def test_batch_that_an_earlier_release_began_has_a_task_for_each_range(log: ThreadedCluster, topic: str) -> None:
+def test_batch_of_an_earlier_release_has_one_task_per_range(log: ThreadedCluster, topic: str) -> None:
     query = reader(log, topic, maxPartitions=3)
     start = query.initialOffset()
     end = query.latestOffset(start, ReadAllAvailable())
@@ -67,15 +67,15 @@ def test_batch_that_an_earlier_release_began_has_a_task_for_each_range(log: Thre
     assert len(tasks(query, start, end)) == PARTITIONS
 
 
-def test_changed_options_begin_no_batch(log: ThreadedCluster, topic: str) -> None:
-    """Spark compares offsets as text, and the text of a batch holds its packing."""
+def test_changed_options_start_no_batch(log: ThreadedCluster, topic: str) -> None:
+    """Spark compares offsets as text, and the text also holds the packing of the batch."""
     query = reader(log, topic)
     end = stored(query.latestOffset(query.initialOffset(), ReadAllAvailable()))
     restarted = reader(log, topic, maxPartitions=2)
     assert restarted.latestOffset(end, ReadAllAvailable()) == end
 
 
-def test_tasks_of_several_ranges_have_every_record_once(log: ThreadedCluster, topic: str) -> None:
+def test_tasks_of_several_ranges_return_each_record_once(log: ThreadedCluster, topic: str) -> None:
     query = reader(log, topic, minPartitions="8")
     start = query.initialOffset()
     planned = query.partitions(start, query.latestOffset(start, ReadAllAvailable()))
@@ -84,8 +84,9 @@ def test_tasks_of_several_ranges_have_every_record_once(log: ThreadedCluster, to
     assert sorted(rows) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(partition + 1)]
 
 
-def test_topic_that_was_deleted_between_two_runs_is_a_loss_with_every_trigger(log: ThreadedCluster) -> None:
-    """A pattern matches what is left. Trigger.AvailableNow asks once how far to read, before the first batch."""
+def test_topic_deleted_between_two_runs_is_a_loss(log: ThreadedCluster) -> None:
+    """A pattern silently matches the remaining topics. Trigger.AvailableNow asks only once for the end, before the first
+    batch."""
     kept, deleted = log.create_topic(partitions=1), log.create_topic(partitions=1)
     pattern = {"subscribe": "", "subscribePattern": f"{kept}|{deleted}"}
     end = stored(reader(log, "", **pattern).initialOffset())
@@ -99,5 +100,5 @@ def test_topic_that_was_deleted_between_two_runs_is_a_loss_with_every_trigger(lo
         query = reader(log, "", **pattern)
         if is_available_now:
             query.prepareForTriggerAvailableNow()
-        with pytest.raises(DataLoss, match=f"{deleted}-0 was read up to offset 0, and is not there any more"):
+        with pytest.raises(DataLoss, match=f"{deleted}-0 was read up to offset 0, and is gone"):
             query.latestOffset(end, ReadAllAvailable())

@@ -1,4 +1,5 @@
-"""What a task reads: its ranges in their order, without asking for metadata, and what it says when a topic goes away under it."""
+"""`task_reader.py`: ranges are read in order and without metadata requests, and a topic that changes during the task is a
+loss."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from strandline.client import Consumer
-from strandline.client.cluster import cluster
+from strandline.client.cluster import metadata_updater
 from strandline.client.consumer import fetcher, topic_tracker
 from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.cluster_view import ClusterView
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (topic_tracker, cluster):
+    for module in (topic_tracker, metadata_updater):
         monkeypatch.setattr(module, "MISSING_TOPIC_GRACE_MS", 300)
 
 
@@ -56,7 +57,7 @@ def topic_id_of(log: ThreadedCluster, topic: str) -> bytes:
 
 
 def filled(log: ThreadedCluster, partitions: int, count: int) -> list[Range]:
-    """All of a new topic."""
+    """A range of all records of a new topic."""
     topic = log.create_topic(partitions=partitions)
     topic_id = topic_id_of(log, topic)
     for partition in range(partitions):
@@ -74,7 +75,7 @@ def in_order(*wanted: Range) -> list[tuple[str, int, int]]:
 
 
 def counter(name: str) -> int:
-    """Of the consumer that the last task of this process used."""
+    """A counter of the consumer that the last task of this process used."""
     kept = [client for client in session()._clients.values() if isinstance(client, Consumer)]
     return int(kept[-1].metrics()[name])
 
@@ -88,9 +89,9 @@ def forget_clients() -> None:
 # -- pace -------------------------------------------------------------------------------------------------------------
 
 
-def test_tasks_of_one_process_ask_for_metadata_once(log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each task asked again, and after 120 of them each waited 250 ms for its turn. (A fetch that is overdue, on a slow machine,
-    makes the consumer ask in the background.)"""
+def test_tasks_of_one_process_request_metadata_once(log: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If each task refreshed the metadata, brokers would soon delay its request: 250 ms for each task after 120 tasks. (On a
+    slow machine a late fetch makes the consumer refresh in the background.)"""
     monkeypatch.setattr(fetcher, "STALL_S", 60)
     (whole,) = filled(log, 1, 40)
     first, *others = [Range(whole.topic, 0, n, n + 2, topic_id=whole.topic_id) for n in range(0, 40, 2)]
@@ -102,11 +103,11 @@ def test_tasks_of_one_process_ask_for_metadata_once(log: ThreadedCluster, monkey
 
 
 def test_task_fetches_nothing_after_the_end_of_its_range(log: ThreadedCluster) -> None:
-    """Each task left a fetch at the brokers that waited for more, and whose answer the next task had to read first."""
+    """Otherwise a fetch would wait at the broker for more records, and the next task would first have to read its response."""
     (whole,) = filled(log, 1, 10)
     rows(task(log), whole)
     before = counter("fetches")
-    fill(log, whole.place, 10, 10)
+    fill(log, whole.tp, 10, 10)
     wanted = Range(whole.topic, 0, 10, 20, topic_id=whole.topic_id)
     assert rows(task(log), wanted) == in_order(wanted)
     session().run(asyncio.sleep(0.01))
@@ -114,16 +115,17 @@ def test_task_fetches_nothing_after_the_end_of_its_range(log: ThreadedCluster) -
 
 
 def test_range_without_a_topic_id_is_read_with_new_metadata(log: ThreadedCluster) -> None:
-    """Of a checkpoint of an earlier release: the topic may have been recreated since the last task of this process."""
+    """Such a range comes from a checkpoint of an earlier release. The topic may have been recreated since the last task of the
+    process."""
     (whole,) = filled(log, 1, 10)
     rows(task(log), whole)
-    recreate(log, whole.place, 20)
+    recreate(log, whole.tp, 20)
     wanted = Range(whole.topic, 0, 5, 15)
     assert rows(task(log), wanted) == in_order(wanted)
 
 
-def test_task_recovers_after_its_process_stood_still(log: ThreadedCluster) -> None:
-    """Between two tasks the loop does not run: the brokers have closed all its connections, and the leader is another one."""
+def test_task_recovers_after_a_pause_of_its_process(log: ThreadedCluster) -> None:
+    """The event loop does not run between two tasks. Meanwhile the brokers closed all connections, and the leader changed."""
     whole = filled(log, 1, 20)[0]
     reader = TaskReader({"bootstrap_servers": log.bootstrap_servers}, False, True, 8_000, 10)
     before, after = Range(whole.topic, 0, 0, 10, topic_id=whole.topic_id), Range(whole.topic, 0, 10, 20, topic_id=whole.topic_id)
@@ -139,15 +141,15 @@ def test_task_recovers_after_its_process_stood_still(log: ThreadedCluster) -> No
 # -- several ranges ---------------------------------------------------------------------------------------------------
 
 
-def test_ranges_of_a_task_come_one_after_the_other(log: ThreadedCluster) -> None:
-    """A task that is run again brings the same rows in the same order, whatever was fetched first."""
+def test_ranges_are_returned_in_order(log: ThreadedCluster) -> None:
+    """A task that runs again must return the same rows in the same order, whichever fetch is answered first."""
     first, second, third = filled(log, 3, 25)
     for wanted in ([first, second, third], [third, first, second]):
         for _ in range(2):
             assert rows(task(log), *wanted) == in_order(*wanted)
 
 
-def test_ranges_of_a_task_are_fetched_together(log: ThreadedCluster) -> None:
+def test_ranges_of_a_task_are_fetched_at_the_same_time(log: ThreadedCluster) -> None:
     wanted = filled(log, 24, 5)
     rows(task(log), *wanted)
     before = counter("fetches")
@@ -158,30 +160,30 @@ def test_ranges_of_a_task_are_fetched_together(log: ThreadedCluster) -> None:
 
 
 def test_small_ranges_share_an_arrow_batch(log: ThreadedCluster) -> None:
-    """Spark pays for each batch. (A task of this test has batches of 10 rows.)"""
+    """Each Arrow batch costs Spark time. (A task of this test has batches of 10 rows.)"""
     wanted = filled(log, 6, 4)
     batches = list(task(log).read(*wanted))
     assert [batch.num_rows for batch in batches] == [8, 8, 8]
     assert rows(task(log), *wanted) == in_order(*wanted)
 
 
-def test_two_ranges_of_one_partition_are_read_one_after_the_other(log: ThreadedCluster) -> None:
+def test_two_ranges_of_one_partition_are_read_in_turn(log: ThreadedCluster) -> None:
     whole, other = filled(log, 2, 20)
     pieces = [Range(whole.topic, 0, start, start + 5, topic_id=whole.topic_id) for start in (10, 0)]
     assert rows(task(log), pieces[0], other, pieces[1]) == in_order(pieces[0], other, pieces[1])
 
 
-def test_ranges_are_grouped_by_what_a_consumer_can_hold() -> None:
+def test_ranges_are_grouped_by_buffer_size() -> None:
     a, b, c = (Range("orders", partition, 0, 10) for partition in range(3))
     assert list(groups([a, b, c], 2)) == [[a, b], [c]]
     assert list(groups([a, b, a, c], 9)) == [[a, b], [a, c]]
     assert list(groups([], 9)) == []
 
 
-def test_loss_in_a_later_range_fails_the_task_and_names_its_partition(log: ThreadedCluster) -> None:
+def test_loss_in_a_later_range_names_its_partition(log: ThreadedCluster) -> None:
     sound, short = filled(log, 2, 20)
     beyond = Range(short.topic, 1, 30, 40, topic_id=short.topic_id)
-    with pytest.raises(DataLoss, match=rf"offset 30 of {short.topic}-1 was expected, and the log ends at 20"):
+    with pytest.raises(DataLoss, match=rf"offset 30 of {short.topic}-1 is next to read, and the log ends at 20"):
         rows(task(log), sound, beyond)
 
 
@@ -192,8 +194,8 @@ def test_accepted_loss_of_one_range_leaves_the_others_whole(log: ThreadedCluster
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept consumer", "new consumer"])
-def test_deleted_topic_is_a_loss_among_the_ranges_of_a_task(log: ThreadedCluster, is_kept: bool) -> None:
-    """A new consumer does not find the topic; one that was kept believes it is there until the leader refuses the fetch."""
+def test_deleted_topic_is_a_loss_of_its_range_only(log: ThreadedCluster, is_kept: bool) -> None:
+    """A new consumer does not find the topic. A kept one believes that it exists until the leader rejects the fetch."""
     (gone,), (sound,) = filled(log, 1, 20), filled(log, 1, 20)
     lenient, strict = task(log, fail_on_data_loss=False), task(log)
     if is_kept:
@@ -204,7 +206,7 @@ def test_deleted_topic_is_a_loss_among_the_ranges_of_a_task(log: ThreadedCluster
     assert rows(lenient, sound, gone) == in_order(sound)
     assert rows(lenient, gone, sound) == in_order(sound)
     assert rows(lenient, gone) == []
-    with pytest.raises(DataLoss, match=f"{gone.place} was read up to offset 0 when its topic was deleted"):
+    with pytest.raises(DataLoss, match=f"{gone.tp} was read up to offset 0 when its topic was deleted"):
         rows(strict, gone, sound)
 
 
@@ -212,7 +214,7 @@ def test_deleted_topic_is_a_loss_among_the_ranges_of_a_task(log: ThreadedCluster
 
 
 def begun(log: ThreadedCluster, place: TopicPartition, fail_on_data_loss: bool) -> Iterator[int]:
-    """The offsets that a task hands out; it has read 20 of 50, and the others are not there yet."""
+    """The offsets that a task returns. It has read 20 of 50; the other records do not exist yet."""
     fill(log, place, 0, 20)
     reader = TaskReader({"bootstrap_servers": log.bootstrap_servers}, False, fail_on_data_loss, 20_000, 10)
     offsets = (offset.as_py() for batch in reader.read(Range(*place, 0, 50)) for offset in batch["offset"])
@@ -226,17 +228,17 @@ def recreate(log: ThreadedCluster, place: TopicPartition, count: int) -> None:
     fill(log, place, 100, count)
 
 
-def test_a_topic_that_is_made_anew_under_a_task_is_a_loss_that_says_what_to_do(log: ThreadedCluster) -> None:
+def test_topic_recreated_during_a_task_is_a_loss_with_advice(log: ThreadedCluster) -> None:
     place = TopicPartition(log.create_topic(partitions=1), 0)
     offsets = begun(log, place, fail_on_data_loss=True)
     recreate(log, place, 30)
-    told = rf"{place} was read up to offset 20, and its topic was deleted and recreated since; .* new checkpoint .*holds 0 to 30"
-    with pytest.raises(DataLoss, match=told + ".* set the option failOnDataLoss to false"):
+    text = rf"{place} was read up to offset 20, and its topic was deleted and recreated since; .* new checkpoint .*"
+    with pytest.raises(DataLoss, match=text + "has the offsets 0 to 30.* set the option failOnDataLoss to false"):
         list(offsets)
 
 
-def test_where_losses_are_accepted_a_task_goes_on_at_its_offset_in_the_new_topic(log: ThreadedCluster) -> None:
-    """As one that begins a moment later, and as Kafka's connector does."""
+def test_task_that_accepts_losses_continues_in_the_new_topic(log: ThreadedCluster) -> None:
+    """It continues at its offset, like a task that begins a moment later, and like Kafka's connector."""
     place = TopicPartition(log.create_topic(partitions=1), 0)
     offsets = begun(log, place, fail_on_data_loss=False)
     recreate(log, place, 60)
@@ -244,7 +246,7 @@ def test_where_losses_are_accepted_a_task_goes_on_at_its_offset_in_the_new_topic
 
 
 def planned_and_recreated(log: ThreadedCluster, fail_on_data_loss: bool) -> Iterator[int]:
-    """The offsets of a task whose range was planned before its topic was recreated, and the new log is longer."""
+    """The offsets of a task whose range was planned before its topic was recreated. The new log is longer than the old one."""
     place = TopicPartition(log.create_topic(partitions=1), 0)
     fill(log, place, 0, 20)
     view = ClusterView({"bootstrap_servers": log.bootstrap_servers}, Subscription((place.topic,)))
@@ -255,18 +257,18 @@ def planned_and_recreated(log: ThreadedCluster, fail_on_data_loss: bool) -> Iter
     return (offset.as_py() for batch in reader.read(wanted) for offset in batch["offset"])
 
 
-def test_a_task_does_not_read_a_topic_that_was_recreated_after_it_was_planned(log: ThreadedCluster) -> None:
-    """The new log has the offsets of the range, with other records at them."""
+def test_topic_recreated_after_planning_is_a_loss(log: ThreadedCluster) -> None:
+    """The new log has other records at the offsets of the range."""
     with pytest.raises(DataLoss, match="was deleted and recreated since"):
         next(planned_and_recreated(log, fail_on_data_loss=True))
 
 
-def test_a_task_continues_in_the_recreated_topic_if_losses_are_accepted(log: ThreadedCluster) -> None:
+def test_planned_task_that_accepts_losses_reads_the_new_topic(log: ThreadedCluster) -> None:
     assert list(planned_and_recreated(log, fail_on_data_loss=False)) == list(range(10, 20))
 
 
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])
-def test_a_topic_that_is_deleted_under_a_task_is_a_loss(log: ThreadedCluster, fail_on_data_loss: bool) -> None:
+def test_topic_deleted_during_a_task_is_a_loss(log: ThreadedCluster, fail_on_data_loss: bool) -> None:
     place = TopicPartition(log.create_topic(partitions=1), 0)
     offsets = begun(log, place, fail_on_data_loss)
     delete(log, place.topic)
@@ -275,3 +277,18 @@ def test_a_topic_that_is_deleted_under_a_task_is_a_loss(log: ThreadedCluster, fa
             list(offsets)
     else:
         assert list(offsets) == list(range(10, 20))
+
+
+def test_range_begins_inside_a_batch_whose_first_records_are_deleted(log: ThreadedCluster) -> None:
+    (whole,) = filled(log, 1, 10)
+
+    async def trim() -> None:
+        async with log.cluster.admin() as admin:
+            await admin.delete_records({(whole.topic, 0): 6})
+
+    log.run(trim())
+    left = Range(whole.topic, 0, 6, 10, topic_id=whole.topic_id)
+    assert rows(task(log), left) == [(whole.topic, 0, offset) for offset in range(6, 10)]
+    with pytest.raises(DataLoss):
+        rows(task(log), whole)
+    assert rows(task(log, fail_on_data_loss=False), whole) == [(whole.topic, 0, offset) for offset in range(6, 10)]

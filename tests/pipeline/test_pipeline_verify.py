@@ -1,5 +1,5 @@
-"""`verify` on the directories of a real cluster: nothing is found in what a cluster leaves behind, however it ended, and each
-fault that is then put there is found and named."""
+"""`verify` on the directories of a real cluster: it finds nothing wrong however the cluster ended, and it finds each fault that a
+test then makes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from typing import Any
 
 import pytest
 from typer.testing import CliRunner
+from waiting import until
+from wire_cluster import WireCluster
 
 from strandline.cli import pipeline
+from strandline.client import NewTopic
 from strandline.pipeline.jobs.verify import verify
 from strandline.pipeline.jobs.verify_log import Batch, read_index, read_log, segments
 from strandline.pipeline.jobs.verify_page import page
@@ -30,7 +33,7 @@ from strandline.testing import Cluster, caught_up, leader
 TOPIC = "orders"
 ROUNDS, PER_ROUND = 12, 20
 SETTINGS = {"log_segment_bytes": 2500, "log_index_interval_bytes": 200}
-"""Several segments, and index entries, from few records."""
+"""Settings with which few records make several segments and index entries."""
 
 
 async def send(cluster: Cluster, count: int = ROUNDS, acks: Any = "all") -> None:
@@ -41,7 +44,7 @@ async def send(cluster: Cluster, count: int = ROUNDS, acks: Any = "all") -> None
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a cluster that was stopped in order: several segments, and two leader epochs."""
+    """The folder of a cluster that was shut down cleanly, with several segments and two leader epochs."""
     folder = tmp_path_factory.mktemp("stopped")
 
     async def live() -> None:
@@ -58,14 +61,14 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def world(stopped: Path, tmp_path: Path) -> World:
+def copy(stopped: Path, tmp_path: Path) -> ClusterCopy:
     folder = tmp_path / "cluster"
     shutil.copytree(stopped, folder)
-    return World(folder)
+    return ClusterCopy(folder)
 
 
-class World:
-    """A copy of the cluster's folder, to be damaged."""
+class ClusterCopy:
+    """A copy of the cluster's folder that a test may damage."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -80,7 +83,7 @@ class World:
         return [item for item in read_log(self.log(broker)) if isinstance(item, Batch)]
 
     def change(self, broker: int, batch: Batch, change: Callable[[bytearray], None]) -> None:
-        """Change the bytes of one batch, in place."""
+        """Changes the bytes of one batch in its file."""
         path = self.log(broker) / f"{batch.segment:020}.log"
         data = bytearray(path.read_bytes())
         own = data[batch.position : batch.position + batch.size]
@@ -92,7 +95,7 @@ class World:
         path.write_text(change(path.read_text()))
 
     def high_watermark(self, broker: int) -> int:
-        """As checkpointed; a follower's is a fetch behind its leader's."""
+        """The checkpointed high watermark. A follower learns its leader's one fetch later."""
         return int((self.data(broker) / "replication-offset-checkpoint").read_text().split()[-1])
 
     def set_offset(self, broker: int, name: str, offset: int) -> None:
@@ -112,11 +115,11 @@ def renew_crc(batch: bytearray) -> None:
     batch[17:21] = struct.pack(">I", compute_crc(batch, 0, len(batch)))
 
 
-# -- nothing is found where nothing is wrong --------------------------------------------------------------------------
+# -- directories without a fault --------------------------------------------------------------------------------------
 
 
-def test_stopped_cluster_is_sound(world: World) -> None:
-    found = world.found()
+def test_stopped_cluster_is_sound(copy: ClusterCopy) -> None:
+    found = copy.found()
     assert (found.is_ok, found.all_findings) == (True, ())
     (partition,) = found.partitions
     assert [replica.broker for replica in partition.replicas] == ["1", "2", "3"]
@@ -126,16 +129,16 @@ def test_stopped_cluster_is_sound(world: World) -> None:
     assert len(partition.replicas[0].epochs) == 2
 
 
-def test_nothing_is_changed(world: World) -> None:
-    """A tool that one runs after a disaster opens files for reading only, and leaves no lock file behind."""
-    before = {path: path.read_bytes() for path in world.folder.rglob("*") if path.is_file()}
-    world.found()
-    assert {path: path.read_bytes() for path in world.folder.rglob("*") if path.is_file()} == before
+def test_nothing_is_changed(copy: ClusterCopy) -> None:
+    """After a disaster the directories are evidence: files are opened for reading only, and no lock file is created."""
+    before = {path: path.read_bytes() for path in copy.folder.rglob("*") if path.is_file()}
+    copy.found()
+    assert {path: path.read_bytes() for path in copy.folder.rglob("*") if path.is_file()} == before
 
 
 def test_killed_brokers_are_sound(tmp_path: Path) -> None:
-    """Processes that were killed while records were written leave old checkpoints, and no finding. One of them was killed first:
-    it is behind, and that is a note."""
+    """Killed processes leave old checkpoints behind, which are no fault. The broker that was killed first ends earlier, which is
+    only a note."""
 
     async def live() -> None:
         async with Cluster(brokers=3, processes=True, folder=tmp_path, **SETTINGS) as cluster:
@@ -153,8 +156,9 @@ def test_killed_brokers_are_sound(tmp_path: Path) -> None:
     assert ends[0] < ends[1] == ends[2]
 
 
-def test_diverged_replica_is_no_fault_before_and_after_it_truncates(tmp_path: Path) -> None:
-    """A leader that is cut off keeps appending with acks=1. What it has then was never committed."""
+def test_diverged_replica_is_not_a_fault(tmp_path: Path) -> None:
+    """A leader that is cut off keeps appending records with acks=1. They were never committed, so no finding may call them
+    lost."""
 
     async def diverge(cluster: Cluster) -> int:
         await cluster.create_topic(TOPIC, partitions=1)
@@ -192,31 +196,31 @@ def test_diverged_replica_is_no_fault_before_and_after_it_truncates(tmp_path: Pa
     assert (after.is_ok, after.all_findings) == (True, ())
 
 
-def test_running_broker_is_named(world: World) -> None:
-    lock = RealFiles().lock(str(world.data(2) / ".lock"))
-    found = world.found()
+def test_running_broker_is_a_note(copy: ClusterCopy) -> None:
+    lock = RealFiles().lock(str(copy.data(2) / ".lock"))
+    found = copy.found()
     lock.release()
     assert found.is_ok
     assert of_kind(found, "running").brokers == ("2",)
 
 
 @pytest.fixture
-def running(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """The world with the locks of running brokers."""
-    monkeypatch.setattr("strandline.pipeline.jobs.verify.LOOK_AGAIN_S", (0.0, 0.0, 0.0, 0.0))
-    locks = [RealFiles().lock(str(world.data(broker) / ".lock")) for broker in (1, 2, 3)]
-    yield world
+def running(copy: ClusterCopy, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterCopy]:
+    """The copy, with locks held as by running brokers."""
+    monkeypatch.setattr("strandline.pipeline.jobs.verify.RETRY_WAITS_S", (0.0, 0.0, 0.0, 0.0))
+    locks = [RealFiles().lock(str(copy.data(broker) / ".lock")) for broker in (1, 2, 3)]
+    yield copy
     for lock in locks:
         lock.release()
 
 
-def once(change: Callable[[], object]) -> Callable[[str], None]:
-    """A `progress` that changes something between planning and reading, the first time only."""
+def once(change: Callable[[], object]) -> Callable[[int, int, str], None]:
+    """A `progress` that makes a change before the first partition is read, after the logs were listed."""
     changes = [change]
-    return lambda _: changes.pop()() if changes else None  # type: ignore[func-returns-value]
+    return lambda *_: changes.pop()() if changes else None  # type: ignore[func-returns-value]
 
 
-def test_topic_that_is_deleted_meanwhile_is_no_fault(running: World) -> None:
+def test_topic_deleted_during_the_run_is_not_a_fault(running: ClusterCopy) -> None:
     def delete() -> None:
         for broker in (1, 2, 3):
             shutil.rmtree(running.log(broker))
@@ -225,8 +229,8 @@ def test_topic_that_is_deleted_meanwhile_is_no_fault(running: World) -> None:
     assert (found.is_ok, found.partitions) == (True, ()), [finding.sentence for finding in found.bad]
 
 
-def test_segment_that_retention_removes_meanwhile_is_no_fault(running: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the segments were listed, before they are read."""
+def test_segment_deleted_during_the_run_is_not_a_fault(running: ClusterCopy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention may delete a segment after the segments were listed and before they are read."""
     listed: list[Path] = []
 
     def listing(folder: Path) -> list[tuple[int, Path]]:
@@ -243,251 +247,252 @@ def test_segment_that_retention_removes_meanwhile_is_no_fault(running: World, mo
     assert len(listed) == 3
 
 
-def test_damage_of_a_running_broker_stays_a_fault(running: World) -> None:
+def test_damage_of_a_running_broker_is_a_fault(running: ClusterCopy) -> None:
     batch = running.batches(2)[5]
     running.change(2, batch, lambda data: data.__setitem__(-1, data[-1] ^ 1))
     assert [finding.kind for finding in running.found().bad] == ["damaged"]
 
 
-def test_file_that_vanishes_from_a_stopped_broker_is_a_fault(world: World) -> None:
-    found = verify([world.folder], progress=once(lambda: shutil.rmtree(world.log(2))))
+def test_file_deleted_from_a_stopped_broker_is_a_fault(copy: ClusterCopy) -> None:
+    found = verify([copy.folder], progress=once(lambda: shutil.rmtree(copy.log(2))))
     assert [(finding.kind, finding.brokers) for finding in found.bad] == [("vanished", ("2",))]
 
 
-def test_torn_tail_after_a_kill_is_a_note(world: World) -> None:
+def test_torn_tail_after_a_kill_is_a_note(copy: ClusterCopy) -> None:
     for broker in (1, 2, 3):
-        (world.data(broker) / ".kafka_cleanshutdown").unlink()
-        (world.data(broker) / "recovery-point-offset-checkpoint").unlink()
-        world.set_offset(broker, "replication-offset-checkpoint", 400)
-    last = world.batches(2)[-1]
-    path = world.log(2) / f"{last.segment:020}.log"
+        (copy.data(broker) / ".kafka_cleanshutdown").unlink()
+        (copy.data(broker) / "recovery-point-offset-checkpoint").unlink()
+        copy.set_offset(broker, "replication-offset-checkpoint", 400)
+    last = copy.batches(2)[-1]
+    path = copy.log(2) / f"{last.segment:020}.log"
     path.write_bytes(path.read_bytes()[:-10])
-    found = world.found()
+    found = copy.found()
     assert found.is_ok, [finding.sentence for finding in found.bad]
     assert of_kind(found, "torn_tail").brokers == ("2",)
 
 
-# -- each fault is found and named ------------------------------------------------------------------------------------
+# -- directories with a fault -----------------------------------------------------------------------------------------
 
 
-def test_flipped_byte_is_damage(world: World) -> None:
-    batch = world.batches(2)[5]
-    world.change(2, batch, lambda data: data.__setitem__(-1, data[-1] ^ 1))
-    finding = of_kind(world.found(), "damaged")
+def test_flipped_byte_is_damage(copy: ClusterCopy) -> None:
+    batch = copy.batches(2)[5]
+    copy.change(2, batch, lambda data: data.__setitem__(-1, data[-1] ^ 1))
+    finding = of_kind(copy.found(), "damaged")
     assert (finding.first, finding.end) == (batch.base_offset, batch.next_offset)
     assert (finding.brokers, finding.others) == (("2",), ("1", "3"))
     assert "checksum" in finding.detail
     assert "stop broker 2" in finding.action
-    assert [one.kind for one in world.found().bad] == ["damaged"]
+    assert [one.kind for one in copy.found().bad] == ["damaged"]
 
 
-def test_flipped_size_does_not_hide_what_follows(world: World) -> None:
-    batch = world.batches(3)[7]
-    world.change(3, batch, lambda data: data.__setitem__(9, 0x7F))
-    finding = of_kind(world.found(), "damaged")
+def test_flipped_size_does_not_hide_later_batches(copy: ClusterCopy) -> None:
+    batch = copy.batches(3)[7]
+    copy.change(3, batch, lambda data: data.__setitem__(9, 0x7F))
+    finding = of_kind(copy.found(), "damaged")
     assert (finding.first, finding.end) == (batch.base_offset, batch.next_offset)
 
 
-def test_damage_in_all_replicas_is_loss(world: World) -> None:
+def test_damage_in_all_replicas_is_loss(copy: ClusterCopy) -> None:
     for broker in (1, 2, 3):
-        batch = world.batches(broker)[5]
-        world.change(broker, batch, lambda data: data.__setitem__(-1, data[-1] ^ 1))
-    finding = of_kind(world.found(), "lost")
+        batch = copy.batches(broker)[5]
+        copy.change(broker, batch, lambda data: data.__setitem__(-1, data[-1] ^ 1))
+    finding = of_kind(copy.found(), "lost")
     assert (finding.first, finding.end) == (batch.base_offset, batch.next_offset)
-    assert "no replica given can repair this" in of_kind(world.found(), "damaged").action
+    assert "no replica given can repair this" in of_kind(copy.found(), "damaged").action
 
 
-def test_other_bytes_under_a_right_checksum_differ(world: World) -> None:
-    """A checksum says that a batch is what was written, not that the replicas wrote the same."""
-    batch = world.batches(2)[4]
+def test_different_bytes_with_valid_checksums_are_found(copy: ClusterCopy) -> None:
+    """A valid checksum only proves that a batch is as it was written, not that all replicas wrote the same batch."""
+    batch = copy.batches(2)[4]
 
     def other(data: bytearray) -> None:
         data[-2] ^= 1
         renew_crc(data)
 
-    world.change(2, batch, other)
-    finding = of_kind(world.found(), "replicas_differ")
+    copy.change(2, batch, other)
+    finding = of_kind(copy.found(), "replicas_differ")
     assert (finding.first, finding.end) == (batch.base_offset, batch.next_offset)
     assert finding.detail == "brokers 1 and 3: leader epoch 0; broker 2: leader epoch 0"
 
 
-def test_cut_tail_below_the_high_watermark_is_missing(world: World) -> None:
-    last = world.batches(1)[-4]
-    path = world.log(1) / f"{last.segment:020}.log"
+def test_cut_tail_below_the_high_watermark_is_missing(copy: ClusterCopy) -> None:
+    last = copy.batches(1)[-4]
+    path = copy.log(1) / f"{last.segment:020}.log"
     path.write_bytes(path.read_bytes()[: last.position])
-    finding = of_kind(world.found(), "missing_below_hw")
-    assert (finding.brokers, finding.first, finding.end) == (("1",), last.base_offset, world.high_watermark(1))
+    finding = of_kind(copy.found(), "missing_below_hw")
+    assert (finding.brokers, finding.first, finding.end) == (("1",), last.base_offset, copy.high_watermark(1))
     assert finding.others == ("2", "3")
     assert "start brokers 2 and 3 first" in finding.action
 
 
-def test_dropped_batch_is_a_gap(world: World) -> None:
-    batch = world.batches(3)[6]
-    path = world.log(3) / f"{batch.segment:020}.log"
+def test_dropped_batch_is_a_gap(copy: ClusterCopy) -> None:
+    batch = copy.batches(3)[6]
+    path = copy.log(3) / f"{batch.segment:020}.log"
     data = path.read_bytes()
     path.write_bytes(data[: batch.position] + data[batch.position + batch.size :])
-    finding = of_kind(world.found(), "offset_gap")
+    finding = of_kind(copy.found(), "offset_gap")
     assert (finding.brokers, finding.first, finding.end) == (("3",), batch.base_offset, batch.next_offset)
 
 
-def test_lost_segment_is_a_gap(world: World) -> None:
-    base = world.batches(1)[-1].segment
-    (world.log(1) / f"{sorted({batch.segment for batch in world.batches(1)})[1]:020}.log").unlink()
-    finding = of_kind(world.found(), "offset_gap")
+def test_lost_segment_is_a_gap(copy: ClusterCopy) -> None:
+    base = copy.batches(1)[-1].segment
+    (copy.log(1) / f"{sorted({batch.segment for batch in copy.batches(1)})[1]:020}.log").unlink()
+    finding = of_kind(copy.found(), "offset_gap")
     assert finding.brokers == ("1",)
     assert (finding.end or 0) <= base
 
 
-def test_swapped_epoch_differs(world: World) -> None:
-    """The leader epoch lies outside of the checksum."""
-    batch = world.batches(2)[3]
-    world.change(2, batch, lambda data: data.__setitem__(slice(12, 16), struct.pack(">i", 1)))
-    kinds = {finding.kind for finding in world.found().bad}
+def test_changed_leader_epoch_is_found(copy: ClusterCopy) -> None:
+    """The checksum does not cover the leader epoch."""
+    batch = copy.batches(2)[3]
+    copy.change(2, batch, lambda data: data.__setitem__(slice(12, 16), struct.pack(">i", 1)))
+    kinds = {finding.kind for finding in copy.found().bad}
     assert kinds == {"replicas_differ", "epoch_backwards", "epoch_checkpoint"}
 
 
-def test_duplicated_batch_is_doubled(world: World) -> None:
-    """The same sequence numbers behind each other, at offsets of their own, in every replica: no comparison shows it."""
+def test_duplicated_batch_is_doubled(copy: ClusterCopy) -> None:
+    """Every replica has the same sequence numbers at two offsets, so a comparison of replicas cannot find it."""
     for broker in (1, 2, 3):
-        last = world.batches(broker)[-1]
-        path = world.log(broker) / f"{last.segment:020}.log"
+        last = copy.batches(broker)[-1]
+        path = copy.log(broker) / f"{last.segment:020}.log"
         again = bytearray(path.read_bytes()[last.position :])
         again[:8] = struct.pack(">q", last.next_offset)
         path.write_bytes(path.read_bytes() + again)
-    finding = of_kind(world.found(), "doubled")
+    finding = of_kind(copy.found(), "doubled")
     assert (finding.brokers, finding.first, finding.end) == (("1", "2", "3"), 480, 500)
 
 
-def test_missing_sequence_is_a_gap(world: World) -> None:
-    """Records are gone, and the offsets were closed up behind them."""
+def test_missing_sequence_is_a_gap(copy: ClusterCopy) -> None:
+    """Records are missing, but the offsets have no gap, so only the sequence numbers show it."""
     for broker in (1, 2, 3):
-        one, two = world.batches(broker)[-2:]
-        path = world.log(broker) / f"{two.segment:020}.log"
+        one, two = copy.batches(broker)[-2:]
+        path = copy.log(broker) / f"{two.segment:020}.log"
         data = bytearray(path.read_bytes())
         data[two.position + 53 : two.position + 57] = struct.pack(">i", two.base_sequence + 5)
         part = data[two.position :]
         renew_crc(part)
         path.write_bytes(data[: two.position] + part)
         assert one.producer_id == two.producer_id
-    assert of_kind(world.found(), "sequence_gap").first == two.base_offset
+    assert of_kind(copy.found(), "sequence_gap").first == two.base_offset
 
 
 @pytest.mark.parametrize(
     ("name", "kind"),
     [("replication-offset-checkpoint", "missing_below_hw"), ("recovery-point-offset-checkpoint", "checkpoint_beyond_log")],
 )
-def test_checkpoint_above_the_log_is_found(world: World, name: str, kind: str) -> None:
-    world.set_offset(2, name, 9480)
-    finding = of_kind(world.found(), kind)
+def test_checkpoint_above_the_log_is_found(copy: ClusterCopy, name: str, kind: str) -> None:
+    copy.set_offset(2, name, 9480)
+    finding = of_kind(copy.found(), kind)
     assert (finding.brokers, finding.first, finding.end) == (("2",), 480, 9480)
 
 
-def test_unreadable_checkpoint_is_found(world: World) -> None:
-    world.edit(world.data(2) / "replication-offset-checkpoint", lambda text: text.replace("\n1\n", "\n2\n"))
-    assert "replication-offset-checkpoint" in of_kind(world.found(), "checkpoint_unreadable").sentence
+def test_unreadable_checkpoint_is_found(copy: ClusterCopy) -> None:
+    copy.edit(copy.data(2) / "replication-offset-checkpoint", lambda text: text.replace("\n1\n", "\n2\n"))
+    assert "replication-offset-checkpoint" in of_kind(copy.found(), "checkpoint_unreadable").sentence
 
 
-def test_other_epoch_checkpoint_is_found(world: World) -> None:
-    world.edit(world.log(3) / "leader-epoch-checkpoint", lambda text: text.replace(" 240", " 200"))
-    finding = of_kind(world.found(), "epoch_checkpoint")
+def test_wrong_epoch_checkpoint_is_found(copy: ClusterCopy) -> None:
+    copy.edit(copy.log(3) / "leader-epoch-checkpoint", lambda text: text.replace(" 240", " 200"))
+    finding = of_kind(copy.found(), "epoch_checkpoint")
     assert finding.brokers == ("3",)
     assert finding.first == 200
 
 
-def test_index_that_leads_astray_is_found(world: World) -> None:
-    path = sorted(world.log(1).glob("*.index"))[0]
+def test_wrong_index_entry_is_found(copy: ClusterCopy) -> None:
+    path = sorted(copy.log(1).glob("*.index"))[0]
     data = bytearray(path.read_bytes())
     assert len(data) >= 8
     data[7] ^= 1
     path.write_bytes(data)
-    finding = of_kind(world.found(), "index")
+    finding = of_kind(copy.found(), "index")
     assert finding.brokers == ("1",)
     assert path.name in finding.sentence
 
 
 @pytest.mark.parametrize("at", [2, 6, 7, 10], ids=["far too new", "newer", "older or newer", "other offset"])
-def test_time_index_that_leads_astray_is_found(world: World, at: int) -> None:
-    """A timestamp that is too new keeps a segment from retention, one that is too old hides records from a search by time."""
-    path = sorted(world.log(1).glob("*.timeindex"))[0]
+def test_wrong_time_index_entry_is_found(copy: ClusterCopy, at: int) -> None:
+    """With a timestamp that is too late, retention keeps the segment; with one that is too early, a search by time misses
+    records."""
+    path = sorted(copy.log(1).glob("*.timeindex"))[0]
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
-    finding = of_kind(world.found(), "index")
+    finding = of_kind(copy.found(), "index")
     assert finding.brokers == ("1",)
     assert path.name in finding.sentence
 
 
-def test_index_that_was_allocated_ahead_is_a_note_after_a_kill(world: World) -> None:
-    """Apache Kafka's are 10 MB of zeros each; they are not looked at entry by entry. An orderly stop cuts them."""
-    path = sorted(world.log(1).glob("*.index"))[-1]
+def test_preallocated_index_is_a_note_after_a_kill(copy: ClusterCopy) -> None:
+    """Apache Kafka allocates 10 MB of zeros for each index and cuts them at a clean shutdown. Zeros are not read as entries."""
+    path = sorted(copy.log(1).glob("*.index"))[-1]
     path.write_bytes(path.read_bytes().ljust(10 << 20, b"\0"))
     index = read_index(path, 8)
     assert index is not None
     assert (len(index.entries) < 100, index.ends_in_zeros) == (True, True)
-    assert path.name in of_kind(world.found(), "index").sentence
-    (world.data(1) / ".kafka_cleanshutdown").unlink()
-    found = world.found()
+    assert path.name in of_kind(copy.found(), "index").sentence
+    (copy.data(1) / ".kafka_cleanshutdown").unlink()
+    found = copy.found()
     assert found.is_ok, [finding.sentence for finding in found.bad]
     assert path.name in of_kind(found, "index_old").sentence
 
 
-def test_other_topic_id_is_found(world: World) -> None:
-    world.edit(world.log(2) / "partition.metadata", lambda _: f"version: 0\ntopic_id: {'A' * 22}\n")
-    finding = of_kind(world.found(), "topic_id")
+def test_different_topic_id_is_found(copy: ClusterCopy) -> None:
+    copy.edit(copy.log(2) / "partition.metadata", lambda _: f"version: 0\ntopic_id: {'A' * 22}\n")
+    finding = of_kind(copy.found(), "topic_id")
     assert finding.brokers == ("2",)
     assert "AAAA" in finding.detail
 
 
-def test_other_cluster_is_found(world: World) -> None:
-    world.edit(world.data(2) / "meta.properties", lambda text: text.replace("cluster.id=", "cluster.id=x"))
-    assert "different clusters" in of_kind(world.found(), "cluster_id").sentence
+def test_different_cluster_is_found(copy: ClusterCopy) -> None:
+    copy.edit(copy.data(2) / "meta.properties", lambda text: text.replace("cluster.id=", "cluster.id=x"))
+    assert "different clusters" in of_kind(copy.found(), "cluster_id").sentence
 
 
-def test_missing_replica_is_found(world: World) -> None:
-    end = world.high_watermark(3)
-    shutil.rmtree(world.log(3))
-    finding = of_kind(world.found(), "replica_missing")
+def test_missing_replica_is_found(copy: ClusterCopy) -> None:
+    end = copy.high_watermark(3)
+    shutil.rmtree(copy.log(3))
+    finding = of_kind(copy.found(), "replica_missing")
     assert (finding.brokers, finding.others, finding.end) == (("3",), ("1", "2"), end)
 
 
 @pytest.mark.parametrize("kept", [(), ("meta.properties",)], ids=["empty", "new disk"])
-def test_directory_without_logs_is_named(world: World, kept: tuple[str, ...]) -> None:
-    """A broker whose disk was replaced. Left out, two replicas would pass for all there are."""
-    data = world.data(2)
+def test_directory_without_logs_is_a_note(copy: ClusterCopy, kept: tuple[str, ...]) -> None:
+    """A broker's disk was replaced. Without the note, two replicas would look like all replicas."""
+    data = copy.data(2)
     for path in data.iterdir():
         if path.name not in kept:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    found = world.found()
+    found = copy.found()
     note = of_kind(found, "no_logs")
     assert (note.brokers, note.path) == (("2",) if kept else (data.name,), str(data))
     assert str(data) in note.sentence
     assert "controller" not in " ".join(found.directories), "a controller has no logs of topics"
 
 
-def test_log_that_no_directory_has_is_found(world: World) -> None:
-    """After an orderly stop a checkpoint names only logs that exist. After a kill it may still name a topic that was deleted."""
+def test_log_missing_everywhere_is_found(copy: ClusterCopy) -> None:
+    """After a clean shutdown a checkpoint names only logs that exist. After a kill it may still name a deleted topic."""
     for broker in (1, 2, 3):
-        shutil.rmtree(world.log(broker))
-    finding = of_kind(world.found(), "replica_missing")
+        shutil.rmtree(copy.log(broker))
+    finding = of_kind(copy.found(), "replica_missing")
     assert finding.others == ()
     for broker in (1, 2, 3):
-        (world.data(broker) / ".kafka_cleanshutdown").unlink()
-    found = world.found()
+        (copy.data(broker) / ".kafka_cleanshutdown").unlink()
+    found = copy.found()
     assert found.is_ok
     assert of_kind(found, "log_missing").brokers
 
 
-def test_stray_and_unknown_folders_are_notes(world: World) -> None:
-    shutil.copytree(world.log(1), world.data(1) / f"gone-0.{'0' * 32}-stray")
-    (world.data(1) / "notes.txt").write_text("x")
-    found = world.found()
+def test_stray_and_unknown_folders_are_notes(copy: ClusterCopy) -> None:
+    shutil.copytree(copy.log(1), copy.data(1) / f"gone-0.{'0' * 32}-stray")
+    (copy.data(1) / "notes.txt").write_text("x")
+    found = copy.found()
     assert found.is_ok
     assert "gone-0" in of_kind(found, "stray").sentence
     assert "notes.txt" in of_kind(found, "unknown_entry").sentence
 
 
 def remove_first_segment(log: Path) -> int:
-    """The base offset of the segment that is the first one now."""
+    """Deletes the first segment. Returns the base offset of the segment that is the first one now."""
     first, second = sorted(log.glob("*.log"))[:2]
     for path in log.glob(f"{first.stem}.*"):
         path.unlink()
@@ -495,7 +500,7 @@ def remove_first_segment(log: Path) -> int:
 
 
 def begin_epochs_at(log: Path, start: int) -> None:
-    """What a broker does to `leader-epoch-checkpoint` when its log start moves."""
+    """Changes `leader-epoch-checkpoint` as a broker does when its log start moves."""
     path = log / LEADER_EPOCHS
     entries = LeaderEpochCheckpoint.decode(path.read_bytes())
     assert entries
@@ -504,112 +509,113 @@ def begin_epochs_at(log: Path, start: int) -> None:
     path.write_bytes(LeaderEpochCheckpoint.encode(cache.entries))
 
 
-def test_retention_of_one_replica_is_a_note(world: World) -> None:
-    begin_epochs_at(world.log(2), remove_first_segment(world.log(2)))
-    found = world.found()
+def test_retention_of_one_replica_is_a_note(copy: ClusterCopy) -> None:
+    begin_epochs_at(copy.log(2), remove_first_segment(copy.log(2)))
+    found = copy.found()
     assert found.is_ok, [finding.sentence for finding in found.bad]
     note = of_kind(found, "later_start")
     assert (note.brokers, note.first) == (("2",), 0)
 
 
-def test_first_segment_that_every_replica_lost_is_found(world: World) -> None:
-    """No comparison shows it. Retention moves the start in leader-epoch-checkpoint before it deletes a segment."""
-    starts = {remove_first_segment(world.log(broker)) for broker in (1, 2, 3)}
-    finding = of_kind(world.found(), "head_missing")
+def test_first_segment_missing_everywhere_is_found(copy: ClusterCopy) -> None:
+    """A comparison of replicas cannot find it. Retention changes leader-epoch-checkpoint before it deletes a segment, so the file
+    shows that retention did not delete this one."""
+    starts = {remove_first_segment(copy.log(broker)) for broker in (1, 2, 3)}
+    finding = of_kind(copy.found(), "head_missing")
     assert (finding.brokers, finding.first, {finding.end}) == (("1", "2", "3"), 0, starts)
     assert (finding.others, finding.action[:38]) == ((), "no replica given can repair this: keep")
     for broker in (1, 2, 3):
-        (world.data(broker) / ".kafka_cleanshutdown").unlink()
-    found = world.found()
+        (copy.data(broker) / ".kafka_cleanshutdown").unlink()
+    found = copy.found()
     assert found.is_ok, "after a power failure the checkpoint may be older than the log"
     assert of_kind(found, "head_gone").brokers == ("1", "2", "3")
 
 
-def test_first_segment_that_one_replica_lost_is_found(world: World) -> None:
-    remove_first_segment(world.log(2))
-    finding = of_kind(world.found(), "head_missing")
+def test_first_segment_missing_in_one_replica_is_found(copy: ClusterCopy) -> None:
+    remove_first_segment(copy.log(2))
+    finding = of_kind(copy.found(), "head_missing")
     assert (finding.brokers, finding.others) == (("2",), ("1", "3"))
     assert "stop broker 2" in finding.action
 
 
-def test_moved_log_start_is_no_fault(world: World) -> None:
-    """DeleteRecords, and a leader's log start at its followers, move the start before the segments below it are deleted: epochs
-    below are forgotten at once, the checkpoint of log starts is written at a stop or once a minute."""
+def test_moved_log_start_is_not_a_fault(copy: ClusterCopy) -> None:
+    """DeleteRecords moves the log start of leader and followers before segments are deleted. Earlier epochs are removed at once;
+    the checkpoint of log starts is written once a minute and at a clean shutdown."""
     for broker in (1, 2, 3):
-        begin_epochs_at(world.log(broker), 250)
-        world.set_offset(broker, "log-start-offset-checkpoint", 250)
-    found = world.found()
+        begin_epochs_at(copy.log(broker), 250)
+        copy.set_offset(broker, "log-start-offset-checkpoint", 250)
+    found = copy.found()
     assert (found.is_ok, found.all_findings) == (True, ())
     for broker in (1, 2, 3):
-        (world.data(broker) / "log-start-offset-checkpoint").unlink()
-    assert of_kind(world.found(), "epoch_checkpoint").brokers == ("1", "2", "3"), "stopped in order"
+        (copy.data(broker) / "log-start-offset-checkpoint").unlink()
+    assert of_kind(copy.found(), "epoch_checkpoint").brokers == ("1", "2", "3"), "stopped in order"
     for broker in (1, 2, 3):
-        (world.data(broker) / ".kafka_cleanshutdown").unlink()
-    found = world.found()
+        (copy.data(broker) / ".kafka_cleanshutdown").unlink()
+    found = copy.found()
     assert found.is_ok, [finding.sentence for finding in found.bad]
     note = of_kind(found, "log_start_moved")
     assert (note.brokers, note.first, note.end) == (("1", "2", "3"), 0, 250)
 
 
-def test_first_batch_that_every_replica_lost_is_found(world: World) -> None:
-    """A segment begins at the offset in its name."""
+def test_first_batch_missing_everywhere_is_found(copy: ClusterCopy) -> None:
+    """The segment's name shows the offset at which its first batch must begin."""
     for broker in (1, 2, 3):
-        first = world.batches(broker)[0]
-        path = world.log(broker) / f"{0:020}.log"
+        first = copy.batches(broker)[0]
+        path = copy.log(broker) / f"{0:020}.log"
         path.write_bytes(path.read_bytes()[first.size :])
-    found = world.found()
+    found = copy.found()
     finding = of_kind(found, "offset_gap")
     assert (finding.brokers, finding.first, finding.end) == (("1", "2", "3"), 0, first.next_offset)
     assert of_kind(found, "lost").first == 0
 
 
-def test_renamed_segment_is_found(world: World) -> None:
-    """Its batches follow each other, and a broker would not find them: it looks for the offset in the names."""
-    path = sorted(world.log(2).glob("*.log"))[1]
-    for file in world.log(2).glob(f"{path.stem}.*"):
+def test_renamed_segment_is_found(copy: ClusterCopy) -> None:
+    """Its batches follow those before, but a broker finds a segment by the offset in its name."""
+    path = sorted(copy.log(2).glob("*.log"))[1]
+    for file in copy.log(2).glob(f"{path.stem}.*"):
         file.rename(file.with_name(f"{int(path.stem) - 3:020}{file.suffix}"))
-    finding = of_kind(world.found(), "segment_name")
+    finding = of_kind(copy.found(), "segment_name")
     assert (finding.brokers, finding.first) == (("2",), int(path.stem))
 
 
-def test_folder_that_looks_like_a_log_by_its_name_hides_no_directory(world: World) -> None:
-    """`broker-1` is the name of a log, too, and a folder may hold other files that end in `.log`."""
-    copied = world.folder.parent / "copied"
+def test_folder_named_like_a_log_is_searched(copy: ClusterCopy) -> None:
+    """`broker-1` could be partition 1 of a topic `broker`, and the folder may have other files that end with `.log`."""
+    copied = copy.folder.parent / "copied"
     for broker in (1, 2, 3):
-        shutil.copytree(world.data(broker), copied / f"broker-{broker}" / "data")
+        shutil.copytree(copy.data(broker), copied / f"broker-{broker}" / "data")
         (copied / f"broker-{broker}" / "server.log").write_text("started")
     found = verify([copied])
     assert [len(partition.replicas) for partition in found.partitions] == [3]
     assert found.partitions[0].committed == 480
 
 
-def test_linked_directory_is_read(world: World, tmp_path: Path) -> None:
-    """A broker's data may lie on another disk. Passed over, its damage would go unnoticed."""
+def test_linked_directory_is_read(copy: ClusterCopy, tmp_path: Path) -> None:
+    """A broker's data may be on another disk. If the link were skipped, its damage would not be found."""
     elsewhere = tmp_path / "disk-2"
-    source = world.data(2)
+    source = copy.data(2)
     source.rename(elsewhere)
     source.symlink_to(elsewhere)
     (tmp_path / "round").symlink_to(tmp_path)
-    found = world.found()
+    found = copy.found()
     assert [len(partition.replicas) for partition in found.partitions] == [3]
 
 
-def test_one_replica_alone_is_checked(world: World) -> None:
-    """Only one disk may be left."""
-    batch = world.batches(1)[5]
-    world.change(1, batch, lambda data: data.__setitem__(-1, data[-1] ^ 1))
-    found = verify([world.data(1)])
+def test_single_replica_is_checked(copy: ClusterCopy) -> None:
+    """After a disaster, only one disk may be left."""
+    batch = copy.batches(1)[5]
+    copy.change(1, batch, lambda data: data.__setitem__(-1, data[-1] ^ 1))
+    found = verify([copy.data(1)])
     assert {finding.kind for finding in found.bad} == {"damaged", "lost"}
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-def test_page_has_findings_actions_and_pictures(world: World) -> None:
-    batch = world.batches(2)[5]
-    world.change(2, batch, lambda data: data.__setitem__(-1, data[-1] ^ 1))
-    shutil.copytree(world.log(1), world.data(1) / f"gone<b>-0.{'0' * 32}-stray")
-    text = page(world.found())
+def test_page_has_findings_actions_and_pictures(copy: ClusterCopy) -> None:
+    batch = copy.batches(2)[5]
+    copy.change(2, batch, lambda data: data.__setitem__(-1, data[-1] ^ 1))
+    shutil.copytree(copy.log(1), copy.data(1) / f"gone<b>-0.{'0' * 32}-stray")
+    text = page(copy.found())
     assert "What to do: with the other replicas running, stop broker 2, move the folder orders-0 away" in text
     assert text.count("class=epoch") == 7, "two epochs a replica, one of them in two parts"
     assert f"left:{100 * batch.base_offset / 480:.3f}%" in text
@@ -618,8 +624,8 @@ def test_page_has_findings_actions_and_pictures(world: World) -> None:
     assert "http" not in text.split("</style>")[1], "it needs no network"
 
 
-def test_page_of_sound_directories_says_so(world: World) -> None:
-    text = page(world.found())
+def test_page_of_sound_directories_says_so(copy: ClusterCopy) -> None:
+    text = page(copy.found())
     assert "Sound: 1 partition, 3 replicas" in text
     assert "class=fault" not in text
     assert "<h2>Findings</h2>" not in text
@@ -633,26 +639,26 @@ def call() -> Callable[..., Any]:
     return lambda *words: CliRunner().invoke(pipeline.app, ["verify", *map(str, words)])
 
 
-def test_sound_directories_exit_with_0(call: Callable[..., Any], world: World) -> None:
-    result = call(world.folder, "--html", world.folder / "verify.html")
+def test_sound_directories_exit_with_0(call: Callable[..., Any], copy: ClusterCopy) -> None:
+    result = call(copy.folder, "--html", copy.folder / "verify.html")
     assert result.exit_code == 0, result.output
-    assert (world.folder / "verify.html").read_text().startswith("<!doctype html>")
+    assert (copy.folder / "verify.html").read_text().startswith("<!doctype html>")
     assert "sound: 1 partition, 3 replicas" in result.output
     assert "480" in result.output
 
 
-def test_damage_exits_with_3_and_says_what_to_do(call: Callable[..., Any], world: World) -> None:
-    batch = world.batches(2)[5]
-    world.change(2, batch, lambda data: data.__setitem__(-1, data[-1] ^ 1))
-    result = call(world.folder)
+def test_damage_exits_with_3_and_says_what_to_do(call: Callable[..., Any], copy: ClusterCopy) -> None:
+    batch = copy.batches(2)[5]
+    copy.change(2, batch, lambda data: data.__setitem__(-1, data[-1] ^ 1))
+    result = call(copy.folder)
     assert result.exit_code == 3, result.output
-    assert "orders-0, broker 2, offsets 100 to 119: bytes that are no sound batch; brokers 1 and 3 have them" in result.output
+    assert "orders-0, broker 2, offsets 100 to 119: bytes that are not a sound batch; brokers 1 and 3 have them" in result.output
     assert "stop broker 2" in result.output
 
 
-def test_json_has_findings_and_actions(call: Callable[..., Any], world: World) -> None:
-    shutil.rmtree(world.log(3))
-    result = call(world.data(1), world.data(2), world.data(3), "--json")
+def test_json_has_findings_and_actions(call: Callable[..., Any], copy: ClusterCopy) -> None:
+    shutil.rmtree(copy.log(3))
+    result = call(copy.data(1), copy.data(2), copy.data(3), "--json")
     assert result.exit_code == 3
     document = json.loads(result.stdout)
     assert document["ok"] is False
@@ -669,11 +675,89 @@ def test_json_has_findings_and_actions(call: Callable[..., Any], world: World) -
         (["{folder}", "--topic", "nope"], "no directory has a log of topic nope; there are logs of orders"),
     ],
 )
-def test_mistakes_get_a_sentence(words: list[str], sentence: str, world: World, tmp_path: Path) -> None:
+def test_wrong_arguments_get_one_sentence(words: list[str], sentence: str, copy: ClusterCopy, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
-    places = {"empty": tmp_path / "empty", "file": tmp_path / "file", "folder": world.folder}
+    places = {"empty": tmp_path / "empty", "file": tmp_path / "file", "folder": copy.folder}
     filled = [word.format(**places) for word in words]
     with pytest.raises(UsageError, match="^.*" + sentence.replace("/", ".")):
         verify([filled[0]], filled[2:])
-    assert os.path.exists(world.folder)
+    assert os.path.exists(copy.folder)
+
+
+# -- compacted topics -------------------------------------------------------------------------------------------------
+
+COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "file.delete.delay.ms": "0"}
+
+
+async def write_keys(cluster: Cluster, rounds: range) -> None:
+    """Write ten keys once a round; one of them is deleted in each round."""
+    async with cluster.producer() as producer:
+        for number in rounds:
+            for key in range(10):
+                value = None if key == number % 10 else b"%d" % number * 20
+                await producer.send(TOPIC, value, key=b"k%d" % key, partition=0)
+            await producer.flush()
+
+
+async def compacted_by(cluster: WireCluster, *brokers: int) -> None:
+    """Wait until these brokers have compacted all closed segments."""
+
+    def is_done() -> bool:
+        found = [p.log for n in brokers for p in cluster.server(n).replicas.partitions.values() if p.topic == TOPIC]
+        return all(len(log.segments) > 1 and log.first_dirty_offset == log.segments[-1].base_offset for log in found)
+
+    await until(is_done, "the closed segments are compacted", within_s=20)
+
+
+@pytest.fixture(scope="module")
+def stopped_compacted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a cluster with a compacted topic. Broker 3 was stopped early: the others have removed more since."""
+    folder = tmp_path_factory.mktemp("compacted")
+
+    async def live() -> None:
+        async with WireCluster(brokers=3, files="disk", folder=folder, log_cleaner_backoff_ms=50, **SETTINGS) as cluster:
+            async with cluster.admin() as admin:
+                await admin.create_topics([NewTopic(TOPIC, 1, 3, configs=COMPACTED)])
+            await write_keys(cluster, range(20))
+            await cluster.until(caught_up(TOPIC))
+            await compacted_by(cluster, 1, 2, 3)
+            await cluster.stop(3)
+            await write_keys(cluster, range(20, 60))
+            await compacted_by(cluster, 1, 2)
+            await cluster.stop(1, 2)
+
+    asyncio.run(live())
+    return folder
+
+
+@pytest.fixture
+def compacted(stopped_compacted: Path, tmp_path: Path) -> ClusterCopy:
+    folder = tmp_path / "cluster"
+    shutil.copytree(stopped_compacted, folder)
+    return ClusterCopy(folder)
+
+
+def test_replicas_that_were_compacted_at_different_times_are_sound(compacted: ClusterCopy) -> None:
+    found = compacted.found()
+    assert found.is_ok, [finding.sentence for finding in found.bad]
+    finding = of_kind(found, "compacted_differently")
+    assert "records that they share are equal" in finding.sentence
+    (partition,) = found.partitions
+    assert len({replica.records for replica in partition.replicas}) > 1
+
+
+def test_another_record_in_a_compacted_batch_is_found(compacted: ClusterCopy) -> None:
+    """One that broker 3 and another broker still have. Its batch differs on each of them anyway."""
+    shared = {batch.base_offset for batch in compacted.batches(1) if batch.record_count} & {
+        batch.base_offset for batch in compacted.batches(2) if batch.record_count
+    }
+    batch = next(each for each in compacted.batches(2) if each.base_offset in shared and each.record_count)
+
+    def other(data: bytearray) -> None:
+        data[-2] ^= 1
+        renew_crc(data)
+
+    compacted.change(2, batch, other)
+    finding = of_kind(compacted.found(), "replicas_differ")
+    assert batch.base_offset <= (finding.first or 0) < batch.next_offset

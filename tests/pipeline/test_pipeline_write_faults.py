@@ -1,6 +1,6 @@
-"""Topics and brokers that change under a task that writes: each row is stored once, or the task fails. Segments are the judge.
+"""Topics and brokers that change while a task writes: each row is stored once, or the task fails. The segments are the judge.
 
-The writer of a task without Spark, on a cluster of three brokers.
+The tests use the writer of a task without Spark, on a cluster of three brokers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROWS = [b"row %d" % n for n in range(100)]
 
 
 class Task:
-    """The attempts of one task, which always has the same rows."""
+    """The attempts of one task, which always have the same rows."""
 
     def __init__(self, cluster: Cluster, topic: str, row_order: str) -> None:
         self.cluster, self.topic = cluster, topic
@@ -33,7 +33,7 @@ class Task:
         self.options: WriteOptions = write_options(given)
 
     async def attempt(self, dies_after: int | None = None, then: Any = None) -> Written | None:
-        """Either killed after so many rows; or it awaits `then` in the middle, and goes on to its end."""
+        """One attempt. It is killed after some rows; or it awaits `then` in the middle, and runs to its end."""
         batch = pa.record_batch({"value": pa.array(ROWS, pa.binary())})
         # Without end offsets, which `first_note` would ask for in an event loop of its own.
         note = WriteNote(self.topic, None, partitions=1, first_row=hash_of_first(batch, include_headers=True))
@@ -73,8 +73,8 @@ async def task(cluster: Cluster, request: pytest.FixtureRequest) -> Task:
 
 
 @pytest.mark.parametrize("others", [0, 10, 500])
-async def test_all_rows_are_written_into_a_topic_that_was_recreated_since_the_first_attempt(task: Task, others: int) -> None:
-    """Whether the new log is shorter or longer than the old one: none of its records are rows of this task."""
+async def test_topic_recreated_since_the_first_attempt_gets_all_rows(task: Task, others: int) -> None:
+    """The new log may be shorter or longer than the old one; it holds no row of this task in either case."""
     await task.attempt(dies_after=40)
     await task.recreate(others)
     written = await task.attempt()
@@ -84,15 +84,15 @@ async def test_all_rows_are_written_into_a_topic_that_was_recreated_since_the_fi
 
 
 @pytest.mark.parametrize("others", [0, 500])
-async def test_attempt_fails_if_its_topic_is_recreated_in_its_middle(task: Task, others: int) -> None:
-    """Its first rows were deleted with the topic. Another attempt writes all of them."""
+async def test_attempt_fails_if_its_topic_is_recreated_meanwhile(task: Task, others: int) -> None:
+    """The first rows of the attempt were deleted with the topic. The next attempt writes all rows."""
     with pytest.raises(StrandlineError):
         await task.attempt(then=lambda: task.recreate(others))
     await task.attempt()
     assert await task.stored() == Counter(ROWS) + Counter({b"other": others})
 
 
-async def test_a_leader_may_be_killed_while_an_attempt_compares(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leader_may_be_killed_while_an_attempt_compares(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     task = Task(cluster, await cluster.create_topic(partitions=1), "unknown")
     await task.attempt(dies_after=40)
     fetch, killed = Consumer.fetch_batches, list[int]()

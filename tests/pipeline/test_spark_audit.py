@@ -1,4 +1,4 @@
-"""An audit with a real Spark: a lake that is well, and lakes, ledgers and copies that are not, each told by its name."""
+"""An audit with a real Spark: it accepts a correct lake, and names each fault of lakes, ledgers and copies."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from strandline.testing import ThreadedCluster
 
 COUNT = 40
-"""Records of each partition that are in the lake."""
+"""Number of records of each partition in the lake."""
 
 
-class World:
-    """A topic of two partitions, a lake with all of it, a ledger with every acknowledgement."""
+class AuditedTopic:
+    """A topic with two partitions, a lake with all of its records, and a ledger with every acknowledgement."""
 
     def __init__(self, spark: SparkSession, log: ThreadedCluster, folder: Path) -> None:
         self.spark, self.log, self.folder = spark, log, folder
@@ -68,7 +68,7 @@ class World:
     # -- harm ---------------------------------------------------------------------------------------------------------
 
     def rewrite(self, change: Callable[[pyarrow.Table], pyarrow.Table]) -> DataFile:
-        """Other rows in the file of partition 0, and a manifest that says that this is right."""
+        """Changes the rows in the file of partition 0, and its manifest entry accordingly."""
         folder = Folder(self.lake)
         manifest = folder.manifest(0)
         file = next(file for file in manifest.files if file.partition == 0)
@@ -82,57 +82,57 @@ class World:
 
 
 @pytest.fixture
-def sent(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> World:
-    """Without a lake. It may be changed in any way."""
-    world = World(spark, log, tmp_path)
-    world.send(COUNT)
-    return world
+def sent(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> AuditedTopic:
+    """An audited topic without a lake. A test may change all of it."""
+    audited = AuditedTopic(spark, log, tmp_path)
+    audited.send(COUNT)
+    return audited
 
 
 @pytest.fixture
-def world(sent: World) -> World:
-    """With a lake."""
+def audited(sent: AuditedTopic) -> AuditedTopic:
+    """An audited topic with a lake. A test may change all of it."""
     sent.offload()
     return sent
 
 
 @pytest.fixture(scope="module")
-def whole(spark: SparkSession, log: ThreadedCluster, tmp_path_factory: pytest.TempPathFactory) -> World:
-    world = World(spark, log, tmp_path_factory.mktemp("whole"))
-    world.send(COUNT)
-    world.offload()
-    return world
+def whole(spark: SparkSession, log: ThreadedCluster, tmp_path_factory: pytest.TempPathFactory) -> AuditedTopic:
+    audited = AuditedTopic(spark, log, tmp_path_factory.mktemp("whole"))
+    audited.send(COUNT)
+    audited.offload()
+    return audited
 
 
 @pytest.fixture
-def harmed(whole: World, tmp_path: Path) -> World:
-    """With the topic of the others, and a lake and a ledger that are copies: for those that harm nothing else."""
+def harmed(whole: AuditedTopic, tmp_path: Path) -> AuditedTopic:
+    """An audited topic whose lake and ledger a test may damage. It shares its topic with other tests."""
     shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
-    world = copy(whole)
-    world.folder, world.lake, world.ledger = tmp_path, tmp_path / "lake", tmp_path / "acks.jsonl"
-    return world
+    audited = copy(whole)
+    audited.folder, audited.lake, audited.ledger = tmp_path, tmp_path / "lake", tmp_path / "acks.jsonl"
+    return audited
 
 
 def kinds(found: Audit) -> dict[str, int]:
     return {finding.kind: finding.count for finding in found.findings}
 
 
-def test_a_lake_that_is_well_is_told_so_and_what_is_not_yet_in_it_is_no_loss(world: World) -> None:
-    world.send(5)
-    found = world.audit()
+def test_records_after_the_end_of_the_lake_are_pending(audited: AuditedTopic) -> None:
+    audited.send(5)
+    found = audited.audit()
     assert (found.is_ok, kinds(found)) == (True, {"pending": 5})
     assert [(p.log_start, p.log_end, p.lake_end) for p in found.partitions] == [(0, COUNT + 5, COUNT)] * 2
     assert [found.count(source) for source in found.sources] == [90, 80, 90]
     first = found.intervals[0]
-    assert (first.topic, first.partition) == (world.topic, 0)
+    assert (first.topic, first.partition) == (audited.topic, 0)
     assert (first.seen["lake"].first, first.seen["lake"].last) == (0, COUNT - 1)
     assert first.at_s is not None
     assert first.at_s <= first.seen["log"].first_ms / 1000 <= first.at_s + 3600
-    assert world.audit(is_complete=True).counts("lost_in_lake") == 10
+    assert audited.audit(is_complete=True).counts("lost_in_lake") == 10
 
 
-def test_rows_that_are_lost_doubled_other_or_foreign_in_the_lake_are_each_told(harmed: World) -> None:
-    """Manifest and checksums are right: only the records tell."""
+def test_each_wrong_row_of_the_lake_is_found(harmed: AuditedTopic) -> None:
+    """Manifest and checksums fit the file, so only the records show the faults."""
 
     def change(table: pyarrow.Table) -> pyarrow.Table:
         rows = table.to_pylist()
@@ -144,8 +144,8 @@ def test_rows_that_are_lost_doubled_other_or_foreign_in_the_lake_are_each_told(h
     file = harmed.rewrite(change)
     found = harmed.audit()
     place = f"{harmed.topic}-0"
-    told = {finding.kind: (finding.where, finding.count, finding.examples) for finding in found.bad}
-    assert told == {
+    bad = {finding.kind: (finding.where, finding.count, finding.examples) for finding in found.bad}
+    assert bad == {
         "differs": (place, 1, (f"offset 7, {file.path}",)),
         "lost_in_lake": (place, 2, ("offset 20", "offset 30")),
         "doubled_in_lake": (place, 1, (f"offset 21, {file.path}",)),
@@ -153,17 +153,17 @@ def test_rows_that_are_lost_doubled_other_or_foreign_in_the_lake_are_each_told(h
     }
 
 
-def test_a_file_that_was_cut_short_is_named_and_its_rows_count_as_lost(harmed: World) -> None:
+def test_rows_of_a_truncated_file_are_lost(harmed: AuditedTopic) -> None:
     file = next(file for file in Folder(harmed.lake).manifest(0).files if file.partition == 1)
     os.truncate(harmed.lake / file.path, file.bytes - 100)
     found = harmed.audit()
     assert [finding.sentence for finding in found.bad if finding.kind == "damaged"] == [
-        f"the lake is damaged: {file.path} has {file.bytes - 100} bytes, and its manifest says {file.bytes}"
+        f"the lake is damaged: {file.path} has {file.bytes - 100} bytes, but its manifest says {file.bytes}"
     ]
     assert found.counts("lost_in_lake") == COUNT
 
 
-def test_a_file_that_is_listed_twice_is_damage_and_its_rows_are_doubled(harmed: World) -> None:
+def test_rows_of_a_file_listed_twice_are_doubled(harmed: AuditedTopic) -> None:
     folder = Folder(harmed.lake)
     manifest = folder.manifest(0)
     again = replace(manifest, number=1, after=manifest.ends, batch=1)
@@ -173,7 +173,7 @@ def test_a_file_that_is_listed_twice_is_damage_and_its_rows_are_doubled(harmed: 
     assert any("overlaps" in finding.sentence for finding in found.bad)
 
 
-def test_what_was_acknowledged_and_is_not_there_is_lost(harmed: World) -> None:
+def test_acknowledged_record_missing_in_the_log_is_lost(harmed: AuditedTopic) -> None:
     with harmed.ledger.open("a") as ledger:
         ledger.write(json.dumps({"topic": harmed.topic, "partition": 0, "offset": COUNT, "count": 3}) + "\n")
         ledger.write(json.dumps({"topic": harmed.topic, "partition": 1, "offset": 0, "crc32": 1}) + "\n")
@@ -186,8 +186,8 @@ def test_what_was_acknowledged_and_is_not_there_is_lost(harmed: World) -> None:
 ROWS = "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary"
 
 
-def test_gaps_that_nobody_claims_and_what_retention_took_are_explained(spark: SparkSession, tmp_path: Path) -> None:
-    """The log begins at 10, has no 12 to 14, and ends at 20. Nothing of ours leaves such gaps today; a compacted log would."""
+def test_gaps_and_deleted_records_are_notes(spark: SparkSession, tmp_path: Path) -> None:
+    """The log begins at 10, has no 12 to 14, and ends at 20. Strandline leaves no such gaps today; a compacted log would."""
 
     def records(offsets: list[int]) -> DataFrame:
         at = datetime.fromtimestamp(1_763_791_200, UTC)
@@ -208,8 +208,8 @@ def test_gaps_that_nobody_claims_and_what_retention_took_are_explained(spark: Sp
     assert gaps_of(collected, [partition]) == {TopicPartition("orders", 0): 2}
 
 
-def test_a_copy_is_compared_by_what_its_records_are(sent: World, log: ThreadedCluster) -> None:
-    """The copy has other partitions and another order; a record that came twice to the source has to be twice in the copy."""
+def test_copy_is_compared_by_content(sent: AuditedTopic, log: ThreadedCluster) -> None:
+    """A copy may have other partitions and another order. A record that is in the source twice must be in the copy twice."""
     copy = log.create_topic(partitions=1)
     records = [(record.key, record.value) for record in log.read_all(sent.topic)]
 
@@ -229,9 +229,7 @@ def test_a_copy_is_compared_by_what_its_records_are(sent: World, log: ThreadedCl
     assert sent.audit(lake=None, ledger=[], copies={sent.topic: copy}, grace_ms=3_600_000).counts("lost_in_copy") == 0
 
 
-def test_the_command_writes_a_report_and_ends_with_3_when_something_is_wrong(
-    harmed: World, command: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_command_writes_a_report_and_exits_with_3(harmed: AuditedTopic, command: Callable[..., Result], tmp_path: Path) -> None:
     words = ["--bootstrap-servers", harmed.log.bootstrap_servers, "--topic", harmed.topic, "--lake", str(harmed.lake)]
     well = command("audit", *words, "--complete")
     assert (well.exit_code, f"{2 * COUNT} records in the log" in well.output) == (0, True), well.output
@@ -240,6 +238,6 @@ def test_the_command_writes_a_report_and_ends_with_3_when_something_is_wrong(
     done = command("audit", *words, "--ledger", str(harmed.ledger), "--html", str(tmp_path / "report.html"))
     assert done.exit_code == 3, done.output
     assert f"the lake is damaged: {file.path} has {file.bytes - 100} bytes" in done.stdout
-    assert f"{harmed.topic}-1: {COUNT} records not in the lake, though it has what comes behind" in done.stdout
-    assert f"not well: damaged, {COUNT} lost in lake; {2 * COUNT} records in the log" in done.stderr
+    assert f"{harmed.topic}-1: {COUNT} records missing in the lake" in done.stdout
+    assert f"problems found: damaged, {COUNT} lost in lake; {2 * COUNT} records in the log" in done.stderr
     assert "<svg" in (tmp_path / "report.html").read_text()

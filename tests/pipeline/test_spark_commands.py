@@ -1,4 +1,4 @@
-"""Commands with a Spark of their own, as people call them. (Most others are tested on the Spark that tests share.)"""
+"""Commands that start a Spark of their own, as users call them. (Most other tests share one Spark.)"""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ for words in json.loads(sys.argv[1]):
         code = e.code or 0
     print(f"ended with {code}", file=sys.stderr, flush=True)
 """
-"""Several commands, one after the other, in a process of their own and on one JVM, which takes longer to come than they take."""
+"""Runs several commands, one after the other, in one process with one JVM, because a JVM takes longer to start than they run."""
 
 
 @pytest.mark.spark
-def test_the_command_fills_a_lake_and_tells_a_failure_in_one_sentence(log: ThreadedCluster, tmp_path: Path) -> None:
-    """With a Spark of its own, which another command finds stopped: nothing of it is left in the way."""
+def test_command_prints_a_failure_in_one_sentence(log: ThreadedCluster, tmp_path: Path) -> None:
+    """A second command in the same process must not be disturbed by the stopped Spark of the first."""
     topic = log.create_topic(partitions=1)
     log.run(send_ten(log, topic))
     lake, another = str(tmp_path / "lake"), str(tmp_path / "another")
@@ -49,7 +49,7 @@ def test_the_command_fills_a_lake_and_tells_a_failure_in_one_sentence(log: Threa
     filled, failed, _ = re.split(r"^ended with (?=\d$)", done.stderr, flags=re.MULTILINE)
     assert failed[0] == "0", done.stderr
     assert read_manifest(tmp_path / "lake").ends == {TopicPartition(topic, 0): 10}, filled
-    assert f"strandline: the job has failed: offset 0 of {topic}-0 comes into a lake that has" in failed
+    assert f"strandline: the job has failed: offset 0 of {topic}-0 is already in the lake, which has" in failed
     assert done.stderr.endswith("ended with 1\n")
 
 

@@ -1,4 +1,4 @@
-"""Compaction with a real Spark: between the batches of an offload, and then an audit."""
+"""Compaction with a real Spark, between the batches of an offload. An audit checks the result."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from strandline.testing import ThreadedCluster
 
 
-def test_a_lake_that_is_compacted_between_batches_has_every_record_once(
-    spark: SparkSession, log: ThreadedCluster, tmp_path: Path
-) -> None:
+def test_lake_compacted_between_batches_has_every_record_once(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> None:
     job = Job(spark, log, tmp_path / "lake")
     topic = log.create_topic(partitions=2)
     for partition in (0, 1):

@@ -1,7 +1,7 @@
-"""Topics into a Delta table with a real Spark and a real Delta, killed and restarted; read as anybody would read it.
+"""Offload into a Delta table with a real Spark and a real Delta, with kills and restarts.
 
-`make test-delta` runs this in an environment of its own: Delta goes with the PySpark that it was made for, which need not be the
-newest. The session's time zone is far from UTC, where dates would show it.
+`make test-delta` runs this in an environment of its own: Delta needs the PySpark for which it was built, which may not be the
+newest. The session's time zone is far from UTC, so that a date in local time would be wrong.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from strandline.testing import ThreadedCluster
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For JVMs that live for seconds."""
+"""Settings for JVMs that live for seconds."""
 CONF = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
@@ -71,7 +71,7 @@ spark.stop()
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """With Delta, in place of the one that the other tests share: jars cannot be had later."""
+    """A session with Delta, instead of the one that other tests share: jars must be named before Spark starts."""
     from pyspark import SparkContext
 
     if SparkContext._active_spark_context is not None:
@@ -83,7 +83,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 class Job:
-    """An offload into one table, started as often as a test likes."""
+    """An offload into one table, which a test may run several times."""
 
     def __init__(self, spark: SparkSession, log: ThreadedCluster, folder: Path) -> None:
         self.spark, self.log = spark, log
@@ -114,7 +114,7 @@ class Job:
         return sorted(path.name for path in (self.table / "_delta_log").glob("*.json"))
 
     def offsets(self, topic: str) -> dict[int, list[int]]:
-        """Of each partition, in order; what came twice is there twice."""
+        """The sorted offsets of each partition; a doubled record is in the list twice."""
         found: dict[int, list[int]] = {}
         rows = self.rows.filter(f"topic = '{topic}'").select("partition", "offset")
         for row in rows.orderBy("partition", "offset").collect():
@@ -128,7 +128,7 @@ def job(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> Job:
 
 
 def test_every_record_is_in_the_table_once_under_its_topic_and_date(job: Job, log: ThreadedCluster) -> None:
-    """A date is UTC's, as in the lake of Parquet files: whose session wrote the table must not matter."""
+    """Dates are in UTC, as in a lake of Parquet files, whatever the time zone of the session that wrote the table."""
     topic = log.create_topic(partitions=2)
     before, after = (datetime(2025, 1, 31, 23, 59, 59, 999_000, UTC), datetime(2025, 2, 1, tzinfo=UTC))
     for partition, at in enumerate((before, after)):
@@ -156,7 +156,7 @@ def test_every_record_is_in_the_table_once_under_its_topic_and_date(job: Job, lo
     }
 
 
-def test_a_restart_goes_on_and_adds_nothing_where_nothing_is_new(job: Job, log: ThreadedCluster) -> None:
+def test_restart_without_new_records_adds_nothing(job: Job, log: ThreadedCluster) -> None:
     topic = log.create_topic(partitions=2)
     job.fill(topic, 0, 10)
     job.run(topic)
@@ -170,8 +170,8 @@ def test_a_restart_goes_on_and_adds_nothing_where_nothing_is_new(job: Job, log: 
     assert job.rows.filter("headers is not null").count() == 7
 
 
-def test_a_batch_that_spark_runs_again_is_in_the_table_once(job: Job, log: ThreadedCluster) -> None:
-    """Spark died behind the table's commit and before its own."""
+def test_repeated_batch_is_in_the_table_once(job: Job, log: ThreadedCluster) -> None:
+    """Spark may die after the table's commit and before its own."""
     topic = log.create_topic(partitions=1)
     job.fill(topic, 0, 20)
     job.run(topic, max_offsets_per_trigger=10)
@@ -182,8 +182,8 @@ def test_a_batch_that_spark_runs_again_is_in_the_table_once(job: Job, log: Threa
     assert (job.offsets(topic), job.versions) == ({0: list(range(20))}, before)
 
 
-def test_a_driver_that_is_killed_in_the_middle_leaves_each_offset_once(job: Job, log: ThreadedCluster, tmp_path: Path) -> None:
-    """With its checkpoint, and, in another copy of what it left behind, without."""
+def test_killed_driver_leaves_each_offset_once(job: Job, log: ThreadedCluster, tmp_path: Path) -> None:
+    """The next driver continues with the checkpoint, and also without it, in a copy of the table."""
     topic = log.create_topic(partitions=2)
     for partition in (0, 1):
         job.fill(topic, partition, 1500)
@@ -199,7 +199,7 @@ def test_a_driver_that_is_killed_in_the_middle_leaves_each_offset_once(job: Job,
 
 
 def killed_behind(job: Job, topic: str, versions: int) -> bool:
-    """Whether a driver was killed, with all its processes, when the table had so many; False: it was done before."""
+    """Kills a driver and all its processes when the table has so many versions. False if the driver ended before."""
     command = [sys.executable, "-c", DRIVER, job.log.bootstrap_servers, topic, str(job.table), "100"]
     driver = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -222,8 +222,8 @@ def until(condition: Callable[[], bool], within_s: float = 240) -> None:
 # -- the checkpoint is lost, or the table -----------------------------------------------------------------------------
 
 
-def test_a_new_checkpoint_goes_on_behind_what_the_table_has(job: Job, log: ThreadedCluster) -> None:
-    """Also behind Delta's own compaction, and with partitions and topics that the table does not know."""
+def test_new_checkpoint_continues_after_the_table(job: Job, log: ThreadedCluster) -> None:
+    """Delta's own compaction, and new partitions and topics, must not change where each partition continues."""
     topic, other = log.create_topic(partitions=1), log.create_topic(partitions=1)
     job.fill(topic, 0, 10)
     job.run(topic)
@@ -242,7 +242,7 @@ def test_a_new_checkpoint_goes_on_behind_what_the_table_has(job: Job, log: Threa
     assert job.offsets(other) == {0: [0, 1, 2]}
 
 
-def test_a_topic_that_was_made_anew_does_not_go_on_in_the_table_of_the_old_one(job: Job, log: ThreadedCluster) -> None:
+def test_recreated_topic_is_refused(job: Job, log: ThreadedCluster) -> None:
     """Its first records would be left out, and nobody would notice."""
     topic = log.create_topic(partitions=1)
     job.fill(topic, 0, 10)
@@ -257,7 +257,7 @@ def test_a_topic_that_was_made_anew_does_not_go_on_in_the_table_of_the_old_one(j
     log.run(anew())
     log.create_topic(topic, partitions=1)
     job.fill(topic, 0, 5)
-    with pytest.raises(UsageError, match=f"has {topic}-0 up to offset 9, and its log ends at 5: was the topic recreated?"):
+    with pytest.raises(UsageError, match=f"has {topic}-0 up to offset 9, but its log ends at 5: was the topic recreated?"):
         job.run(topic)
     job.fill(topic, 0, 50)
     with pytest.raises(UsageError, match=f"offset 9 of {topic}-0 has the timestamp .* was the topic recreated?"):
@@ -265,7 +265,7 @@ def test_a_topic_that_was_made_anew_does_not_go_on_in_the_table_of_the_old_one(j
     assert job.versions == before
 
 
-def test_a_checkpoint_whose_table_is_gone_is_refused(job: Job, log: ThreadedCluster) -> None:
+def test_checkpoint_without_its_table_is_refused(job: Job, log: ThreadedCluster) -> None:
     """It would go on in an empty table, in the middle of the log."""
     topic = log.create_topic(partitions=1)
     job.fill(topic, 0, 10)
@@ -278,24 +278,24 @@ def test_a_checkpoint_whose_table_is_gone_is_refused(job: Job, log: ThreadedClus
     assert job.offsets(topic) == {0: list(range(10))}
 
 
-def test_somebody_elses_table_is_refused(job: Job, log: ThreadedCluster) -> None:
+def test_table_of_another_program_is_refused(job: Job, log: ThreadedCluster) -> None:
     job.spark.range(3).write.format("delta").save(str(job.table))
-    with pytest.raises(UsageError, match="is no table of an offload: it has no column date and no offset and no partition"):
+    with pytest.raises(UsageError, match="is not a table of an offload: it has no column date and no offset and no partition"):
         job.run(log.create_topic())
     assert job.rows.count() == 3
 
 
-def test_a_session_without_delta_says_what_to_do(tmp_path: Path) -> None:
+def test_session_without_delta_gets_advice(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_DELTA, str(tmp_path / "table")], capture_output=True, text=True, timeout=180
     )
-    assert done.stdout.startswith("UsageError this Spark session has no Delta: make it with"), done.stdout + done.stderr[-2000:]
+    assert done.stdout.startswith("UsageError this Spark session has no Delta: create it with"), done.stdout + done.stderr[-2000:]
 
 
 # -- audit, and the commands ------------------------------------------------------------------------------------------
 
 
-def test_an_audit_of_a_table_finds_what_is_lost_and_doubled(job: Job, log: ThreadedCluster) -> None:
+def test_audit_finds_lost_and_doubled_rows_of_a_table(job: Job, log: ThreadedCluster) -> None:
     topic = log.create_topic(partitions=2)
     for partition in (0, 1):
         job.fill(topic, partition, 40)
@@ -313,7 +313,7 @@ def test_an_audit_of_a_table_finds_what_is_lost_and_doubled(job: Job, log: Threa
     assert kinds == {("lost_in_lake", f"{topic}-0", "offset 7"), ("doubled_in_lake", f"{topic}-1", "offset 8")}
 
 
-def test_the_commands_fill_and_audit_a_table(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> None:
+def test_commands_fill_and_audit_a_table(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> None:
     topic = log.create_topic(partitions=1)
     log.send(topic, *(b"%d" % n for n in range(10)))
     table = str(tmp_path / "table")

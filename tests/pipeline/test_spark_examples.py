@@ -1,4 +1,4 @@
-"""The examples do what they say; whoever copies one shall not have to mend it first."""
+"""The examples do what their page says, so that a reader can copy them unchanged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module
 
 
-def test_visits_are_written_when_they_are_over_and_late_clicks_are_left_out(
+def test_ended_visits_are_written_and_late_clicks_dropped(
     example: Any, spark: SparkSession, log: ThreadedCluster, tmp_path: Path
 ) -> None:
     sessions = example("sessionisation")
@@ -32,7 +32,7 @@ def test_visits_are_written_when_they_are_over_and_late_clicks_are_left_out(
     asyncio.run(sessions.prepare(servers, source, to))
 
     def run(*clicks: tuple[str, str, int]) -> dict[bytes, list[int]]:
-        """The visits that are written so far: of each user how many clicks they have."""
+        """The visits that are written so far: each user's numbers of clicks."""
         asyncio.run(sessions.send(servers, source, list(clicks)))
         assert sessions.sessionise(spark, servers, source, to, str(tmp_path / "checkpoint"), None).awaitTermination(120)
         visits: dict[bytes, list[int]] = {}
@@ -46,7 +46,7 @@ def test_visits_are_written_when_they_are_over_and_late_clicks_are_left_out(
     assert run(("alice", "/late", 13), ("dave", "/tea", day + 5), ("erin", "/", 2 * day)) == {**over, b"dave": [2]}
 
 
-def test_changes_become_the_table_and_the_next_run_reads_only_what_is_new(
+def test_changes_become_a_table_and_the_next_run_reads_only_new_ones(
     example: Any, spark: SparkSession, log: ThreadedCluster, tmp_path: Path
 ) -> None:
     cdc = example("cdc")

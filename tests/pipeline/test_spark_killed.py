@@ -1,7 +1,6 @@
-"""A driver is killed while it is in the middle of three jobs: an offload, a copy, a replay. The next run of each goes on.
+"""A driver is killed in the middle of three jobs: an offload, a copy and a replay. The next run of each job continues it.
 
-One driver for all three, because a Spark takes longer to come than to be killed. It is killed with everything that belongs to it,
-its JVM and the workers.
+One driver runs all three, because a Spark takes longer to start than to be killed. It is killed with its JVM and its workers.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Killed(NamedTuple):
 
 @pytest.fixture(scope="module")
 def killed(spark: SparkSession, log: ThreadedCluster) -> Iterator[Killed]:
-    """What the driver has left."""
+    """The folders and topics that the killed driver left behind."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "copy").mkdir()
@@ -104,7 +103,7 @@ def until(condition: Callable[[], bool], within_s: float = 240) -> None:
         time.sleep(0.1)
 
 
-def test_a_driver_that_is_killed_in_the_middle_leaves_each_offset_once(killed: Killed) -> None:
+def test_offload_of_a_killed_driver_has_each_offset_once(killed: Killed) -> None:
     job = killed.job
     assert 2 <= len(job.manifests) < 2 * OFFLOADED / 50
     (topic,) = {file.topic for file in read_manifest(job.root).files}
@@ -112,8 +111,8 @@ def test_a_driver_that_is_killed_in_the_middle_leaves_each_offset_once(killed: K
     assert (job.offsets(topic, 0), job.offsets(topic, 1)) == (list(range(OFFLOADED)), list(range(OFFLOADED)))
 
 
-def test_a_driver_that_is_killed_in_the_middle_of_a_stream_is_followed_by_one_that_goes_on(killed: Killed) -> None:
-    """The order of rows was not promised."""
+def test_next_driver_continues_the_stream_of_a_killed_one(killed: Killed) -> None:
+    """The query does not promise an order of rows."""
     copy = killed.copy
     written = stored_values(copy.log, copy.target).total()
     assert 200 < written < COPIED, "it was through before it was killed"
@@ -121,8 +120,8 @@ def test_a_driver_that_is_killed_in_the_middle_of_a_stream_is_followed_by_one_th
     assert stored_values(copy.log, copy.target) == each_once(COPIED)
 
 
-def test_a_replay_that_is_killed_is_gone_on_with(killed: Killed) -> None:
-    """The command, slow enough to be caught in the middle."""
+def test_killed_replay_is_continued(killed: Killed) -> None:
+    """The command is slow enough to be killed in the middle."""
     source = killed.source
     assert 0 < len(source.log.read_all(source.to)) < REPLAYED
     done = source.run()

@@ -1,4 +1,4 @@
-"""The last value per key with a real Spark: the table is what a plain dictionary would be, however the runs are cut."""
+"""`materialize` with a real Spark: the table equals a Python dictionary, however many runs read the records."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Table:
     def rows(self, version: int | None = None) -> dict[bytes, bytes]:
         rows = read_snapshot(self.spark, self.root, version).collect()
         table = {bytes(row.key): bytes(row.value) for row in rows}
-        assert len(table) == len(rows), "a key is in it once"
+        assert len(table) == len(rows), "each key is in the table once"
         return table
 
     @property
     def model(self) -> dict[bytes, bytes]:
-        """By the plainest of all ways."""
+        """The expected table, computed with a dictionary."""
         table: dict[bytes, bytes] = {}
         for record in sorted(self.log.read_all(self.topic), key=lambda r: (r.partition, r.offset)):
             if record.key is not None:
@@ -72,7 +72,7 @@ def some(count: int, seed: int) -> list[Change]:
     return [(b"k%d" % draw.randrange(40), None if draw.random() < 0.2 else b"%d" % n, None, None) for n in range(count)]
 
 
-def test_runs_one_after_the_other_make_the_table_that_a_dictionary_would_be(table: Table) -> None:
+def test_table_equals_a_dictionary_after_each_run(table: Table) -> None:
     table.send(*some(300, 1), (None, b"no key", None, None))
     first = table.run()
     assert (first.version, first.records, first.without_key, first.rows) == (1, 301, 1, len(table.model))
@@ -81,16 +81,14 @@ def test_runs_one_after_the_other_make_the_table_that_a_dictionary_would_be(tabl
     second = table.run(options={"minPartitions": "4"})
     assert (second.version, second.records) == (2, 200)
     assert table.rows() == table.model
-    assert table.rows(1) == before, "the version before is still there for whoever reads it"
+    assert table.rows(1) == before, "the previous version is still readable"
     again = table.run()
     assert (again.version, again.records, again.is_new) == (2, 0, False)
 
 
 @pytest.mark.parametrize("dies_in", ["bring", "publish"])
-def test_a_run_that_dies_leaves_the_version_before_and_the_next_one_makes_it_good(
-    table: Table, monkeypatch: pytest.MonkeyPatch, dies_in: str
-) -> None:
-    """Behind Spark's files and before the manifest: whatever is on the disk by then does not count."""
+def test_dead_run_leaves_the_previous_version(table: Table, monkeypatch: pytest.MonkeyPatch, dies_in: str) -> None:
+    """The run dies after Spark wrote its files and before the manifest: its files are not part of the table."""
     table.send(*some(50, 3))
     table.run()
     before = table.rows()
@@ -108,8 +106,9 @@ def test_a_run_that_dies_leaves_the_version_before_and_the_next_one_makes_it_goo
     assert table.rows() == table.model
 
 
-def test_a_key_in_two_partitions_is_refused_by_name_or_the_youngest_counts(table: Table, tmp_path: Path) -> None:
-    """What the topic's growth does to a key. By time, two runs say what one would say: tombstones are remembered."""
+def test_key_in_two_partitions_is_refused_or_the_latest_counts(table: Table, tmp_path: Path) -> None:
+    """A key moves when partitions are added to its topic. With "timestamp" two runs must give the same table as one, so
+    tombstones are kept."""
     table.send((b"alice", b"1", 0, 1_000), (b"bob", b"1", 0, 1_000))
     table.run()
     table.send((b"alice", b"2", 1, 2_000), (b"bob", None, 1, 2_000), (b"alice", b"late", 0, 1_500))
@@ -127,17 +126,17 @@ def test_a_key_in_two_partitions_is_refused_by_name_or_the_youngest_counts(table
     assert at_once.rows() == table.rows()
 
 
-def test_records_without_a_key_are_refused_on_request_and_nothing_is_written(table: Table) -> None:
+def test_records_without_a_key_are_skipped_or_refused(table: Table) -> None:
     table.send((None, b"v", 0, None), (None, b"v", 1, None))
-    assert (table.run().without_key, table.rows()) == (2, {}), "nothing but such records: an empty table"
+    assert (table.run().without_key, table.rows()) == (2, {}), "only records without a key give an empty table"
     table.send((b"k", b"v", None, None), (None, b"v", None, None))
-    with pytest.raises(UsageError, match=r"1 of the 2 records .* have no key"):
+    with pytest.raises(UsageError, match=r"1 of 2 new records .* have no key"):
         table.run(without_key="refuse")
     assert table.rows() == {}
 
 
-def test_a_lake_and_the_log_are_the_same_source(table: Table, tmp_path: Path) -> None:
-    """Offsets in a lake are the log's, so runs may take turns between them."""
+def test_runs_may_alternate_between_lake_and_log(table: Table, tmp_path: Path) -> None:
+    """A lake has the offsets of the log, so a run can continue where a run with the other source ended."""
     lake = tmp_path / "lake"
 
     def offloaded() -> None:
@@ -154,17 +153,15 @@ def test_a_lake_and_the_log_are_the_same_source(table: Table, tmp_path: Path) ->
     assert table.rows() == table.model
 
 
-def test_another_topic_does_not_get_into_a_snapshot(table: Table, spark: SparkSession, log: ThreadedCluster) -> None:
+def test_second_topic_in_a_snapshot_is_refused(table: Table, spark: SparkSession, log: ThreadedCluster) -> None:
     table.run()
     assert table.rows() == {}, "an empty topic is an empty table"
     other = Table(spark, log, table.root)
-    with pytest.raises(UsageError, match=f"is one of topic {table.topic}, not of {other.topic}"):
+    with pytest.raises(UsageError, match=f"is of topic {table.topic}, not of {other.topic}"):
         other.run()
 
 
-def test_the_command_tells_what_it_did_and_what_is_wrong_in_a_sentence(
-    command: Callable[..., Result], log: ThreadedCluster, tmp_path: Path
-) -> None:
+def test_command_prints_one_sentence(command: Callable[..., Result], log: ThreadedCluster, tmp_path: Path) -> None:
     topic = log.create_topic(partitions=1)
     log.send(topic, b"1", b"2", key=b"alice")
     words = ["materialize", "--topic", topic, "--to", str(tmp_path), "--bootstrap-servers", log.bootstrap_servers]
@@ -173,7 +170,7 @@ def test_the_command_tells_what_it_did_and_what_is_wrong_in_a_sentence(
         0,
         f"{tmp_path} is at version 1, with 1 key: 2 records read, 0 tombstones among them\n",
     )
-    assert f"{topic} has nothing new; {tmp_path} stays at version 1, with 1 key" in command(*words).stdout
+    assert f"{topic} has no new records; {tmp_path} stays at version 1, with 1 key" in command(*words).stdout
     assert json.loads(command(*words, "--json").stdout)["is_new"] is False
     wrong = run("pipeline", *words, "--across", "guess")
     assert (wrong.code, wrong.out) == (2, "")

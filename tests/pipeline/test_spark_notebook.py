@@ -1,4 +1,4 @@
-"""The notebook among the examples, run as a reader would."""
+"""The notebook in examples/, run as a reader runs it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ FOLDER = Path(__file__).parents[2] / "examples" / "pipeline"
 
 
 @pytest.mark.spark
-def test_the_notebook_runs_from_its_first_cell_to_its_last() -> None:
-    """In a kernel of its own, as a reader would run it; with a picture where one is promised."""
+def test_notebook_runs_from_its_first_to_its_last_cell() -> None:
+    """It runs in a kernel of its own, and each cell that promises a picture has one."""
     import nbclient
     import nbformat
 

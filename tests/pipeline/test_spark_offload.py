@@ -1,4 +1,4 @@
-"""Topics into a lake with a real Spark, killed and restarted; the lake is read through its manifests, by pyarrow alone."""
+"""Offload into a lake with a real Spark, with restarts. The tests read the lake by its manifests, with pyarrow alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """An offload into one lake, started as often as a test likes."""
+    """An offload into one lake, which a test may run several times."""
 
     def __init__(self, spark: SparkSession, log: ThreadedCluster, root: Path) -> None:
         self.spark, self.log, self.root = spark, log, root
@@ -51,7 +51,7 @@ class Job:
         return {file.path: pyarrow.parquet.read_table(self.root / file.path, partitioning=None) for file in files}
 
     def offsets(self, topic: str, partition: int) -> list[int]:
-        of_place = [f.path for f in read_manifest(self.root).files if f.place == (topic, partition)]
+        of_place = [f.path for f in read_manifest(self.root).files if f.tp == (topic, partition)]
         tables = self.tables
         return [offset for path in of_place for offset in tables[path]["offset"].to_pylist()]
 
@@ -78,7 +78,7 @@ def test_every_record_is_in_the_lake_once_with_all_columns(job: Job, log: Thread
         assert [(h["key"], h["value"]) for h in row["headers"] or []] == list(record.headers)
 
 
-def test_a_restart_goes_on_and_takes_new_partitions_from_their_first_record(job: Job, log: ThreadedCluster) -> None:
+def test_restart_reads_new_partitions_from_their_first_record(job: Job, log: ThreadedCluster) -> None:
     topic = log.create_topic(partitions=1)
     job.fill(topic, 0, 10)
     job.run(topic)
@@ -96,8 +96,8 @@ def test_a_restart_goes_on_and_takes_new_partitions_from_their_first_record(job:
 
 
 @pytest.mark.parametrize("is_listed", [True, False])
-def test_a_batch_that_spark_runs_again_makes_the_same_lake(job: Job, log: ThreadedCluster, is_listed: bool) -> None:
-    """Spark died behind the lake's commit and before its own; or before both, with the files already there."""
+def test_repeated_batch_makes_the_same_lake(job: Job, log: ThreadedCluster, is_listed: bool) -> None:
+    """Spark may die after the lake's commit and before its own, or before both, when the files already exist."""
     topic = log.create_topic(partitions=2)
     for partition in (0, 1):
         job.fill(topic, partition, 20)
@@ -113,7 +113,7 @@ def test_a_batch_that_spark_runs_again_makes_the_same_lake(job: Job, log: Thread
     assert sorted(job.root.rglob("*.parquet")) == on_disk
 
 
-def test_a_pattern_takes_topics_that_come_later(job: Job, log: ThreadedCluster) -> None:
+def test_pattern_includes_topics_created_later(job: Job, log: ThreadedCluster) -> None:
     first = log.create_topic(partitions=1)
     prefix = re.escape(first) + ".*"
     job.fill(first, 0, 5)
@@ -124,27 +124,29 @@ def test_a_pattern_takes_topics_that_come_later(job: Job, log: ThreadedCluster) 
     assert read_manifest(job.root).ends == {TopicPartition(first, 0): 5, TopicPartition(second, 0): 7}
 
 
-def test_a_lake_whose_checkpoint_was_lost_is_not_filled_twice(job: Job, log: ThreadedCluster, tmp_path: Path) -> None:
+def test_lost_checkpoint_does_not_fill_the_lake_twice(job: Job, log: ThreadedCluster, tmp_path: Path) -> None:
     topic = log.create_topic(partitions=1)
     job.fill(topic, 0, 10)
     job.run(topic)
     before = read_manifest(job.root, checksums=True)
-    with pytest.raises(StreamingQueryException, match=rf"offset 0 of {topic}-0 comes into a lake that has this partition up to"):
+    with pytest.raises(
+        StreamingQueryException, match=rf"offset 0 of {topic}-0 is already in the lake, which has this partition up to"
+    ):
         job.run(topic, checkpoint=tmp_path / "another")
     assert read_manifest(job.root, checksums=True) == before
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({}, "say what to offload"),
         ({"topics": "a", "pattern": "b"}, "exactly one of the two"),
         ({"topics": "_hidden"}, "readers skip folders"),
-        ({"topics": "a", "root": "s3://bucket"}, "s3:// is none"),
+        ({"topics": "a", "root": "s3://bucket"}, "which s3:// is not"),
     ],
 )
-def test_what_cannot_be_offloaded_is_told_before_anything_starts(
-    spark: SparkSession, arguments: dict[str, Any], told: str
+def test_wrong_arguments_are_rejected_before_the_query_starts(
+    spark: SparkSession, arguments: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         offload(spark, "127.0.0.1:1", **arguments)

@@ -1,4 +1,4 @@
-"""Sessions that users make themselves: the two everyday causes of DATA_SOURCE_NOT_FOUND, and that `register` cures both."""
+"""Sessions that users create themselves: `register` removes the two common causes of DATA_SOURCE_NOT_FOUND."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ spark.stop()
 
 
 @pytest.mark.spark
-def test_a_program_without_an_activated_environment_reads_after_register(log: ThreadedCluster, tmp_path: Path) -> None:
-    """`.venv/bin/python app.py`: the first `python3` of the PATH has no packages, and Spark starts its workers with that one."""
+def test_program_without_an_activated_environment_reads_after_register(log: ThreadedCluster, tmp_path: Path) -> None:
+    """With `.venv/bin/python app.py`, Spark starts its workers with the first `python3` of the PATH, which lacks the packages."""
     bare = tmp_path / "bin" / "python3"
     bare.parent.mkdir()
     bare.write_text(f'#!/bin/sh\nexec "{Path(sys.executable).resolve()}" -S "$@"\n')
@@ -56,8 +56,8 @@ def test_a_program_without_an_activated_environment_reads_after_register(log: Th
     assert done.stdout.splitlines() == ["without register: not found", "with register: 3"], done.stderr[-3000:]
 
 
-def test_a_sink_starts_on_another_thread_after_register(spark: SparkSession, log: ThreadedCluster) -> None:
-    """Spark looks for a sink's format in the active session of the calling thread, which a new thread does not have."""
+def test_sink_starts_on_another_thread_after_register(spark: SparkSession, log: ThreadedCluster) -> None:
+    """Spark looks for a sink's format in the active session of the calling thread, and a new thread has none."""
     topic = log.create_topic()
     row = spark.sql("select '1' value")
 
@@ -71,6 +71,6 @@ def test_a_sink_starts_on_another_thread_after_register(spark: SparkSession, log
 
 
 def on_a_thread(work: Callable[[], None], first: Callable[[], None] = lambda: None) -> BaseException | None:
-    """The error of `work`; `first` runs once on the thread, as a pool's initializer does."""
+    """Runs `work` on a new thread and returns its error. `first` runs once before, like the initializer of a pool."""
     with ThreadPoolExecutor(1, initializer=first) as pool:
         return pool.submit(work).exception()

@@ -1,4 +1,4 @@
-"""The first steps of docs/spark.md, as a reader types them: commands and Python are taken from the page."""
+"""The first steps of docs/spark.md, run as a reader types them: commands and Python are taken from the page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 
 
 def blocks(heading: str, kind: str) -> list[str]:
-    """The blocks of code of one section."""
+    """The code blocks of one section."""
     section = re.split(r"\n##+ ", PAGE.split(heading + "\n", 1)[1], maxsplit=1)[0]
     found = re.findall(r"^```(\w*)\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
     return [code for its_kind, code in found if its_kind == kind]
@@ -31,7 +31,7 @@ def blocks(heading: str, kind: str) -> list[str]:
 
 @pytest.fixture
 def five_minutes(tmp_path: Path) -> Iterator[int]:
-    """The commands in one shell, but for the installation; the port of their cluster, which is another than 9092."""
+    """Runs the section's commands in one shell, except the installation, on a cluster with another port than 9092."""
     port = free_port_range(12)
     start, commands = blocks("## The first stream in five minutes", "")[:2]
     install, up = (line.split("#")[0].strip() for line in start.splitlines())
@@ -51,7 +51,7 @@ def five_minutes(tmp_path: Path) -> Iterator[int]:
 
 
 def typed(code: str, port: int, folder: Path, names: dict[str, Any]) -> None:
-    """Paths are the JVM's, which has another working directory than the test."""
+    """Runs the Python of the page. Its paths are made absolute, because the JVM has another working directory than the test."""
     own = code.replace("127.0.0.1:9092", f"127.0.0.1:{port}").replace('"lake/', f'"{folder}/lake/')
     exec(compile(own, "docs/spark.md", "exec"), names)
 
@@ -62,8 +62,8 @@ def strandline(port: int, *words: str) -> str:
     return subprocess.run(command, env=environ, check=True, timeout=60, capture_output=True, text=True).stdout
 
 
-def test_the_five_minutes_and_foreach_batch_run_as_they_stand(spark: SparkSession, five_minutes: int, tmp_path: Path) -> None:
-    """`spark_session` gets the session that tests share, as in a notebook that runs a cell again."""
+def test_first_steps_and_foreach_batch_of_the_docs_run(spark: SparkSession, five_minutes: int, tmp_path: Path) -> None:
+    """`spark_session` returns the session that the tests share, as in a notebook that runs a cell again."""
     names: dict[str, Any] = {}
     all_once = Counter(str(n) for n in range(1, 1001))
     typed(blocks("## The first stream in five minutes", "python")[0], five_minutes, tmp_path, names)

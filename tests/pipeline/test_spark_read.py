@@ -1,4 +1,4 @@
-"""Reading in a batch with a real Spark: every record once, with all that is known of it, from where to where was asked for."""
+"""Batch reads in a real Spark: every record is read once, complete, and within the bounds of the options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def offsets(df: DataFrame) -> list[tuple[int, int]]:
 
 @pytest.fixture(scope="module")
 def topic(log: ThreadedCluster) -> str:
-    """Two partitions of 300 and 200 records, one every millisecond."""
+    """Two partitions with 300 and 200 records, whose timestamps are one millisecond apart."""
     name = log.create_topic(partitions=2)
 
     async def fill() -> None:
@@ -44,7 +44,7 @@ def topic(log: ThreadedCluster) -> str:
     return name
 
 
-def test_every_record_comes_once_with_all_that_is_known_of_it(spark: SparkSession, log: ThreadedCluster, topic: str) -> None:
+def test_every_record_is_read_once_with_all_columns(spark: SparkSession, log: ThreadedCluster, topic: str) -> None:
     rows = sorted(frame(spark, log, topic).collect(), key=lambda row: (row.partition, row.offset))
     assert [(row.partition, row.offset) for row in rows] == [(0, n) for n in range(300)] + [(1, n) for n in range(200)]
     first, last = rows[0], rows[-1]
@@ -53,7 +53,7 @@ def test_every_record_comes_once_with_all_that_is_known_of_it(spark: SparkSessio
     assert (last.key, bytes(last.value)) == (None, b"b199")
 
 
-def test_headers_come_when_they_are_asked_for(spark: SparkSession, log: ThreadedCluster) -> None:
+def test_headers_are_read_if_the_option_asks_for_them(spark: SparkSession, log: ThreadedCluster) -> None:
     topic = log.create_topic()
 
     async def fill() -> None:
@@ -85,7 +85,7 @@ def test_headers_come_when_they_are_asked_for(spark: SparkSession, log: Threaded
         ({"maxRecordsPerPartition": 64}, range(300), range(200)),
     ],
 )
-def test_a_read_begins_and_ends_where_it_was_told(
+def test_read_starts_and_ends_as_the_options_say(
     spark: SparkSession, log: ThreadedCluster, topic: str, options: dict[str, Any], first: Any, second: Any
 ) -> None:
     written = {name: str(value).replace("TOPIC", topic) for name, value in options.items()}
@@ -95,8 +95,8 @@ def test_a_read_begins_and_ends_where_it_was_told(
         assert df.rdd.getNumPartitions() == 7
 
 
-def test_filters_are_taken_over_and_change_nothing_but_the_work(spark: SparkSession, log: ThreadedCluster, topic: str) -> None:
-    """Which ranges are read is seen in the number of tasks: one a range."""
+def test_pushed_filters_reduce_ranges_and_change_no_row(spark: SparkSession, log: ThreadedCluster, topic: str) -> None:
+    """The number of tasks shows which ranges are read: one task per range."""
     since = datetime.fromtimestamp((T0 + 100) / 1000, UTC)
     where = f"partition = 0 and offset >= 5 and offset < 200 and timestamp >= timestamp'{since:%Y-%m-%d %H:%M:%S.%f}'"
     filtered = frame(spark, log, topic, pushFilters="true", maxRecordsPerPartition=10).where(where)
@@ -105,11 +105,11 @@ def test_filters_are_taken_over_and_change_nothing_but_the_work(spark: SparkSess
     assert offsets(frame(spark, log, topic).where(where)) == [(0, n) for n in range(100, 200)]
 
 
-def test_an_empty_topic_is_an_empty_frame(spark: SparkSession, log: ThreadedCluster) -> None:
+def test_empty_topic_is_an_empty_frame(spark: SparkSession, log: ThreadedCluster) -> None:
     assert frame(spark, log, log.create_topic(partitions=3)).count() == 0
 
 
-def test_topics_are_found_by_a_pattern_and_partitions_by_name(spark: SparkSession, log: ThreadedCluster, topic: str) -> None:
+def test_subscribe_pattern_and_assign_select_partitions(spark: SparkSession, log: ThreadedCluster, topic: str) -> None:
     reader = spark.read.format("strandline").option("bootstrap.servers", log.bootstrap_servers)
     assert reader.option("subscribePattern", f"{topic}|nobody-.*").load().count() == 500
     reader = spark.read.format("strandline").option("bootstrap.servers", log.bootstrap_servers)
@@ -121,11 +121,12 @@ def test_topics_are_found_by_a_pattern_and_partitions_by_name(spark: SparkSessio
     [
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'?"),
         ({"subscribe": "no-such-topic", "strandline.max_block_ms": "500"}, "no-such-topic"),
-        ({"startingOffsets": '{"TOPIC": {"0": 9, "1": 999}}'}, "offset 999 of TOPIC-1 was asked for, and the log holds 0 to 200"),
+        ({"startingOffsets": '{"TOPIC": {"0": 9, "1": 999}}'},
+         "offset 999 of TOPIC-1 is not in the log, which has the offsets 0 to 200"),
         ({"bootstrap.servers": "127.0.0.1:1", "strandline.max_block_ms": "500"}, "127.0.0.1:1"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_told_in_a_sentence(
+def test_failed_read_is_reported_in_one_sentence(
     spark: SparkSession, log: ThreadedCluster, topic: str, options: dict[str, str], told: str
 ) -> None:
     with pytest.raises(PySparkException) as error:
@@ -133,7 +134,7 @@ def test_what_cannot_be_read_is_told_in_a_sentence(
     assert told.replace("TOPIC", topic) in str(error.value)
 
 
-def test_a_start_that_retention_took_away_is_a_loss_or_is_left_out(spark: SparkSession, log: ThreadedCluster, topic: str) -> None:
+def test_start_deleted_by_retention_is_a_loss_or_skipped(spark: SparkSession, log: ThreadedCluster, topic: str) -> None:
     written = {"startingOffsets": f'{{"{topic}": {{"0": 0, "1": 0}}}}', "endingOffsets": f'{{"{topic}": {{"0": 9000, "1": 5}}}}'}
     with pytest.raises(PySparkException, match="failOnDataLoss"):
         frame(spark, log, topic, **written).count()

@@ -1,4 +1,4 @@
-"""The recipes of docs/spark-recipes.md do what the page says: whoever copies one gets what is printed there."""
+"""The recipes of docs/spark-recipes.md print what the page shows, so that a reader can copy them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def test_recipe_prints_what_the_page_shows(
 
 
 def test_every_recipe_shows_what_it_prints() -> None:
-    """A recipe whose output is not compared is only known not to raise."""
+    """Without an expected output, a test would only know that the recipe raises no error."""
     for heading in recipes_page.recipes():
         assert any(block.printed for block in recipes_page.blocks(heading)), heading

@@ -1,4 +1,4 @@
-"""Replays with a real Spark: every record once, as it was, also when the run is killed and started again."""
+"""Replays with a real Spark: each record is written once and unchanged, also by a run that continues another one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 
 
 class Source:
-    """A topic with records of two partitions, of known times, and where they are to go."""
+    """A topic with two partitions and records with known timestamps, and a target topic."""
 
     def __init__(self, spark: SparkSession, log: ThreadedCluster, folder: Path) -> None:
         self.spark, self.log, self.checkpoint = spark, log, folder / "checkpoint"
@@ -48,7 +48,7 @@ class Source:
         return replay(self.spark, self.log.bootstrap_servers, **arguments)
 
     def expect_copy(self, since_ms: int = 0) -> None:
-        """All that a record is but its offset, in the same order."""
+        """Compares all records of source and target, except for their offsets, in the order of each partition."""
         wanted = [r for r in self.log.read_all(self.topic) if r.timestamp_ms >= since_ms]
         assert by_partition(self.log.read_all(self.to)) == by_partition(wanted)
 
@@ -65,27 +65,26 @@ def source(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> Source:
     return Source(spark, log, tmp_path)
 
 
-def test_a_replayed_record_is_as_it_was_and_comes_once(source: Source, command: Callable[..., Result]) -> None:
+def test_each_record_is_replayed_once_and_unchanged(source: Source, command: Callable[..., Result]) -> None:
     source.fill(120)
     first = source.run(name=f"copy of {source.topic}")
     assert (first.records, first.found) == (120, 0)
     source.expect_copy()
     source.log.send(source.topic, b"later", partition=0)
     words = ["--topic", source.topic, "--to", source.to, "--checkpoint", str(source.checkpoint)]
-    told = command("replay", *words, "--bootstrap-servers", source.log.bootstrap_servers).stdout
-    assert (
-        told == f"{source.to} has the 120 records of replay {first.name}, 120 of them by a former run: nothing was left to do\n"
-    )
+    printed = command("replay", *words, "--bootstrap-servers", source.log.bootstrap_servers).stdout
+    found = f"{source.to} has the 120 records of replay {first.name}, 120 of them from an earlier run"
+    assert printed == f"{found}: there was nothing left to write\n"
     again = source.run()
     assert (again.name, again.records, again.found) == (first.name, 120, 120), "what came later was not asked for"
-    with pytest.raises(UsageError, match=r"has 120 records of a replay .* and this checkpoint knows nothing of them"):
+    with pytest.raises(UsageError, match=r"already has 120 records of a replay named .*, and this checkpoint has no plan of it"):
         source.run(checkpoint=source.checkpoint.parent / "lost", name=first.name)
-    with pytest.raises(UsageError, match="was begun with place = 'auto', not 'key'"):
+    with pytest.raises(UsageError, match="was started with place = 'auto', not 'key'"):
         source.run(place="key")
 
 
-def test_a_run_goes_on_behind_what_the_one_before_has_written(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run before wrote a part of each partition, and its plan; more has come into the topic since."""
+def test_run_continues_after_the_rows_of_the_last_one(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first run wrote its plan and a part of each partition. Records that arrived later are not part of the replay."""
     source.fill(100)
 
     def die(*_: object) -> None:
@@ -112,7 +111,7 @@ def test_a_run_goes_on_behind_what_the_one_before_has_written(source: Source, mo
     assert len(source.log.read_all(source.to)) == 100
 
 
-def test_a_lake_is_replayed_from_a_time_on_and_into_fewer_partitions(source: Source, tmp_path: Path) -> None:
+def test_lake_is_replayed_into_fewer_partitions(source: Source, tmp_path: Path) -> None:
     source.fill(60)
     servers, lake = source.log.bootstrap_servers, tmp_path / "lake"
     assert offload(source.spark, servers, source.topic, lake, include_headers=True).awaitTermination(120)
@@ -124,12 +123,12 @@ def test_a_lake_is_replayed_from_a_time_on_and_into_fewer_partitions(source: Sou
     assert sorted(r.timestamp_ms for r in source.log.read_all(small)) == [n * HOUR_MS for n in range(60)]
 
 
-def test_what_cannot_be_replayed_is_told_in_a_sentence(source: Source, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="into itself would double what is there"):
+def test_wrong_arguments_leave_no_plan(source: Source, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="into itself would double its records"):
         source.run(to=source.topic)
-    with pytest.raises(UsageError, match="a limit is a number above 0"):
+    with pytest.raises(UsageError, match="a limit must be a number above 0"):
         source.run(bytes_per_s=0)
-    with pytest.raises(UsageError, match="has nothing of topic"):
+    with pytest.raises(UsageError, match="has no records of topic"):
         source.run(lake=tmp_path / "nothing")
     with pytest.raises((StrandlineError, PySparkException), match="nowhere"):
         source.run(to="nowhere", options={"strandline.max_block_ms": "2000"})

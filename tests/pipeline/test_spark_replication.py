@@ -1,4 +1,4 @@
-"""The replication report with a real Spark: a folder of logs as it is found, and a stream over growing logs that is killed."""
+"""The replication report in a real Spark: the command on a folder of logs, the stream over growing logs, and its source."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def without_spark() -> Replication:
 
 
 def lay(folder: Path, lines: Iterable[str]) -> None:
-    """As `strandline up` has them, a file for each node."""
+    """Appends the lines to one log per node, in the folders of `strandline up`."""
     for text in lines:
         node, _, line = text.partition("  | ")
         path = folder / node / "log.jsonl"
@@ -43,9 +43,7 @@ def lay(folder: Path, lines: Iterable[str]) -> None:
             file.write(line)
 
 
-def test_the_command_reports_on_a_folder_with_rotated_files_and_foreign_lines(
-    tmp_path: Path, command: Callable[..., Result]
-) -> None:
+def test_command_reads_rotated_files_and_foreign_lines(tmp_path: Path, command: Callable[..., Result]) -> None:
     lay(tmp_path, LINES)
     log = tmp_path / "broker-1" / "log.jsonl"
     text = log.read_text()
@@ -56,17 +54,17 @@ def test_the_command_reports_on_a_folder_with_rotated_files_and_foreign_lines(
     (log.parent / "data" / "orders-0" / "00000000000000000000.log").write_bytes(b"\0" * 100)
     result = command("replication", str(tmp_path), "--json", "--html", str(tmp_path / "page.html"))
     assert result.exit_code == 0, result.output
-    told, expected = json.loads(result.stdout), without_spark()
+    printed, expected = json.loads(result.stdout), without_spark()
     for name in ("topic_hours", "broker_hours", "elections", "isr_changes", "intervals", "truncations", "lags", "failover_ms"):
-        assert told[name] == json.loads(json.dumps(expected.document[name])), name
-    assert (told["read"]["files"], told["read"]["foreign"], told["read"]["cut"]) == (7, 1, 1)
-    assert told["notes"] == [f"2 lines of {len(LINES) + 2} are no event (1 of them cut)"]
+        assert printed[name] == json.loads(json.dumps(expected.document[name])), name
+    assert (printed["read"]["files"], printed["read"]["foreign"], printed["read"]["cut"]) == (7, 1, 1)
+    assert printed["notes"] == [f"2 of {len(LINES) + 2:,} lines are not events (1 incomplete)"]
     assert (tmp_path / "page.html").read_text().count("<svg") == 5
 
 
-def test_a_stream_over_growing_logs_that_was_killed_reports_what_a_batch_does(spark: SparkSession, tmp_path: Path) -> None:
-    """Killed behind the state of its first batch and before Spark's own commit: the batch runs again. Intervals span batches, and
-    a file is rotated between them."""
+def test_killed_stream_reports_the_same_as_one_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """The stream dies after it has stored its first batch and before Spark's commit, so the batch runs again. Intervals extend
+    over batches, and a file is rotated between them."""
     from pyspark.errors import StreamingQueryException
 
     from strandline.pipeline.jobs.replication_stream import replication_stream
@@ -93,9 +91,9 @@ def test_a_stream_over_growing_logs_that_was_killed_reports_what_a_batch_does(sp
     assert (last.read.lines, last.read.foreign, last.read.cut) == (len(LINES), 0, 0)
 
 
-def test_second_call_in_a_session_reads_what_the_logs_hold_now(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark would answer with the events that the first call has persisted. The folder's name is no pattern; and one line with a
-    time that cannot be must not become the end of the logs."""
+def test_second_call_in_a_session_reads_the_new_lines(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark must not return the events that the first call persisted, must not take the folder's name for a pattern, and must not
+    take the impossible time of one line for the end of the logs."""
     logs = tmp_path / "logs [old]"
     lay(logs, LINES[: len(LINES) // 2])
     first = replication(spark, logs)
@@ -108,15 +106,15 @@ def test_second_call_in_a_session_reads_what_the_logs_hold_now(spark: SparkSessi
     assert (second.rows, second.begin_us, second.end_us) == (expected.rows, expected.begin_us, expected.end_us)
 
 
-def test_packed_file_that_breaks_off_is_one_sentence(
+def test_incomplete_compressed_file_is_one_sentence(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "broker.log.gz").write_bytes(gzip.compress("".join(LINES).encode())[:-20])
     with pytest.raises(typer.Exit), spark_errors():
         findings(spark, tmp_path)
-    told = capsys.readouterr().err
-    assert "broker.log.gz: Unexpected end of input stream" in told
-    assert told.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert "broker.log.gz: Unexpected end of input stream" in printed
+    assert printed.count("\n") == 1
 
 
 # -- the source of lines ----------------------------------------------------------------------------------------------
@@ -132,7 +130,7 @@ def write(path: Path, numbers: Iterable[int], mode: str = "a") -> None:
 
 
 class Reading:
-    """The source's turns, without Spark: plan, perhaps something happens to the files, read."""
+    """Calls the source as Spark does: plans a batch, then reads it. A test may change the files in between."""
 
     def __init__(self, folder: Path) -> None:
         self.reader, self.at = LogLinesReader([str(folder)]), dict[str, int]()
@@ -148,7 +146,7 @@ class Reading:
         return self.read(self.plan())
 
 
-def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+def test_unfinished_line_is_read_when_it_is_complete(tmp_path: Path) -> None:
     log, reading = tmp_path / "log.jsonl", Reading(tmp_path)
     log.write_text(text_of(1) + text_of(2)[:9])
     assert reading.turn() == [1]
@@ -157,8 +155,8 @@ def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
     assert (reading.turn(), reading.turn()) == ([2], [])
 
 
-def test_file_that_its_rotation_emptied_is_read_from_its_start(tmp_path: Path) -> None:
-    """copytruncate: the inode stays, and the file may have grown beyond its old length before the next look."""
+def test_file_emptied_by_rotation_is_read_from_its_start(tmp_path: Path) -> None:
+    """With copytruncate the inode stays, and the file may exceed its old size before the next batch."""
     log, reading = tmp_path / "log.jsonl", Reading(tmp_path)
     write(log, range(3))
     assert reading.turn() == [0, 1, 2]
@@ -166,8 +164,8 @@ def test_file_that_its_rotation_emptied_is_read_from_its_start(tmp_path: Path) -
     assert reading.turn() == list(range(10, 20))
 
 
-def test_new_file_with_the_inode_of_a_deleted_one_is_read_from_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most file systems give a freed inode to the next file."""
+def test_new_file_with_a_reused_inode_is_read_from_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most file systems give the inode of a deleted file to the next new file."""
     from strandline.pipeline.jobs import replication_stream
 
     monkeypatch.setattr(replication_stream, "inode_of", lambda path: 7)
@@ -179,7 +177,7 @@ def test_new_file_with_the_inode_of_a_deleted_one_is_read_from_its_start(tmp_pat
     assert reading.turn() == list(range(10, 20))
 
 
-def test_file_that_is_renamed_after_the_batch_was_planned_is_read_under_its_new_name(tmp_path: Path) -> None:
+def test_file_renamed_after_planning_is_read_under_its_new_name(tmp_path: Path) -> None:
     log, reading = tmp_path / "log.jsonl", Reading(tmp_path)
     write(log, range(3))
     planned = reading.plan()
@@ -189,7 +187,7 @@ def test_file_that_is_renamed_after_the_batch_was_planned_is_read_under_its_new_
     assert reading.turn() == list(range(10, 20))
 
 
-def test_packed_file_that_is_being_written_does_not_end_the_stream(tmp_path: Path) -> None:
+def test_compressed_file_that_is_being_written_does_not_end_the_stream(tmp_path: Path) -> None:
     packed, reading = tmp_path / "log.jsonl.1.gz", Reading(tmp_path)
     whole = gzip.compress("".join(map(text_of, range(20_000))).encode())
     packed.write_bytes(whole[: len(whole) // 2])
@@ -202,11 +200,11 @@ def test_packed_file_that_is_being_written_does_not_end_the_stream(tmp_path: Pat
     assert reading.turn() == list(range(20_000))
 
 
-def test_checkpoint_of_other_logs_or_with_a_missing_batch_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_other_logs_or_with_a_missing_batch_is_rejected(tmp_path: Path) -> None:
     kept = KeptEvents(tmp_path / "checkpoint" / "events")
     kept.claim(["/a"])
     KeptEvents(tmp_path / "checkpoint" / "events").claim(["/a"])
-    with pytest.raises(UsageError, match="is of the logs in /a: take another one for these"):
+    with pytest.raises(UsageError, match="belongs to the logs in /a: use another one for these"):
         kept.claim(["/b"])
     with pytest.raises(UsageError, match=r"lacks .*00000002.json"):
         kept.put(3, Events(None, Read(), 0, 0, []))  # type: ignore[arg-type]

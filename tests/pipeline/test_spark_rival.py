@@ -1,5 +1,4 @@
 """Two drivers run a query with one checkpoint, as if a supervisor started a second driver too early. Each row is stored once.
-once.
 
 The rows are shuffled, so their order is unknown: an attempt fences the others, reads back what they wrote, and compares rows. Two
 attempts of a task with a stable order are in test_spark_standalone_speculation.py. The replicas' segments are the judge. The
@@ -72,7 +71,7 @@ class Rivals:
         return ended
 
     def until_one_has_ended(self) -> list[str]:
-        """Adds rows all the while, so that both drivers have something to write."""
+        """Adds rows until one driver ends, so that both have something to write."""
         deadline = time.monotonic() + WITHIN_S
         while not (ended := self.reasons()):
             assert time.monotonic() < deadline, "both drivers still run"

@@ -1,4 +1,4 @@
-"""`format("strandline.segments")` with a real Spark: found by its name, damage as rows, columns, and filters that prune."""
+"""`format("strandline.segments")` in a real Spark: Spark finds it by name, selects its columns and pushes filters to it."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ def test_batches_and_damage_are_rows(spark: SparkSession, logs: Path) -> None:
     assert df.rdd.getNumPartitions() > 3
 
 
-def test_schema_of_the_user_and_option_choose_the_columns(spark: SparkSession, logs: Path) -> None:
+def test_schema_or_option_selects_the_columns(spark: SparkSession, logs: Path) -> None:
     reader = spark.read.format("strandline.segments")
     assert reader.schema("lastOffset long, topic string").load(str(logs)).first().asDict() == {"lastOffset": 2, "topic": "orders"}
     assert frame(spark, logs, rows="record", columns="offset,value").columns == ["offset", "value"]
-    with pytest.raises(PySparkException, match="column topic is string, and the schema says bigint"):
+    with pytest.raises(PySparkException, match="column topic has the type string, not bigint as in the schema"):
         reader.schema("topic long").load(str(logs)).count()
-    with pytest.raises(PySparkException, match="column is topic, and the schema says TOPIC"):
+    with pytest.raises(PySparkException, match="the schema names a column TOPIC, which is spelled topic"):
         reader.schema("TOPIC string").load(str(logs)).count()
 
 
 def test_filters_prune_files_and_change_no_row(spark: SparkSession, logs: Path) -> None:
-    """Which files are read is seen in the number of tasks."""
+    """The number of tasks shows which files are read."""
     where = "topic = 'orders' and partition = 0 and offset >= 35 and offset < 40"
     pushed = frame(spark, logs, rows="record", splitBytes="1", pushFilters="true").where(where)
     assert sorted(row.offset for row in pushed.select("offset").collect()) == list(range(35, 40))
@@ -66,13 +66,13 @@ def test_filters_prune_files_and_change_no_row(spark: SparkSession, logs: Path) 
     assert batches.rdd.getNumPartitions() == 2
 
 
-def test_wrong_path_is_told_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match="holds no log: a data directory of a broker has folders such as orders-0"):
+def test_wrong_path_is_reported_in_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException, match="holds no log: a broker's data directory has folders such as orders-0"):
         frame(spark, tmp_path).count()
 
 
-def test_queries_of_the_page_run_and_find_what_they_are_for(spark: SparkSession, tmp_path: Path) -> None:
-    """One producer whose third batch is missing, under two leader epochs."""
+def test_queries_in_the_docs_run_and_find_the_gap(spark: SparkSession, tmp_path: Path) -> None:
+    """The log holds batches of one producer under two leader epochs; one batch in between is missing."""
 
     def produced(base_offset: int, sequence: int, leader_epoch: int) -> bytes:
         records = [(None, b"value", (), 3_600_000)] * 5

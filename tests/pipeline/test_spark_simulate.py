@@ -1,4 +1,4 @@
-"""A sweep of seeds with a real Spark: a row for each run, sums that agree with it, and the verdict as an exit code."""
+"""`simulate` with a real Spark: a row for each run, a summary that agrees with the rows, and the exit code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_sweep_is_a_table_and_sums_of_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_summary_agrees_with_the_table(spark: SparkSession, tmp_path: Path) -> None:
     seeds = Seeds(6, first=98, scenario="S03")
     found = summary(spark, seeds, tmp_path / "runs", runs_per_task=3)
     table = spark.read.parquet(str(tmp_path / "runs"))
@@ -33,8 +33,8 @@ def test_a_sweep_is_a_table_and_sums_of_it(spark: SparkSession, tmp_path: Path) 
     assert "6 performances of 1 scenarios" in page(found)
 
 
-def test_a_broken_promise_is_told_with_the_command_that_replays_it(spark: SparkSession) -> None:
-    """With a guard taken out: what the farm is for."""
+def test_violation_has_the_command_that_replays_it(spark: SparkSession) -> None:
+    """Violations are what the job is for. A removed guard makes one."""
     rows = simulate(spark, Seeds(1, scenario="S03", mutation="M01")).collect()
     (row,) = rows
     assert row.verdict == "violation"
@@ -42,17 +42,17 @@ def test_a_broken_promise_is_told_with_the_command_that_replays_it(spark: SparkS
     assert row.story
 
 
-def test_the_command_ends_with_3_when_a_promise_was_broken(command: Callable[..., Result]) -> None:
+def test_command_exits_with_3_after_a_violation(command: Callable[..., Result]) -> None:
     words = ["simulate", "--scenario", "S03", "--mutation", "M01", "--seeds"]
     done = command(*words, "0..0")
     assert done.exit_code == 3, done.output
     assert "strandline simulate --seed 0 --scenario S03 --mutation M01" in done.stdout
-    told = json.loads(command(*words, "0..1", "--json").stdout)
-    assert (told["verdict"], told["failures_in_all"], len(told["failures"])) == ("violation", 2, 2)
+    document = json.loads(command(*words, "0..1", "--json").stdout)
+    assert (document["verdict"], document["failures_in_all"], len(document["failures"])) == ("violation", 2, 2)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--seeds", "many"], "takes a number, or a range such as 0..99; not 'many'"),
         (["--seeds", "0"], "takes a number, or a range"),
@@ -60,6 +60,6 @@ def test_the_command_ends_with_3_when_a_promise_was_broken(command: Callable[...
         (["--seeds", "9", "--scenario", "S99"], "there is no scenario 'S99'"),
     ],
 )
-def test_seeds_that_are_none_are_told_before_spark_starts(words: list[str], told: str) -> None:
+def test_wrong_seeds_are_rejected_before_spark_starts(words: list[str], message: str) -> None:
     done = run("pipeline", "simulate", *words)
-    assert (done.code, told in done.err) == (2, True), done.err
+    assert (done.code, message in done.err) == (2, True), done.err

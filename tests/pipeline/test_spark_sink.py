@@ -1,6 +1,6 @@
-"""Writing with a real Spark: every row once, in order, under retry, failed commit and restart.
+"""The sink in a real Spark: every row is stored once and in order, despite retries, failed commits and restarts.
 
-Most tests are judged by the segments of the replicas (stored.py), and not by a client or the source.
+In most tests the segments of the replicas are the judge (stored.py), not a client or the source.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def write(df: DataFrame, log: ThreadedCluster, topic: str | None = None, **optio
 
 
 def numbers(spark: SparkSession, count: int, tasks: int = 2) -> DataFrame:
-    """As texts of 200 characters: small rows would wait in Spark's buffers until there are many."""
+    """Texts of 200 characters, because small rows would wait in Spark's buffers until there are many."""
     return spark.range(0, count, numPartitions=tasks).selectExpr("lpad(cast(id as string), 200, '0') value")
 
 
@@ -49,7 +49,7 @@ def each_once(count: int) -> Counter[bytes]:
     return Counter(b"%0200d" % n for n in range(count))
 
 
-def test_all_columns_arrive_as_they_are(spark: SparkSession, log: ThreadedCluster) -> None:
+def test_all_columns_are_stored_unchanged(spark: SparkSession, log: ThreadedCluster) -> None:
     topic = log.create_topic(partitions=3)
     sql = (
         "select 'k' key, cast('v' as binary) value, 2 partition, "
@@ -60,7 +60,7 @@ def test_all_columns_arrive_as_they_are(spark: SparkSession, log: ThreadedCluste
     assert (row.key, row.value, row.partition, row.headers) == (b"k", b"v", 2, (("h", b"1"),))
 
 
-def test_every_row_is_written_once_and_keys_choose_partitions_as_everywhere(spark: SparkSession, log: ThreadedCluster) -> None:
+def test_rows_are_stored_once_in_the_partitions_of_their_keys(spark: SparkSession, log: ThreadedCluster) -> None:
     topic = log.create_topic(partitions=3)
     write(
         spark.range(0, 5000, numPartitions=3).selectExpr(
@@ -102,7 +102,7 @@ def test_every_row_is_written_once_and_keys_choose_partitions_as_everywhere(spar
         ("select 'x' value", {"topic": "nowhere", "strandline.max_block_ms": "3000"}, "nowhere"),
     ],
 )
-def test_what_cannot_be_written_is_told_in_a_sentence(
+def test_failed_write_is_reported_in_one_sentence(
     spark: SparkSession, log: ThreadedCluster, sql: str, options: dict[str, str], told: str
 ) -> None:
     topic = log.create_topic()
@@ -111,7 +111,7 @@ def test_what_cannot_be_written_is_told_in_a_sentence(
     assert log.read_all(topic) == []
 
 
-def test_a_log_is_not_overwritten(spark: SparkSession, log: ThreadedCluster) -> None:
+def test_overwrite_is_rejected(spark: SparkSession, log: ThreadedCluster) -> None:
     with pytest.raises(PySparkException, match="only ever appended to"):
         numbers(spark, 1).write.format("strandline").mode("overwrite").option("bootstrap.servers", log.bootstrap_servers).option(
             "topic", "t"
@@ -119,8 +119,8 @@ def test_a_log_is_not_overwritten(spark: SparkSession, log: ThreadedCluster) -> 
 
 
 def dying(log: ThreadedCluster, topic: str, at: set[int], folder: Path | None = None) -> Any:
-    """A step that lets rows through until it meets one of these, in the first attempt that does; without a folder in every.
-    It dies when something of this attempt is written."""
+    """A step that passes rows on until it meets one of these, and then dies after some rows of the attempt were written. With
+    a folder only the first attempt dies, without a folder every attempt."""
     servers, before = log.bootstrap_servers, len(log.read_all(topic))
 
     def step(value: str) -> str:
@@ -145,15 +145,13 @@ def wait_for_records(servers: str, topic: str, before: int, within_s: float = 20
 
 
 def retried(spark: SparkSession, log: ThreadedCluster, topic: str, folder: Path) -> DataFrame:
-    """Two tasks of 3,000 rows; both die in the middle, when some of their rows are written."""
+    """Two tasks of 3,000 rows. Both die in the middle, after some of their rows were written."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
     return numbers(spark, 6000).select(dying(log, topic, {2000, 5000}, folder)("value").alias("value"))
 
 
 @pytest.mark.usefixtures("two_attempts")
-def test_a_task_that_is_run_again_goes_on_behind_the_rows_that_are_there(
-    spark: SparkSession, log: ThreadedCluster, tmp_path: Path
-) -> None:
+def test_retried_task_continues_after_the_rows_in_the_log(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> None:
     topic = log.create_topic(partitions=3)
     write(retried(spark, log, topic, tmp_path), log, topic, rowOrder="stable", **{"strandline.linger_ms": "0"})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["died-2000", "died-5000"]
@@ -161,7 +159,7 @@ def test_a_task_that_is_run_again_goes_on_behind_the_rows_that_are_there(
 
 
 def shuffled(log: ThreadedCluster, topic: str, mark: Path) -> Any:
-    """Rows in another order in every attempt. When some of the first are written, all workers of the executor are killed."""
+    """Rows whose order differs in each attempt. After some of the first were written, all workers of the executor are killed."""
     servers = log.bootstrap_servers
 
     def step(rows: Iterator[tuple[str]]) -> Iterator[tuple[str]]:
@@ -178,7 +176,7 @@ def shuffled(log: ThreadedCluster, topic: str, mark: Path) -> Any:
 
 
 def mark_it(path: Path) -> bool:
-    """Whether it was us."""
+    """Creates the marker; returns whether this process created it."""
     try:
         path.open("x").close()
     except FileExistsError:
@@ -187,17 +185,17 @@ def mark_it(path: Path) -> bool:
 
 
 def kill_workers() -> None:
-    """All that Spark's daemon has forked: those that write, and in the end ourselves."""
+    """Kills all processes that Spark's daemon has forked: the ones that write, and last this process."""
     children = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
     for pid in sorted(map(int, children), key=os.getpid().__eq__):
         os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("two_attempts")
-def test_rows_behind_a_shuffle_are_written_once_though_the_workers_are_killed(
+def test_shuffled_rows_are_stored_once_after_workers_were_killed(
     spark: SparkSession, log: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """Nobody has promised their order, and it is another one: the second attempts compare, and write what is missing."""
+    """The order of the rows differs in the second attempts, so they compare, and write the missing rows."""
     topic = log.create_topic(partitions=3)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
     rows = numbers(spark, 6000).repartition(2).rdd.mapPartitions(shuffled(log, topic, tmp_path / "killed"))
@@ -207,8 +205,8 @@ def test_rows_behind_a_shuffle_are_written_once_though_the_workers_are_killed(
 
 
 @pytest.mark.usefixtures("two_attempts")
-def test_a_second_attempt_with_other_rows_writes_nothing_and_fails(spark: SparkSession, log: ThreadedCluster) -> None:
-    """Its input is computed anew, and is another: whatever was written, a row would be missing or there too often."""
+def test_second_attempt_with_other_rows_writes_nothing_and_fails(spark: SparkSession, log: ThreadedCluster) -> None:
+    """Its input is computed again and differs. Whatever it wrote, rows would be missing or doubled."""
     topic = log.create_topic(partitions=1)
     servers = log.bootstrap_servers
 
@@ -229,7 +227,7 @@ def test_a_second_attempt_with_other_rows_writes_nothing_and_fails(spark: SparkS
 
 
 @pytest.mark.usefixtures("two_attempts")
-def test_at_least_once_writes_again_what_was_there(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> None:
+def test_at_least_once_writes_rows_again(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> None:
     topic = log.create_topic(partitions=1)
     write(retried(spark, log, topic, tmp_path), log, topic, delivery="at-least-once", **{"strandline.linger_ms": "0"})
     assert set(stored_values(log, topic)) == set(each_once(6000))
@@ -240,7 +238,7 @@ def test_at_least_once_writes_again_what_was_there(spark: SparkSession, log: Thr
 
 
 class Copy:
-    """A stream from one topic into another, started as often as a test likes."""
+    """A stream from one topic into another, which a test starts as often as it needs."""
 
     def __init__(self, spark: SparkSession, log: ThreadedCluster, folder: Path) -> None:
         self.spark, self.log, self.folder = spark, log, folder
@@ -281,7 +279,7 @@ def copy(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> Copy:
     return Copy(spark, log, tmp_path)
 
 
-def test_a_copy_holds_each_row_once_and_goes_on_where_it_was(copy: Copy) -> None:
+def test_copy_has_each_row_once_and_continues_after_a_restart(copy: Copy) -> None:
     copy.fill(0, 5000)
     copy.run()
     copy.fill(5000, 1000)
@@ -290,15 +288,15 @@ def test_a_copy_holds_each_row_once_and_goes_on_where_it_was(copy: Copy) -> None
 
 
 @pytest.mark.usefixtures("two_attempts")
-def test_a_task_of_a_stream_that_is_run_again_doubles_nothing(copy: Copy, tmp_path: Path) -> None:
+def test_retried_task_of_a_stream_doubles_no_row(copy: Copy, tmp_path: Path) -> None:
     copy.fill(0, 5000)
     copy.run(dying(copy.log, copy.target, {901, 3000}, tmp_path))
     assert len(list(tmp_path.glob("died-*"))) == 2
     assert stored_values(copy.log, copy.target) == each_once(5000)
 
 
-def test_a_batch_that_was_written_and_not_committed_is_found_by_the_restart(copy: Copy) -> None:
-    """Spark died between the two: the same batch is run again, and all its rows are there already."""
+def test_written_but_uncommitted_batch_is_not_written_again(copy: Copy) -> None:
+    """Spark dies between write and commit. It runs the batch again, whose rows are all in the log."""
     copy.fill(0, 3000)
     copy.run()
     for path in (copy.folder / "checkpoint" / "commits").glob("*1*"):
@@ -309,8 +307,8 @@ def test_a_batch_that_was_written_and_not_committed_is_found_by_the_restart(copy
 
 
 @pytest.mark.usefixtures("two_attempts")
-def test_an_attempt_that_dies_for_good_leaves_no_double_behind(copy: Copy, tmp_path: Path) -> None:
-    """All attempts of a batch fail; the query ends, and is started again."""
+def test_restart_after_a_failed_query_doubles_no_row(copy: Copy, tmp_path: Path) -> None:
+    """All attempts of a batch fail, so the query ends and is started again."""
     copy.fill(0, 4000)
 
     with pytest.raises(StreamingQueryException, match="this attempt dies here"):
@@ -319,8 +317,8 @@ def test_an_attempt_that_dies_for_good_leaves_no_double_behind(copy: Copy, tmp_p
     assert stored_values(copy.log, copy.target) == each_once(4000)
 
 
-def test_spark_tells_a_task_which_batch_of_which_query_it_is(copy: Copy, tmp_path: Path) -> None:
-    """These are Spark's internals: exactly-once rests on them."""
+def test_tasks_have_the_properties_of_query_and_batch(copy: Copy, tmp_path: Path) -> None:
+    """These properties are internals of Spark, and exactly-once depends on them."""
     copy.fill(0, 10)
 
     def note(value: str) -> str:
@@ -334,8 +332,8 @@ def test_spark_tells_a_task_which_batch_of_which_query_it_is(copy: Copy, tmp_pat
     assert (tmp_path / "noted").read_text() == f"{query.id} 0"
 
 
-def test_two_queries_of_one_name_write_all_their_rows(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> None:
-    """Spark hands `.queryName()` to the sink as an option. As an identity it made the second query look like a retry."""
+def test_two_queries_with_one_name_write_all_their_rows(spark: SparkSession, log: ThreadedCluster, tmp_path: Path) -> None:
+    """Spark passes `.queryName()` to the sink as an option. As an identity it would make the second query look like a retry."""
     first, second = Copy(spark, log, tmp_path / "1"), Copy(spark, log, tmp_path / "2")
     second.target = first.target
     for number, query in enumerate((first, second)):
@@ -345,7 +343,7 @@ def test_two_queries_of_one_name_write_all_their_rows(spark: SparkSession, log: 
 
 
 class ForEachBatch:
-    """A stream that hands each batch to a function of the test, started as often as the test likes."""
+    """A stream that passes each batch to a function of the test, which starts it as often as it needs."""
 
     def __init__(self, copy: Copy) -> None:
         self.copy = copy
@@ -374,7 +372,7 @@ class ForEachBatch:
         assert query.awaitTermination(120)
 
     def forget_last_commit(self) -> None:
-        """As if Spark had died after the batch was written and before it was committed."""
+        """Removes the last commit, as if Spark had died after the batch was written and before the commit."""
         commits = self.copy.folder / "each" / "commits"
         last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
         for path in (commits / str(last), commits / f".{last}.crc"):
@@ -390,16 +388,16 @@ def each_batch(copy: Copy) -> ForEachBatch:
 ALL, QUARTER, REST = "true", "cast(value as int) % 4 = 0", "cast(value as int) % 4 > 0"
 
 
-def test_one_write_in_a_batch_is_found_by_the_restart(each_batch: ForEachBatch) -> None:
+def test_one_write_in_foreach_batch_is_not_repeated_by_a_restart(each_batch: ForEachBatch) -> None:
     each_batch.run((ALL, {}))
     each_batch.forget_last_commit()
     each_batch.run((ALL, {}))
     assert stored_values(each_batch.copy.log, each_batch.copy.target) == each_once(2000)
 
 
-def test_three_writes_with_names_are_each_written_once(each_batch: ForEachBatch) -> None:
-    """Through a driver that dies between two of them, and a commit that is lost. The third one has all rows of the others, in
-    an order that nobody promised."""
+def test_three_named_writes_are_each_written_once(each_batch: ForEachBatch) -> None:
+    """A driver dies between two of the writes, and a commit is lost. The third write has all rows of the others in an unknown
+    order."""
     everything = (ALL, {"writeName": "all", "rowOrder": "unknown"})
     writes = (QUARTER, {"writeName": "quarter"}), (REST, {"writeName": "rest"}), everything
     with pytest.raises(StreamingQueryException, match="the driver dies here"):
@@ -411,8 +409,9 @@ def test_three_writes_with_names_are_each_written_once(each_batch: ForEachBatch)
     assert stored_values(each_batch.copy.log, each_batch.copy.target) == twice
 
 
-def test_a_second_write_without_a_name_is_refused_and_never_skipped(each_batch: ForEachBatch) -> None:
-    """If the sink took it for a retry, it would skip its first rows: a quarter of them would be lost, and the query succeed."""
+def test_second_write_without_a_name_is_rejected(each_batch: ForEachBatch) -> None:
+    """As a retry of the first write it would skip its first rows: a quarter of them would be lost, and the query would
+    succeed."""
     for _ in range(2):
         with pytest.raises(StreamingQueryException, match="give each write a name of its own with the option writeName"):
             each_batch.run((QUARTER, {}), (REST, {}))
@@ -421,16 +420,16 @@ def test_a_second_write_without_a_name_is_refused_and_never_skipped(each_batch: 
     )
 
 
-def test_a_second_write_in_a_job_group_of_its_own_is_refused(each_batch: ForEachBatch) -> None:
-    """Spark stores the run of a query as a job group, and the function may set another one. A second write that is taken for one
-    of an earlier run would skip its first rows as written: a quarter of them would be lost."""
+def test_second_write_in_another_job_group_is_rejected(each_batch: ForEachBatch) -> None:
+    """Spark stores the run of a query as a job group, and the function may set another one. A second write that looked like
+    one of an earlier run would skip its first rows: a quarter of them would be lost."""
     with pytest.raises(StreamingQueryException, match="give each write a name of its own with the option writeName"):
         each_batch.run((QUARTER, {}), (ALL, {}), job_groups=("first", "second"))
     quarter = Counter({value: 1 for value in each_once(2000) if int(value) % 4 == 0})
     assert stored_values(each_batch.copy.log, each_batch.copy.target) == quarter
 
 
-def test_a_write_in_a_job_group_is_found_by_the_restart(each_batch: ForEachBatch) -> None:
+def test_write_in_a_job_group_is_not_repeated_by_a_restart(each_batch: ForEachBatch) -> None:
     for _ in range(2):
         each_batch.run((ALL, {}), job_groups=("load",))
         each_batch.forget_last_commit()
@@ -438,8 +437,8 @@ def test_a_write_in_a_job_group_is_found_by_the_restart(each_batch: ForEachBatch
 
 
 @pytest.mark.parametrize("inherits", [False, True])
-def test_writes_on_threads_of_the_function_are_found_by_the_restart(each_batch: ForEachBatch, inherits: bool) -> None:
-    """A new thread does not know query and batch, unless it inherits them; the options say it as well."""
+def test_writes_on_threads_are_not_repeated_by_a_restart(each_batch: ForEachBatch, inherits: bool) -> None:
+    """A new thread has no properties for query and batch unless it inherits them. The three options replace them."""
     copy = each_batch.copy
 
     def each(df: DataFrame, batch_id: int) -> None:

@@ -1,4 +1,4 @@
-"""The package where nobody has installed it for us: shipped with a job to a standalone cluster, and installed from a wheel."""
+"""Strandline on a standalone cluster of Spark: shipped with the job, or installed from a wheel."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ spark.stop()
 
 
 class Done(NamedTuple):
-    """What the job has left behind."""
+    """The results of the job."""
 
     written: str
     keyed: str
@@ -77,7 +77,7 @@ class Done(NamedTuple):
 
 @pytest.fixture(scope="module")
 def done(standalone: StandaloneCluster, log: ThreadedCluster, tmp_path_factory: pytest.TempPathFactory) -> Done:
-    """One job that does all of it: a driver and its executors take longer to come up than to do it."""
+    """Runs one job that does everything, because a driver and its executors take longer to start than to run it."""
     done = Done(*(log.create_topic(partitions=2) for _ in range(3)), tmp_path_factory.mktemp("done"))
     for n in range(10):
         log.send(done.keyed, b"old %d" % n, b"new %d" % n, key=b"%d" % n)
@@ -89,11 +89,9 @@ def done(standalone: StandaloneCluster, log: ThreadedCluster, tmp_path_factory: 
 
 
 @pytest.mark.spark
-def test_sink_and_offload_run_on_workers_that_have_the_package_from_the_job_alone(
-    standalone: StandaloneCluster, log: ThreadedCluster, done: Done
-) -> None:
-    """A session on one machine hides what a cluster needs: everything that tasks import is here importable from what was
-    shipped, and everything that goes to them is pickled."""
+def test_sink_and_offload_run_with_the_shipped_package(standalone: StandaloneCluster, log: ThreadedCluster, done: Done) -> None:
+    """A local session hides two faults: an import that the shipped package lacks, and an object for tasks that cannot be
+    pickled."""
     written = [(record.value or b"").decode().split(" ") for record in log.read_all(done.written)]
     assert Counter(int(number) for number, _, _ in written) == Counter(range(4000))
     assert all(standalone.package.name in file for _, _, file in written), written[0]
@@ -105,8 +103,10 @@ def test_sink_and_offload_run_on_workers_that_have_the_package_from_the_job_alon
 
 
 @pytest.mark.spark
-def test_snapshots_replays_and_simulations_run_there_too(standalone: StandaloneCluster, log: ThreadedCluster, done: Done) -> None:
-    """A simulation starts a process of its own beside the task: that one has to find the package, too."""
+def test_snapshot_replay_and_simulation_run_with_the_shipped_package(
+    standalone: StandaloneCluster, log: ThreadedCluster, done: Done
+) -> None:
+    """A simulation starts a process beside the task, which must find the package as well."""
     assert SnapshotFolder(done.folder / "snapshot").version().rows == 10
     copied, whole = (sorted((r.partition, r.offset, r.value) for r in log.read_all(each)) for each in (done.copy, done.keyed))
     assert copied == whole
@@ -115,10 +115,10 @@ def test_snapshots_replays_and_simulations_run_there_too(standalone: StandaloneC
 
 
 @pytest.mark.spark
-def test_an_installed_package_is_found_without_registration(
+def test_installed_package_is_found_without_registration(
     standalone: StandaloneCluster, log: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """As a user installs it: from a wheel, in a session of his own, without a call to register anything."""
+    """A user installs the wheel and creates a session without calling `register`."""
     packages = tmp_path / "packages"
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(packages), str(standalone.wheel)]
     subprocess.run(pip, check=True, capture_output=True)

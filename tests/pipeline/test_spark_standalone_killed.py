@@ -77,7 +77,7 @@ class Drill:
     # -- the driver ---------------------------------------------------------------------------------------------------
 
     def start_driver(self) -> None:
-        """Everything that it starts beside executors stays in its session."""
+        """Starts a driver in a process session of its own, which all its processes except executors share."""
         job = self.folder / "streams.py"
         job.write_text(STREAMS)
         conf = ("--conf", "spark.task.maxFailures=20", "--conf", "spark.deploy.maxExecutorRetries=-1")
@@ -99,7 +99,7 @@ class Drill:
             self.driver.wait()
 
     def supervise(self) -> None:
-        """A driver whose query has failed is started again, as a user's supervisor does it."""
+        """Restarts a driver whose query has failed, as a user's supervisor does."""
         assert self.driver is not None
         if self.driver.poll() is not None:
             assert self.starts < 8, (self.folder / "driver.log").read_text()[-3000:]
@@ -146,9 +146,7 @@ class Drill:
 
 
 @pytest.mark.spark
-def test_each_row_is_stored_once_though_each_kind_of_process_is_killed(
-    standalone: StandaloneCluster, log: ThreadedCluster, tmp_path: Path
-) -> None:
+def test_each_row_is_stored_once_despite_kills(standalone: StandaloneCluster, log: ThreadedCluster, tmp_path: Path) -> None:
     seed = int(os.environ.get("STRANDLINE_KILLS_SEED") or random.randrange(1 << 32))
     rng = random.Random(seed)
     victims = rng.sample(VICTIMS, len(VICTIMS))

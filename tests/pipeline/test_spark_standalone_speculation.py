@@ -71,10 +71,8 @@ EAGER = {
 
 @pytest.mark.spark
 @pytest.mark.skipif(sys.platform != "linux", reason="a speculative copy needs a worker on another address")
-def test_two_attempts_at_the_same_time_store_each_row_once(
-    standalone: StandaloneCluster, log: ThreadedCluster, tmp_path: Path
-) -> None:
-    """The first attempt has written a third of its rows when its copy begins, and goes on when the copy is in its middle."""
+def test_two_concurrent_attempts_store_each_row_once(standalone: StandaloneCluster, log: ThreadedCluster, tmp_path: Path) -> None:
+    """The first attempt has written a third of its rows when its copy begins. It continues when the copy is halfway."""
     topics = [log.create_topic(partitions=2) for _ in range(2)]
     (tmp_path / "job.py").write_text(JOB)
     done = standalone.submit(tmp_path / "job.py", log.bootstrap_servers, str(tmp_path), *topics, conf=EAGER)

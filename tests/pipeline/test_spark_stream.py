@@ -1,4 +1,5 @@
-"""Reading as a stream with a real Spark: bounded batches, each offset in exactly one of them, whatever happens in between."""
+"""Streaming reads in a real Spark: batches are bounded, and each offset is in exactly one of them, also after changes of the
+topic."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """A query that writes what it reads into a folder, started as often as a test likes."""
+    """A query that writes what it reads into a folder. A test starts it as often as it needs."""
 
     def __init__(self, spark: SparkSession, log: ThreadedCluster, folder: Path) -> None:
         self.spark, self.log, self.folder = spark, log, folder
@@ -36,7 +37,7 @@ class Stream:
         return writer.option("path", str(self.folder / "out")).trigger(availableNow=True).start()
 
     def run(self, topic: str, **options: Any) -> list[int]:
-        """Until all is read that was there; the rows of each batch."""
+        """Runs until everything that existed is read; returns the rows of each batch."""
         query = self.start(topic, **options)
         assert query.awaitTermination(120)
         return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
@@ -47,7 +48,7 @@ class Stream:
         return sorted((row.partition, row.offset) for row in rows)
 
     def stored(self, number: int) -> dict[str, Any]:
-        """The source's offset in the checkpoint."""
+        """The offsets of the source in the checkpoint."""
         text = (self.folder / "checkpoint" / "offsets" / str(number)).read_text()
         return json.loads(text.splitlines()[2])
 
@@ -75,7 +76,7 @@ def topic_id_of(log: ThreadedCluster, topic: str) -> str:
     return view.topic_ids[topic].hex()
 
 
-def test_batches_are_as_large_as_the_limit_and_a_restart_goes_on(
+def test_batches_keep_the_limit_and_a_restart_continues(
     stream: Stream, log: ThreadedCluster, fill: Callable[[str, int, int], None]
 ) -> None:
     topic = log.create_topic(partitions=2)
@@ -109,7 +110,7 @@ def test_new_partitions_are_read_from_their_first_record(
     assert stream.seen == [(0, n) for n in range(10)] + [(1, n) for n in range(20)]
 
 
-def test_a_leader_change_between_two_runs_is_not_noticed(
+def test_leader_change_between_two_runs_does_not_matter(
     stream: Stream, log: ThreadedCluster, fill: Callable[[str, int, int], None]
 ) -> None:
     topic = log.create_topic(partitions=1)
@@ -133,10 +134,10 @@ def recreate(log: ThreadedCluster, topic: str) -> None:
 
 
 @pytest.mark.parametrize("count", [20, 50, 80])
-def test_a_recreated_topic_is_a_loss_and_not_silently_another_one(
+def test_recreated_topic_is_a_loss(
     stream: Stream, log: ThreadedCluster, fill: Callable[[str, int, int], None], count: int
 ) -> None:
-    """Shorter than what was read, as long, and longer: its first 50 records would be skipped."""
+    """The new log is shorter than what was read, as long, or longer. Without the check, its first 50 records would be skipped."""
     topic = log.create_topic(partitions=1)
     fill(topic, 0, 50)
     stream.run(topic)
@@ -152,7 +153,7 @@ def test_a_recreated_topic_is_a_loss_and_not_silently_another_one(
     assert stream.run(topic) == [5], "the checkpoint has the id of the new topic"
 
 
-def test_a_checkpoint_that_was_damaged_is_refused_in_a_sentence(
+def test_damaged_checkpoint_is_rejected_in_one_sentence(
     stream: Stream, log: ThreadedCluster, fill: Callable[[str, int, int], None]
 ) -> None:
     topic = log.create_topic(partitions=1)
@@ -163,13 +164,13 @@ def test_a_checkpoint_that_was_damaged_is_refused_in_a_sentence(
     offsets.write_text("\n".join([*lines[:2], '{"topics": {"orders": "nonsense"}}']))
     (stream.folder / "checkpoint" / "offsets" / ".0.crc").unlink(missing_ok=True)
     fill(topic, 0, 10)
-    with pytest.raises(PySparkException, match="which are no offsets of a strandline source"):
+    with pytest.raises(PySparkException, match="which are not offsets of the strandline source"):
         stream.run(topic)
     assert stream.seen == [(0, n) for n in range(10)]
 
 
 def test_lag_is_reported(stream: Stream, log: ThreadedCluster, fill: Callable[[str, int, int], None]) -> None:
-    """Where the log ends stands in the progress beside where the query is."""
+    """The query's progress has the end of the log beside the position of the query."""
     topic = log.create_topic(partitions=1)
     fill(topic, 0, 100)
     query = stream.start(topic, maxOffsetsPerTrigger=40)

@@ -1,4 +1,4 @@
-"""Lake, ledger and copy against the segments on the disk, with a real Spark: no broker runs, and each harm is found."""
+"""`verify` compares lake, ledger and copy with segment files, with a real Spark and without a broker."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def fill(cluster: Cluster, ledger: Path) -> None:
 
 @pytest.fixture(scope="module")
 def dead(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Directories of a cluster that is gone: `cluster`, and what was made of it: `lake`, `acks.jsonl`."""
+    """The files of a cluster that no longer runs: `cluster` (its directories), `lake` and `acks.jsonl` (the ledger)."""
     folder = tmp_path_factory.mktemp("dead")
 
     def live(log: ThreadedCluster) -> None:
@@ -55,7 +55,7 @@ def dead(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
             log.create_topic(topic, partitions=2)
         log.run(fill(log.cluster, folder / "acks.jsonl"))
         assert offload(spark, log.bootstrap_servers, TOPIC, folder / "lake").awaitTermination(120)
-        log.run(log.cluster.stop(*log.cluster.brokers))  # In order: the high watermarks are written.
+        log.run(log.cluster.stop(*log.cluster.brokers))  # A clean shutdown writes the high watermarks.
 
     with Cluster.running_in_thread(brokers=3, files="disk", folder=folder / "cluster") as log:
         live(log)
@@ -69,7 +69,7 @@ def world(dead: Path, tmp_path: Path) -> Path:
 
 
 def check(spark: SparkSession, world: Path, **more: Any) -> tuple[str, ...]:
-    """Kinds of bad findings."""
+    """The kinds of all bad findings, sorted."""
     given = {"lake": world / "lake", "ledger": [world / "acks.jsonl"], "copies": {TOPIC: COPY}, "is_complete": True, **more}
     found = verify([world / "cluster"], [TOPIC], spark=spark, **given)
     assert found.is_ok == (not found.bad and not found.compared)
@@ -83,7 +83,7 @@ def test_lake_ledger_and_copy_agree_with_the_segments(spark: SparkSession, world
 
 
 def test_changed_row_in_the_lake_is_found(spark: SparkSession, world: Path) -> None:
-    """With a manifest that says that the file is right."""
+    """The manifest has the checksum of the changed file, so only the records show the change."""
     folder = Folder(world / "lake")
     manifest = folder.manifest(0)
     file = manifest.files[0]
@@ -99,7 +99,7 @@ def test_changed_row_in_the_lake_is_found(spark: SparkSession, world: Path) -> N
 
 
 def test_records_cut_from_every_replica_are_lost(spark: SparkSession, world: Path) -> None:
-    """The logs agree with each other: the checkpoints, the ledger and the lake say what was there."""
+    """All logs are equal, so only checkpoints, ledger and lake show which records are missing."""
     for log in world.glob(f"cluster/**/{TOPIC}-0/{0:020}.log"):
         log.write_bytes(log.read_bytes()[: -log.stat().st_size // 2])
     kinds = check(spark, world)
@@ -112,22 +112,22 @@ def test_path_may_have_commas(spark: SparkSession, world: Path) -> None:
 
 
 def test_log_without_a_segment_is_compared(spark: SparkSession, world: Path) -> None:
-    """Of every replica: what is left are the folders."""
+    """Every replica lost all segment files of the partition, and only its folder exists."""
     for log in world.glob(f"cluster/**/{TOPIC}-1/{0:020}.*"):
         log.unlink()
     kinds = check(spark, world)
     assert {"lost", "missing_below_hw", "lost_in_log", "foreign_in_lake"} <= set(kinds), kinds
 
 
-def test_executors_find_the_same_as_this_process(spark: SparkSession, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`verify --master`: a partition is a task."""
+def test_executors_find_the_same_as_one_process(spark: SparkSession, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `verify --master`, each partition is a task of Spark. The result must not depend on it."""
     log = next(world.glob(f"cluster/**/{TOPIC}-1/{0:020}.log"))
     log.write_bytes(log.read_bytes()[:-1] + b"!")
     here = json.loads(json.dumps(verify([world / "cluster"]).document))
     masters: list[tuple[str, str]] = []
 
     def session(job: str, master: str) -> AbstractContextManager[SparkSession]:
-        """That of the tests, which goes on."""
+        """The session that tests share, which is not stopped."""
         masters.append((job, master))
         return nullcontext(spark)
 
@@ -139,5 +139,5 @@ def test_executors_find_the_same_as_this_process(spark: SparkSession, world: Pat
 
 
 def test_comparison_without_spark_is_refused(dead: Path) -> None:
-    with pytest.raises(UsageError, match="compared with Spark"):
+    with pytest.raises(UsageError, match="compared only with Spark"):
         verify([dead / "cluster"], [TOPIC], lake=dead / "lake")

@@ -1,4 +1,4 @@
-"""One cluster of six real processes for all tests here: each test heals it before the next one begins."""
+"""One cluster of six real processes for all tests of this folder. It is healed after each test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest_asyncio
 from strandline.local_cluster import LocalCluster
 
 FAST_SESSIONS = {"broker.session.timeout.ms": 1500, "broker.heartbeat.interval.ms": 300}
-"""A broker that stands still is noticed twice as fast as by default: the tests wait for it."""
+"""A paused broker is noticed twice as fast as by default: the tests wait for it."""
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
@@ -21,7 +21,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loc
 
 @pytest_asyncio.fixture(loop_scope="session", autouse=True)
 async def whole(cluster: LocalCluster) -> AsyncIterator[None]:
-    """Whatever a test left behind, the next one finds six running nodes."""
+    """Restart and resume nodes after each test, so that the next one finds six running nodes."""
     yield
     for node in cluster.nodes.values():
         if node.running and node.paused:

@@ -1,6 +1,6 @@
-"""The load of the chaos scenarios, on a cluster of processes: two producers and a consumer that write down what they did and saw.
+"""A load on a cluster of processes: two producers and a consumer that record a history of sends and reads.
 
-Everything is awaited by condition with a bound. What the load wrote down is judged by `strandline.testing.history`.
+Every wait has a condition and a time limit. `strandline.testing.history` judges the recorded history.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class Replica(Protocol):
     def data(self) -> Path: ...
 
 
-class Cluster(Protocol):
+class Loaded(Protocol):
+    """A cluster of processes whose data directories can be compared: `LocalCluster`, or `NetCluster` (`netns.py`)."""
+
     @property
     def bootstrap(self) -> str: ...
     @property
@@ -37,7 +39,7 @@ class Cluster(Protocol):
 class Load(SteadyLoad):
     """Two idempotent producers with acks=all and a consumer that follows them, on one topic."""
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
+    def __init__(self, cluster: Loaded, topic: str) -> None:
         super().__init__(cluster.bootstrap, topic, interval_ms=2, producers=2)
         self.cluster = cluster
 
@@ -53,7 +55,7 @@ class Load(SteadyLoad):
         await super().progress(records, within_s)
 
     async def fully_replicated(self) -> None:
-        """Until every replica is in the ISR of its partition again."""
+        """Wait until every replica is in the ISR of its partition."""
 
         async def whole() -> bool:
             try:

@@ -1,7 +1,8 @@
-"""Six nodes on a network of their own: each in a network namespace, all on one switch, whose cables can be pulled.
+"""Six nodes on a separate network: each in a network namespace, all on one switch whose cables can be pulled.
 
-Loopback hides what a network does: a dead process refuses at once there, and nobody can be cut off. Here a cut node's
-packets vanish, both ways, and no connection breaks. The client sits on the switch, too, in the namespace of the tests.
+Loopback differs from a network: the port of a dead process refuses at once, and no node can be cut off. On this network the
+packets of a cut node vanish in both directions, and no connection breaks. The client is on the switch too, in the namespace of
+the tests.
 
 Needs root and `ip`; traffic never leaves the machine.
 """
@@ -24,7 +25,7 @@ CLUSTER_ID = "c-network-of-its-own-A"
 
 
 def reason_to_skip() -> str | None:
-    """Why there can be no such network here."""
+    """Return the reason why this machine cannot have such a network; empty if it can."""
     if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("ip") is None:
         return "needs Linux, root and iproute2"
     probe = subprocess.run(["ip", "netns", "add", f"slprobe{os.getpid()}"], capture_output=True, text=True)
@@ -39,7 +40,7 @@ def _ip(*arguments: str) -> None:
 
 
 class Network:
-    """`slXhub` holds the switch; node n is in `slXn`, at `10.93.x.n`."""
+    """The namespace `slXhub` contains the switch; node n is in `slXn`, at `10.93.x.n`."""
 
     def __init__(self) -> None:
         self._key = f"sl{os.getpid() % 1000}"
@@ -81,7 +82,7 @@ class Network:
         _ip("-n", self.hub, "link", "set", port, "master", "switch", "up")
 
     def cut(self, node_id: int) -> None:
-        """Pull the cable: what is sent to or by the node vanishes."""
+        """Pull the node's cable: packets to and from it vanish."""
         _ip("-n", self.hub, "link", "set", f"port{node_id}", "nomaster")
 
     def mend(self, node_id: int) -> None:
@@ -139,7 +140,7 @@ class NetCluster:
         return self.folder / f"{'broker' if node_id in BROKERS else 'controller'}-{node_id}"
 
     def fencings(self, broker_id: int) -> list[str]:
-        """Why the controllers fenced this broker, one reason per time."""
+        """Return the reasons for which the controllers fenced this broker, one per fencing."""
         lines = [line for n in CONTROLLERS for line in (self.folder_of(n) / "log.jsonl").read_text().splitlines()]
         events = [json.loads(line) for line in lines if '"broker.fencing"' in line]
         return [event["reason"] for event in events if event["broker_id"] == broker_id]
@@ -181,7 +182,7 @@ class NetCluster:
     # -- what can be done to a node
 
     def kill_with_host(self, node_id: int) -> None:
-        """As a container is killed: the process goes, its connections are closed, then its address is gone."""
+        """Kill a node like a container: the process ends, its connections close, then its address disappears."""
         self.processes[node_id].kill()
 
         def unplug() -> None:

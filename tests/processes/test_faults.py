@@ -1,8 +1,8 @@
-"""Real processes die, stop and stand still under load, and no promise to a client is broken.
+"""Real processes are killed, stopped and paused under load, and every guarantee to clients holds.
 
-Each test is the same story with another victim and another signal: two idempotent producers with acks=all and a consumer
-are at work, the fault strikes, the load goes on (unless everything is down), the node comes back, the load goes on. Then
-everything is read once more, the history is judged, and the replicas are compared byte by byte.
+The tests differ in the node and the signal. Two idempotent producers with acks=all and a consumer run; the fault happens; the
+load continues (unless all nodes are down); the node returns; the load continues. Then all records are read once more, the history
+is judged, and the replicas are compared byte by byte.
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ from strandline.protocol.rpc.connection import Connection
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="session")]
 
-STANDSTILL_S = 2.5
-"""How long everything stands still: longer than the session of a broker and the fetch timeout of a controller."""
+PAUSE_S = 2.5
+"""How long every process is paused: longer than the session of a broker and the fetch timeout of a controller."""
+
+
+RETURN_S = 15.0
+"""The time within which leaders return, with the default of `leader.imbalance.check.interval.seconds`, 10."""
 
 
 async def leader_of(cluster: LocalCluster, topic: str, partition: int = 0) -> int:
@@ -43,12 +47,19 @@ async def active_controller(cluster: LocalCluster) -> int:
         return -1
 
 
+async def is_balanced(cluster: LocalCluster, topic: str) -> bool:
+    """Whether every partition is led by its preferred replica."""
+    async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        (described,) = await admin.describe_topics([topic])
+    return all(p.leader_id == p.replicas[0] for p in described.partitions)
+
+
 async def a_leader(cluster: LocalCluster, topic: str) -> str:
     return cluster.broker(await leader_of(cluster, topic)).name
 
 
 async def a_follower(cluster: LocalCluster, topic: str) -> str:
-    """A broker that leads nothing of partition 0; it may well lead another one."""
+    """Return a broker that does not lead partition 0; it may lead another one."""
     leader = await leader_of(cluster, topic)
     return next(n.name for n in cluster.brokers if n.id != leader)
 
@@ -58,7 +69,8 @@ async def the_controller(cluster: LocalCluster, topic: str) -> str:
 
 
 async def all_is_well(load: Load) -> None:
-    """Nothing lost, doubled, reordered, invented; every record acknowledged; replicas equal, byte by byte."""
+    """Check that no record is lost, doubled, reordered or invented, that all are acknowledged, and that the replicas are
+    equal."""
     await load.stop()
     await load.fully_replicated()
     verdict = await load.verdict()
@@ -79,7 +91,7 @@ VICTIMS = {"leader": a_leader, "follower": a_follower, "active controller": the_
 
 @pytest.mark.parametrize("victim", VICTIMS)
 async def test_nothing_is_lost_when_a_node_is_killed(cluster: LocalCluster, victim: str) -> None:
-    """SIGKILL: no last word. The others notice by the broken connections."""
+    """After SIGKILL the other nodes notice the broken connections."""
     async with Load(cluster, f"killed-{victim.replace(' ', '-')}") as load:
         await load.progress()
         name = await VICTIMS[victim](cluster, load.topic)
@@ -92,9 +104,28 @@ async def test_nothing_is_lost_when_a_node_is_killed(cluster: LocalCluster, vict
         await all_is_well(load)
 
 
+async def test_leaders_return_to_a_broker_that_was_killed(cluster: LocalCluster) -> None:
+    """They return by themselves, within 15 s after every replica is in sync again, while the load goes on."""
+    async with Load(cluster, "leaders-return") as load:
+        await load.progress()
+        name = await a_leader(cluster, load.topic)
+        assert await is_balanced(cluster, load.topic)
+        cluster.kill(name)
+        await cluster.wait_ended(name)
+        await until(lambda: _other(leader_of(cluster, load.topic), cluster.node(name).id), "another broker leads")
+        await load.progress()
+        await cluster.start_node(name)
+        await load.fully_replicated()
+        assert not await is_balanced(cluster, load.topic)
+        await until(lambda: is_balanced(cluster, load.topic), "every leader is the preferred replica", RETURN_S)
+        await load.progress()
+        await cluster.wait_ready()
+        await all_is_well(load)
+
+
 @pytest.mark.parametrize("victim", VICTIMS)
-async def test_nothing_is_lost_when_a_node_is_stopped_in_order(cluster: LocalCluster, victim: str) -> None:
-    """SIGTERM: the broker hands over its leaders, the controller its quorum, and the load hardly notices."""
+async def test_nothing_is_lost_when_a_node_is_stopped(cluster: LocalCluster, victim: str) -> None:
+    """At SIGTERM a broker hands over its leaders and a controller its leadership, so the load is hardly delayed."""
     async with Load(cluster, f"stopped-{victim.replace(' ', '-')}") as load:
         await load.progress()
         name = await VICTIMS[victim](cluster, load.topic)
@@ -111,9 +142,9 @@ async def test_nothing_is_lost_when_a_node_is_stopped_in_order(cluster: LocalClu
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-async def test_nothing_is_lost_when_a_node_stands_still(cluster: LocalCluster, victim: str) -> None:
-    """SIGSTOP, then SIGCONT: the connections stay, nobody answers, and the old leader comes back believing that it is
-    one. Its epoch is over: what it took meanwhile must not be acknowledged."""
+async def test_nothing_is_lost_when_a_node_is_paused(cluster: LocalCluster, victim: str) -> None:
+    """After SIGSTOP the connections stay open and do not respond. After SIGCONT the old leader still believes that it leads,
+    but its epoch is over: it must not acknowledge the requests that arrived meanwhile."""
     async with Load(cluster, f"paused-{victim.replace(' ', '-')}") as load:
         await load.progress()
         name = await VICTIMS[victim](cluster, load.topic)
@@ -130,9 +161,9 @@ async def test_nothing_is_lost_when_a_node_stands_still(cluster: LocalCluster, v
         await all_is_well(load)
 
 
-async def test_what_only_the_leader_has_is_not_acknowledged(cluster: LocalCluster) -> None:
-    """Both followers stand still while the leader takes records, and then the leader dies for good. Whatever it had
-    acknowledged on its own would be missing now."""
+async def test_records_of_the_leader_alone_are_not_acknowledged(cluster: LocalCluster) -> None:
+    """Both followers are paused while the leader receives records, and then the leader dies for good. Records that it had
+    acknowledged alone would be lost."""
     async with Load(cluster, "alone") as load:
         await load.progress()
         leader = await a_leader(cluster, load.topic)
@@ -178,7 +209,7 @@ async def _restart_all(cluster: LocalCluster) -> None:
 async def _pause_all(cluster: LocalCluster) -> None:
     for name in cluster.nodes:
         cluster.pause(name)
-    await asyncio.sleep(STANDSTILL_S)  # the fault itself is a span of time
+    await asyncio.sleep(PAUSE_S)  # the fault itself is a span of time
     for name in cluster.nodes:
         cluster.resume(name)
 
@@ -187,8 +218,8 @@ FAULTS = {"SIGKILL": _kill_all, "SIGTERM": _stop_all, "SIGSTOP": _pause_all}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_nothing_is_lost_when_all_nodes_go_at_once(cluster: LocalCluster, fault: str) -> None:
-    """No majority, no leader, nobody: the clients wait, and go on where they were."""
+async def test_nothing_is_lost_when_all_nodes_are_killed(cluster: LocalCluster, fault: str) -> None:
+    """Without any node the clients wait, and continue where they were."""
     async with Load(cluster, f"all-{fault}") as load:
         await load.progress()
         await FAULTS[fault](cluster)
@@ -197,9 +228,9 @@ async def test_nothing_is_lost_when_all_nodes_go_at_once(cluster: LocalCluster, 
         await all_is_well(load)
 
 
-async def test_a_leader_that_slept_refuses_what_waited_for_it(cluster: LocalCluster) -> None:
-    """acks=1 is answered after the leader's own append: a leader that wakes, and first finds in its socket what was sent
-    to it while another one was elected, would acknowledge records that are cut off again a moment later."""
+async def test_a_resumed_leader_rejects_waiting_requests(cluster: LocalCluster) -> None:
+    """With acks=1 the leader responds after its own append. A resumed leader first finds the requests in its socket that were
+    sent before another leader was elected; it would acknowledge records that it truncates a moment later."""
     topic = "asleep"
     async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         await admin.create_topics([NewTopic(topic, partitions=1, replication_factor=3)])

@@ -1,7 +1,7 @@
-"""Hosts vanish and cables are pulled, on a network of its own: nothing breaks, nothing refuses, and the load goes on.
+"""Hosts vanish and cables are pulled on a separate network: connections neither break nor are refused, and the load continues.
 
-Every time-out is at its default. What is told apart here is *why* a broker was fenced: a host that died is known by how
-its connection ended, a host that was cut off by its silence alone, for as long as a session lasts.
+Every time-out has its default. The tests distinguish *why* a broker was fenced: for a dead host by the way in which its
+connection ended, for a disconnected host only by a session without a heartbeat.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Net
 
 @pytest.fixture(autouse=True)
 def whole() -> None:
-    """In place of what heals the cluster on loopback: each test here mends what it broke."""
+    """Replaces the fixture that heals the cluster on loopback: each test of this module repairs its own faults."""
 
 
 async def brokers_are(cluster: NetCluster, expected: set[int]) -> bool:
@@ -66,8 +66,8 @@ async def all_is_well(load: Load) -> None:
     assert verdict.unknown == 0
 
 
-async def test_a_leader_that_dies_with_its_host_is_not_awaited_for_a_session(cluster: NetCluster) -> None:
-    """A killed container: its connections end in order, then its address is gone, and nobody refuses anything."""
+async def test_a_dead_host_is_fenced_before_its_session_ends(cluster: NetCluster) -> None:
+    """When a container is killed, its connections close, then its address disappears without refusing connections."""
     async with Load(cluster, "killed") as load:
         await load.progress(300)
         leader = await leader_of(cluster, "killed")
@@ -80,8 +80,8 @@ async def test_a_leader_that_dies_with_its_host_is_not_awaited_for_a_session(clu
         await all_is_well(load)
 
 
-async def test_a_leader_that_is_cut_off_acknowledges_nothing_and_comes_back(cluster: NetCluster) -> None:
-    """It goes on leading in its own eyes. Nobody replicates from it, so nothing of what it takes is ever acknowledged."""
+async def test_a_disconnected_leader_acknowledges_nothing(cluster: NetCluster) -> None:
+    """The leader still believes that it leads. No follower fetches from it, so it never acknowledges a record."""
     async with Load(cluster, "cut") as load:
         await load.progress(300)
         leader = await leader_of(cluster, "cut")
@@ -93,8 +93,8 @@ async def test_a_leader_that_is_cut_off_acknowledges_nothing_and_comes_back(clus
         await all_is_well(load)
 
 
-async def test_an_active_controller_that_is_cut_off_costs_no_broker_its_session(cluster: NetCluster) -> None:
-    """The brokers find the next one in time; the old one, alone, can decide nothing."""
+async def test_a_disconnected_controller_fences_no_broker(cluster: NetCluster) -> None:
+    """The brokers find the next active controller in time, and the old one cannot commit anything alone."""
     async with Load(cluster, "headless") as load:
         await load.progress(300)
         active = await active_controller(cluster)

@@ -1,4 +1,4 @@
-"""What a single process makes of signals, in good times and in bad ones."""
+"""The reactions of a single process to signals, while it starts, runs and stops."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def events(node: Node) -> list[str]:
     return [json.loads(line)["event"] for line in node.log_file.read_text().splitlines() if line.startswith("{")]
 
 
-async def test_a_second_sigterm_ends_a_stop_that_takes_too_long(cluster: LocalCluster) -> None:
-    """No controller answers, so the broker waits to hand over its leaders. Who is in a hurry sends the signal again; the
-    next start recovers what was not written in order."""
+async def test_a_second_sigterm_ends_a_slow_stop(cluster: LocalCluster) -> None:
+    """No controller responds, so the broker waits to hand over its leaders. A second signal ends the wait; the next start then
+    recovers the logs."""
     broker = cluster.broker(1)
     for controller in cluster.controllers:
         cluster.pause(controller.name)
@@ -38,7 +38,7 @@ async def test_a_second_sigterm_ends_a_stop_that_takes_too_long(cluster: LocalCl
 
 
 async def test_sighup_is_ignored(cluster: LocalCluster) -> None:
-    """A terminal that closes is no reason to stop."""
+    """A closed terminal must not stop a node."""
     for node in cluster.nodes.values():
         assert node.process is not None
         node.process.send_signal(signal.SIGHUP)
@@ -46,8 +46,8 @@ async def test_sighup_is_ignored(cluster: LocalCluster) -> None:
     assert all(node.running for node in cluster.nodes.values())
 
 
-async def test_a_broker_that_is_told_to_stop_while_it_looks_for_a_controller_stops(cluster: LocalCluster) -> None:
-    """SIGTERM in the midst of the start: no controller, no registration, and still an orderly end."""
+async def test_a_broker_stops_while_it_looks_for_a_controller(cluster: LocalCluster) -> None:
+    """A SIGTERM during the start, before the registration, must lead to a clean end."""
     broker = cluster.broker(2)
     cluster.terminate(broker.name)
     await cluster.wait_ended(broker.name)

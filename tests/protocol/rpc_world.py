@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgpack
@@ -16,15 +16,6 @@ from strandline.protocol.rpc.server import Limits, Server, ServerRequest
 
 TOPIC_ID = bytes(range(16))
 BOUND_S = 10.0
-
-
-async def until(condition: Callable[[], Any], what: str = "the condition") -> None:
-    """Wait for a condition, with a bound."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + BOUND_S
-    while not condition():
-        assert loop.time() < deadline, f"waited in vain for {what}"
-        await asyncio.sleep(0.002)
 
 
 def on_produce(request: ServerRequest) -> None:

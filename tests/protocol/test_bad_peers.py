@@ -13,8 +13,9 @@ import socket
 
 import msgpack
 import pytest
-from rpc_world import TOPIC_ID, Parking, produce, produce_frame, raw_peer, request_frame, serving, until
+from rpc_world import TOPIC_ID, Parking, produce, produce_frame, raw_peer, request_frame, serving
 from structlog.testing import capture_logs
+from waiting import until
 
 from strandline.protocol.apis import API_VERSIONS, APIS, FETCH, PRODUCE
 from strandline.protocol.errors import BrokerError, ErrorCode

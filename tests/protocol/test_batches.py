@@ -371,17 +371,6 @@ def test_a_wrong_checksum_is_refused_by_the_reader():
     assert [r.value for r in iter_records(raw, check_crc=False)] == [b"abb"]
 
 
-@pytest.mark.parametrize(("codec", "name"), [(1, "gzip"), (2, "snappy"), (3, "lz4"), (4, "zstd"), (7, "7")])
-def test_the_refusal_of_a_compressed_batch_names_its_codec(codec, name):
-    raw = bytearray(encode_values([b"abc"], TIME))
-    raw[22] |= codec
-    header = v2.read_header(raw)
-    v2.validate_records(raw, 0, header)
-    with pytest.raises(BrokerError, match=name) as e:
-        decode_batch(raw, 0, header, check_crc=False)
-    assert e.value.code is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-
-
 def test_offsets_with_gaps_are_kept():
     """A compacted batch has fewer records than offsets."""
     records = [(None, b"a", (), TIME), (None, b"b", (), TIME), (None, b"c", (), TIME)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rpc_world import Parking, on_produce, produce_frame, raw_peer, request_frame, serving, until
+from rpc_world import Parking, on_produce, produce_frame, raw_peer, request_frame, serving
+from waiting import until
 
 from strandline.protocol.apis import API_VERSIONS, FETCH, PRODUCE
 from strandline.protocol.errors import BrokerError, ErrorCode

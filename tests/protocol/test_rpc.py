@@ -9,8 +9,9 @@ import struct
 import time
 
 import pytest
-from rpc_world import Parking, on_produce, produce, produce_frame, raw_peer, serving, until
+from rpc_world import Parking, on_produce, produce, produce_frame, raw_peer, serving
 from structlog.testing import capture_logs
+from waiting import until
 
 from strandline.protocol import frames
 from strandline.protocol.apis import API_VERSIONS, METADATA, PRODUCE
@@ -76,6 +77,56 @@ def test_connections_of_one_loop_share_a_buffer_but_no_bytes(on_loop):
             await asyncio.gather(*[ask(connections[number % 5], number * 37 % 400) for number in range(400)])
             for connection in connections:
                 connection.close()
+
+    on_loop(scenario)
+
+
+def test_no_request_of_a_held_connection_reaches_a_handler(on_loop):
+    """The frames behind it are in the buffer already, or come while it is held. They are handled in order afterwards."""
+
+    async def scenario():
+        seen, first = [], []
+
+        def handler(request):
+            seen.append(len(request.body.records[0]))
+            if not first:
+                first.append(request)
+                request.connection.hold()
+                return
+            on_produce(request)
+
+        async with serving({PRODUCE: handler}) as (_, port):
+            connection = await Connection.connect("127.0.0.1", port, client_id="me")
+            other = await Connection.connect("127.0.0.1", port, client_id="other")
+            answers = [connection.request(PRODUCE, *produce(size)) for size in (1, 2, 3)]
+            await until(lambda: bool(first))
+            answers += [connection.request(PRODUCE, *produce(size)) for size in (4, 5)]
+            assert base_offset(await other.request(PRODUCE, *produce(9))) == 9, "another connection is not held"
+            assert seen == [1, 9]
+            on_produce(first[0])
+            assert base_offset(await answers[0]) == 1, "an answer does not release it"
+            assert seen == [1, 9]
+            first[0].connection.release()
+            assert [base_offset(answer) for answer in await asyncio.gather(*answers)] == [1, 2, 3, 4, 5]
+            assert seen == [1, 9, 2, 3, 4, 5]
+            connection.close()
+            other.close()
+
+    on_loop(scenario)
+
+
+def test_a_connection_that_is_released_within_its_handler_goes_on(on_loop):
+    async def scenario():
+        def handler(request):
+            request.connection.hold()
+            request.connection.release()
+            on_produce(request)
+
+        async with serving({PRODUCE: handler}) as (_, port):
+            connection = await Connection.connect("127.0.0.1", port, client_id="me")
+            answers = await asyncio.gather(*[connection.request(PRODUCE, *produce(size)) for size in range(1, 200)])
+            assert [base_offset(answer) for answer in answers] == list(range(1, 200))
+            connection.close()
 
     on_loop(scenario)
 
@@ -341,7 +392,7 @@ def test_every_request_has_its_own_deadline(on_loop):
     on_loop(scenario)
 
 
-def test_responses_of_a_standstill_are_read_before_requests_expire(on_loop):
+def test_responses_that_arrived_during_a_pause_are_read_before_requests_expire(on_loop):
     """A process that was paused finds expired timers and, in its sockets, the responses."""
 
     async def scenario():
@@ -352,7 +403,7 @@ def test_responses_of_a_standstill_are_read_before_requests_expire(on_loop):
             await until(lambda: connection.in_flight)
             for buffer in frames.encode_response(1, MetadataResponse([], "c", 1, [])):
                 peer.sendall(buffer)
-            time.sleep(0.2)  # noqa: ASYNC251 - the whole process stands still
+            time.sleep(0.2)  # noqa: ASYNC251 - the whole process is blocked
             assert (await asking).cluster_id == "c"
             connection.close()
             peer.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from random import Random
+from typing import Any
 
 from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.records.builder import encode_batch
@@ -24,7 +25,7 @@ def batch(*values: bytes, timestamp_ms: int = NOW_MS, producer: tuple[int, int, 
 
 
 def open_log(
-    files: Files | None = None, directory: str = DIR, *, clean: bool = False, config: LogConfig | None = None, **given: int
+    files: Files | None = None, directory: str = DIR, *, clean: bool = False, config: LogConfig | None = None, **given: Any
 ) -> Log:
     return Log.open(
         files or MemoryFiles(Random(0)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -15,6 +16,7 @@ from strandline.protocol.records.batch import iter_headers, read_header
 from strandline.protocol.records.builder import encode_batch
 from strandline.protocol.records.reader import iter_records
 from strandline.storage.disk import ColdRead, DiskError
+from strandline.storage.files import RealFiles
 from strandline.storage.log.log import Log, LogConfig, TailBudget
 from strandline.storage.memory.memory_files import MemoryFile, MemoryFiles
 
@@ -238,7 +240,7 @@ def test_the_log_start_never_passes_the_high_watermark() -> None:
     check_order(log)
 
 
-def test_retention_keeps_uncommitted_segments_and_the_last_one() -> None:
+def test_retention_keeps_uncommitted_segments() -> None:
     """S37 (KAFKA-5634)."""
     files = MemoryFiles()
     log = open_log(files, config=LogConfig(segment_bytes=300, retention_ms=1000))
@@ -254,9 +256,49 @@ def test_retention_keeps_uncommitted_segments_and_the_last_one() -> None:
     assert read_all(log) == held[log.log_start_offset // 2 :]
     log.update_high_watermark(60)
     log.delete_old_segments(later)
-    assert len(log.segments) == 1
-    assert log.log_end_offset == 60
+    assert (len(log.segments), log.size_bytes) == (1, 0)
+    assert (log.log_start_offset, log.log_end_offset) == (60, 60)
     check_order(log)
+
+
+def test_retention_empties_an_idle_log() -> None:
+    """The last segment takes no more appends that would close it, and its records are as old as any (KAFKA-16414)."""
+    files = MemoryFiles()
+    for limits in ({"retention_ms": 1000}, {"retention_ms": -1, "retention_bytes": 0}):
+        config = LogConfig(**limits)
+        log = open_log(files, "data/idle-0", config=config)
+        fill(log, 5)
+        log.update_high_watermark(log.log_end_offset - 1)
+        assert log.delete_old_segments(NOW_MS + 2000) == [], "its last record is not committed yet"
+        log.update_high_watermark(log.log_end_offset)
+        assert log.delete_old_segments(NOW_MS + 2000)
+        assert log.delete_old_segments(NOW_MS + 2000) == [], "an empty segment is not deleted again and again"
+        end = log.log_end_offset
+        assert (log.log_start_offset, end, log.size_bytes, len(log.segments)) == (end, end, 0, 1)
+        log.append_as_leader(batch(b"next"), 0, NOW_MS + 3000)
+        assert read_all(log)
+        log.close()
+        again = open_log(files, "data/idle-0", config=config, clean=True, log_start_offset=end)
+        assert (again.log_start_offset, again.log_end_offset) == (end, end + 1)
+        again.delete()
+
+
+def test_a_young_last_segment_is_not_deleted() -> None:
+    log = open_log(config=LogConfig(retention_ms=1000, retention_bytes=10_000))
+    fill(log, 5)
+    log.update_high_watermark(log.log_end_offset)
+    assert log.delete_old_segments(NOW_MS + 500) == []
+
+
+def test_the_age_of_records_without_timestamps_is_that_of_their_file(tmp_path: Path) -> None:
+    """Some clients send -1. Without an age of their own such records would stay for ever (Kafka: the file's time)."""
+    log = open_log(RealFiles(), f"{tmp_path}/orders-0", config=LogConfig(retention_ms=1000))
+    log.append_as_leader(batch(b"a", timestamp_ms=-1), 0, NOW_MS)
+    log.update_high_watermark(1)
+    written_ms = (tmp_path / "orders-0" / f"{0:020d}.log").stat().st_mtime_ns // 1_000_000
+    assert log.delete_old_segments(written_ms + 900) == []
+    assert log.delete_old_segments(written_ms + 1100)
+    assert log.log_start_offset == 1
 
 
 def test_retention_by_size_and_by_log_start() -> None:
@@ -286,6 +328,39 @@ def test_one_record_from_the_future_does_not_delete_its_neighbours() -> None:
     assert log.segments[0].base_offset <= 6 < log.log_end_offset
 
 
+FAR_MS = NOW_MS + 10**10
+
+
+@pytest.mark.parametrize(
+    ("limits", "first_ms", "found"),
+    [
+        ({"retention_ms": 1000}, FAR_MS, FAR_MS),
+        ({"retention_ms": 1000}, NOW_MS + 3_600_000, -1),
+        ({"retention_ms": 1000}, NOW_MS - 1001, -1),
+        ({"retention_ms": -1}, FAR_MS, -1),
+        ({"retention_ms": 1000, "retention_bytes": 0}, FAR_MS, -1),
+    ],
+    ids=["far", "as far as clocks differ", "old", "no limit by age", "deleted by size"],
+)
+def test_a_timestamp_that_keeps_the_log_is_known(limits: dict[str, int], first_ms: int, found: int) -> None:
+    """Else the disk fills, and nothing says why."""
+    log = open_log(config=LogConfig(segment_bytes=300, message_timestamp_after_max_ms=2**62, **limits))
+    log.append_as_leader(batch(b"f" * 200, timestamp_ms=first_ms), 0, NOW_MS)
+    fill(log, 3)
+    log.update_high_watermark(log.log_end_offset)
+    log.delete_old_segments(NOW_MS)
+    assert log.future_timestamp_ms == found
+
+
+def test_a_log_that_was_deleted_has_no_timestamp_that_keeps_it() -> None:
+    log = open_log(config=LogConfig(retention_ms=1000, message_timestamp_after_max_ms=2**62))
+    log.append_as_leader(batch(b"f", timestamp_ms=FAR_MS), 0, NOW_MS)
+    log.update_high_watermark(1)
+    assert (log.delete_old_segments(NOW_MS), log.future_timestamp_ms) == ([], FAR_MS)
+    assert log.delete_old_segments(FAR_MS + 1001)
+    assert log.future_timestamp_ms == -1
+
+
 def test_segments_roll_by_size_and_by_age() -> None:
     log = open_log(config=LogConfig(segment_bytes=300))
     fill(log, 10)
@@ -295,6 +370,46 @@ def test_segments_roll_by_size_and_by_age() -> None:
     for timestamp in (0, 500, 1000, 1001, 1500, 2002):
         aged.append_as_leader(batch(b"a", timestamp_ms=NOW_MS + timestamp), 0, NOW_MS)
     assert [segment.base_offset for segment in aged.segments] == [0, 3, 5]
+
+
+def rolled_after(jitter_ms: int, random: Random, seconds: int = 40) -> list[int]:
+    """For each of the segments that end by age, the time from its first batch to the batch that began the next one."""
+    log = open_log(config=LogConfig(segment_ms=1000, segment_jitter_ms=jitter_ms), random=random)
+    first, waits = NOW_MS, []
+    for timestamp in range(NOW_MS, NOW_MS + seconds * 1000, 10):
+        before = len(log.segments)
+        log.append_as_leader(batch(b"a", timestamp_ms=timestamp), 0, timestamp)
+        if len(log.segments) > before:
+            waits.append(timestamp - first)
+            first = timestamp
+    return waits
+
+
+def test_jitter_ends_each_segment_at_a_time_of_its_own() -> None:
+    """Else the segments of all partitions that were created together end together, and so do their fsyncs."""
+    waits = rolled_after(400, Random(1))
+    assert all(600 < wait <= 1010 for wait in waits)
+    assert len(set(waits)) > 10
+    assert rolled_after(400, Random(1)) == waits != rolled_after(400, Random(2))
+    assert set(rolled_after(0, Random(1))) == {1010}
+
+
+def test_jitter_larger_than_segment_ms_leaves_every_segment_some_time() -> None:
+    waits = rolled_after(10**9, Random(3))
+    assert all(0 < wait <= 1010 for wait in waits)
+    assert max(waits) > 500
+
+
+def test_the_jitter_of_a_segment_does_not_change() -> None:
+    """A new draw for each append would end every segment early."""
+    log = open_log(config=LogConfig(segment_ms=1000, segment_jitter_ms=900), random=Random(4))
+    for _ in range(2):
+        log.append_as_leader(batch(b"a"), 0, NOW_MS)
+    drawn = log.segments[-1].roll_jitter_ms
+    assert drawn is not None
+    for _ in range(50):
+        log.append_as_leader(batch(b"a", timestamp_ms=NOW_MS + 1000 - drawn), 0, NOW_MS)
+    assert [segment.roll_jitter_ms for segment in log.segments] == [drawn]
 
 
 def test_a_segment_never_holds_an_offset_beyond_its_index() -> None:

@@ -144,7 +144,13 @@ def test_a_killed_broker_finds_its_checkpoints_and_scans() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["replication-offset-checkpoint", "recovery-point-offset-checkpoint", "log-start-offset-checkpoint"]
+    "name",
+    [
+        "replication-offset-checkpoint",
+        "recovery-point-offset-checkpoint",
+        "log-start-offset-checkpoint",
+        "cleaner-offset-checkpoint",
+    ],
 )
 @pytest.mark.parametrize("content", [b"", b"0\n3\norders 0 5\n", b"0\n1\norders 0 99999", b"\x00" * 40, b"9\n0\n"])
 def test_damaged_checkpoints_count_as_zero(name: str, content: bytes) -> None:

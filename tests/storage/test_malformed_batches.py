@@ -15,7 +15,13 @@ from strandline.testing.simulation.cluster.malformed_batches import assemble, en
 
 SHAPES = malformed_batches(NOW_MS)
 CODES = {ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE}
-OLD_SHAPES = ["an offset delta is repeated", "noise as records", "codec 4", "bytes behind the last record", "transactional"]
+OLD_SHAPES = [
+    "an offset delta is repeated",
+    "noise as records",
+    "zstd: the records are not compressed",
+    "bytes behind the last record",
+    "transactional",
+]
 """What version 0.4 appended."""
 
 
@@ -38,14 +44,13 @@ def test_a_malformed_batch_is_refused_and_changes_nothing(shape: str) -> None:
     assert log.log_end_offset == 2
 
 
-@pytest.mark.parametrize("codec", range(1, 8))
-def test_the_refusal_of_a_compressed_batch_names_its_codec(codec: int) -> None:
+@pytest.mark.parametrize("codec", [5, 6, 7])
+def test_the_refusal_of_an_unknown_codec_names_it(codec: int) -> None:
     """No reader can read it, and the producer must learn that before the record is acknowledged."""
     with pytest.raises(BrokerError) as caught:
-        open_log().append_as_leader(bytearray(SHAPES[f"codec {codec}"]), 0, NOW_MS)
+        open_log().append_as_leader(bytearray(SHAPES[f"codec {codec}, which does not exist"]), 0, NOW_MS)
     assert caught.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    names = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
-    assert f"codec {names.get(codec, f'number {codec}')}" in (caught.value.message or "")
+    assert f"codec number {codec}" in (caught.value.message or "")
 
 
 def test_the_refusal_names_the_record_and_the_reason() -> None:

@@ -1,4 +1,4 @@
-"""A night of chaos writes millions of operations; what judges them must not be what takes the night."""
+"""A night of chaos writes millions of operations, and the checker must judge them in minutes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_million_operations_are_judged_in_a_minute() -> None:
     assert (verdict.acknowledged, verdict.read) == (600_000, 600_000)
 
 
-def test_of_very_many_anomalies_all_are_counted_and_some_are_kept() -> None:
+def test_many_anomalies_are_all_counted_and_some_kept() -> None:
     """A cluster that lost everything must not fill the memory with sentences."""
     history = History()
     for number in range(5_000):

@@ -1,4 +1,4 @@
-"""What the checker tells: figures, sentences, JSON; and what is written down of each operation."""
+"""The verdict as numbers, text and JSON, and the recorded fields of each operation."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def lossy() -> History:
     return h
 
 
-def test_a_verdict_tells_each_anomaly_with_its_meaning_and_some_cases() -> None:
+def test_verdict_shows_meaning_and_examples_of_each_anomaly() -> None:
     assert str(check(lossy())).splitlines() == [
         "8 acknowledged, 0 unknown, 1 failed, 2 read: 1 inconsistent-offsets, 7 lost-write, 1 aborted-read",
         "  inconsistent-offsets: one offset holds two values",
         "    orders-0: offset 1 was acknowledged for 'b', and 'x' was read there (at 7.250 s)",
-        "  lost-write: an acknowledged record, or one that was read before, is not there",
+        "  lost-write: an acknowledged record, or one that a consumer had read, is missing",
         *(
             f"    orders-0: {value!r}, acknowledged at {offset}, is not in the final read (at 7.250 s)"
             for offset, value in enumerate("bcdef", 1)
         ),
         "    ... and 2 more",
-        "  aborted-read: a value was read whose send failed for certain (G1a)",
+        "  aborted-read: a consumer read a value whose send certainly failed (G1a)",
         "    orders-0: 'x' was read at 1, and its send had failed",
         "  unseen: 7 acknowledged records at the end, at most 7",
     ]
@@ -77,8 +77,8 @@ def test_a_verdict_is_json() -> None:
 # -- what is measured -------------------------------------------------------------------------------------------------
 
 
-def test_the_worst_lag_is_the_longest_that_a_record_was_there_and_was_not_reached() -> None:
-    """Jepsen's measure: from when the first record that the consumer has not reached was known, to the poll's beginning."""
+def test_worst_lag_is_the_longest_time_that_a_poll_was_behind() -> None:
+    """Jepsen's measure: the time from when the first missed record was known until the poll began."""
     h = History()
     for offset, value in enumerate("abc"):
         h.invoke("p", P, value, at=offset).ok(offset, at=offset + 1)  # known at 1, 2, 3
@@ -89,11 +89,11 @@ def test_the_worst_lag_is_the_longest_that_a_record_was_there_and_was_not_reache
     lag = check(h).lag
     assert lag is not None
     assert (lag.seconds, lag.process, lag.partition, lag.offset, lag.at) == (6, "r", P, 2, 9)
-    assert "worst lag: r reached offset 2 of orders-0 not 6.000 s after it was there" in str(check(h))
+    assert "worst lag: r did not reach offset 2 of orders-0, which had been in the log for 6.000 s" in str(check(h))
     assert check(h).as_dict()["realtime_lag"] == {"seconds": 6, "process": "r", "partition": "orders-0", "offset": 2, "at": 9}
 
 
-def test_that_a_record_was_read_shows_that_it_was_there() -> None:
+def test_read_record_counts_for_the_lag() -> None:
     """Its acknowledgement came late, or never."""
     h = History()
     h.invoke("p", P, "a", at=0).info(at=1)
@@ -104,14 +104,14 @@ def test_that_a_record_was_read_shows_that_it_was_there() -> None:
     assert lag.seconds == 3
 
 
-def test_without_the_beginning_of_polls_there_is_no_lag() -> None:
+def test_polls_without_a_start_time_have_no_lag() -> None:
     h = History()
     h.invoke("p", P, "a").ok(0)
     h.poll("r", P, [])
     assert check(h).lag is None
 
 
-def test_a_consumer_that_jumped_somewhere_has_no_lag_until_it_reads() -> None:
+def test_consumer_has_no_lag_between_a_jump_and_its_next_read() -> None:
     h = History()
     h.invoke("p", P, "a", at=0).ok(0, at=1)
     h.seek("r", P)
@@ -136,7 +136,7 @@ def test_unseen_counts_acknowledged_records_until_they_are_read() -> None:
     assert unseen.series == [(0.5, 1), (1.5, 2), (2.5, 2), (5, 0)]
 
 
-def test_what_was_read_before_its_acknowledgement_came_was_never_unseen() -> None:
+def test_record_read_before_its_acknowledgement_is_never_unseen() -> None:
     h = History()
     send = h.invoke("p", P, "a", at=0)
     h.poll("r", P, [(0, "a")], at=1)
@@ -144,7 +144,7 @@ def test_what_was_read_before_its_acknowledgement_came_was_never_unseen() -> Non
     assert check(h).unseen.most == 0
 
 
-def test_what_is_permitted_is_counted() -> None:
+def test_permitted_anomalies_are_counted() -> None:
     h = History()
     h.invoke("p", P, "a", idempotent=False).ok(0)
     h.invoke("p", P, "b", acks=1).ok(2)
@@ -253,7 +253,7 @@ def test_equal_dumps_are_equal() -> None:
         ([], "broker-2 holds nothing more; broker-1 holds offset 0 of epoch 1, 3 bytes", 0),
     ],
 )
-def test_the_first_difference_of_two_dumps_is_told(other: list[tuple[int, int, bytes]], difference: str, offset: int) -> None:
+def test_dump_comparison_shows_the_first_difference(other: list[tuple[int, int, bytes]], difference: str, offset: int) -> None:
     comparison = compare_dumps(P, {"broker-1": LOG, "broker-2": other, "broker-3": LOG})
     assert not comparison.equal
     assert comparison.difference == difference
@@ -261,7 +261,7 @@ def test_the_first_difference_of_two_dumps_is_told(other: list[tuple[int, int, b
     assert "DIFFERENT" in str(comparison)
 
 
-def test_what_may_be_deleted_is_not_compared() -> None:
+def test_deletable_records_are_not_compared() -> None:
     assert compare_dumps(P, {"broker-1": LOG, "broker-2": LOG[2:]}, log_start=2).equal
     assert not compare_dumps(P, {"broker-1": LOG, "broker-2": LOG[2:]}, log_start=1).equal
     h = History()

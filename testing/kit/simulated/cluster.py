@@ -11,7 +11,8 @@ from strandline.client import ConsumerRecord
 from strandline.local_cluster import settings_by_role
 from strandline.testing.history import EVERY_ACK, Acks, History, Verdict
 from strandline.testing.kit import oracles
-from strandline.testing.kit.cluster import WITHIN_S, Cluster
+from strandline.testing.kit.async_cluster import WITHIN_S
+from strandline.testing.kit.cluster import Cluster
 from strandline.testing.kit.nodes import KitError, Nodes
 from strandline.testing.kit.simulated.nodes import POLL_S, SimulatedNodes
 from strandline.testing.kit.simulated.weather import Draw, Weather
@@ -22,7 +23,12 @@ from strandline.testing.simulation.kernel.world import World
 REST_S = 60.0
 SHELTER_S = 10.0
 """Maximum virtual time that a call of the test waits for the nodes that the weather took down."""
-SETTINGS = {"broker_heartbeat_interval_ms": 200, "replica_fetch_wait_max_ms": 500, "log_retention_check_interval_ms": 1000}
+SETTINGS = {
+    "broker_heartbeat_interval_ms": 200,
+    "replica_fetch_wait_max_ms": 500,
+    "log_retention_check_interval_ms": 1000,
+    "log_cleaner_backoff_ms": 1000,
+}
 """Longer intervals than in real time. Idle requests cost almost nothing there, but half of a seed's time here."""
 
 
@@ -57,6 +63,7 @@ class SimulatedCluster(Cluster):
         self.client: Client = self.simulated.client("test")
         """The simulated machine on which the test runs."""
         self.history = History(clock=lambda: world.now)
+        self.policies.clocks_are_right = "clock_jump" not in weather_kinds
 
     def _hosted(self) -> Nodes:
         return SimulatedNodes(self.simulated, self.weather, Random(f"{self.seed}/rules"), self.client.machine.id)

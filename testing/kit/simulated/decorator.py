@@ -116,9 +116,9 @@ def simulated(
         return simulated()(seeds)
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not chosen:
-        raise UsageError("@simulated without a seed tries nothing")
+        raise UsageError("@simulated needs at least one seed")
     if set(settings) & {"files", "folder", "processes", "seed"}:
-        raise UsageError("a simulated cluster has simulated files, and no processes; its seed is that of the run")
+        raise UsageError("@simulated does not take files, processes or seed: the files are simulated, and the run gives the seed")
     kinds = dict(kinds_of(faults))
     options = {"brokers": brokers, "controllers": controllers, **settings}
     plan = Plan(kinds, faults == "gentle", limit_s, invariants, options)
@@ -131,10 +131,10 @@ def simulated(
 
 def _plain(test: Test, seeds: tuple[int, ...], plan: Plan) -> PlainTest:
     if not inspect.iscoroutinefunction(test):
-        raise UsageError(f"@simulated is for `async def` tests, and {test.__qualname__} is none")
+        raise UsageError(f"@simulated is for `async def` tests, but {test.__qualname__} is not one")
     signature = inspect.signature(test)
     if ARGUMENT not in signature.parameters:
-        raise UsageError(f"{test.__qualname__} needs an argument `{ARGUMENT}`: @simulated hands it in")
+        raise UsageError(f"{test.__qualname__} needs an argument `{ARGUMENT}`, which @simulated passes")
 
     @functools.wraps(test)
     def simulated_test(*args: Any, **kwargs: Any) -> None:
@@ -163,7 +163,7 @@ def _seeds_asked_for() -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in asked.split(",") if number.strip())
     except ValueError:
-        raise UsageError(f"{SEED_VARIABLE} is a number, or several with commas, not {asked!r}") from None
+        raise UsageError(f"{SEED_VARIABLE} must be a number, or several numbers with commas, not {asked!r}") from None
 
 
 def _play(body: Body, name: str, seeds: tuple[int, ...], plan: Plan, tally: Tally) -> None:

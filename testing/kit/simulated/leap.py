@@ -54,7 +54,7 @@ def _state(weather: Weather) -> tuple[Any, ...]:
 
 def _next_timer_s(machine: Machine) -> float:
     """Seconds until the next timer of the test's machine; 0 if it has none."""
-    entries = machine.world.scheduler.waiting(machine.loop._on_timer) if machine.loop is not None else []
+    entries = machine.world.scheduler.waiting(machine.loop.on_timer) if machine.loop is not None else []
     return min((entry[0] for entry in entries), default=machine.world.now) - machine.world.now
 
 

@@ -35,6 +35,8 @@ ALWAYS = 1 << 60
 
 
 class SimulatedNodes(InsideNodes):
+    """Nodes on virtual machines of the simulator, together with the faults that it draws (`weather`)."""
+
     kind = "simulated"
     poll_s = POLL_S
 
@@ -75,13 +77,16 @@ class SimulatedNodes(InsideNodes):
         """Nothing to do: the nodes end with the world."""
 
     async def start(self, node: int) -> None:
+        """Start the node, or let it return if a drawn fault has it down. UsageError: there is no such node, or it is already
+        running."""
         machine = self.cluster.machines[self.check_id(node)]
         if machine.loop is not None and node not in self._states and not self.weather.is_on:
-            raise UsageError(f"{machine.name} is running already")
+            raise UsageError(f"{machine.name} is already running")
         self._states.pop(node, None)
         self.weather.let_go(node)
 
     async def stop(self, node: int) -> None:
+        """Stop the node cleanly, and keep it down until `start`. UsageError: there is no such node, or it is not running."""
         self._check_is_up(node)
         await self.resume_if_paused(node)
         self.weather.keep_down(node)
@@ -89,15 +94,18 @@ class SimulatedNodes(InsideNodes):
         await self.weather.stop(node)
 
     async def kill(self, node: int) -> None:
+        """Crash the node, and keep it down until `start`. UsageError: there is no such node, or it is not running."""
         self._check_is_up(node)
         self.weather.keep_down(node)
         self._states[node] = "killed"
         self.cluster.crash(node)
 
     async def pause(self, node: int) -> None:
+        """Pause the node until `resume`; if a drawn fault has it down, wait until it is back. UsageError: there is no such node,
+        or it is not running, or already paused."""
         self._check_is_up(node)
         if self._states.get(node) == "paused":
-            raise UsageError(f"{self.cluster.machines[node].name} stands still already")
+            raise UsageError(f"{self.cluster.machines[node].name} is already paused")
         self._states[node] = "paused"
         self.weather.hands_off(node)
         machine = self.cluster.machines[node]
@@ -106,8 +114,9 @@ class SimulatedNodes(InsideNodes):
         machine.pause()
 
     async def resume(self, node: int) -> None:
+        """End `pause`. UsageError: there is no such node, or it is not paused."""
         if self._states.get(self.check_id(node)) != "paused":
-            raise UsageError(f"{self.cluster.machines[node].name} does not stand still")
+            raise UsageError(f"{self.cluster.machines[node].name} is not paused")
         await self.resume_if_paused(node)
 
     async def resume_if_paused(self, node: int) -> None:
@@ -149,6 +158,8 @@ class SimulatedNodes(InsideNodes):
         return [_line(event) for event in events if event.fields.get("level") in ("warning", "error", "critical")][-count:]
 
     async def call(self, node: int, work: Callable[[], Awaitable[T]]) -> T:
+        """Run `work` on the node's machine and return its result, or raise its error. KitError: the process ended meanwhile."""
+
         async def run() -> T:
             return await work()
 

@@ -28,16 +28,16 @@ def page(error: BaseException, setting: Setting) -> str:
     world, cluster = setting.world, setting.cluster
     out = [f"seed {setting.seed}, at {world.now:.3f} s of virtual time"]
     if isinstance(error, (Violation, Unhandled)):
-        out += ["this is a promise of the cluster that was broken, not of the test: a bug of Strandline's"]
+        out += ["the cluster broke one of its own guarantees: this is a bug in Strandline, not in the test"]
     happened = cluster.weather.happened()
     if happened:
         active = [fault for fault in happened if fault.ended_s is None]
         out += ["", f"drawn faults ({len(active)} active):"]
         if len(happened) > FAULTS_MAX:
-            out += [f"  ... {len(happened) - FAULTS_MAX} earlier ones"]
+            out += [f"  ... {len(happened) - FAULTS_MAX} earlier faults"]
         out += [f"  {fault}" for fault in happened[-FAULTS_MAX:]]
     else:
-        out += ["no drawn fault until then"]
+        out += ["no drawn fault so far"]
     out += ["", "cluster:", *(f"  {line}" for line in cluster.report().splitlines()[1:])]
     partition = _concerned(error, world.trace)
     story = recount(world.trace, partition, events_max=EVENTS_MAX)

@@ -22,13 +22,14 @@ from strandline.broker.partition.partition import Partition
 from strandline.broker.partition.partition_state import CommittedIsr
 from strandline.broker.process.quorum_observer import QuorumObserver
 from strandline.broker.produce.produce_handler import ProduceHandler
-from strandline.controller import cluster_control, partition_change, replication_control
+from strandline.controller import cluster_control, leader_balance, leader_balancer, partition_change, replication_control
 from strandline.controller.metadata.records import NO_LEADER
 from strandline.controller.raft.leader_handler import LeaderHandler
 from strandline.controller.raft.roles import Leader
 from strandline.controller.raft.state_store import QuorumStateStore
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
 from strandline.storage.checkpoints import CLEAN_SHUTDOWN, CleanShutdown
+from strandline.storage.cleaner import batch_cleaning, cleaning
 from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.disk import join
 from strandline.storage.files import Files
@@ -84,7 +85,7 @@ def applied(number: str) -> Iterator[None]:
 # -- replication ------------------------------------------------------------------------------------------------------
 
 
-@mutation("M01", "a follower truncates to its high watermark, not to where the epochs part (KIP-101)")
+@mutation("M01", "a follower truncates to its high watermark, not to the end of the common epoch (KIP-101)")
 def _truncate_to_high_watermark() -> list[Patch]:
     make_follower = Partition.make_follower
 
@@ -96,30 +97,30 @@ def _truncate_to_high_watermark() -> list[Patch]:
 
     def diverging(self: Partition, position: Any, _answer: Any) -> None:
         if self._is_at(position):
-            self._truncate(min(self.log.high_watermark, self.log.log_end_offset), "diverging epoch")
+            self.truncate_to(min(self.log.high_watermark, self.log.log_end_offset), "diverging epoch")
 
     return [(Partition, "make_follower", truncating), (Partition, "truncate_to_divergence", diverging)]
 
 
-@mutation("M02", "a replica joins the ISR when it has reached the HW, though not the start of the leader's epoch (KAFKA-7128)")
+@mutation("M02", "a replica joins the ISR at the high watermark, below the start of the leader's epoch (KAFKA-7128)")
 def _skip_epoch_start() -> list[Patch]:
     def is_in_sync(self: LeaderState, replica: Any) -> bool:
         return bool(replica.log_end_offset >= self.log.high_watermark)
 
-    return [(LeaderState, "_is_in_sync", is_in_sync)]
+    return [(LeaderState, "is_in_sync", is_in_sync)]
 
 
-@mutation("M03", "the HW is computed from the committed ISR, not from the maximal one (KIP-497)")
+@mutation("M03", "the high watermark is computed from the committed ISR, not from the maximal ISR (KIP-497)")
 def _committed_isr_for_high_watermark() -> list[Patch]:
     def smallest(self: LeaderState) -> int:
         isr = self.isr if isinstance(self.isr, CommittedIsr) else self.isr.committed
         members = [replica.log_end_offset for broker_id, replica in self.replicas.items() if broker_id in isr.isr]
         return min([self.log.log_end_offset, *members])
 
-    return [(LeaderState, "_smallest_log_end", smallest)]
+    return [(LeaderState, "smallest_log_end", smallest)]
 
 
-@mutation("M04", "the controller accepts an AlterPartition on top of an old partition epoch")
+@mutation("M04", "the controller accepts an AlterPartition request that is based on an older partition epoch")
 def _old_partition_epoch() -> list[Patch]:
     def stale(partition: Any, broker_id: int, item: Any) -> ErrorCode | None:
         if item.leader_epoch > partition.leader_epoch:
@@ -131,7 +132,7 @@ def _old_partition_epoch() -> list[Patch]:
     return [(replication_control, "_stale", stale)]
 
 
-@mutation("M05", "broker epochs in an AlterPartition are not compared (KIP-903)")
+@mutation("M05", "the broker epochs in an AlterPartition request are not compared (KIP-903)")
 def _any_broker_epoch_in_isr() -> list[Patch]:
     def ineligible(image: Any, _partition: Any, proposed: Any) -> ErrorCode | None:
         alive = all((b := image.brokers.get(member.broker_id)) is not None and b.is_active for member in proposed)
@@ -155,11 +156,11 @@ def _fenced_in_isr() -> list[Patch]:
     return [(replication_control, "_ineligible", ineligible), (LeaderState, "_is_eligible", is_eligible)]
 
 
-@mutation("M07", "the HW moves although the ISR is smaller than min.insync.replicas (KAFKA-15583)")
+@mutation("M07", "the high watermark advances while the ISR is smaller than min.insync.replicas (KAFKA-15583)")
 def _move_under_min_isr() -> list[Patch]:
     def increment(self: LeaderState) -> bool:
         log = self.log
-        end = self._smallest_log_end()
+        end = self.smallest_log_end()
         if end <= log.high_watermark or not log.update_high_watermark(end):
             return False
         self.events.high_watermark_moved()
@@ -168,7 +169,7 @@ def _move_under_min_isr() -> list[Patch]:
     return [(LeaderState, "maybe_increment_high_watermark", increment)]
 
 
-@mutation("M08", "a leader is elected from outside the ISR when no member of it is alive")
+@mutation("M08", "a leader is elected from outside the ISR if no member of the ISR is alive")
 def _unclean_election() -> list[Patch]:
     elect, change = partition_change.elect, partition_change.change_partition
 
@@ -187,7 +188,7 @@ def _unclean_election() -> list[Patch]:
     ]
 
 
-@mutation("M10", "a fetch counts whatever leader epoch the follower names")
+@mutation("M10", "the leader serves a follower's fetch with any leader epoch")
 def _any_epoch_in_fetch() -> list[Patch]:
     def leading_follower(self: Partition, _epoch: int) -> LeaderState:
         return self.leading(-1)
@@ -195,9 +196,9 @@ def _any_epoch_in_fetch() -> list[Patch]:
     return [(Partition, "leading_follower", leading_follower)]
 
 
-@mutation("M22", "a fetch from a history that is not the leader's counts as progress")
+@mutation("M22", "a fetch by a follower whose history diverges from the leader's counts as progress")
 def _diverging_fetch_counts() -> list[Patch]:
-    visit = Fetch._visit_for_follower
+    visit = Fetch.visit_for_follower
 
     def visiting(self: Fetch, cached: Any, partition: Partition, answer: Any, arrival: bool) -> None:
         leader_state = partition.leader_state
@@ -209,23 +210,23 @@ def _diverging_fetch_counts() -> list[Patch]:
                 leader_state.on_follower_fetch(replica, *args)
         visit(self, cached, partition, answer, arrival)
 
-    return [(Fetch, "_visit_for_follower", visiting)]
+    return [(Fetch, "visit_for_follower", visiting)]
 
 
-@mutation("M11", "acks=all is acknowledged as soon as the leader has appended")
+@mutation("M11", "a batch with acks=all is acknowledged as soon as the leader has appended it")
 def _acknowledge_at_append() -> list[Patch]:
-    append = ProduceHandler._append
+    append = ProduceHandler.append
 
     def at_once(self: ProduceHandler, *args: Any) -> tuple[Any, int]:
         return append(self, *args)[0], 0
 
-    return [(ProduceHandler, "_append", at_once)]
+    return [(ProduceHandler, "append", at_once)]
 
 
 # -- the quorum -------------------------------------------------------------------------------------------------------
 
 
-@mutation("M12", "a vote is sent before it is on the disk")
+@mutation("M12", "a voter sends its vote before the vote is on disk")
 def _vote_before_fsync() -> list[Patch]:
     write = QuorumStateStore.write
 
@@ -250,7 +251,7 @@ class _Hasty:
         return getattr(self._files, "write" if name == "write_atomic" else name)
 
 
-@mutation("M13", "the quorum's leader commits by counting copies of entries of older epochs (Raft, figure 8)")
+@mutation("M13", "the quorum's leader commits entries of older epochs by counting copies (Raft, figure 8)")
 def _commit_old_epochs() -> list[Patch]:
     def advance(self: Any, now: float) -> None:
         state, role = self.state, self.state.role
@@ -263,9 +264,9 @@ def _commit_old_epochs() -> list[Patch]:
     return [(LeaderHandler, "maybe_advance_high_watermark", advance)]
 
 
-@mutation("M14", "brokers apply metadata records that are not committed yet")
+@mutation("M14", "brokers apply uncommitted metadata records")
 def _apply_uncommitted() -> list[Patch]:
-    apply = QuorumObserver._apply_committed
+    apply = QuorumObserver.apply_committed
 
     def eagerly(self: QuorumObserver) -> Any:
         known, self.high_watermark = self.high_watermark, 1 << 60
@@ -274,10 +275,10 @@ def _apply_uncommitted() -> list[Patch]:
         finally:
             self.high_watermark = known
 
-    return [(QuorumObserver, "_apply_committed", eagerly)]
+    return [(QuorumObserver, "apply_committed", eagerly)]
 
 
-@mutation("M23", "a voter that comes back with an empty disk votes at once")
+@mutation("M23", "a voter that returns with an empty disk votes at once")
 def _vote_without_memory() -> list[Patch]:
     check = QuorumStateStore.check
 
@@ -287,7 +288,7 @@ def _vote_without_memory() -> list[Patch]:
     return [(QuorumStateStore, "check", forgetful)]
 
 
-@mutation("M20", "a heartbeat counts whatever broker epoch it names")
+@mutation("M20", "the controller accepts a heartbeat with any broker epoch")
 def _any_broker_epoch_in_heartbeat() -> list[Patch]:
     def check(image: Any, broker_id: int, _broker_epoch: int) -> None:
         if broker_id not in image.brokers:
@@ -296,20 +297,25 @@ def _any_broker_epoch_in_heartbeat() -> list[Patch]:
     return [(cluster_control, "check_broker_epoch", check)]
 
 
+@mutation("M28", "leaders return to their preferred replicas while a broker is in controlled shutdown")
+def _return_during_shutdown() -> list[Patch]:
+    return [(module, "shuts_down", lambda image: False) for module in (leader_balance, leader_balancer)]
+
+
 # -- readers and writers ----------------------------------------------------------------------------------------------
 
 
-@mutation("M15", "consumers read up to the log end, not to the high watermark")
+@mutation("M15", "consumers read up to the log end, not only up to the high watermark")
 def _consumers_read_all() -> list[Patch]:
     def visit(self: Fetch, cached: Any, partition: Partition, answer: Any) -> None:
         partition.check_leader_epoch(cached.current_leader_epoch)
         diverging = partition.divergence(cached.fetch_offset, cached.last_fetched_epoch)
         self._add(cached, partition, partition.log.log_end_offset, diverging, False, answer)
 
-    return [(Fetch, "_visit_for_consumer", visit)]
+    return [(Fetch, "visit_for_consumer", visit)]
 
 
-@mutation("M16", "a batch that was appended before is appended again")
+@mutation("M16", "a duplicate of an appended batch is appended again")
 def _no_deduplication() -> list[Patch]:
     def check(self: ProducerStates, header: Any, pending: Any) -> AppendedBatch | None:
         pending[header.producer_id] = (header.producer_epoch, header.last_sequence)
@@ -318,13 +324,60 @@ def _no_deduplication() -> list[Patch]:
     return [(ProducerStates, "check", check), (Log, "_find_duplicates", lambda self, headers: [])]
 
 
-@mutation("M17", "a broker remembers the last batch of a producer, not the last five (KAFKA-5494)")
+@mutation("M17", "a broker remembers only the last batch of a producer, not the last five (KAFKA-5494)")
 def _remember_one() -> list[Patch]:
     def forgetful(self: ProducerEntry, epoch: int) -> None:
         self.epoch = epoch
         self.batches = deque(maxlen=1)
 
     return [(ProducerEntry, "__init__", forgetful)]
+
+
+# -- the log cleaner --------------------------------------------------------------------------------------------------
+
+
+@mutation("M24", "the cleaner drops a live key: also the record that its map knows as the newest one of the key")
+def _drop_live_key() -> list[Patch]:
+    newest_rows = batch_cleaning._newest_rows
+
+    def too_few(columns: Any, header: Any, rules: Any) -> list[int]:
+        newest, offsets = rules.map.get(columns.keys or [None] * len(columns.values)), columns.offsets()
+        return [row for row in newest_rows(columns, header, rules) if offsets[row] != newest[row]]
+
+    return [(batch_cleaning, "_newest_rows", too_few)]
+
+
+@mutation("M25", "a follower that has missed removed tombstones fetches on, and keeps the values that they have deleted")
+def _no_fresh_copy() -> list[Patch]:
+    return [(Partition, "needs_fresh_copy", lambda self, position, tombstones_removed_below: False)]
+
+
+@mutation("M26", "the cleaner drops tombstones at once, without a delete horizon (KIP-534)")
+def _no_delete_horizon() -> list[Patch]:
+    def at_once(columns: Any, header: Any, rules: Any, live: list[int]) -> list[int]:
+        latest, offsets = rules.map.latest_offset, columns.offsets()
+        return [row for row in live if columns.values[row] is not None or offsets[row] > latest]
+
+    return [(batch_cleaning, "_without_expired", at_once)]
+
+
+@mutation("M27", "the cleaner judges records above the last offset of its map")
+def _judge_above_the_map() -> list[Patch]:
+    clean_batch = batch_cleaning.clean_batch
+
+    def judging_all(data: Any, header: Any, rules: Any) -> Any:
+        return clean_batch(data, header, rules._replace(map=_Endless(rules.map)))
+
+    return [(cleaning, "clean_batch", judging_all)]
+
+
+class _Endless:
+    """An offset map that says it has seen every record."""
+
+    latest_offset = 1 << 62
+
+    def __init__(self, offset_map: Any) -> None:
+        self.get = offset_map.get
 
 
 # -- the disk ---------------------------------------------------------------------------------------------------------
@@ -347,14 +400,14 @@ def _no_checksums() -> list[Patch]:
     return [(log_read, "crc32c", lambda data: _Equal()), (log_read, "check_crc", lambda *_: True)]
 
 
-@mutation("M19", "a file is replaced without its directory being made durable")
+@mutation("M19", "a file is replaced without an fsync of its directory")
 def _no_directory_fsync() -> list[Patch]:
     return [(MemoryFiles, "fsync_dir", lambda self, path: None)]
 
 
-@mutation("M21", "the clean-shutdown marker is removed when the first checkpoint is written, not before the first write")
+@mutation("M21", "the clean-shutdown marker is removed at the first checkpoint, not before the first write")
 def _late_marker() -> list[Patch]:
-    load, write = LogDir._load, LogDir.checkpoint_all
+    load, write = LogDir.load, LogDir.checkpoint_all
 
     def load_and_keep(self: LogDir) -> None:
         load(self)
@@ -365,7 +418,7 @@ def _late_marker() -> list[Patch]:
         self.files.remove(_marker(self))
         write(self)
 
-    return [(LogDir, "_load", load_and_keep), (LogDir, "checkpoint_all", write_and_remove)]
+    return [(LogDir, "load", load_and_keep), (LogDir, "checkpoint_all", write_and_remove)]
 
 
 def _marker(log_dir: LogDir) -> str:

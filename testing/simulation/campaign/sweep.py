@@ -54,7 +54,8 @@ FOLDER = Path("build/simulation")
 
 
 def planned(seeds: Iterable[int], *, written: int = 0, perturbed: int = 0) -> Iterator[Replay]:
-    """These seeds, and every scenario so often as written and so often perturbed."""
+    """The runs of a sweep: first each scenario, `written` times as written and `perturbed` times with perturbations; then a
+    random run for each of `seeds`."""
     for seed in chain(range(written), range(AS_WRITTEN, AS_WRITTEN + perturbed)):
         for scenario in sorted(SCENARIOS):
             yield Replay(seed, scenario)

@@ -20,6 +20,7 @@ from strandline.broker.partition.partition import Partition
 from strandline.broker.process.server import BrokerServer
 from strandline.client import Admin, Consumer, NewTopic, Producer
 from strandline.controller.config import ControllerConfig
+from strandline.controller.metadata.features import SUPPORTED, Levels
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.server import ControllerServer
 from strandline.protocol.doors import Doors
@@ -35,6 +36,15 @@ CLUSTER_ID = "simulated-cluster"
 STOP_S = 120.0
 
 
+class ObservedProducer(Producer):
+    """A `Producer` that says which topic it writes to."""
+
+    def topic_id(self, topic: str) -> bytes | None:
+        """The id of the topic in the producer's metadata; None if the metadata has no such topic."""
+        info = None if self._cluster is None else self._cluster.cache.topics.get(topic)
+        return None if info is None else info.topic_id
+
+
 class Client:
     """A process of a user: its code runs on its own machine, with its own clock."""
 
@@ -43,9 +53,10 @@ class Client:
         self.machine = machine
         self.loop, self.doors, _ = machine.boot()
 
-    def producer(self, **options: Any) -> Producer:
-        """For code that runs on this machine (`spawn`)."""
-        return Producer(doors=self.doors, **{"bootstrap_servers": self.cluster.bootstrap_servers, **options})
+    def producer(self, **options: Any) -> ObservedProducer:
+        """A producer that is connected to this cluster and reads the clock of this client's machine. Start it in code that runs
+        on the machine (`spawn`, `run`). `options` are those of `Producer`."""
+        return ObservedProducer(doors=self.doors, **{"bootstrap_servers": self.cluster.bootstrap_servers, **options})
 
     def consumer(self, *topics: str, **options: Any) -> Consumer:
         return Consumer(*topics, doors=self.doors, **{"bootstrap_servers": self.cluster.bootstrap_servers, **options})
@@ -164,6 +175,8 @@ class SimCluster:
         """Processes that ended because they could not continue: time, node, error."""
         self.on_boot: list[Callable[[int, BrokerServer | ControllerServer], object]] = []
         """Called with each server object when it is created, before it starts."""
+        self.levels: dict[int, Levels] = {}
+        """Nodes whose next process supports other levels of the metadata than this version: they play another version."""
         self._clients = 0
         self._processes: dict[int, _Process] = {}
         """The last process of each node."""
@@ -194,11 +207,12 @@ class SimCluster:
             machine.spawn(process.live(), f"node {node_id}")
 
     def _make(self, node_id: int, doors: Doors, files: Any) -> BrokerServer | ControllerServer:
+        levels = self.levels.get(node_id, SUPPORTED)
         if node_id in self.controller_ids:
-            controller = ControllerServer(self.controller_config(node_id), doors, files)
+            controller = ControllerServer(self.controller_config(node_id), doors, files, levels=levels)
             self.controllers[node_id] = controller
             return controller
-        broker = BrokerServer(self.broker_config(node_id), doors, files)
+        broker = BrokerServer(self.broker_config(node_id), doors, files, levels=levels)
         self.brokers[node_id] = broker
         return broker
 
@@ -279,6 +293,20 @@ class SimCluster:
     async def ready(self, within_s: float = 30.0) -> None:
         """Wait until every running broker is unfenced and has learned of it."""
         await self.world.until(self.is_ready, within_s, "every broker sees every broker")
+
+    async def support_all_levels(self, within_s: float = 30.0) -> None:
+        """Let every controller support the levels of this version from now on, as after a rolling restart with new software."""
+        wanted = set(self.controller_ids)
+        await self.world.until(
+            lambda: {n for n, server in self.controllers.items() if server.has_quorum and server.listening} == wanted,
+            within_s,
+            "every controller runs",
+        )
+        self.levels.clear()
+        for controller in self.controllers.values():
+            controller.controller.levels = SUPPORTED
+            for server in controller.servers:
+                server.supported_features = SUPPORTED.features
 
     def is_ready(self) -> bool:
         return bool(self.brokers) and all(self._sees_all(broker) for broker in self.brokers.values())

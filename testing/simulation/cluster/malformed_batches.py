@@ -15,9 +15,12 @@ from random import Random
 
 from strandline.protocol.records import batch as v2
 from strandline.protocol.records.builder import encode_values
+from strandline.protocol.records.compression import Codec, compress
 from strandline.protocol.records.varint import encode_varint
 
 _INT64_MAX = 2**63 - 1
+CODECS = tuple(codec for codec in Codec if codec is not Codec.NONE)
+_TWO = {"record_count": 2, "last_offset_delta": 1}
 
 
 def encode_record(
@@ -59,7 +62,7 @@ def assemble(records: Sequence[bytes], now_ms: int, **header: int) -> bytes:
         "base_sequence": v2.NO_SEQUENCE,
         "record_count": len(records),
     }
-    return v2.assemble(list(records), **{**fields, **header})
+    return v2.assemble(list(records), **{**fields, **header})  # type: ignore[arg-type]
 
 
 def overlong_varint(number: int, size: int) -> bytes:
@@ -76,6 +79,7 @@ def malformed_batches(now_ms: int) -> Mapping[str, bytes]:
         **_whole_batches(now_ms),
         **_headers_that_lie(now_ms),
         **_forbidden_attributes(now_ms),
+        **_compressed_batches(now_ms),
         **_records_that_do_not_fit(now_ms),
         **_fields_that_do_not_fit(now_ms),
         **_varints_that_are_none(now_ms),
@@ -153,8 +157,30 @@ def _forbidden_attributes(now_ms: int) -> dict[str, bytes]:
         "attribute bit 15": -0x8000,
     }
     shapes = {name: assemble(two, now_ms, attributes=mask) for name, mask in bits.items()}
-    shapes |= {f"codec {codec}": assemble(two, now_ms, attributes=codec) for codec in range(1, 8)}
+    shapes |= {f"codec {codec}, which does not exist": assemble(two, now_ms, attributes=codec) for codec in (5, 6, 7)}
     return shapes
+
+
+def _compressed_batches(now_ms: int) -> dict[str, bytes]:
+    two = [encode_record(0), encode_record(1)]
+    wrong: dict[str, tuple[list[bytes], dict[str, int]]] = {
+        "the count is one too large": (two, {"record_count": 3, "last_offset_delta": 2}),
+        "the count is one too small": (two, {"record_count": 1, "last_offset_delta": 0}),
+        "an offset delta is repeated": ([encode_record(0), encode_record(0)], {}),
+        "noise as records": ([Random(1).randbytes(200)], {"record_count": 20, "last_offset_delta": 19}),
+        "bytes behind the last record": ([*two, b"\0"], {"record_count": 2, "last_offset_delta": 1}),
+        "no records": ([], {"last_offset_delta": 0}),
+    }
+    shapes = {
+        f"{codec.name.lower()}: the records are not compressed": assemble(two, now_ms, attributes=codec) for codec in CODECS
+    }
+    shapes |= {
+        f"{codec.name.lower()}: {name}": assemble(records, now_ms, codec=codec, **header)
+        for codec in CODECS
+        for name, (records, header) in wrong.items()
+    }
+    torn = {codec: assemble([compress(codec, b"".join(two))[:-1]], now_ms, attributes=codec, **_TWO) for codec in CODECS}
+    return shapes | {f"{codec.name.lower()}: the last byte is missing": raw for codec, raw in torn.items()}
 
 
 def _records_that_do_not_fit(now_ms: int) -> dict[str, bytes]:

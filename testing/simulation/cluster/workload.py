@@ -1,7 +1,8 @@
 """The clients of a run: production producers, consumers and admins on machines of their own, and the history that they write.
 
-Every record has a unique value. A record is *ok* if its receipt says where it is, and *unknown* if the receipt fails, or if its
-process dies first. It has *failed* only if it was rejected before the producer took it.
+Every record has a unique value; a tombstone has none, so it carries a unique header instead. A record is *ok* if its receipt says
+where it is, and *unknown* if the receipt fails, or if its process dies first. It has *failed* only if it was rejected before the
+producer took it.
 
 There is one history, and each send is judged by its promise: with acks=all its record stays, with idempotence it exists once,
 with acks=1 and 0 it may be lost until a consumer has read it.
@@ -10,26 +11,31 @@ with acks=1 and 0 it may be lost until a consumer has read it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any
 
 from strandline.client import NewTopic, OffsetOutOfRange, TopicPartition
-from strandline.client.errors import CorruptRecords, LogTruncated, StrandlineError, UnknownTopic
+from strandline.client.consumer.partition_state import EARLIEST, LATEST
+from strandline.client.errors import CorruptRecords, LogTruncated, RequestFailed, StrandlineError, UnknownTopic
+from strandline.controller.metadata.records import LEVEL_MAX
 from strandline.protocol.apis import BROKER, CONTROLLER
-from strandline.testing.history import History
+from strandline.protocol.errors import ErrorCode
+from strandline.testing.history import History, Send
 from strandline.testing.simulation.cluster import fuzzing_client
 from strandline.testing.simulation.cluster.cluster import BROKER_PORT, CONTROLLER_PORT, Client, SimCluster
 from strandline.testing.simulation.kernel.machine import EPOCH_MS
 from strandline.testing.simulation.kernel.scheduler import Entry, cancel
-from strandline.testing.simulation.options import ConsumerPlan, Options, ProducerPlan
+from strandline.testing.simulation.options import ConsumerPlan, Options, ProducerPlan, TopicPlan
 
 RETRY_S = 0.2
 FINAL_POLL_MS = 500
 LIES_AT_ONCE = 5
 """Number of lies between two looks at the cluster: few, so that most of them come close to the truth."""
 LIAR_PATIENCE_S = 0.3
+ID_HEADER = "id"
 SOON_TRUE = "a topic that exists"
 """This lie may be true, if the topic was deleted meanwhile."""
 
@@ -45,6 +51,8 @@ class Workload:
         """Observations that no client may ever make."""
         self.positions: dict[str, dict[tuple[str, int], int]] = {}
         """By running consumer: the offset after the last record that it has read."""
+        self.deleted_below: dict[tuple[str, int], int] = {}
+        """The highest low watermark that a deletion of records was answered with."""
         self.produces = True
         self.going = True
         self._crashes: list[Entry] = []
@@ -60,10 +68,24 @@ class Workload:
             self._begin(f"c{number}", partial(self._consume, plan=consumer), consumer.crash_at_s)
         for number in range(1, self.options.readers + 1):
             self._begin(f"r{number}", self._read_offsets, 0.0)
+        self._declare_compaction()
         if self.options.lies:
             self._begin("liar", self._lie, 0.0)
         if self.options.admin:
             self._begin("admin", self._administer, 0.0)
+        if self.options.trims:
+            self._begin("trimmer", self._trim, 0.0)
+        if self.options.upgrades:
+            self._begin("upgrader", self._upgrade, 0.0)
+
+    def _declare_compaction(self) -> None:
+        """Clocks are wrong by up to a twentieth, or by an hour, so the time that tombstones are kept is not exact."""
+        are_right = "clock_jump" not in self.options.kinds
+        for topic in self.options.topics:
+            if topic.is_compacted:
+                kept_s = 0.0009 * topic.configs["delete.retention.ms"] if are_right else 0.0
+                for place in topic.places:
+                    self.history.compacted(place, delete_retention_s=kept_s)
 
     def _begin(self, name: str, work: Callable[[Client, str], Any], crash_at_s: float) -> None:
         client = self.cluster.client(name)
@@ -85,6 +107,9 @@ class Workload:
             await work
         except StrandlineError as e:
             self.problems.append(f"{name} ended with {type(e).__name__}: {e}")
+        except Exception as e:  # else a client with a bug would be missing from the rest of the run, and the run would pass
+            self.problems.append(f"{name} ended with a bug: {type(e).__name__}: {e}")
+            raise
 
     async def stop_producing(self, within_s: float) -> None:
         """Send no new records; those in flight are acknowledged or fail."""
@@ -141,17 +166,22 @@ class Workload:
 
     async def _burst(self, producer: Any, name: str, plan: ProducerPlan, draw: Random, first: int, count: int) -> None:
         acks, idempotent = plan.options["acks"], plan.options["acks"] == "all" and plan.options.get("enable_idempotence", True)
-        partitions = next(t.partitions for t in self.options.topics if t.name == plan.topic)
+        topic = next(t for t in self.options.topics if t.name == plan.topic)
+        partitions = topic.partitions
         partition = draw.randrange(partitions)
         under_way = []
         for number in range(first, first + count):
             value = b"%s.%d %s" % (name.encode(), number, b"x" * draw.randint(0, plan.size_max))
+            keyed: dict[str, Any] = {}
+            if topic.keys:
+                keyed = _draw_key(draw, topic)
+                value = b"%s/%s" % (keyed["key"], value)
             if draw.random() < 0.2:
                 partition = draw.randrange(partitions)
-            send = self.history.invoke(name, (plan.topic, partition), value, acks=acks, idempotent=idempotent)
+            send = self.history.invoke(name, (plan.topic, partition), value, acks=acks, idempotent=idempotent, **keyed)
             self.sent += 1
             try:
-                under_way.append((send, producer.send_nowait(plan.topic, value, partition=partition)))
+                under_way.append((send, producer.send_nowait(plan.topic, partition=partition, **_record(send))))
             except StrandlineError:
                 send.fail()
         for send, receipt in under_way:
@@ -221,9 +251,28 @@ class Workload:
             await asyncio.sleep(RETRY_S)
             return
         for place, records in polled.items():
-            pairs = [(r.offset, bytes(r.value or b"")) for r in records]
+            pairs = [(r.offset, self._value_of(r)) for r in records]
             self.history.poll(name, (place.topic, place.partition), pairs, began_at=began_at)
             self.positions[name][place.topic, place.partition] = pairs[-1][0] + 1
+        topic = next(t for t in self.options.topics if t.name == plan.topic)
+        if topic.is_compacted or topic.has_retention or self.options.trims:
+            await self._look_at_positions(consumer, name)
+
+    async def _look_at_positions(self, consumer: Any, name: str) -> None:
+        """The last records of a partition may be gone, so its end is reached without them."""
+        for topic, index in self.positions[name]:
+            with contextlib.suppress(StrandlineError):  # a leader has not answered where the records begin
+                self.positions[name][topic, index] = await consumer.position(TopicPartition(topic, index))
+
+    def _value_of(self, record: Any) -> bytes:
+        """What identifies the record in the history. A record that names another key than its own is a problem."""
+        if record.value is not None:
+            value = bytes(record.value)
+        else:
+            value = next((bytes(text) for name, text in record.headers if name == ID_HEADER and text is not None), b"")
+        if record.key is not None and not value.startswith(b"%s/" % record.key):
+            self.problems.append(f"the record {value[:40]!r} at offset {record.offset} has the key {record.key!r}")
+        return value
 
     async def _recover(self, consumer: Any, name: str, error: StrandlineError) -> None:
         """A consumer learned that what it has read is gone: it returns to where the logs part."""
@@ -288,6 +337,62 @@ class Workload:
             await admin.describe_configs("topic", topic.name, timeout_ms=1000)
             await admin.describe_quorum(timeout_ms=1000)
 
+    # -- the deleter of records ---------------------------------------------------------------------------------------
+
+    async def _trim(self, client: Client, name: str) -> None:
+        """Delete the oldest records of a partition, up to any offset. What is deleted is in the trace (`log.start_moved`)."""
+        draw = self.world.stream(name)
+        admin = await self._started(lambda: client.admin(request_timeout_ms=1000, max_block_ms=1000, connect_timeout_ms=500))
+        if admin is None:
+            return
+        places = [TopicPartition(*place) for topic in self.options.topics for place in topic.places]
+        try:
+            while self.going:
+                await asyncio.sleep(draw.uniform(0.2, 1.5))
+                try:
+                    await self._trim_once(admin, draw, draw.choice(places))
+                except (StrandlineError, TimeoutError) as e:
+                    self.world.trace.emit("client.gave_up", client.machine.id, what="trim", reason=str(e))
+        finally:
+            await admin.stop()
+
+    async def _trim_once(self, admin: Any, draw: Random, place: TopicPartition) -> None:
+        starts = await admin.list_offsets({place: EARLIEST}, timeout_ms=1000)
+        ends = await admin.list_offsets({place: LATEST}, timeout_ms=1000)
+        low, high = (found[place].offset if found.get(place) else 0 for found in (starts, ends))
+        offset = draw.choice((-1, draw.randint(low, max(low, high)), draw.randint(low, max(low, high)), high + 1))
+        result = (await admin.delete_records({place: offset}, timeout_ms=2000))[place]
+        if not result.code:
+            known = self.deleted_below.get((place.topic, place.partition), 0)
+            self.deleted_below[place.topic, place.partition] = max(known, result.low_watermark)
+        if not result.code and result.low_watermark < offset:
+            text = f"records of {place.topic}-{place.partition} below {offset} were deleted, but the low watermark is"
+            self.problems.append(f"{text} {result.low_watermark}")
+
+    # -- the upgrade --------------------------------------------------------------------------------------------------
+
+    async def _upgrade(self, client: Client, name: str) -> None:
+        """Raise the level of the metadata once, in the middle of the faults. While a node is down, the controller refuses."""
+        draw = self.world.stream(name)
+        admin = await self._started(lambda: client.admin(request_timeout_ms=3000, max_block_ms=1000, connect_timeout_ms=500))
+        if admin is None:
+            return
+        try:
+            while self.going:
+                await asyncio.sleep(draw.uniform(0.2, 1.0))
+                try:
+                    await admin.update_features(LEVEL_MAX, timeout_ms=4000)
+                except RequestFailed as e:
+                    if e.code != ErrorCode.FEATURE_UPDATE_FAILED:
+                        self.problems.append(f"every node supports the level, but its upgrade is refused: {e}")
+                        return
+                except (StrandlineError, TimeoutError) as e:
+                    self.world.trace.emit("client.gave_up", client.machine.id, what="upgrade", reason=str(e))
+                else:
+                    return
+        finally:
+            await admin.stop()
+
     # -- the liar -----------------------------------------------------------------------------------------------------
 
     async def _lie(self, client: Client, name: str) -> None:
@@ -329,9 +434,23 @@ class Workload:
             left = [place for place in places if ends[place] > 0]
             while left:
                 for place, records in (await consumer.getmany(timeout_ms=FINAL_POLL_MS)).items():
-                    pairs = [(r.offset, bytes(r.value or b"")) for r in records]
+                    pairs = [(r.offset, self._value_of(r)) for r in records]
                     self.history.poll("final", (place.topic, place.partition), pairs, final=True)
                 left = [place for place in left if await consumer.position(place) < ends[place]]
+
+
+def _draw_key(draw: Random, topic: TopicPlan) -> dict[str, Any]:
+    """Key and kind of a record; the small numbers are drawn most often."""
+    number = int(topic.keys * draw.random() * draw.random())
+    return {"key": b"k%d" % number, "tombstone": draw.random() < topic.tombstones}
+
+
+def _record(send: Send) -> dict[str, Any]:
+    """The record of a send, as arguments of the producer."""
+    assert isinstance(send.value, bytes)
+    if send.tombstone:
+        return {"value": None, "key": send.key, "headers": [(ID_HEADER, send.value)]}
+    return {"value": send.value, "key": send.key}
 
 
 class SideTopic:
@@ -367,12 +486,11 @@ class SideTopic:
         """False if a broker with old metadata named the deleted topic, and records were, or may have been, sent there."""
         async with self.client.producer(**self.patience, delivery_timeout_ms=2000) as producer:
             await producer.partitions_for(self.NAME)
-            assert producer._cluster is not None, "it has started"
+
             for number in range(self.RECORDS):
-                known = {producer._cluster.cache.topics[self.NAME].topic_id}
+                known = {producer.topic_id(self.NAME)}
                 receipt = await producer.send_and_wait(self.NAME, b"%d %d" % (self.generation, number), partition=0)
-                info = producer._cluster.cache.topics.get(self.NAME)
-                known.add(b"" if info is None else info.topic_id)
+                known.add(producer.topic_id(self.NAME))
                 if known != {topic_id}:
                     return False
                 if receipt.offset != number:
@@ -384,8 +502,8 @@ class SideTopic:
         async with self.client.consumer(**self.patience, auto_offset_reset="earliest") as consumer:
             await consumer.assign([(self.NAME, 0)])
             first = await consumer.getone(timeout_ms=2000)
-            read_from, _ = consumer._subscription.states[TopicPartition(self.NAME, 0)].key
-            if first.value != b"%d 0" % self.generation and read_from == topic_id:
+            is_read = consumer.topic_id(TopicPartition(self.NAME, 0)) == topic_id
+            if first.value != b"%d 0" % self.generation and is_read:
                 self._problem(f"its first record is {first.value!r}")
 
     def _problem(self, text: str) -> None:

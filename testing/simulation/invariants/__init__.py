@@ -27,6 +27,9 @@
 | I22 topic identity | logs.py, observer.py | append; recovery; a partition is served |
 | I23 resources | resources.py | sweeps; each orderly stop |
 | I24 liveness | rest.py | `unsettled()` and `at_rest()`, called by the run |
+| I26 compaction | compaction.py | each cleaning; append; recovery; fetch response to a consumer; at rest |
+| I27 deleted keys | compaction.py | each cleaning; append; recovery; at rest |
+| I28 balance | balance.py | each decision that returns leaders |
 | I25 clean starts | clean_starts.py | each start, as it has looked at its data directory |
 
 I21 (groups) waits for consumer groups. "After a step" is `Invariants.after_step`; a sweep is one in a thousand of these; "at

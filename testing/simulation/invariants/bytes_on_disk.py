@@ -33,7 +33,7 @@ def batch_of(header: BatchHeader, crc: int | None = None) -> Batch:
 
 def segment_bytes(segment: Segment) -> bytes:
     file: Any = segment.file
-    inode = getattr(file, "_inode", None)
+    inode = getattr(file, "inode", None)
     return bytes(file.pread(file.size, 0)) if inode is None else bytes(inode.cache[: file.size])
 
 
@@ -53,10 +53,10 @@ def valid_batches(data: bytes) -> Iterator[tuple[int, BatchHeader]]:
 
 def is_durable(file: Any) -> bool:
     """Whether everything written to an open file would survive a power cut, including its name."""
-    inode = getattr(file, "_inode", None)
+    inode = getattr(file, "inode", None)
     if inode is None:
         return True
-    return not inode.dirty and _durable_node(file._files, file.path) is inode
+    return not inode.dirty and _durable_node(file.files, file.path) is inode
 
 
 def durable_content(files: Any, path: str) -> bytes | None:

@@ -12,13 +12,14 @@ from strandline.testing.simulation.invariants.violation import Violation
 
 
 def on_closing(ghosts: Ghosts, disk: object) -> None:
-    """An orderly close has begun. Its marker will be true."""
+    """An orderly close of this disk's logs has begun: the next start may treat them as cleanly closed."""
     ghosts.closed_disks.add(disk)
 
 
 def on_loaded(ghosts: Ghosts, disk: object, node: int, was_clean: bool) -> None:
-    """A start has read the marker, and writes from now on. `was_clean`: it assumes a clean shutdown."""
+    """A process has started on this disk, and has read whether its logs were cleanly closed (`was_clean`). Violation if it treats
+    them so although the previous process did not close them. From now on the process writes, so the disk counts as not closed."""
     if was_clean and disk not in ghosts.closed_disks:
-        text = f"node {node} takes its logs for orderly closed, and the process before it died without closing them"
+        text = f"node {node} treats its logs as cleanly closed, but its previous process died without closing them"
         raise Violation("I25", text, node=node)
     ghosts.closed_disks.discard(disk)

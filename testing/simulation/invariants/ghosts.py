@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import METADATA_TOPIC, METADATA_TOPIC_ID, NO_LEADER
 from strandline.protocol.partitions import TopicIdPartition
+from strandline.testing.simulation.invariants.originals import Originals
 from strandline.testing.simulation.invariants.paths import Path, Tree
 from strandline.testing.simulation.invariants.violation import Violation
 
@@ -89,7 +90,10 @@ class ReplicaGhost:
     """What a broker (or controller) really has of a partition."""
 
     __slots__ = (
+        "absent",
+        "clean_to",
         "damage",
+        "deleted_below",
         "flushed",
         "flushed_by_epoch",
         "fork",
@@ -102,6 +106,7 @@ class ReplicaGhost:
         "path",
         "process",
         "told",
+        "unjudged",
     )
 
     def __init__(self, partition: PartitionGhost, node: int) -> None:
@@ -128,6 +133,14 @@ class ReplicaGhost:
         """For a metadata log: everything below this offset is on the disk."""
         self.flushed_by_epoch: dict[int, int] = {}
         """For a metadata log: the highest offset up to which records of each epoch were ever on the disk."""
+        self.absent: dict[int, None] = {}
+        """In a compacted partition: the offsets of the records that this log lacks, because a cleaner removed them."""
+        self.unjudged: list[int] = []
+        """Those of `absent` that were added in this step."""
+        self.deleted_below = 0
+        """The offset after the last tombstone that this log lacks and that no newer record of its key supersedes."""
+        self.clean_to = 0
+        """The first dirty offset of the log at the last look."""
 
     @property
     def is_live(self) -> bool:
@@ -168,6 +181,7 @@ class PartitionGhost:
         "loss_permitted",
         "losses",
         "name",
+        "originals",
         "producers",
         "proven",
         "read",
@@ -185,6 +199,8 @@ class PartitionGhost:
         self.topic = topic
         self.name = f"{topic}-{key[1]}"
         self.tree = Tree()
+        self.originals: Originals | None = None
+        """Every record ever written. None until a cleaner changes the first segment of the partition."""
         self.committed = Path()
         """`committed.end` is the true high watermark. It decreases only by a permitted loss."""
         self.asked: list[tuple[int, int]] = []

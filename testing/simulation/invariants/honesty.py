@@ -4,6 +4,8 @@ lost.
 A broker can see these causes: a damaged range, a truncation below its high watermark, a failed log directory, an unclean
 election. Each is compared with its metric when it happens. At rest every real loss (there can only be one if the run permitted
 it) must be among the reported ones.
+
+A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ def on_damage(replica: ReplicaGhost, offset: int, counted_before: int) -> None:
     partition, log = replica.partition, replica.log
     counted = 0 if log is None else log.metrics.corrupt_ranges
     if counted <= counted_before:
-        text = f"broker {replica.node} found damage at {offset}, and its metric says so of {counted} ranges as before"
+        text = f"broker {replica.node} found damage at offset {offset}, but its metric of damaged ranges is still {counted}"
         raise partition.violation("I20", text, replica.node)
     partition.reported.append(f"damage at {offset} on broker {replica.node}")
 
@@ -27,14 +29,16 @@ def on_truncated_below(replica: ReplicaGhost, high_watermark: int, end: int, cou
     if end >= high_watermark:
         return
     if not counted:
-        text = f"broker {replica.node} truncated to {end}, below its high watermark {high_watermark}, and counts no such thing"
+        text = (
+            f"broker {replica.node} truncated its log to {end}, below its high watermark {high_watermark}, but did not count it"
+        )
         raise partition.violation("I20", text, replica.node)
     partition.reported.append(f"truncation to {end} below the high watermark {high_watermark} on broker {replica.node}")
 
 
 def on_elected_with_missing_records(replica: ReplicaGhost) -> None:
     """A leader reports, by line and metric, that its log had lost records."""
-    replica.partition.reported.append(f"broker {replica.node} leads with less than it had")
+    replica.partition.reported.append(f"broker {replica.node} became leader although its log had lost records")
 
 
 def on_log_dir_failed(ghosts: Ghosts, node: int, counted: int, is_told: bool) -> None:
@@ -44,7 +48,7 @@ def on_log_dir_failed(ghosts: Ghosts, node: int, counted: int, is_told: bool) ->
         if replica is None:
             continue
         if not is_told:
-            raise partition.violation("I20", f"the log directory of broker {node} failed, and it does not say so", node)
+            raise partition.violation("I20", f"the log directory of broker {node} failed, but the broker did not report it", node)
         partition.reported.append(f"{counted} replicas of broker {node} offline")
 
 
@@ -53,7 +57,7 @@ def check(partition: PartitionGhost) -> None:
     if partition.losses and not partition.reported:
         loss = partition.losses[0]
         text = (
-            f"the committed records {loss.start} to {loss.end - 1} are lost since broker {loss.leader} leads in epoch "
-            f"{loss.leader_epoch}, and no metric says that anything may be lost"
+            f"the committed records {loss.start} to {loss.end - 1} are lost since broker {loss.leader} became leader in epoch "
+            f"{loss.leader_epoch}, but no metric reported a possible loss"
         )
         raise partition.violation("I20", text)

@@ -2,6 +2,8 @@
 
 This is stricter than one *node*: a broker that was started again may have less than its predecessor had, so it must not continue
 in the predecessor's epoch either.
+
+A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
     partition, process = replica.partition, replica.process
     named = partition.leaders.get(epoch)
     if partition.leaders and named != replica.node:
-        who = "nobody" if named is None else f"broker {named}"
-        text = f"broker {replica.node} leads in epoch {epoch}, for which the metadata names {who}"
+        leader = "no leader" if named is None else f"broker {named} as the leader"
+        text = f"broker {replica.node} acts as leader in epoch {epoch}, but the metadata names {leader} of this epoch"
         raise partition.violation("I1" if named is not None else "I19", text, replica.node)
     if process is None:
         return
     actor = partition.actors.setdefault(epoch, process)
     if actor is not process:
-        text = f"broker {replica.node} (its process {process.number}) leads in epoch {epoch}, in which {_name(actor)} led already"
+        text = f"broker {_name(process)} acts as leader in epoch {epoch}, but broker {_name(actor)} has already led in it"
         raise partition.violation("I1", text, replica.node)
     ghosts.disturbed[partition] = None
 
@@ -32,10 +34,10 @@ def on_quorum_leader(ghosts: Ghosts, process: Process, epoch: int) -> None:
     leader = ghosts.metadata.leaders.setdefault(epoch, process)
     if leader is not process:
         text = (
-            f"controller {process.node} (its process {process.number}) leads the quorum in epoch {epoch}, as {_name(leader)} did"
+            f"controller {_name(process)} leads the quorum in epoch {epoch}, but controller {_name(leader)} has already led in it"
         )
         raise Violation("I1", text, node=process.node)
 
 
 def _name(process: Process) -> str:
-    return f"node {process.node} (its process {process.number})"
+    return f"{process.node} (process {process.number})"

@@ -3,8 +3,11 @@
 - **I4 log matching** is checked when a batch is appended, or found by a recovery. It must be the batch that the leader of its
   epoch wrote at this offset, after the same record. Then an equal (offset, epoch) means equal logs up to there, for good
   (`paths.py`). The second half, equal logs below both high watermarks, is checked when a high watermark moves (`watermark.py`).
-- **I6 truncation**: what a replica drops must not be committed, unless it repairs itself and others have it.
+- **I6 truncation**: what a replica drops must not be committed, unless others have it, and it repairs itself or begins anew
+  because it has missed tombstones.
 - **I22 topic identity**: a batch that is not in this topic's tree is looked up in the other trees, to name its topic.
+
+A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from strandline.protocol.records.batch import CRC_POS, BatchHeader
 from strandline.storage.disk import Buffer
+from strandline.testing.simulation.invariants import compaction
 from strandline.testing.simulation.invariants.bytes_on_disk import batch_of, is_damaged, segment_bytes, valid_batches
 from strandline.testing.simulation.invariants.ghosts import Ghosts, PartitionGhost, ReplicaGhost
 from strandline.testing.simulation.invariants.paths import NOTHING, Batch, Path
@@ -36,14 +40,22 @@ def append(ghosts: Ghosts, replica: ReplicaGhost, records: Buffer, headers: Sequ
         base, epoch = header.base_offset, header.leader_epoch
         known = tree.find(epoch, base)
         crc = header.crc if not renewed else int.from_bytes(records[position + CRC_POS : position + CRC_POS + 4], "big")
+        if path.start == path.end and base < path.end < header.next_offset:
+            path.end = base  # the log is empty, and its start lies inside its first batch (DeleteRecords)
         if base != path.end:
-            text = f"broker {replica.node} appends a batch at {base} to a log that ends at {path.end}"
+            text = f"broker {replica.node} appends a batch at offset {base}, but its log ends at {path.end}"
             raise replica.partition.violation("I5", text, replica.node)
-        if known is None:
-            _enter(ghosts, replica, path, epoch, batch_of(header, crc))
+        batch = batch_of(header, crc)
+        if replica.partition.originals is not None and compaction.is_cleaned(replica.partition, epoch, batch):
+            compaction.take(replica, header, records, position)
+            _check_parent(replica, path, epoch, batch)
+        elif known is None:
+            _enter(ghosts, replica, path, epoch, batch)
             is_new = True
         else:
-            _compare(ghosts, replica, path, epoch, known, batch_of(header, crc))
+            _compare(ghosts, replica, path, epoch, known, batch)
+        if replica.partition.originals is not None and (known is None or known.crc == crc):
+            replica.partition.originals.learn(header, records, position)
         path.extend(epoch, base + header.last_offset_delta + 1)
         position += header.size
     ghosts.dirty[replica] = None
@@ -58,6 +70,8 @@ def may_have_appended(replica: ReplicaGhost, records: Buffer, headers: Sequence[
         tree, epoch = replica.partition.tree, header.leader_epoch
         if header.base_offset == end and tree.find(epoch, end) is None:
             tree.enter(epoch, batch_of(header, crc), parent)
+            if replica.partition.originals is not None:
+                replica.partition.originals.learn(header, records, position)
         parent, end, position = epoch, header.next_offset, position + header.size
 
 
@@ -67,13 +81,13 @@ def _enter(ghosts: Ghosts, replica: ReplicaGhost, path: Path, epoch: int, batch:
     if partition is not ghosts.metadata.log and partition.leaders.get(epoch, node) != node:
         owner = _owner(ghosts, partition, epoch, batch)
         if owner is not None:
-            text = f"broker {node} holds a batch of {owner.name} ({owner.key[0].hex()[:8]}) at offset {batch.base}"
+            text = f"broker {node} holds a batch of {owner.name} (topic id {owner.key[0].hex()[:8]}) at offset {batch.base}"
             raise partition.violation("I22", text, node)
         leader = partition.leaders[epoch]
-        text = f"broker {node} wrote a batch at {batch.base} in epoch {epoch}, which broker {leader} leads"
+        text = f"broker {node} created a batch at offset {batch.base} in epoch {epoch}, whose leader is broker {leader}"
         raise partition.violation("I1", text, node)
     if epoch < path.last_epoch:
-        text = f"broker {node} wrote record {batch.base} in epoch {epoch} behind one of epoch {path.last_epoch}"
+        text = f"broker {node} appended record {batch.base} of epoch {epoch} after a record of epoch {path.last_epoch}"
         raise partition.violation("I11", text, node)
     problem = partition.tree.enter(epoch, batch, path.last_epoch)
     if problem:
@@ -93,12 +107,18 @@ def _compare(ghosts: Ghosts, replica: ReplicaGhost, path: Path, epoch: int, know
     if known[:4] != batch[:4]:
         owner = _owner(ghosts, partition, epoch, batch)
         if owner is not None:
-            raise partition.violation("I22", f"broker {node} took a batch of {owner.name} at offset {batch.base}", node)
+            raise partition.violation("I22", f"broker {node} appended a batch of {owner.name} at offset {batch.base}", node)
         text = (
-            f"broker {node} has at offset {batch.base} of epoch {epoch} other records (up to {batch.next}, checksum "
-            f"{batch.crc:08x}) than the leader wrote there (up to {known.next}, checksum {known.crc:08x})"
+            f"broker {node} has at offset {batch.base} of epoch {epoch} a batch that ends at {batch.next} with checksum "
+            f"{batch.crc:08x}, but the leader wrote one that ends at {known.next} with checksum {known.crc:08x}"
         )
         raise partition.violation("I4", text, node)
+    _check_parent(replica, path, epoch, batch)
+
+
+def _check_parent(replica: ReplicaGhost, path: Path, epoch: int, batch: Batch) -> None:
+    """The record before this batch is the one that the leader of its epoch had there."""
+    partition, node = replica.partition, replica.node
     chain = partition.tree.chains[epoch]
     expected = epoch if batch.base > chain.start else chain.parent
     before = path.last_epoch
@@ -108,8 +128,8 @@ def _compare(ghosts: Ghosts, replica: ReplicaGhost, path: Path, epoch: int, know
         replica.fork = (path.agrees_until(partition.committed), batch.base)
     elif before != expected:
         text = (
-            f"broker {node} has record {batch.base} of epoch {epoch} behind one of epoch {before}, where it was written "
-            f"behind one of epoch {expected}"
+            f"broker {node} has record {batch.base} of epoch {epoch} after a record of epoch {before}, but the leader wrote it "
+            f"after a record of epoch {expected}"
         )
         raise partition.violation("I4", text, node)
 
@@ -124,7 +144,9 @@ def opened(ghosts: Ghosts, replica: ReplicaGhost, log: Log) -> None:
     if damage is not None and not is_first:
         _assume_rest(path, before, log)
     if damage is None and path.end != log.log_end_offset:
-        text = f"the recovery of node {replica.node} says that the log ends at {log.log_end_offset}, on the disk it is {path.end}"
+        text = (
+            f"the recovery of node {replica.node} found the log end {log.log_end_offset}, but the log on disk ends at {path.end}"
+        )
         raise replica.partition.violation("I5", text, replica.node)
     path.end = log.log_end_offset
     path.start = log.log_start_offset
@@ -142,18 +164,32 @@ def opened(ghosts: Ghosts, replica: ReplicaGhost, log: Log) -> None:
 def _read(ghosts: Ghosts, replica: ReplicaGhost, log: Log, is_first: bool) -> tuple[Path, int | None]:
     """The path of the batches on the disk, and the offset at which the first one is damaged."""
     path = Path(log.segments[0].base_offset)
+    replica.absent, replica.unjudged, replica.deleted_below = {}, [], 0
     for segment in log.segments:
         data, size = segment_bytes(segment), 0
         if segment.base_offset != path.end:
             return path, path.end
         for position, header in valid_batches(data):
-            if header.base_offset != path.end or not _recognise(ghosts, replica, log, path, batch_of(header), header, is_first):
+            if header.base_offset != path.end:
                 return path, path.end
+            if not _recognise(ghosts, replica, log, path, batch_of(header), header, is_first):
+                return path, path.end
+            if replica.partition.originals is not None:
+                _learn(replica, header, data, position)
             path.extend(header.leader_epoch, header.next_offset)
             size = position + header.size
         if size < len(data):
             return path, path.end
     return path, None
+
+
+def _learn(replica: ReplicaGhost, header: BatchHeader, data: bytes, position: int) -> None:
+    partition = replica.partition
+    assert partition.originals is not None
+    if compaction.is_cleaned(partition, header.leader_epoch, batch_of(header)):
+        compaction.take(replica, header, data, position)
+    else:
+        partition.originals.learn(header, data, position)
 
 
 def _recognise(
@@ -165,12 +201,14 @@ def _recognise(
     if known is None and is_first:
         partition.tree.enter(epoch, batch, path.last_epoch)
         return True
+    if compaction.is_cleaned(partition, epoch, batch):
+        return True
     if is_damaged(log.files, log.dir) and (known is None or known[:4] != batch[:4]):
         return False
     if known is None:
         if partition.tree.find_bytes(batch.base, batch.crc) != NOTHING:
             return False  # the checksum does not cover base offset and epoch
-        text = f"the recovery of broker {replica.node} found a batch at {batch.base} of epoch {epoch} that was never written"
+        text = f"the recovery of broker {replica.node} found a batch at offset {batch.base} of epoch {epoch} that no leader wrote"
         raise partition.violation("I4", text, replica.node)
     _compare(ghosts, replica, path, epoch, known, batch)
     return True
@@ -201,6 +239,8 @@ def truncated(ghosts: Ghosts, replica: ReplicaGhost, log: Log, *, corrupt_at: in
         path.truncate(min(end, path.end))
         path.start = min(start, path.end)
     replica.flushed = min(replica.flushed, end)
+    if partition.originals is not None:
+        compaction.truncated(replica)
     ghosts.dirty[replica] = None
     ghosts.disturbed[partition] = None
     if not (is_restart and partition is ghosts.metadata.log):  # a snapshot replaces what was dropped
@@ -217,12 +257,13 @@ def check_truncation(ghosts: Ghosts, replica: ReplicaGhost, old: Path, end: int,
     if lost_from >= lost_to or partition.loss_permitted or partition.is_deleted:
         return
     text = (
-        f"broker {replica.node} cut its log from {old.end} back to {end}, and with it the committed records "
+        f"broker {replica.node} truncated its log from {old.end} to {end} and removed the committed records "
         f"{lost_from} to {lost_to - 1} (the true high watermark is {committed.end})"
     )
     if partition is ghosts.metadata.log:
         raise partition.violation("I19", text.replace("broker", "controller", 1), replica.node)
     is_repair = corrupt_at is not None or replica.damage is not None or replica.is_unclean
+    is_repair = is_repair or compaction.must_begin_anew(replica, old)
     if not is_repair or not _others_have(ghosts, replica, lost_to - 1):
         raise partition.violation("I6", text, replica.node)
 
@@ -239,6 +280,10 @@ def _others_have(ghosts: Ghosts, replica: ReplicaGhost, offset: int) -> bool:
 
 
 def log_start_moved(ghosts: Ghosts, replica: ReplicaGhost, log: Log) -> None:
+    """I5: a log start moves up, unless the log is truncated below it or begun anew."""
+    if log.log_start_offset < replica.path.start:
+        text = f"the log start of node {replica.node} moved back from {replica.path.start} to {log.log_start_offset}"
+        raise replica.partition.violation("I5", text, replica.node)
     replica.path.start = log.log_start_offset
     replica.partition.deleted_below = max(replica.partition.deleted_below, log.log_start_offset)
     ghosts.dirty[replica] = None
@@ -251,15 +296,22 @@ def check_log(ghosts: Ghosts, replica: ReplicaGhost) -> None:
         return
     start, hw, end, partition = log.log_start_offset, log.high_watermark, log.log_end_offset, replica.partition
     if not 0 <= start <= hw <= end or not 0 <= log.recovery_point <= end:
-        text = f"on node {replica.node} log start {start} <= high watermark {hw} <= log end {end}"
-        raise partition.violation("I5", f"{text}, or recovery point {log.recovery_point} <= log end, is not true", replica.node)
-    if end != replica.path.end or start != replica.path.start:
-        text = f"node {replica.node} says that its log is [{start}, {end}), what it appended and deleted makes {replica.path}"
+        text = (
+            f"node {replica.node} has log start {start}, high watermark {hw}, log end {end} and recovery point "
+            f"{log.recovery_point}; required: log start <= high watermark <= log end, and recovery point <= log end"
+        )
         raise partition.violation("I5", text, replica.node)
+    if end != replica.path.end or start != replica.path.start:
+        text = (
+            f"node {replica.node} reports the log range [{start}, {end}), but its appends and deletions result in {replica.path}"
+        )
+        raise partition.violation("I5", text, replica.node)
+    if partition.originals is not None:
+        compaction.check_log(replica, log)
     if replica.fork is not None:
         check_fork(replica, replica.fork, hw)
     if replica.damage is None and partition is not ghosts.metadata.log:
-        check_epochs(replica, log.epochs._epochs, log.epochs._starts)
+        check_epochs(replica, log.epochs.epochs, log.epochs.starts)
 
 
 def check_fork(replica: ReplicaGhost, fork: tuple[int, int], high_watermark: int) -> None:
@@ -270,8 +322,8 @@ def check_fork(replica: ReplicaGhost, fork: tuple[int, int], high_watermark: int
     if replica.path.start >= end or replica.path.end < end:
         replica.fork = None
     elif high_watermark > start:
-        which = f"{start} to {end - 1} of a history that is its own"
-        text = f"broker {replica.node} has {which}, below its high watermark {high_watermark}"
+        which = f"records {start} to {end - 1}, which only it holds"
+        text = f"the high watermark {high_watermark} of broker {replica.node} covers the {which}"
         raise replica.partition.violation("I4", text, replica.node)
 
 
@@ -280,7 +332,10 @@ def check_epochs(replica: ReplicaGhost, epochs: list[int], starts: list[int]) ->
     path, partition = replica.path, replica.partition
     registration = partition.registration
     if registration is not None and path.last_epoch > registration.leader_epoch:
-        text = f"broker {replica.node} has records of epoch {path.last_epoch}, the newest is {registration.leader_epoch}"
+        text = (
+            f"broker {replica.node} has records of epoch {path.last_epoch}, but the newest leader epoch is "
+            f"{registration.leader_epoch}"
+        )
         raise partition.violation("I11", text, replica.node)
     if epochs == path.epochs and starts == path.starts and (not starts or starts[0] >= path.start):
         return
@@ -289,7 +344,7 @@ def check_epochs(replica: ReplicaGhost, epochs: list[int], starts: list[int]) ->
     missing = [epoch for epoch, _, _ in path.segments(path.start, path.end) if epoch not in epochs]
     if said != expected or missing or any(a >= b for a, b in pairwise(epochs)):
         held = list(path.segments(path.start, path.end))
-        text = f"the epoch cache of broker {replica.node} is {said}, and its records are {held} (epoch, from, to)"
+        text = f"the epoch cache of broker {replica.node} is {said}, but its records are {held} (epoch, start, end)"
         raise partition.violation("I11", text, replica.node)
 
 

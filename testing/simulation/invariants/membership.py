@@ -8,6 +8,8 @@ KIP-966 is read here for a cluster that elects cleanly and keeps no ELR:
 - The last member of an ISR stays in it when it dies, fenced and without a leader: it is the only broker that may be elected. It
   may also come back under a new broker epoch; I7 finds what its disk then lacks.
 - ELR and last known ELR are always empty.
+
+A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
 
 from __future__ import annotations
@@ -89,9 +91,9 @@ def _change_broker(
     elif isinstance(record, UnregisterBrokerRecord):
         brokers.pop(node, None)
     elif known is None or known.epoch != record.broker_epoch:
-        have = "is not registered" if known is None else f"has epoch {known.epoch}"
+        have = "is not registered" if known is None else f"is registered with epoch {known.epoch}"
         raise Violation(
-            "I14", f"a committed record changes broker {node} of epoch {record.broker_epoch}, which {have}", node=node
+            "I14", f"a committed record changes broker {node} with epoch {record.broker_epoch}, but it {have}", node=node
         )
     else:
         known.fenced = known.fenced if record.fenced == 0 else record.fenced == 1
@@ -105,8 +107,11 @@ def _check_broker_epoch(node: int, known: BrokerGhost | None, record: RegisterBr
     else:
         right = record.broker_epoch == offset and (known is None or record.broker_epoch > known.epoch)
     if not right:
-        before = "nothing" if known is None else f"epoch {known.epoch}"
-        text = f"broker {node} is registered with epoch {record.broker_epoch} at metadata offset {offset}, after {before}"
+        before = "no epoch" if known is None else f"epoch {known.epoch}"
+        text = (
+            f"broker {node} is registered with epoch {record.broker_epoch} at metadata offset {offset}, and had {before}: a new "
+            "process gets the offset of its record as its epoch, the same process keeps its epoch"
+        )
         raise Violation("I14", text, node=node)
 
 
@@ -120,7 +125,7 @@ def _change_partition(ghosts: Ghosts, record: PartitionRecord | PartitionChangeR
     if isinstance(record, PartitionRecord):
         after = _created(record)
     elif before is None:
-        raise partition.violation("I14", "a committed record changes it, and nothing ever made it")
+        raise partition.violation("I14", "a committed record changes the partition, but no record created it")
     else:
         after = merge(before, record)
         _check_election(partition, before, after, named=record.leader)
@@ -140,7 +145,7 @@ def _created(record: PartitionRecord) -> Registration:
         record.leader_epoch,
         record.partition_epoch,
         record.leader_recovery_state == RECOVERING,
-        record.elr,
+        record.eligible_leader_replicas,
         record.last_known_elr,
     )
 
@@ -157,7 +162,7 @@ def merge(before: Registration, record: PartitionChangeRecord) -> Registration:
         before.leader_epoch + names_leader,
         before.partition_epoch + 1,
         before.is_recovering if recovery == NO_RECOVERY_CHANGE else recovery == RECOVERING,
-        before.elr if record.elr is None else record.elr,
+        before.elr if record.eligible_leader_replicas is None else record.eligible_leader_replicas,
         before.last_known_elr if record.last_known_elr is None else record.last_known_elr,
     )
 
@@ -184,7 +189,7 @@ def _check_election(partition: PartitionGhost, before: Registration, after: Regi
     if after.is_recovering:
         partition.reported.append(f"unclean election of broker {named}")
         return
-    text = f"broker {named} is elected in epoch {after.leader_epoch} from outside of the ISR {list(before.isr)}"
+    text = f"broker {named} is elected in epoch {after.leader_epoch} from outside the ISR {list(before.isr)}"
     raise partition.violation("I3", text, named)
 
 
@@ -197,14 +202,18 @@ def _check_expansion(ghosts: Ghosts, partition: PartitionGhost, before: Registra
         broker, replica = ghosts.metadata.brokers.get(node), partition.replicas.get(node)
         joins = f"broker {node} joins the ISR {list(before.isr)} with partition epoch {after.partition_epoch}"
         if broker is None or broker.fenced:
-            raise partition.violation("I13", f"{joins} and is fenced", node)
+            state = "is not registered" if broker is None else "is fenced"
+            raise partition.violation("I13", f"{joins}, but it {state}", node)
         if node in named and named[node] != broker.epoch:
-            text = f"{joins} as the process of broker epoch {named[node]}, registered is {broker.epoch}"
+            text = f"{joins} with broker epoch {named[node]}, but it is registered with broker epoch {broker.epoch}"
             raise partition.violation("I13", text, node)
         if replica is None or partition.loss_permitted or not ghosts.is_registered(replica):
             continue
         if not replica.path.holds_all_of(partition.committed):
-            text = f"{joins} with {replica.path}, and the true high watermark is {partition.committed.end}"
+            text = (
+                f"{joins}, but its log {replica.path} lacks committed records: the true high watermark is "
+                f"{partition.committed.end}"
+            )
             raise partition.violation("I13", text, node)
 
 
@@ -215,18 +224,20 @@ def _check_members(ghosts: Ghosts, partition: PartitionGhost) -> None:
         return
     isr, leader = registration.isr, registration.leader
     if leader != NO_LEADER and leader not in isr:
-        raise partition.violation("I2", f"leader {leader} is not in the ISR {list(isr)}", leader)
+        raise partition.violation("I2", f"broker {leader} is the leader, but it is not in the ISR {list(isr)}", leader)
     if not isr or not set(isr) <= set(registration.replicas):
-        raise partition.violation("I2", f"the ISR {list(isr)} is not a part of the replicas {list(registration.replicas)}")
+        raise partition.violation(
+            "I2", f"the ISR {list(isr)} is empty or is no subset of the replicas {list(registration.replicas)}"
+        )
     is_last = len(isr) == 1 and leader == NO_LEADER
     for node in isr:
         broker = brokers.get(node)
         if (broker is None or broker.fenced) and not is_last:
-            raise partition.violation("I2", f"broker {node} is fenced and in the ISR {list(isr)} (leader {leader})", node)
+            raise partition.violation("I2", f"broker {node} is in the ISR {list(isr)} (leader {leader}), but it is fenced", node)
         if broker is not None and broker.epoch > partition.proven.get(node, broker.epoch) and len(isr) > 1:
             text = (
-                f"broker {node} is in the ISR {list(isr)} with broker epoch {broker.epoch}, and was last known to be complete "
-                f"with {partition.proven[node]}"
+                f"broker {node} is in the ISR {list(isr)} with broker epoch {broker.epoch}, but it was last known to be complete "
+                f"with broker epoch {partition.proven[node]}"
             )
             raise partition.violation("I2", text, node)
     _check_elr(partition, registration)
@@ -234,7 +245,10 @@ def _check_members(ghosts: Ghosts, partition: PartitionGhost) -> None:
 
 def _check_elr(partition: PartitionGhost, registration: Registration) -> None:
     if registration.elr or registration.last_known_elr:
-        text = f"the ELR is {list(registration.elr)}, last known {list(registration.last_known_elr)}: this cluster keeps none"
+        text = (
+            f"this cluster keeps no ELR, but the ELR is {list(registration.elr)} and the last known ELR is "
+            f"{list(registration.last_known_elr)}"
+        )
         raise partition.violation("I3", text)
 
 
@@ -250,14 +264,17 @@ def compare_with_image(ghosts: Ghosts, image: MetadataImage, changed: Changed) -
             continue
         theirs = found and (found.replicas, found.isr, found.leader, found.leader_epoch, found.partition_epoch)
         if theirs != ours[:5]:
-            text = f"the image at metadata offset {image.offset} has {theirs}, its records make {tuple(ours[:5])}"
+            text = f"the metadata image at offset {image.offset} has {theirs}, but the records result in {tuple(ours[:5])}"
             raise partition.violation("I14", text)
     for node in changed[1]:
         broker, registered = ghosts.metadata.brokers.get(node), image.brokers.get(node)
         theirs_b = registered and (registered.broker_epoch, registered.fenced, registered.in_controlled_shutdown)
         ours_b = broker and (broker.epoch, broker.fenced, broker.is_leaving)
         if theirs_b != ours_b:
-            text = f"the image at metadata offset {image.offset} has broker {node} as {theirs_b}, its records make {ours_b}"
+            text = (
+                f"the metadata image at offset {image.offset} has {theirs_b} for broker {node}, but the records result in "
+                f"{ours_b}"
+            )
             raise Violation("I14", text, node=node)
 
 
@@ -275,11 +292,11 @@ def check_epochs_of_replica(ghosts: Ghosts, partition: PartitionGhost) -> None:
             continue
         before, replica.told = replica.told, now
         if now[0] < before[0] or now[1] < before[1]:
-            text = f"broker {replica.node} went from leader and partition epoch {before} back to {now}"
+            text = f"broker {replica.node} went back from (leader epoch, partition epoch) {before} to {now}"
             raise partition.violation("I14", text, replica.node)
         known = partition.history.get(now[1])
         if partition.history and (known is None or known.leader_epoch != now[0]) and now != (-1, -1):
-            text = f"broker {replica.node} acts in leader and partition epoch {now}, which were never committed"
+            text = f"broker {replica.node} acts in (leader epoch, partition epoch) {now}, which was never committed"
             raise partition.violation("I19", text, replica.node)
 
 
@@ -297,5 +314,8 @@ def check_heartbeat(image: MetadataImage, node: int, broker_epoch: int) -> None:
     """I14: a heartbeat of an earlier process of a broker does not count."""
     registered = image.brokers.get(node)
     if registered is not None and registered.broker_epoch != broker_epoch:
-        text = f"a heartbeat of broker {node} with epoch {broker_epoch} counted, registered is {registered.broker_epoch}"
+        text = (
+            f"a heartbeat of broker {node} with broker epoch {broker_epoch} was accepted, but the broker is registered with "
+            f"broker epoch {registered.broker_epoch}"
+        )
         raise Violation("I14", text, node=node)

@@ -8,7 +8,7 @@ for those that changed since the last one; if none did, that costs a look at two
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +16,9 @@ from strandline.protocol.errors import ErrorCode
 from strandline.protocol.records.batch import BatchHeader
 from strandline.storage.disk import Buffer
 from strandline.testing.simulation.invariants import (
+    balance,
     clean_starts,
+    compaction,
     honesty,
     leaders,
     logs,
@@ -29,14 +31,16 @@ from strandline.testing.simulation.invariants import (
     rest,
     watermark,
 )
-from strandline.testing.simulation.invariants.ghosts import METADATA, Ghosts, Process, ReplicaGhost
+from strandline.testing.simulation.invariants.ghosts import METADATA, Ghosts, PartitionGhost, Process, ReplicaGhost
 from strandline.testing.simulation.invariants.violation import Violation
 
 if TYPE_CHECKING:
     from strandline.broker.partition.partition import Partition
-    from strandline.controller.metadata.image import MetadataImage
+    from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
     from strandline.protocol.messages.common import SnapshotId
+    from strandline.protocol.partitions import TopicIdPartition
     from strandline.storage.log.log import Log
+    from strandline.storage.log.segment import Segment
 
 SWEEP_STEPS = 1024
 
@@ -162,7 +166,11 @@ class Invariants:
         partition = self.ghosts.partition((log.topic_id, log.partition), log.name)
         replica = partition.replica(process.node)
         if log.topic_id != partition.key[0]:
-            raise partition.violation("I22", f"broker {process.node} opens a log of topic id {log.topic_id.hex()}", process.node)
+            text = (
+                f"broker {process.node} opens a log of topic id {log.topic_id.hex()}, but the partition's is "
+                f"{partition.key[0].hex()}"
+            )
+            raise partition.violation("I22", text, process.node)
         logs.opened(self.ghosts, replica, log)
         replica.log, replica.process, replica.live, replica.has_forgotten = log, process, None, False
         if partition is self.ghosts.metadata.log:
@@ -238,6 +246,16 @@ class Invariants:
         if replica.partition.key != METADATA:
             self.trace.emit("log.rolled", replica.node, replica.partition.name, base=log.segments[-1].base_offset)
 
+    def on_replacing(self, replica: ReplicaGhost, old: Sequence[Segment], end: int) -> compaction.Replaced:
+        """A cleaned segment is about to take the place of these, which end at this offset."""
+        return compaction.before_replacement(replica, old, end)
+
+    def on_replaced(self, replica: ReplicaGhost, log: Log, was: compaction.Replaced, clock_ms: int) -> None:
+        self.ghosts.dirty[replica] = None
+        compaction.replaced(replica, log, was, clock_ms)
+        emit = self.trace.emit
+        emit("log.cleaned", replica.node, replica.partition.name, base=was.base, end=was.end, absent=len(replica.absent))
+
     def on_flushed(self, replica: ReplicaGhost) -> None:
         self.ghosts.dirty[replica] = None
         if replica.partition.key == METADATA:
@@ -255,7 +273,8 @@ class Invariants:
     def on_partition(self, replica: ReplicaGhost, partition: Partition) -> None:
         if partition.key != replica.partition.key or partition.log is not replica.log:
             text = (
-                f"broker {replica.node} serves topic id {partition.key[0].hex()} from the log of {replica.partition.key[0].hex()}"
+                f"broker {replica.node} serves topic id {partition.key[0].hex()} from the log of topic id "
+                f"{replica.partition.key[0].hex()}"
             )
             raise replica.partition.violation("I22", text, replica.node)
         replica.live, replica.told = partition, (-1, -1)
@@ -311,38 +330,43 @@ class Invariants:
         quorum.on_leader(self.ghosts, self.ghosts.metadata.log.replica(node), epoch)
 
     def on_quorum_high_watermark(self, replica: ReplicaGhost, offset: int, leads_in: int | None) -> None:
-        for entry in quorum.on_high_watermark(self.ghosts, replica, offset, leads_in=leads_in):
-            self._tell(replica.node, entry.last)
+        changes = self.ghosts.metadata.changes
+        known = len(changes)
+        quorum.on_high_watermark(self.ghosts, replica, offset, leads_in=leads_in)
+        for last, partitions, brokers in changes[known:]:
+            self._emit_changes(replica.node, self.ghosts.metadata.images[last], partitions, brokers)
         if leads_in is not None:
             self.trace.emit("raft.high_watermark", replica.node, offset=offset)
 
-    def _tell(self, node: int, last: int) -> None:
-        """Emit what a committed batch has changed."""
-        ghosts = self.ghosts
-        if not ghosts.metadata.changes or ghosts.metadata.changes[-1][0] != last:
-            return
-        _, partitions, brokers = ghosts.metadata.changes[-1]
+    def _emit_changes(
+        self, node: int, image: MetadataImage, partitions: Iterable[TopicIdPartition], brokers: Iterable[int]
+    ) -> None:
+        """Emit what one committed batch has changed. `image` is the metadata up to this batch: later ones that were committed
+        with it have their own events."""
         for broker in brokers:
-            known = ghosts.metadata.brokers.get(broker)
+            known = image.brokers.get(broker)
             if known is not None:
-                self.trace.emit("metadata.broker", node, broker=broker, epoch=known.epoch, fenced=known.fenced)
+                self.trace.emit("metadata.broker", node, broker=broker, epoch=known.broker_epoch, fenced=known.fenced)
         for key in partitions:
-            partition = ghosts.partitions[key]
-            is_new_topic = partition.registration is not None and partition.registration.partition_epoch == 0
-            if is_new_topic and key[1] == 0:
-                self.trace.emit("metadata.topic", node, name=partition.topic, topic_id=key[0].hex())
-            if partition.registration is not None:
-                registration = partition.registration
-                self.trace.emit(
-                    "metadata.partition",
-                    node,
-                    partition.name,
-                    leader=registration.leader,
-                    leader_epoch=registration.leader_epoch,
-                    partition_epoch=registration.partition_epoch,
-                    isr=list(registration.isr),
-                    elr=list(registration.elr),
-                )
+            self._emit_partition(node, self.ghosts.partitions[key], key, image.partition(key))
+
+    def _emit_partition(
+        self, node: int, partition: PartitionGhost, key: TopicIdPartition, known: PartitionRegistration | None
+    ) -> None:
+        if known is None:
+            return
+        if known.partition_epoch == 0 and key[1] == 0:
+            self.trace.emit("metadata.topic", node, name=partition.topic, topic_id=key[0].hex())
+        self.trace.emit(
+            "metadata.partition",
+            node,
+            partition.name,
+            leader=known.leader,
+            leader_epoch=known.leader_epoch,
+            partition_epoch=known.partition_epoch,
+            isr=list(known.isr),
+            elr=list(known.elr),
+        )
 
     def on_vote(self, voter: int, epoch: int, candidate: int, path: str) -> None:
         self.trace.emit("raft.voted", voter, epoch=epoch, candidate=candidate)
@@ -366,6 +390,9 @@ class Invariants:
 
     def on_accepted(self, image: MetadataImage, request: Any, answer: Any) -> None:
         membership.on_accepted(self.ghosts, image, request, answer)
+
+    def on_leaders_return(self, image: MetadataImage, node: int, records: Sequence[Any]) -> None:
+        balance.check_return(image, node, records)
 
     def on_heartbeat(self, image: MetadataImage, node: int, broker_epoch: int) -> None:
         membership.check_heartbeat(image, node, broker_epoch)

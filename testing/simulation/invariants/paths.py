@@ -164,7 +164,9 @@ class Tree:
         if chain is None:
             chain = self.chains[epoch] = Chain(batch.base, parent)
         elif batch.base != chain.end:
-            return f"epoch {epoch} has records from {chain.start} to {chain.end}, and none begins at {batch.base}"
+            return (
+                f"epoch {epoch} has records from {chain.start} up to {chain.end}, so its next batch cannot begin at {batch.base}"
+            )
         chain.add(batch)
         return ""
 

@@ -6,6 +6,8 @@ deleted all of them has forgotten the producer.
 
 A *named* producer is stricter: its sequences are the rows of one work epoch, whichever attempt writes them. They begin at 0,
 continue through all producer epochs, are remembered longer than the records, and end with the first row of a higher work epoch.
+
+A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
 
 from __future__ import annotations
@@ -49,10 +51,10 @@ def _take(partition: PartitionGhost, batch: Batch) -> None:
         known = Place(batch.producer_id, batch.producer_epoch, 0, -1)
     counts = known is not None and (named or known.last_offset >= partition.deleted_below)
     if known is not None and counts and not _follows(known, batch, named):
-        who = f"producer {batch.producer_id} epoch {batch.producer_epoch}"
         before = "" if batch.producer_id == known.producer_id else f"producer {known.producer_id} "
         text = (
-            f"{who} has sequence {batch.sequence} at offset {batch.base}, after {before}epoch {known.epoch} up to sequence "
+            f"producer {batch.producer_id} epoch {batch.producer_epoch} has sequence {batch.sequence} at offset {batch.base}, "
+            f"but its previous batch ends with {before}epoch {known.epoch} sequence "
             f"{(known.next_sequence - 1) & MAX_SEQUENCE} at offset {known.last_offset}"
         )
         raise partition.violation("I16", text)
@@ -78,13 +80,17 @@ def check_states(replica: ReplicaGhost) -> None:
         for producer_id, (epoch, batches) in log.producers.dump().items()
         if batches
     }
+    fits = _fits if partition.originals is None else _fits_cleaned
     for producer_id, state in expected.items():
-        if not _fits(found.get(producer_id), state) and not (producer_id not in found and replica.has_forgotten):
-            text = f"broker {replica.node} knows of producer {producer_id} {found.get(producer_id)}, its log says {state}"
+        if not fits(found.get(producer_id), state) and not (producer_id not in found and replica.has_forgotten):
+            text = (
+                f"broker {replica.node} has the state {found.get(producer_id)} for producer {producer_id}, but the batches in "
+                f"its log result in {state} (epoch, [(last sequence, last offset)])"
+            )
             raise partition.violation("I16", text, replica.node)
     strangers = [p for p in found if p not in expected and found[p][1][-1][1] >= path.start]
     if strangers:
-        text = f"broker {replica.node} knows producers {strangers}, of which its log holds nothing"
+        text = f"broker {replica.node} has states for the producers {strangers}, but its log has no batch of them"
         raise partition.violation("I16", text, replica.node)
 
 
@@ -114,3 +120,10 @@ def _fits(found: State | None, state: State) -> bool:
     """Whether the state fits; a log may remember batches that it has deleted since."""
     epoch, batches = state
     return found is not None and found[0] == epoch and found[1][-len(batches) :] == batches
+
+
+def _fits_cleaned(found: State | None, state: State) -> bool:
+    """Whether the state fits a log that a cleaner has changed, here or on the leader that it was copied from: the last batch of a
+    producer stays, others may be gone."""
+    epoch, batches = state
+    return found is not None and found[0] == epoch and found[1][-1] == batches[-1]

@@ -2,6 +2,8 @@
 
 Whether a success is true when it leaves is I15 (`watermark.py`); the rest is here. Deadlines are judged by the timer that must
 exist for them: the event loop promises that a due timer fires, and a process that was stopped is not to blame for being late.
+
+A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from strandline.testing.simulation.invariants.violation import Violation
 
 def check_answered_once(node: int, request: Any) -> None:
     """A request is about to be answered."""
-    if request._is_answered and not request.connection.closed:
+    if request.is_answered and not request.connection.closed:
         raise Violation("I17", f"broker {node} answers {request!r} a second time", node=node)
 
 
@@ -28,23 +30,24 @@ def check_deadlines(ghosts: Ghosts) -> None:
 
 def check_timer(node: int, purgatory: Any) -> None:
     """The earliest deadline has a timer that is not later."""
-    for timeout_ms, queue in purgatory._queues.items():
+    for timeout_ms, queue in purgatory.queues.items():
         operation = next(iter(queue), None)
         if operation is None:
             continue
         if operation.is_completed:
-            raise Violation("I17", f"broker {node} keeps an operation (timeout {timeout_ms} ms) that is completed", node=node)
-        if purgatory._timer is None or purgatory._timer_due > operation.deadline:
-            text = f"no timer fires for an operation of broker {node} ({timeout_ms} ms) at its deadline, {operation.deadline:.3f}"
+            raise Violation("I17", f"broker {node} keeps a completed operation (timeout {timeout_ms} ms)", node=node)
+        if purgatory.timer_due > operation.deadline:
+            text = (
+                f"broker {node} has no timer for an operation (timeout {timeout_ms} ms) at its deadline {operation.deadline:.3f}"
+            )
             raise Violation("I17", text, node=node)
 
 
 def _check_waiters(process: Process) -> None:
     """No operation that was answered still waits for a high watermark."""
     for partition in process.server.replicas.partitions.values():
-        waiting = [*partition.waiters._waiting, *partition.waiters._ended]
-        if waiting and any(waiter.is_completed for _, _, waiter in waiting):
-            text = f"{partition.topic}-{partition.key[1]}: a produce that was answered still waits at broker {process.node}"
+        if any(waiter.is_completed for waiter in partition.waiters.operations()):
+            text = f"{partition.topic}-{partition.key[1]}: an answered produce request still waits at broker {process.node}"
             raise Violation("I17", text, partition=f"{partition.topic}-{partition.key[1]}", node=process.node)
 
 
@@ -57,5 +60,5 @@ def check_idle(ghosts: Ghosts) -> None:
         waiting = sum(len(partition.waiters) for partition in replicas.partitions.values())
         parked = sum(isinstance(operation, DelayedProduce) for operation in replicas.purgatory.take_all())
         if waiting or parked:
-            text = f"broker {process.node} is idle, and keeps {parked} parked produces and {waiting} waiters"
+            text = f"broker {process.node} is idle, but keeps {parked} delayed produce requests and {waiting} watchers"
             raise Violation("I17", text, node=process.node)

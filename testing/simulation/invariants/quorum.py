@@ -4,6 +4,8 @@
   only what a majority has on its disks, and only with a record of its own epoch behind it.
 - **I19**: there is one committed log. It grows when a leader raises the quorum's high watermark. Whatever a controller or broker
   applies is compared with it batch by batch, and the images that they make of it key by key.
+
+A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ def on_flushed(replica: ReplicaGhost) -> None:
         return
     for segment in log.segments[log.segment_for(replica.flushed) :]:
         if segment.size and not is_durable(segment.file):
-            text = f"node {replica.node} has flushed its metadata log to {path.end}, and {segment.file.path} is not on its disk"
+            text = (
+                f"node {replica.node} reports its metadata log as flushed up to {path.end}, but {segment.file.path} is not "
+                "durable"
+            )
             raise Violation("I18", text, node=replica.node)
     replica.flushed = path.end
     if path.epochs:
@@ -49,7 +54,7 @@ def on_flushed(replica: ReplicaGhost) -> None:
 def on_fetch_leaves(ghosts: Ghosts, node: int, offset: int) -> None:
     replica = ghosts.metadata.log.replica(node)
     if offset > replica.flushed:
-        text = f"voter {node} fetches from offset {offset}, and only {replica.flushed} are on its disk"
+        text = f"voter {node} fetches from offset {offset}, but its disk holds only the records below {replica.flushed}"
         raise Violation("I18", text, node=node)
 
 
@@ -58,7 +63,7 @@ def on_vote_leaves(ghosts: Ghosts, voter: int, epoch: int, candidate: int, path:
     before = ghosts.metadata.votes.setdefault((voter, epoch), candidate)
     if before != candidate:
         raise Violation(
-            "I18", f"voter {voter} gave its vote of epoch {epoch} to {before}, and gives it to {candidate}", node=voter
+            "I18", f"voter {voter} votes for {candidate} in epoch {epoch}, but it has already voted for {before}", node=voter
         )
     process = ghosts.processes.get(voter)
     if process is None or not knows_durability(process.files) or is_damaged(process.files, path):
@@ -67,45 +72,47 @@ def on_vote_leaves(ghosts: Ghosts, voter: int, epoch: int, candidate: int, path:
     state = json.loads(content) if content else {}
     found = (state.get("leaderEpoch", -1), state.get("votedId", -1))
     if found != (epoch, candidate) and found[0] <= epoch:
-        text = f"voter {voter} votes for {candidate} in epoch {epoch}, its disk says (epoch, vote) {found}"
+        text = f"voter {voter} votes for {candidate} in epoch {epoch}, but its disk holds (epoch, vote) {found}"
         raise Violation("I18", text, node=voter)
 
 
 # -- commits ----------------------------------------------------------------------------------------------------------
 
 
-def on_high_watermark(ghosts: Ghosts, replica: ReplicaGhost, offset: int, *, leads_in: int | None) -> list[Entry]:
-    """A voter raised the quorum's high watermark. Returns what has become committed by it."""
+def on_high_watermark(ghosts: Ghosts, replica: ReplicaGhost, offset: int, *, leads_in: int | None) -> None:
+    """A voter raised the quorum's high watermark, and may have committed batches by that."""
     log, path = ghosts.metadata.log, replica.path
     committed = log.committed
     if ghosts.metadata.is_given_up:
-        return []
+        return
     if leads_in is not None:
         _check_own_epoch(replica, offset, leads_in)
     if offset <= committed.end:
         if offset > path.start and path.epoch_at(offset - 1) != committed.epoch_at(offset - 1):
             if log.loss_permitted:
                 _give_up(ghosts)
-                return []
+                return
             text = (
-                f"controller {replica.node} has record {offset - 1} of epoch {path.epoch_at(offset - 1)} as committed, it is not"
+                f"controller {replica.node} has committed record {offset - 1} of epoch {path.epoch_at(offset - 1)}, but the "
+                f"committed record at this offset is of epoch {committed.epoch_at(offset - 1)}"
             )
             raise Violation("I19", text, node=replica.node)
-        return []
+        return
     if leads_in is None:
-        text = f"controller {replica.node} takes {offset} for the quorum's high watermark, it is {committed.end}"
+        text = f"controller {replica.node} has {offset} as the quorum's high watermark, but it is {committed.end}"
         raise Violation("I19", text, node=replica.node)
     if not path.holds_all_of(committed):
         if log.loss_permitted:
             _give_up(ghosts)
-            return []
+            return
         parts = path.agrees_until(committed)
-        text = f"controller {replica.node} leads in epoch {leads_in} and lacks committed metadata from {parts} on"
+        text = f"controller {replica.node} leads in epoch {leads_in}, but lacks the committed metadata from offset {parts} on"
         raise Violation("I19", text, node=replica.node)
     _check_majority(ghosts, replica, offset, leads_in)
     begins = committed.end
     committed.follow(path, offset)
-    return [_enter(ghosts, epoch, batch) for epoch, batch in log.tree.walk(path, begins, offset)]
+    for epoch, batch in log.tree.walk(path, begins, offset):
+        _enter(ghosts, epoch, batch)
 
 
 def _give_up(ghosts: Ghosts) -> None:
@@ -116,7 +123,10 @@ def _give_up(ghosts: Ghosts) -> None:
 def _check_own_epoch(replica: ReplicaGhost, offset: int, epoch: int) -> None:
     written_in = replica.path.epoch_at(offset - 1)
     if written_in != epoch:
-        text = f"controller {replica.node} leads in epoch {epoch} and commits up to {offset}, by a record of epoch {written_in}"
+        text = (
+            f"controller {replica.node} leads in epoch {epoch} and commits up to {offset}, but the last record there is of epoch "
+            f"{written_in}, not of its own"
+        )
         raise Violation("I18", text, node=replica.node)
 
 
@@ -124,11 +134,14 @@ def _check_majority(ghosts: Ghosts, replica: ReplicaGhost, offset: int, epoch: i
     log, voters = ghosts.metadata.log, ghosts.metadata.voters
     have = [n for n in voters if n in log.replicas and log.replicas[n].flushed_by_epoch.get(epoch, 0) >= offset]
     if voters and 2 * len(have) <= len(voters) and not log.loss_permitted:
-        text = f"controller {replica.node} commits up to {offset} in epoch {epoch}; of {list(voters)} only {have} have it on disk"
+        text = (
+            f"controller {replica.node} commits up to {offset} in epoch {epoch}, but of the voters {list(voters)} only {have} "
+            "have it on disk"
+        )
         raise Violation("I18", text, node=replica.node)
 
 
-def _enter(ghosts: Ghosts, epoch: int, batch: Batch) -> Entry:
+def _enter(ghosts: Ghosts, epoch: int, batch: Batch) -> None:
     metadata = ghosts.metadata
     payload = metadata.payloads.pop((epoch, batch.base), b"")
     values: tuple[bytes, ...] = ()
@@ -144,7 +157,6 @@ def _enter(ghosts: Ghosts, epoch: int, batch: Batch) -> Entry:
     if changed[0] or changed[1]:
         metadata.changes.append((entry.last, tuple(changed[0]), tuple(changed[1])))
         membership.compare_with_image(ghosts, metadata.image, changed)
-    return entry
 
 
 def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
@@ -156,7 +168,7 @@ def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
         _give_up(ghosts)
     else:
         parts = replica.path.agrees_until(log.committed)
-        text = f"controller {replica.node} is elected in epoch {epoch} and lacks committed metadata from {parts} on"
+        text = f"controller {replica.node} is elected in epoch {epoch}, but lacks the committed metadata from offset {parts} on"
         raise Violation("I19", text, node=replica.node)
 
 
@@ -170,9 +182,13 @@ def on_applied(ghosts: Ghosts, who: str, node: int, batch: tuple[int, int, int],
         return
     entry = metadata.by_base.get(batch[0])
     if entry is None or entry[:3] != batch or (values is not None and tuple(values) != entry.values):
-        text = f"{who} {node} applies the metadata batch {batch} (base, last, epoch); committed is {metadata.log.committed}"
-        if entry is not None:
-            text += f", with {entry[:3]} there"
+        text = f"{who} {node} applies the metadata batch {batch} (base, last, epoch), but "
+        if entry is None:
+            text += f"no committed batch begins there: the committed log is {metadata.log.committed}"
+        elif entry[:3] != batch:
+            text += f"the committed batch there is {entry[:3]}"
+        else:
+            text += "its records differ from those of the committed batch"
         raise Violation("I19", text, node=node)
 
 
@@ -191,7 +207,10 @@ def compare_images(ghosts: Ghosts, who: str, node: int, since: int, image: Metad
         return
     ours = metadata.image_at(image.offset)
     if ours is None:
-        text = f"{who} has an image up to {image.offset}, where no committed batch ends (committed: {metadata.end})"
+        text = (
+            f"{who} has an image up to offset {image.offset}, but no committed batch ends there (the log is committed up to "
+            f"{metadata.end})"
+        )
         raise Violation("I19", text, node=node)
     first = bisect_right(metadata.changes, since, key=lambda change: change[0])
     for last, partitions, brokers in metadata.changes[first:]:
@@ -201,13 +220,17 @@ def compare_images(ghosts: Ghosts, who: str, node: int, since: int, image: Metad
             if image.partition(key) != ours.partition(key):
                 name = ghosts.partitions[key].name
                 text = (
-                    f"{who} has {name} as {image.partition(key)} at metadata offset {image.offset}, it is {ours.partition(key)}"
+                    f"at metadata offset {image.offset}, {who} has {image.partition(key)} for {name}, but the committed records "
+                    f"result in {ours.partition(key)}"
                 )
                 raise Violation("I19", text, partition=name, node=node)
         for broker in brokers:
             if image.brokers.get(broker) != ours.brokers.get(broker):
                 theirs, right = image.brokers.get(broker), ours.brokers.get(broker)
-                text = f"{who} has broker {broker} as {theirs} at metadata offset {image.offset}, it is {right}"
+                text = (
+                    f"at metadata offset {image.offset}, {who} has {theirs} for broker {broker}, but the committed records "
+                    f"result in {right}"
+                )
                 raise Violation("I19", text, node=node)
 
 
@@ -217,10 +240,12 @@ def on_snapshot(ghosts: Ghosts, node: int, snapshot_id: SnapshotId, image: Metad
     if not metadata.entries:
         return
     if end > metadata.end:
-        raise Violation("I19", f"controller {node} has a snapshot up to {end}, committed is {metadata.end}", node=node)
+        raise Violation(
+            "I19", f"controller {node} has a snapshot up to {end}, but the log is committed only up to {metadata.end}", node=node
+        )
     ours = metadata.image_at(end - 1)
     if ours is None or ours.epoch != snapshot_id.epoch:
-        text = f"controller {node} has a snapshot up to {end} of epoch {snapshot_id.epoch}, where no such committed batch ends"
+        text = f"controller {node} has a snapshot up to {end} of epoch {snapshot_id.epoch}, but no committed batch ends there"
         raise Violation("I19", text, node=node)
     if image is not None:
         check_same_state(f"controller {node}", node, image, ours)

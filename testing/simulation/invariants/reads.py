@@ -5,14 +5,18 @@ older high watermark than the one that its predecessor told. To a request for th
 its fetch responses carry the old one, as Kafka's do, until it has reached the start of its own epoch. From then on, and always
 for ListOffsets, no leader tells less than it or a leader of an older epoch told before. A leader that was replaced and does not
 know it may tell old offsets: it is compared with its own and older epochs.
+
+A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strandline.protocol.records.batch import check_crc, iter_headers
+from strandline.protocol.records.batch import BatchHeader, check_crc, iter_headers
 from strandline.storage.disk import Buffer
+from strandline.testing.simulation.invariants import compaction
+from strandline.testing.simulation.invariants.bytes_on_disk import batch_of
 from strandline.testing.simulation.invariants.ghosts import Ghosts, PartitionGhost, ReplicaGhost
 
 
@@ -23,12 +27,15 @@ def on_records(replica: ReplicaGhost, high_watermark: int, buffers: Sequence[Buf
         for position, header in iter_headers(buffer):
             end = header.next_offset
             if end > high_watermark:
-                text = f"broker {replica.node} serves up to {end}, its high watermark is {high_watermark}"
+                text = f"broker {replica.node} serves records up to {end}, but its high watermark is {high_watermark}"
                 raise partition.violation("I8", text, replica.node)
             if not check_crc(buffer, position, header.size):
                 text = f"broker {replica.node} serves damaged bytes for the records {header.base_offset} to {end - 1}"
                 raise partition.violation("I8", text, replica.node)
-            on_batch(replica, header.base_offset, end, header.leader_epoch, header.crc)
+            if partition.originals is not None and compaction.is_cleaned(partition, header.leader_epoch, batch_of(header)):
+                on_cleaned_batch(replica, header, buffer, position)
+            else:
+                on_batch(replica, header.base_offset, end, header.leader_epoch, header.crc)
 
 
 def on_batch(replica: ReplicaGhost, base: int, end: int, epoch: int, crc: int) -> None:
@@ -38,8 +45,8 @@ def on_batch(replica: ReplicaGhost, base: int, end: int, epoch: int, crc: int) -
     before = partition.read.get(base)
     if before is not None and before != (epoch, crc) and not partition.loss_permitted:
         text = (
-            f"broker {replica.node} serves at offset {base} the batch {crc:08x} of epoch {epoch}; a consumer got {before[1]:08x} "
-            f"of epoch {before[0]} there before"
+            f"broker {replica.node} serves at offset {base} the batch {crc:08x} of epoch {epoch}, but a consumer has read the "
+            f"batch {before[1]:08x} of epoch {before[0]} there"
         )
         raise partition.violation("I9", text, replica.node)
     if not partition.loss_permitted:
@@ -49,14 +56,31 @@ def on_batch(replica: ReplicaGhost, base: int, end: int, epoch: int, crc: int) -
         partition.read_end = min(end, committed.end)
 
 
-def _check_committed(replica: ReplicaGhost, base: int, end: int, epoch: int, crc: int) -> None:
+def on_cleaned_batch(replica: ReplicaGhost, header: BatchHeader, buffer: Buffer, position: int) -> None:
+    """The records that are left must be committed, and be what the leader wrote; so no consumer has read others there."""
     partition, committed = replica.partition, replica.partition.committed
-    if end > committed.end or committed.epoch_at(base) != epoch:
-        text = f"broker {replica.node} serves the records {base} to {end - 1} of epoch {epoch}, committed is {committed}"
-        raise partition.violation("I8", text, replica.node)
+    if partition.is_deleted or partition.loss_permitted:
+        return
+    _check_range(replica, header.base_offset, header.next_offset, header.leader_epoch)
+    compaction.missing_from(replica, header, buffer, position)
+    partition.read_end = max(partition.read_end, min(header.next_offset, committed.end))
+
+
+def _check_committed(replica: ReplicaGhost, base: int, end: int, epoch: int, crc: int) -> None:
+    partition = replica.partition
+    _check_range(replica, base, end, epoch)
     batch = partition.tree.find(epoch, base)
     if batch is None or batch.crc != crc or batch.next != end:
-        text = f"broker {replica.node} serves at offset {base} of epoch {epoch} what was never written there"
+        text = f"broker {replica.node} serves at offset {base} of epoch {epoch} a batch that no leader wrote"
+        raise partition.violation("I8", text, replica.node)
+
+
+def _check_range(replica: ReplicaGhost, base: int, end: int, epoch: int) -> None:
+    partition, committed = replica.partition, replica.partition.committed
+    if end > committed.end or committed.epoch_at(base) != epoch:
+        text = (
+            f"broker {replica.node} serves the records {base} to {end - 1} of epoch {epoch}, but the committed log is {committed}"
+        )
         raise partition.violation("I8", text, replica.node)
 
 
@@ -67,7 +91,9 @@ def on_out_of_range(ghosts: Ghosts, replica: ReplicaGhost, offset: int) -> None:
     if is_stale or partition.loss_permitted or partition.is_deleted:
         return
     if partition.deleted_below <= offset <= partition.read_end:
-        text = f"broker {replica.node} says that offset {offset} is out of range; consumers have read up to {partition.read_end}"
+        text = (
+            f"broker {replica.node} rejects offset {offset} as out of range, but consumers have read up to {partition.read_end}"
+        )
         raise partition.violation("I9", text, replica.node)
 
 
@@ -77,7 +103,7 @@ def on_told(replica: ReplicaGhost, high_watermark: int, *, is_answer: bool) -> N
     if partition.is_deleted:
         return
     if high_watermark > partition.told_end:
-        text = f"broker {replica.node} tells the high watermark {high_watermark}, the true one is {partition.committed.end}"
+        text = f"broker {replica.node} sends the high watermark {high_watermark}, but the true one is {partition.committed.end}"
         raise partition.violation("I10", text, replica.node)
     if leader_state is None or not (is_answer or high_watermark >= leader_state.epoch_start_offset):
         return
@@ -90,5 +116,8 @@ def _check_applied(partition: PartitionGhost, node: int, epoch: int, high_waterm
         applied[epoch] = max(high_watermark, applied.get(epoch, -1))
     for other, told in applied.items():
         if other <= epoch and told > high_watermark and not partition.loss_permitted:
-            text = f"broker {node} tells {high_watermark} in epoch {epoch}, and {told} was told in epoch {other} before"
+            text = (
+                f"broker {node} sends the high watermark {high_watermark} in epoch {epoch}, but {told} was sent in epoch {other} "
+                "before"
+            )
             raise partition.violation("I10", text, node)

@@ -1,4 +1,7 @@
-"""I23: what a process holds is bounded by its configuration, and nothing of it is left when it has stopped."""
+"""I23: what a process holds is bounded by its configuration, and nothing of it is left when it has stopped.
+
+A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ def check_bounds(ghosts: Ghosts) -> None:
     for process in [*ghosts.live_brokers(), *ghosts.live_controllers()]:
         for name, found, bound in bounds(process):
             if found > bound:
-                text = f"node {process.node} has {found} {name}, and at most {bound} are allowed"
+                text = f"node {process.node} has {found} {name}, but at most {bound} are allowed"
                 raise Violation("I23", text, node=process.node)
 
 
@@ -39,7 +42,7 @@ def bounds(process: Process) -> list[tuple[str, int, int]]:
         budget, sessions = server.log_dir.budget, server.replicas.sessions
         found.append(("bytes in the recent tails", budget.bytes, budget.bytes_max))
         found.append(("batches in the recent tails", len(budget.queue), budget.batches_max))
-        found.append(("fetch sessions", len(sessions), sessions._slots))
+        found.append(("fetch sessions", len(sessions), sessions.slots))
         segments = sum(len(log.segments) for log in server.log_dir.logs.values())
         found.append(("open files", len(process.open_files), segments + FILES_BASE))
     return found
@@ -56,10 +59,10 @@ def check_stopped(process: Process, allowed: int) -> None:
     tasks = [task for task in unfinished(process.loop) or [] if not task.cancelling()]
     if len(tasks) > allowed:
         names = sorted(task.get_coro().__qualname__ for task in tasks)
-        text = f"node {process.node} has stopped, and {len(tasks) - allowed} of its tasks have not: {names}"
+        text = f"node {process.node} has stopped, but {len(tasks) - allowed} of its tasks still run: {names}"
         raise Violation("I23", text, node=process.node)
     for listener in process.server.servers:
         left = [connection for connection in listener.connections.values() if not connection.closed]
         if left:
-            text = f"node {process.node} has stopped, and keeps {len(left)} connections"
+            text = f"node {process.node} has stopped, but still has {len(left)} open connections"
             raise Violation("I23", text, node=process.node)

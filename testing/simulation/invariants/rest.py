@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from strandline.testing.simulation.invariants import compaction
 from strandline.testing.simulation.invariants.bytes_on_disk import is_damaged, segment_bytes, valid_batches
 from strandline.testing.simulation.invariants.ghosts import NO_LEADER, Ghosts, PartitionGhost, ReplicaGhost
 from strandline.testing.simulation.invariants.paths import NOTHING
@@ -30,7 +31,7 @@ def _nodes(ghosts: Ghosts) -> Iterator[str]:
     end, is_known = ghosts.metadata.end, not ghosts.metadata.is_given_up
     controllers = list(ghosts.live_controllers())
     if not any(c.server.has_quorum and c.server.controller.active is not None for c in controllers):
-        yield "no controller is active"
+        yield "there is no active controller"
     for process in controllers:
         if not process.server.has_quorum:
             yield f"controller {process.node} has not started"
@@ -40,9 +41,9 @@ def _nodes(ghosts: Ghosts) -> Iterator[str]:
     for process in ghosts.live_brokers():
         broker = ghosts.metadata.brokers.get(process.node)
         if is_known and (broker is None or broker.fenced or broker.incarnation_id != process.incarnation_id):
-            yield f"broker {process.node} is not registered and unfenced"
+            yield f"broker {process.node} is not registered, or still fenced"
         elif not process.server.ready.is_set():
-            yield f"broker {process.node} does not know that it is unfenced"
+            yield f"broker {process.node} has not learned that it is unfenced"
         elif is_known and process.server.metadata.image.offset + 1 != end:
             yield f"broker {process.node} has applied {process.server.metadata.image.offset + 1} of {end} metadata records"
 
@@ -56,11 +57,11 @@ def _partition(ghosts: Ghosts, partition: PartitionGhost) -> Iterator[str]:
         return  # no eligible replica runs
     leader = partition.replicas.get(registration.leader)
     if registration.leader == NO_LEADER or registration.leader not in live or leader is None:
-        yield f"{name} has no leader (ISR {list(registration.isr)}, running {sorted(live)})"
+        yield f"{name} has no running leader (ISR {list(registration.isr)}, running replicas {sorted(live)})"
     elif leader.leads_in != registration.leader_epoch:
-        yield f"broker {registration.leader} does not lead {name} in epoch {registration.leader_epoch}"
+        yield f"broker {registration.leader} has not become leader of {name} in epoch {registration.leader_epoch}"
     if set(registration.isr) != live:
-        yield f"the ISR of {name} is {sorted(registration.isr)}, replicas {sorted(live)} run"
+        yield f"the ISR of {name} is {sorted(registration.isr)}, but the running replicas are {sorted(live)}"
     for node in sorted(live):
         yield from _replica(partition, partition.replicas.get(node), node)
 
@@ -70,9 +71,9 @@ def _replica(partition: PartitionGhost, replica: ReplicaGhost | None, node: int)
     if replica is None or not replica.is_live or replica.log is None:
         yield f"broker {node} does not serve {name}"
     elif replica.path.end != committed.end or not replica.path.holds_all_of(committed):
-        yield f"broker {node} has {replica.path} of {name}, committed is {committed}"
+        yield f"broker {node} has the log {replica.path} of {name}, but the committed log is {committed}"
     elif replica.log.high_watermark != committed.end:
-        yield f"broker {node} knows the high watermark {replica.log.high_watermark} of {name}, it is {committed.end}"
+        yield f"broker {node} has the high watermark {replica.log.high_watermark} of {name}, but the true one is {committed.end}"
 
 
 def diagnosis(reasons: list[str]) -> str:
@@ -87,6 +88,11 @@ def check_bytes(replica: ReplicaGhost) -> None:
     """I4, by the bytes: the files of a replica hold the batches of its path, one after the other."""
     log, partition = replica.log, replica.partition
     if log is None or replica.damage is not None:
+        return
+    if partition.originals is not None:
+        if not is_damaged(log.files, log.dir):
+            compaction.check_bytes(replica, log)
+            compaction.check_values(replica)
         return
     expected = partition.tree.walk(replica.path, log.segments[0].base_offset, replica.path.end)
     offset = log.segments[0].base_offset
@@ -109,5 +115,5 @@ def _differs(replica: ReplicaGhost, offset: int) -> None:
     log, partition = replica.log, replica.partition
     if log is None or is_damaged(log.files, log.dir):
         return  # rotten bytes that no process has read yet
-    text = f"the files of node {replica.node} hold at offset {offset} something else than what was written there"
+    text = f"the files of node {replica.node} do not hold the batch that was written at offset {offset}"
     raise partition.violation("I4", text, replica.node)

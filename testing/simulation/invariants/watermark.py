@@ -7,6 +7,8 @@ the leader's records up to h. What the broker says does not matter.
 Two cases look like mistakes and are none. A leader that was replaced, and has not learned it, may still commit: its followers
 fetched that far while they followed it, and each later leader is one of them. And a replica that is down, or was started again
 and is not registered yet, is not checked: what it lost is a fault, and it must register before it counts.
+
+A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def check_local(replica: ReplicaGhost, high_watermark: int) -> None:
     if partition.is_deleted or partition.losses:
         return
     if high_watermark > partition.told_end:
-        text = f"the high watermark of broker {replica.node} is {high_watermark}, the true one {committed.end}"
+        text = f"the high watermark of broker {replica.node} is {high_watermark}, but the true one is {committed.end}"
         raise partition.violation("I10", text, replica.node)
     _check_same(replica, high_watermark)
 
@@ -52,7 +54,7 @@ def check_recovered(replica: ReplicaGhost, high_watermark: int) -> None:
     history: after a power cut a disk may return what was truncated. The leader's responses will tell."""
     partition = replica.partition
     if high_watermark > max(partition.told_end, partition.deleted_below) and not partition.is_deleted:
-        text = f"the high watermark of broker {replica.node} is {high_watermark}, the true one {partition.committed.end}"
+        text = f"the high watermark of broker {replica.node} is {high_watermark}, but the true one is {partition.committed.end}"
         raise partition.violation("I10", text, replica.node)
 
 
@@ -63,8 +65,8 @@ def _check_same(replica: ReplicaGhost, high_watermark: int) -> None:
     ours, theirs = path.epoch_at(high_watermark - 1), committed.epoch_at(high_watermark - 1)
     if ours != theirs and NOTHING not in (ours, theirs):
         text = (
-            f"below its high watermark {high_watermark} broker {replica.node} has record {high_watermark - 1} of epoch {ours}, "
-            f"committed is the one of epoch {theirs}"
+            f"below its high watermark {high_watermark}, broker {replica.node} has record {high_watermark - 1} of epoch {ours}, "
+            f"but the committed one is of epoch {theirs}"
         )
         raise partition.violation("I4", text, replica.node)
 
@@ -81,14 +83,14 @@ def on_leader_moved(ghosts: Ghosts, replica: ReplicaGhost, leader_state: LeaderS
         _check_same(replica, high_watermark)
         return
     if high_watermark > path.end:
-        text = f"broker {replica.node} commits up to {high_watermark}, and its log ends at {path.end}"
+        text = f"broker {replica.node} commits up to {high_watermark}, but its log ends at {path.end}"
         raise partition.violation("I10", text, replica.node)
     if not partition.loss_permitted:
         _check_min_isr(ghosts, replica, leader_state, high_watermark)
         _check_isr_holds(ghosts, replica, high_watermark)
         if not path.holds_all_of(committed):
             parts = path.agrees_until(committed)
-            text = f"broker {replica.node} commits up to {high_watermark} and lacks the committed records from {parts} on"
+            text = f"broker {replica.node} commits up to {high_watermark}, but lacks the committed records from {parts} on"
             raise partition.violation("I7", text, replica.node)
     before = committed.end
     committed.follow(path, high_watermark)
@@ -105,7 +107,7 @@ def _check_min_isr(ghosts: Ghosts, replica: ReplicaGhost, leader_state: LeaderSt
     isr = leader_state.isr.isr if known is None else known.isr
     needed = ghosts.min_isr(partition, replica)
     if len(isr) < needed:
-        text = f"broker {replica.node} commits up to {high_watermark} with the ISR {list(isr)}, of {needed} at least"
+        text = f"broker {replica.node} commits up to {high_watermark} with the ISR {list(isr)}, which needs {needed} members"
         raise partition.violation("I10", text, replica.node)
 
 
@@ -120,7 +122,7 @@ def _check_isr_holds(ghosts: Ghosts, replica: ReplicaGhost, high_watermark: int)
             continue
         if not member.path.holds(high_watermark - 1, epoch):
             text = (
-                f"broker {replica.node} commits up to {high_watermark} in epoch {epoch}, and broker {node} of the ISR "
+                f"broker {replica.node} commits up to {high_watermark} in epoch {epoch}, but broker {node} of the ISR "
                 f"{list(registration.isr)} has only {member.path}"
             )
             raise partition.violation("I10", text, replica.node)
@@ -139,7 +141,7 @@ def check_members(ghosts: Ghosts, partition: PartitionGhost) -> None:
         if member is not None and ghosts.is_judged(member) and not member.path.holds_all_of(committed):
             parts = member.path.agrees_until(committed)
             lacks = f"lacks the committed records {parts} to {committed.end - 1}"
-            text = f"broker {node} is in the ISR {list(registration.isr)} and {lacks}"
+            text = f"broker {node} is in the ISR {list(registration.isr)}, but {lacks}"
             raise partition.violation("I7", text, node)
 
 
@@ -154,7 +156,7 @@ def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
     if not partition.loss_permitted:
         acked = f", {partition.acked_end - parts} of them acknowledged" if partition.acked_end > parts else ""
         text = (
-            f"broker {replica.node} leads in epoch {epoch} and lacks the committed records {parts} to {committed.end - 1}{acked}"
+            f"broker {replica.node} leads in epoch {epoch}, but lacks the committed records {parts} to {committed.end - 1}{acked}"
         )
         raise partition.violation("I7", text, replica.node)
     _maybe_lose(replica, epoch)
@@ -195,13 +197,14 @@ def check_maximal_isr(ghosts: Ghosts, partition: PartitionGhost) -> None:
     isr = leader_state.isr
     if not isr.is_in_flight and set(isr.maximal) != set(isr.isr):
         text = (
-            f"broker {leader.node} proposes nothing, and its maximal ISR {sorted(isr.maximal)} is not its ISR {sorted(isr.isr)}"
+            f"broker {leader.node} has no proposal in flight, but its maximal ISR {sorted(isr.maximal)} differs from its ISR "
+            f"{sorted(isr.isr)}"
         )
         raise partition.violation("I12", text, leader.node)
     counted = {*registration.isr, *registration.elr}
     if len(isr.isr) >= ghosts.min_isr(partition, leader) and not counted <= set(isr.maximal):
         text = (
-            f"broker {leader.node} waits for {sorted(isr.maximal)} only, and the controllers may elect any of {sorted(counted)}"
+            f"broker {leader.node} waits for {sorted(isr.maximal)} only, but the controllers may elect any of {sorted(counted)}"
         )
         raise partition.violation("I12", text, leader.node)
 
@@ -217,12 +220,12 @@ def on_acked(ghosts: Ghosts, replica: ReplicaGhost, required: int) -> None:
         return
     epoch = committed.epoch_at(required - 1) if required <= committed.end else NOTHING
     if required > committed.end or not replica.path.holds(required - 1, epoch):
-        text = f"broker {replica.node} acknowledges up to {required}, committed is {committed!r}"
+        text = f"broker {replica.node} acknowledges records up to {required}, but the committed log is {committed!r}"
         raise partition.violation("I15", text, replica.node)
     for node in () if registration is None else registration.isr:
         member = partition.replicas.get(node)
         if member is not None and ghosts.is_judged(member) and not member.path.holds(required - 1, epoch):
-            text = f"broker {replica.node} acknowledges record {required - 1}, which broker {node} of the ISR does not have"
+            text = f"broker {replica.node} acknowledges record {required - 1}, but broker {node} of the ISR does not have it"
             raise partition.violation("I15", text, replica.node)
     _check_copies(ghosts, replica, required - 1, epoch)
 
@@ -236,5 +239,5 @@ def _check_copies(ghosts: Ghosts, replica: ReplicaGhost, offset: int, epoch: int
     commit = bisect_right(partition.asked, offset, key=itemgetter(0))
     needed = partition.asked[commit][1] if commit < len(partition.asked) else ghosts.min_isr(partition, replica)
     if copies < needed:
-        text = f"broker {replica.node} acknowledges record {offset}, of which there are {copies} copies and not {needed}"
+        text = f"broker {replica.node} acknowledges record {offset}, but there are only {copies} copies, not {needed}"
         raise partition.violation("I15", text, replica.node)

@@ -60,7 +60,7 @@ class SimFiles(MemoryFiles):
     # -- processes ------------------------------------------------------------------------------------------------
 
     def mount(self, *, on_latency: Callable[[float], object] = _ignore, on_death: Callable[[], object] = _ignore) -> Mount:
-        """The view of a new process. `on_latency` is called with the seconds of each operation, by which the process is held up.
+        """The view of a new process. `on_latency` is called with the seconds of each operation, for which the process is blocked.
         `on_death` is called when the process dies in an operation, before any more of its code could run."""
         mount = Mount(self, on_latency, on_death)
         self.mounts.append(mount)
@@ -297,7 +297,7 @@ class SimFiles(MemoryFiles):
 
     def durable(self, path: str) -> bytes | None:
         """The bytes of a file that survive a power cut for certain, if its name survives; None if there is no such file."""
-        node = self._find(path)
+        node = self.find(path)
         return bytes(node.durable) if isinstance(node, Inode) else None
 
     def _matching(self, pattern: str) -> Iterator[tuple[str, Inode]]:
@@ -315,10 +315,10 @@ def _clip(offsets: range, size: int) -> range:
 class SimFile(MemoryFile):
     __slots__ = ()
 
-    _files: Mount
+    files: Mount
 
     def _append_with_care(self, data: bytes) -> None:
-        mount, inode = self._files, self._inode
+        mount, inode = self.files, self.inode
         start, end = self.size, self.size + len(data)
         moment = mount.begin("write", self.path, len(data))
         if moment == "half":
@@ -333,7 +333,7 @@ class SimFile(MemoryFile):
 
     def _maybe_fail_to_write(self, data: bytes, growth: int) -> None:
         """Let a write fail after a part of it. The part is cut off again, if that works."""
-        disk, start = self._files.disk, self.size
+        disk, start = self.files.disk, self.size
         if not disk.faults and disk.capacity_bytes is None:
             return
         fault = disk.bite("error", "write", self.path, start, start + max(1, len(data)))
@@ -345,17 +345,17 @@ class SimFile(MemoryFile):
             disk.on_fault("full", "write", self.path)
         else:
             return
-        self._inode.replace_tail(start, data[:short] if is_torn else b"")
+        self.inode.replace_tail(start, data[:short] if is_torn else b"")
         raise DiskError("write", self.path, error)
 
     def _maybe_misdirect(self, start: int, end: int) -> None:
-        disk = self._files.disk
+        disk = self.files.disk
         fault = disk.bite("misdirected", "write", self.path, start, end) if end > start else None
         if fault is not None:
-            disk.land_elsewhere(fault, self.path, self._inode, start, end)
+            disk.land_elsewhere(fault, self.path, self.inode, start, end)
 
     def _pread_with_care(self, position: int, end: int, may_block: bool) -> memoryview:
-        mount = self._files
+        mount = self.files
         disk = mount.disk
         size = max(0, end - position)
         is_cold = disk.cold_probability > 0 and disk.chances.random() < disk.cold_probability
@@ -363,14 +363,14 @@ class SimFile(MemoryFile):
             raise ColdRead(mount, self.path, size, position)
         moment = mount.begin("read", self.path, size, is_cold=is_cold)
         mount.maybe_raise("read", self.path, position, end)
-        data = self._inode.cache[position:end]
+        data = self.inode.cache[position:end]
         if disk.faults:
-            disturb(disk, self.path, self._inode, data, position)
+            disturb(disk, self.path, self.inode, data, position)
         mount.finish(moment)
         return memoryview(data).toreadonly()
 
     def pwrite(self, data: Buffer, position: int) -> None:
-        mount, inode = self._files, self._inode
+        mount, inode = self.files, self.inode
         end = position + len(data)
         moment = mount.begin("write", self.path, len(data))
         if moment == "half":
@@ -386,13 +386,13 @@ class SimFile(MemoryFile):
         mount.finish(moment)
 
     def _check_alive(self) -> None:
-        self._files.must_live()
+        self.files.must_live()
 
     def truncate(self, size: int) -> None:
-        mount = self._files
+        mount = self.files
         moment = mount.begin("truncate", self.path)
         mount.maybe_raise("truncate", self.path)
-        self._inode.truncate(size)
+        self.inode.truncate(size)
         self.size = size
         mount.finish(moment)
 
@@ -559,7 +559,7 @@ class Mount(MemoryFiles):
         return SimFile(self, path, inode)
 
     def read(self, path: str) -> bytes:
-        inode = self._find(path)
+        inode = self.find(path)
         moment = self.begin("read", path, len(inode.cache) if isinstance(inode, Inode) else 0)
         self.maybe_raise("read", path)
         data = bytearray(self._inode("read", path).cache)

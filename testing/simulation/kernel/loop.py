@@ -218,9 +218,9 @@ class NodeLoop(asyncio.AbstractEventLoop):
     def _arm(self, handle: Timer) -> None:
         machine = self.machine
         at = (handle._due - machine.clock_offset_s) / machine.seconds_per_second
-        handle._entry = self._scheduler.at(at + _CLOCK_S, self._on_timer, handle)
+        handle._entry = self._scheduler.at(at + _CLOCK_S, self.on_timer, handle)
 
-    def _on_timer(self, handle: Timer) -> object:
+    def on_timer(self, handle: Timer) -> object:
         handle._entry = None
         if not self.is_dead:
             self._ready.append(handle)
@@ -230,7 +230,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
 
     def on_clock_rate(self) -> None:
         """The rate of the clock has changed: reschedule every timer."""
-        for entry in self._scheduler.waiting(self._on_timer):
+        for entry in self._scheduler.waiting(self.on_timer):
             handle: Timer = entry[4][0]
             cancel(entry)
             self._arm(handle)
@@ -379,7 +379,8 @@ class NodeLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
         **options: Any,
     ) -> asyncio.Task[T]:
-        """`options` are the further arguments of `Task` in the running Python (`eager_start`)."""
+        """Create a task. Its number, and so its place in sets, does not depend on memory addresses, or two runs of one seed could
+        differ. `options` are further arguments of `asyncio.Task` (`eager_start`). RuntimeError if the loop is closed."""
         if self._closed:
             raise RuntimeError("Event loop is closed")
         number = self._next_number()

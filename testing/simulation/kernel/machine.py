@@ -46,8 +46,8 @@ class Machine:
         """What its clocks would have shown at the beginning of the world if they had always run at the present rate."""
         self.clock_offset_s = 1000.0 + node_id
         """The same for its monotonic clock. To be set before it runs."""
-        self.wall_jump_ms = 0
-        """The error of its wall clock, in milliseconds."""
+        self._wall_jump_ms = self.wall_jump_ms_max = 0
+        """The largest error that its wall clock has had."""
         self.slowness = 1.0
         """Factor on the time that its disk takes."""
         self.on_death: Callable[[], object] = self.crash
@@ -74,8 +74,22 @@ class Machine:
         if self.loop is not None:
             self.loop.on_clock_rate()
 
+    @property
+    def wall_jump_ms(self) -> int:
+        """The error of its wall clock, in milliseconds."""
+        return self._wall_jump_ms
+
+    @wall_jump_ms.setter
+    def wall_jump_ms(self, error_ms: int) -> None:
+        self._wall_jump_ms = error_ms
+        self.wall_jump_ms_max = max(self.wall_jump_ms_max, error_ms)
+
+    def latest_clock_ms(self) -> int:
+        """A time that its wall clock has not passed yet, whatever its errors were."""
+        return self.wall_clock_ms() - self._wall_jump_ms + self.wall_jump_ms_max
+
     def wall_clock_ms(self) -> int:
-        return EPOCH_MS + int((self.world.scheduler.now * self.seconds_per_second + self._drift_s) * 1000) + self.wall_jump_ms
+        return EPOCH_MS + int((self.world.scheduler.now * self.seconds_per_second + self._drift_s) * 1000) + self._wall_jump_ms
 
     # -- processes ----------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from strandline.protocol.rpc.connection import Connection
 from strandline.testing.simulation.kernel.interfaces import Host
 from strandline.testing.simulation.kernel.links import FAST, Link
 from strandline.testing.simulation.kernel.loop import NodeLoop
@@ -486,9 +487,8 @@ def _asked(asker: End, correlation_id: int) -> int:
     """The API key of a request, if it is known: from a tap that parsed the request, or from the connection that waits for the
     response."""
     api_key = asker.apis.pop(correlation_id, -1)
-    if api_key < 0 and asker.transport is not None:
-        pending = getattr(asker.transport.protocol, "_pending", None)
-        api_key = getattr(pending.get(correlation_id), "api_key", -1) if isinstance(pending, dict) else -1
+    if api_key < 0 and asker.transport is not None and isinstance(asker.transport.protocol, Connection):
+        return asker.transport.protocol.api_key_of(correlation_id)
     return api_key
 
 

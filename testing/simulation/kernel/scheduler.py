@@ -53,7 +53,8 @@ class Scheduler:
         self._limit = 64
 
     def at(self, when: float, callback: Callable[..., object], *args: Any) -> Entry:
-        """Call it at this time; a time in the past means now."""
+        """Schedule `callback(*args)` for this virtual time; a time in the past means now. Entries of the same time are called in
+        an order that the seed draws. Returns the entry, with which it can be cancelled. ValueError if the time is NaN."""
         if not when > self.now:
             if isnan(when):
                 raise ValueError("a time that is no number")
@@ -73,6 +74,7 @@ class Scheduler:
         heappush(self._heap, [when, 0.0, pushed, callback, ()])
 
     def after(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Entry:
+        """Schedule `callback(*args)` for `delay_s` virtual seconds from now; see `at`."""
         return self.at(self.now + delay_s, callback, *args)
 
     def first(self, callback: Callable[..., object], *args: Any) -> Entry:

@@ -597,7 +597,7 @@ class SimTransport(asyncio.Transport):
         """Bytes that the kernel has not taken yet."""
         self._buffered_bytes = 0
         self._later: list[Segment] = []
-        """Bytes written while the process is held up. They count as written when it continues."""
+        """Bytes written while the process is blocked. They count as written when it continues."""
         self._is_full = False
         self._ends_after = False
         """`write_eof` was called: the FIN follows the buffered bytes."""
@@ -885,7 +885,8 @@ class SimSocket:
                 end.keepalive = (self._idle_s, self._interval_s, self._probes)
 
     def getsockopt(self, level: int, option: int, size: int = 0) -> Any:
-        """TCP_INFO with the only field that the product reads: acknowledged bytes, the last eight."""
+        """The option TCP_INFO, as a struct whose last eight bytes are the number of acknowledged bytes, the only field that the
+        product reads; all other bytes are 0. Any other option is 0."""
         return bytes(size - 8) + self._end.acknowledged.to_bytes(8, sys.byteorder) if size >= 8 else 0
 
     def getsockname(self) -> tuple[str, int]:

@@ -142,7 +142,7 @@ class Trace:
             return repr(entry).encode()
 
     def close(self) -> None:
-        """The run is over: time stands still, and the trace drops its references to the world."""
+        """The run is over: time no longer advances, and the trace drops its references to the world."""
         now = self._now()
         self._now = lambda: now
 

@@ -155,7 +155,7 @@ class World:
                 machine.loop = None
             for loop in machine.graveyard:
                 loop.forget()
-                dial._lookups.pop(loop, None)  # an unanswered look-up refers to its loop, and would keep it alive
+                dial.forget(loop)
             machine.graveyard.clear()
         self.scheduler.clear()
         self.network.close()

@@ -26,7 +26,7 @@ from strandline.protocol.partitions import TopicIdPartition
 from strandline.testing.simulation.cluster.cluster import SimCluster
 
 HANGS_S = 0.1
-"""A node that is held up for longer is not healthy; an operation of a good disk takes less."""
+"""A node that is blocked by its disk for longer is not healthy; an operation of a good disk takes less."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Budget:
     """Something happened that the budget does not cover. Only if it is not enforced."""
     losses: int = 0
     touched: Counter[int] = field(default_factory=Counter)
-    """By node: the number of faults that hold it up at present (down, paused, cut off, slow)."""
+    """By node: the number of faults that affect it at present (down, paused, cut off, slow)."""
     _lossy: dict[TopicIdPartition, set[int]] = field(default_factory=dict)
     """By partition: the brokers that have lost something since the ISR was last full."""
     _windows: dict[int, int] = field(default_factory=dict)
@@ -55,8 +55,8 @@ class Budget:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def may_touch(self, nodes: Collection[int]) -> bool:
-        """Whether these nodes may be held up (or crash) now: not if they are all that is left beside one that has lost
-        something."""
+        """Whether a fault may begin at these nodes now: a crash, a pause, a cut link, a slow disk. Not if only they hold all
+        records of a partition, because another replica has lost some."""
         if not self.enforced or not self.windows:
             return True
         self.look()
@@ -127,7 +127,7 @@ class Budget:
 
     @contextmanager
     def touching(self, *nodes: int) -> Iterator[None]:
-        """Within the block, these nodes are held up."""
+        """Within the block, a fault affects these nodes."""
         self.touched.update(nodes)
         try:
             yield
@@ -153,7 +153,7 @@ class Budget:
                 self._lossy.setdefault(key, set()).add(broker)
 
     def disarm(self, broker: int) -> None:
-        """The fault is disarmed."""
+        """One fault of `arm` is over and can no longer cost this broker anything."""
         self._armed[broker] -= 1
 
     def rots(self, broker: int) -> None:

@@ -22,6 +22,8 @@ from strandline.testing.simulation.options import FaultPlan, Options
 
 FIRST_CLIENT = 200
 """Clients have higher numbers."""
+OPERATOR_LOOKS_S = 0.1
+"""Seconds between two looks of the operator at the processes."""
 OPERATOR_S = (0.3, 2.0)
 """Seconds until the operator starts a process again that ended by itself."""
 WHAT_TO_DO = ("empty this directory as a whole", "Restore it from another controller")
@@ -135,7 +137,7 @@ class Nemesis:
     async def _operate(self) -> None:
         """The operator, and the regular update of the budget."""
         while self.going:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(OPERATOR_LOOKS_S)
             self.budget.look()
             for node, machine in self.cluster.machines.items():
                 if machine.loop is None and self.down[node] <= 0 and node not in self._returning:
@@ -178,6 +180,7 @@ class Nemesis:
         for coroutine in self._tasks.values():
             coroutine.close()
         self._tasks.clear()
+        self._returning.clear()  # a restart that is cancelled before its first step does not remove its node itself
         for number in list(self._active):
             self.end(number)
         self.network.heal()
@@ -222,7 +225,7 @@ class Nemesis:
         return [link for other in self.everyone_but(node) for link in ((node, other), (other, node))]
 
     def victim(self, draw: Random, nodes: Iterable[int]) -> int | None:
-        """One of these nodes that may be held up now, or None."""
+        """One of these nodes, drawn from those at which the budget allows a fault now; None if there is none."""
         candidates = [n for n in nodes if self.budget.may_touch((n,))]
         return draw.choice(candidates) if candidates else None
 

@@ -25,7 +25,7 @@ AMBUSHED = (
     (apis.BROKER_HEARTBEAT, False),
 )
 """Messages about a state that may have changed when they arrive."""
-AMBUSHES = {"crash": "is to crash", "pause": "is to stand still", "cut": "is to be cut off"}
+AMBUSHES = {"crash": "is to crash", "pause": "is to be paused", "cut": "is to be cut off"}
 LURK_S, FENCED_S = 3.0, 4.0
 """Shortest wait for such a message, and longest wait until the controller has noticed what happened to a broker, in seconds."""
 

@@ -45,7 +45,7 @@ class Target(NamedTuple):
 
 @kind("lead_returns")
 def _lead_returns(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """A leader loses a partition and gets it back; meanwhile a message of its first leadership, or a replica, is held up."""
+    """A leader loses a partition and gets it back; meanwhile a message of its first leadership, or a replica, is delayed."""
     target = _target(nemesis, draw)
     if target is None:
         return None

@@ -21,7 +21,7 @@ def forget_tails(nemesis: Nemesis, node: int) -> None:
     if controller is not None and controller.has_quorum:
         log = controller.quorum.node.state.log
         assert isinstance(log, MetadataLog)
-        log._log.tail.clear()
+        log.log.tail.clear()
 
 
 def read_through(nemesis: Nemesis, node: int) -> None:

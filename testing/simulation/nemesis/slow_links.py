@@ -10,7 +10,7 @@ from strandline.testing.simulation.options import FaultPlan
 
 CLOG_S_MAX = 5.0
 Slowed = tuple[list[tuple[int, int]], tuple[int, ...]]
-"""The links, and the nodes that they hold up."""
+"""The slow links, and the nodes whose messages they delay."""
 
 
 def _slow(nemesis: Nemesis, found: Slowed | None, **to: float) -> Effect | None:

@@ -70,7 +70,8 @@ class Marks:
 
 
 def missing(counts: Mapping[str, int], *, reach: str | None = SWEEP) -> list[str]:
-    """The marks that stayed at zero, of this reach; None: of all."""
+    """The names of the marks that were never counted. `reach`: only marks of this reach (SWEEP, RARE or SCENARIO); None: all
+    marks."""
     return [name for name, mark in MARKS.items() if not counts.get(name) and reach in (None, mark.reach)]
 
 
@@ -161,13 +162,9 @@ def _majority_is_of_older_epochs(call: Called) -> bool:
 
 def _is_late(fetcher: Any, plan: Any, response: Any, now: float) -> bool:
     """The response contains a partition that the fetcher has dropped, received again, or fetched since."""
-    if plan.generation != fetcher._generation:
+    if plan.generation != fetcher.generation:
         return False
-    for answer in response.partitions:
-        entry = fetcher._entries.get((answer.topic_id, answer.partition))
-        if entry is None or entry.sent is None or entry.sequence > plan.sequence:
-            return True
-    return False
+    return not all(fetcher.awaits(plan, (answer.topic_id, answer.partition)) for answer in response.partitions)
 
 
 def _returned_to_leader(partition: Any, registration: Any) -> bool:
@@ -177,11 +174,11 @@ def _returned_to_leader(partition: Any, registration: Any) -> bool:
 
 
 def _fetch_error(*codes: int) -> OnCall:
-    return OnCall(_FETCH + "Fetch._add_error", lambda call: call.args[2] in codes)
+    return OnCall(_FETCH + "Fetch.add_error", lambda call: call.args[2] in codes)
 
 
 def _produce_error(*codes: int) -> OnCall:
-    return OnCall(_PRODUCE + "ProduceHandler._refuse", lambda call: call.args[3].code in codes)
+    return OnCall(_PRODUCE + "ProduceHandler.refuse", lambda call: call.args[3].code in codes)
 
 
 def _disk_error(when: Callable[[str, int], bool]) -> OnCall:
@@ -189,12 +186,11 @@ def _disk_error(when: Callable[[str, int], bool]) -> OnCall:
 
 
 def _all_succeeded(call: Called) -> bool:
-    return not any(response.error_code for response in call.me._responses)
+    return not any(response.error_code for response in call.me.responses)
 
 
 _PRODUCE = "broker.produce.produce_handler:"
 _FETCH = "broker.fetch.fetch_handler:"
-_CLUSTER = "client.cluster.cluster:"
 _LEADERSHIP = "broker.partition.leader_state:LeaderState."
 _SESSIONS = "broker.fetch.fetch_session:FetchSessionCache."
 _ELECTIONS = "controller.raft.election_handler:ElectionHandler."
@@ -205,29 +201,33 @@ _QUEUE = "client.producer.partition_queue:PartitionQueue."
 
 MARKS: dict[str, Mark] = {
     # The nemesis
-    "node.crashed": Mark("a process was killed, its page cache lived on", (OnEvent("node.crashed", _field("lossy", False)),)),
+    "node.crashed": Mark("a process was killed; its page cache survived", (OnEvent("node.crashed", _field("lossy", False)),)),
     "node.crashed_lossy": Mark("a machine lost its power", (OnEvent("node.crashed", _field("lossy", True)),)),
-    "node.paused": Mark("a process was stopped for a while", (OnEvent("node.paused"),)),
+    "node.paused": Mark("a process was paused", (OnEvent("node.paused"),)),
     # Elections
     "election.fencing": Mark(
-        "a leader was elected because the one before was fenced",
+        "a leader was elected because the previous leader was fenced",
         (OnCall("controller.controller:fence_broker", _elects), OnCall("controller.cluster_control:fence_broker", _elects)),
     ),
     "election.controlled_shutdown": Mark(
-        "a leader was elected because the one before asked to be let go",
+        "a leader was elected because the previous leader requested a controlled shutdown",
         (
             OnCall(
-                "controller.cluster_control:_transition",
+                "controller.cluster_control:transition",
                 lambda call: call.args[3] is BrokerControlState.CONTROLLED_SHUTDOWN and _elects(call),
             ),
         ),
     ),
     "election.preferred": Mark(
-        "the lead was given back to the preferred replica",
-        (OnCall("controller.replication_control:_elect_preferred", lambda call: call.result[0] == C.NONE),),
+        "the preferred replica was elected leader",
+        (OnCall("controller.replication_control:elect_preferred", lambda call: call.result[0] == C.NONE),),
+    ),
+    "election.leaders_returned": Mark(
+        "leaders returned to their preferred replica by themselves",
+        (OnCall("controller.leader_balancer:move_leaders_back", lambda call: call.result.reply > 0),),
     ),
     "election.none_eligible": Mark(
-        "the last member of an ISR went, and the partition has no leader",
+        "the last member of an ISR died, so the partition has no leader",
         (
             OnCall(
                 "controller.replication_control:change_partition",
@@ -236,51 +236,69 @@ MARKS: dict[str, Mark] = {
         ),
     ),
     "election.last_member_returned": Mark(
-        "the last member of an ISR came back and leads again",
+        "the last member of an ISR returned and became leader again",
         (OnCall("controller.cluster_control:elect_leaderless", _elects),),
     ),
+    # The level of the metadata
+    "metadata.upgraded": Mark(
+        "the level of the metadata was raised",
+        (OnCall("controller.feature_upgrade:update_features", lambda call: bool(call.result.records)),),
+    ),
+    "metadata.upgrade_refused": Mark(
+        "the level of the metadata was not raised, because a node did not answer",
+        (
+            OnCall(
+                "controller.feature_upgrade:update_features",
+                lambda call: any(r.error_code == C.FEATURE_UPDATE_FAILED for r in call.result.reply.results),
+            ),
+        ),
+    ),
     # Brokers, as the controller sees them
-    "broker.registered": Mark("a broker process was given a broker epoch", (said("broker.registered"),)),
+    "broker.registered": Mark("a broker process registered and got a broker epoch", (said("broker.registered"),)),
     "broker.registered_again": Mark(
-        "the same process registered once more, and kept its broker epoch",
-        (OnCall("controller.cluster_control:_register_again"),),
+        "the same process registered again and kept its broker epoch",
+        (OnCall("controller.cluster_control:register_again"),),
     ),
     "broker.duplicate_refused": Mark(
-        "a second process of one id was refused while the first one's session lived",
-        (_refused("controller.cluster_control:_check_registration", C.DUPLICATE_BROKER_REGISTRATION),),
+        "a second process with the id of a live broker was rejected",
+        (_refused("controller.cluster_control:check_registration", C.DUPLICATE_BROKER_REGISTRATION),),
     ),
     "broker.cluster_id_refused": Mark(
-        "a broker of another cluster was refused",
-        (_refused("controller.cluster_control:_check_registration", C.INCONSISTENT_CLUSTER_ID),),
+        "a broker of another cluster was rejected",
+        (_refused("controller.cluster_control:check_registration", C.INCONSISTENT_CLUSTER_ID),),
         RARE,
     ),
     "broker.epoch_stale": Mark(
-        "the controller refused what an earlier incarnation had sent",
+        "the controller rejected a request from a broker's earlier process",
         (
             _refused("controller.replication_control:check_broker_epoch", C.STALE_BROKER_EPOCH),
             _refused("controller.cluster_control:check_broker_epoch", C.STALE_BROKER_EPOCH),
         ),
         RARE,
     ),
-    "broker.unfenced": Mark("a broker may lead and be in ISRs", (said("broker.unfenced"),)),
-    "broker.fenced_by_session": Mark("a session timed out", (said("broker.fencing", _begins("reason", "its session")),)),
+    "broker.unfenced": Mark("a broker was unfenced, so it may lead and join ISRs", (said("broker.unfenced"),)),
+    "broker.fenced_by_session": Mark(
+        "a broker was fenced because its session timed out", (said("broker.fencing", _begins("reason", "its session")),)
+    ),
     "broker.fenced_by_probe": Mark(
-        "a connection broke, and nobody was found behind it", (said("broker.fencing", _begins("reason", "its connection")),)
+        "a broker was fenced because its connection broke and no process answered at its address",
+        (said("broker.fencing", _begins("reason", "its connection")),),
     ),
     "broker.fenced_while_alive": Mark("a running broker learned that it is fenced", (said("broker.fenced"),)),
-    "broker.shutdown_granted": Mark("a controlled shutdown went through", (said("broker.shutdown_granted"),)),
-    "broker.standstill_detected": Mark(
-        "a broker woke up and took no records before it had news", (said("broker.standstill_detected"),)
+    "broker.shutdown_granted": Mark("the controller granted a controlled shutdown", (said("broker.shutdown_granted"),)),
+    "broker.pause_detected": Mark(
+        "a broker noticed that it had been paused, and accepted no records until a controller answered",
+        (said("broker.pause_detected"),),
     ),
-    "broker.produce_refused_after_standstill": Mark(
-        "a produce met a broker that had just woken up", (OnCall("broker.process.standstill:_refuse"),)
+    "broker.produce_refused_after_pause": Mark(
+        "a broker that had just been paused rejected a produce request", (OnCall("broker.process.pause_detector:refuse_produce"),)
     ),
     # ISR
     "isr.expanded": Mark(
         "a replica joined the ISR",
         (
             OnCall(
-                _LEADERSHIP + "_install",
+                _LEADERSHIP + "install_isr",
                 lambda call: bool(_change_of_isr(call)[1] - _change_of_isr(call)[0]),
                 lambda me, isr: me.isr.isr,
             ),
@@ -290,7 +308,7 @@ MARKS: dict[str, Mark] = {
         "a replica left the ISR",
         (
             OnCall(
-                _LEADERSHIP + "_install",
+                _LEADERSHIP + "install_isr",
                 lambda call: bool(_change_of_isr(call)[0] - _change_of_isr(call)[1]),
                 lambda me, isr: me.isr.isr,
             ),
@@ -299,83 +317,87 @@ MARKS: dict[str, Mark] = {
     "isr.changed_by_controller": Mark(
         "the controller changed the ISR, not the leader", (said("isr.committed", _begins("reason", "the controller")),)
     ),
-    "isr.member_lagged": Mark("a follower was too slow for the ISR", (said("isr.member_lagged"),)),
+    "isr.member_lagged": Mark("a follower lagged too long to stay in the ISR", (said("isr.member_lagged"),)),
     "isr.member_lost_records": Mark(
-        "a member asked for committed records that it had had", (said("isr.member_lost_records"),), RARE
+        "a member of the ISR fetched from below the high watermark: it had lost records", (said("isr.member_lost_records"),), RARE
     ),
     "isr.waits_for_epoch_start": Mark(
-        "a follower had reached the HW, and not yet the start of the leader's epoch",
-        (OnCall(_LEADERSHIP + "_is_in_sync", _waits_for_epoch_start),),
+        "a follower had reached the high watermark, but not the start of the leader's epoch",
+        (OnCall(_LEADERSHIP + "is_in_sync", _waits_for_epoch_start),),
     ),
     "isr.refused_ineligible": Mark(
-        "the controller refused a member that is fenced, leaving, or another incarnation",
+        "the controller rejected an ISR with a member that is fenced, shutting down, or an earlier process",
         (said("isr.refused", _field("error", "INELIGIBLE_REPLICA")),),
     ),
     "isr.refused_stale": Mark(
-        "the controller refused a proposal made on an old state",
+        "the controller rejected a proposal that was based on an older state",
         (said("isr.refused", _field("error", "INVALID_UPDATE_VERSION", "FENCED_LEADER_EPOCH", "NEW_LEADER_ELECTED")),),
     ),
     "isr.stale_answer_ignored": Mark(
-        "an answer to a proposal came when newer metadata had superseded it",
+        "the leader ignored the response to a proposal because it had newer metadata",
         (
             said("isr.stale_answer_ignored"),
             OnCall(
                 "broker.partition.alter_partition:AlterPartitionQueue.on_response",
                 lambda call: call.before,
-                lambda me, response: [item for item in me._in_flight or () if me._pending.get(item.key) is not item],
+                lambda me, response: me.superseded,
             ),
         ),
     ),
     "isr.proposal_retried": Mark(
-        "a controller had no use for a proposal, and it was sent again", (said("alter_partition.retried"),)
+        "the controller returned a retriable error for a proposal, and the leader sent it again",
+        (said("alter_partition.retried"),),
     ),
     "isr.answer_lost": Mark(
-        "a proposal got no answer and was sent again, so that two copies of it were on their way",
+        "the response to a proposal was lost and the leader sent it again, so two copies were in flight",
         (
             OnCall(
                 "broker.partition.alter_partition:AlterPartitionQueue.on_lost",
-                lambda call: call.me._doubtful,
+                lambda call: call.me.doubtful,
             ),
         ),
     ),
     # High watermark
     "hw.waits_for_min_isr": Mark(
-        "the HW stood still because the ISR was below the minimum",
+        "the high watermark did not advance because the ISR was smaller than min.insync.replicas",
         (OnCall(_LEADERSHIP + "maybe_increment_high_watermark", _high_watermark_waits),),
     ),
     "hw.waits_for_candidate": Mark(
-        "the HW waited for a follower that is about to join the ISR",
-        (OnCall(_LEADERSHIP + "_smallest_log_end", _held_by_candidate),),
+        "the high watermark waited for a follower that is about to join the ISR",
+        (OnCall(_LEADERSHIP + "smallest_log_end", _held_by_candidate),),
     ),
     "hw.waits_for_added": Mark(
-        "the HW waited for a member whose expansion was under way",
-        (OnCall(_LEADERSHIP + "_smallest_log_end", _held_by(PendingExpandIsr, lambda isr: (isr.added,))),),
+        "the high watermark waited for a member whose addition to the ISR was in flight",
+        (OnCall(_LEADERSHIP + "smallest_log_end", _held_by(PendingExpandIsr, lambda isr: (isr.added,))),),
     ),
     "hw.waits_for_removed": Mark(
-        "the HW waited for a member whose removal was under way",
-        (OnCall(_LEADERSHIP + "_smallest_log_end", _held_by(PendingShrinkIsr, lambda isr: isr.removed)),),
+        "the high watermark waited for a member whose removal from the ISR was in flight",
+        (OnCall(_LEADERSHIP + "smallest_log_end", _held_by(PendingShrinkIsr, lambda isr: isr.removed)),),
     ),
     "hw.unknown_to_new_leader": Mark(
-        "a new leader's HW was behind the start of its epoch",
+        "a new leader's high watermark was below the start of its epoch",
         (OnCall("broker.partition.partition:Partition.make_leader", _hw_lags_behind_epoch),),
     ),
     "hw.latest_not_available": Mark(
-        "a client asked such a leader for the latest offset, and had to wait",
-        (_refused("broker.fetch.offsets_handler:_find", C.OFFSET_NOT_AVAILABLE),),
+        "a client asked a new leader for the latest offset before the leader knew its high watermark",
+        (_refused("broker.fetch.offsets_handler:find_offset", C.OFFSET_NOT_AVAILABLE),),
     ),
     # Produce
     "produce.parked": Mark(
-        "an acks=all produce waited for the HW",
+        "a produce request with acks=all waited for the high watermark",
         (OnCall("broker.purgatory:Purgatory.park", lambda call: isinstance(call.args[1], DelayedProduce)),),
     ),
     "produce.acked": Mark(
-        "the HW passed it, and it was acknowledged",
+        "a waiting produce request was acknowledged because the high watermark had passed it",
         (OnCall(_PRODUCE + "DelayedProduce.on_complete", _all_succeeded),),
     ),
-    "produce.timed_out": Mark("its time was over first", (OnCall(_PRODUCE + "DelayedProduce.on_expiration"),)),
-    "produce.not_enough_replicas": Mark("refused: the ISR is below the minimum", (_produce_error(C.NOT_ENOUGH_REPLICAS),)),
+    "produce.timed_out": Mark("a waiting produce request timed out", (OnCall(_PRODUCE + "DelayedProduce.on_expiration"),)),
+    "produce.not_enough_replicas": Mark(
+        "a produce request was rejected because the ISR was smaller than min.insync.replicas",
+        (_produce_error(C.NOT_ENOUGH_REPLICAS),),
+    ),
     "produce.not_enough_after_append": Mark(
-        "the ISR fell below the minimum while it waited",
+        "the ISR became smaller than min.insync.replicas while a produce request waited",
         (
             OnCall(
                 _PRODUCE + "DelayedProduce.on_failed",
@@ -384,32 +406,39 @@ MARKS: dict[str, Mark] = {
         ),
     ),
     "produce.lost_leader": Mark(
-        "the leadership ended while it waited",
+        "the leadership ended while a produce request waited",
         (OnCall(_PRODUCE + "DelayedProduce.on_failed", lambda call: call.args[2] == C.NOT_LEADER_OR_FOLLOWER),),
     ),
-    "produce.not_leader": Mark("refused by a broker that does not lead", (_produce_error(C.NOT_LEADER_OR_FOLLOWER),)),
+    "produce.not_leader": Mark(
+        "a broker that is not the leader rejected a produce request", (_produce_error(C.NOT_LEADER_OR_FOLLOWER),)
+    ),
     "produce.duplicate": Mark(
-        "a batch that was in the log already was answered with its first offsets",
+        "a duplicate batch was answered with its original offsets",
         (OnCall("storage.log.log:Log.append_as_leader", lambda call: call.result.duplicate),),
     ),
     "produce.out_of_order": Mark(
-        "a batch came before the one that belongs before it", (_produce_error(C.OUT_OF_ORDER_SEQUENCE_NUMBER),)
+        "a batch was rejected because an earlier batch of its producer was missing",
+        (_produce_error(C.OUT_OF_ORDER_SEQUENCE_NUMBER),),
     ),
     "produce.old_producer_epoch": Mark(
-        "a delayed copy of an earlier producer epoch was refused", (_produce_error(C.INVALID_PRODUCER_EPOCH),), SCENARIO
+        "a delayed copy of a batch with an older producer epoch was rejected",
+        (_produce_error(C.INVALID_PRODUCER_EPOCH),),
+        SCENARIO,
     ),
     # Fetch, at the leader
-    "fetch.session_opened": Mark("a fetch session began", (OnCall(_SESSIONS + "_full", lambda call: call.result.id > 0),)),
-    "fetch.session_continued": Mark("an incremental fetch", (OnCall(_SESSIONS + "_continue"),)),
-    "fetch.session_evicted": Mark("a full cache gave a session's place away", (_returned(_SESSIONS + "_try_evict", True),)),
+    "fetch.session_opened": Mark(
+        "a fetch session was created", (OnCall(_SESSIONS + "full_fetch", lambda call: call.result.id > 0),)
+    ),
+    "fetch.session_continued": Mark("an incremental fetch continued a session", (OnCall(_SESSIONS + "incremental_fetch"),)),
+    "fetch.session_evicted": Mark("a full cache evicted a fetch session", (_returned(_SESSIONS + "try_evict", True),)),
     "fetch.session_unknown": Mark(
-        "a fetch named a session that is gone", (_refused(_SESSIONS + "_continue", C.FETCH_SESSION_ID_NOT_FOUND),)
+        "a fetch named a session that does not exist", (_refused(_SESSIONS + "incremental_fetch", C.FETCH_SESSION_ID_NOT_FOUND),)
     ),
     "fetch.session_epoch_wrong": Mark(
-        "a fetch was not the session's next one", (_refused(_SESSIONS + "_continue", C.INVALID_FETCH_SESSION_EPOCH),), RARE
+        "a fetch had a wrong session epoch", (_refused(_SESSIONS + "incremental_fetch", C.INVALID_FETCH_SESSION_EPOCH),), RARE
     ),
     "fetch.woken": Mark(
-        "a parked fetch was answered because something came",
+        "a waiting fetch was answered because records were appended",
         (
             OnCall(
                 _FETCH + "Fetch.try_complete",
@@ -418,11 +447,13 @@ MARKS: dict[str, Mark] = {
             ),
         ),
     ),
-    "fetch.expired": Mark("a parked fetch was answered because its time was over", (OnCall(_FETCH + "Fetch.on_expiration"),)),
-    "fetch.epoch_fenced": Mark("the asker was of an older leader epoch", (_fetch_error(C.FENCED_LEADER_EPOCH),)),
-    "fetch.epoch_unknown": Mark("the asker was of a newer leader epoch", (_fetch_error(C.UNKNOWN_LEADER_EPOCH),)),
+    "fetch.expired": Mark(
+        "a waiting fetch was answered because its maximum wait was over", (OnCall(_FETCH + "Fetch.on_expiration"),)
+    ),
+    "fetch.epoch_fenced": Mark("a fetch had an older leader epoch than the leader", (_fetch_error(C.FENCED_LEADER_EPOCH),)),
+    "fetch.epoch_unknown": Mark("a fetch had a newer leader epoch than the leader", (_fetch_error(C.UNKNOWN_LEADER_EPOCH),)),
     "fetch.of_earlier_leadership": Mark(
-        "a follower fetched with the epoch of an earlier leadership of the same broker, which leads again",
+        "a follower fetched with the epoch of an earlier leadership of the same leader",
         (
             OnCall(
                 "broker.partition.partition:Partition.leading_follower",
@@ -431,43 +462,47 @@ MARKS: dict[str, Mark] = {
             ),
         ),
     ),
-    "fetch.not_leader": Mark("the asked broker does not lead", (_fetch_error(C.NOT_LEADER_OR_FOLLOWER),)),
-    "fetch.out_of_range": Mark("the asker's offset is not in the log", (_fetch_error(C.OFFSET_OUT_OF_RANGE),)),
+    "fetch.not_leader": Mark(
+        "a fetch was rejected by a broker that is not the leader", (_fetch_error(C.NOT_LEADER_OR_FOLLOWER),)
+    ),
+    "fetch.out_of_range": Mark("a fetch offset was not in the log", (_fetch_error(C.OFFSET_OUT_OF_RANGE),)),
     "fetch.diverging": Mark(
-        "the asker's history is another one",
+        "the history of a fetching follower or consumer diverged from the leader's",
         (OnCall("broker.partition.partition:Partition.divergence", lambda call: call.result is not None),),
     ),
     "fetch.old_incarnation": Mark(
-        "a follower fetched that has registered anew since",
+        "a fetch was from an earlier process of its broker",
         (_refused(_LEADERSHIP + "on_follower_fetch", C.NOT_LEADER_OR_FOLLOWER),),
         RARE,
     ),
     "fetch.ahead_of_hw": Mark(
-        "a consumer asked beyond what this replica knows to be committed, and waited",
+        "a consumer fetched from above this replica's high watermark, and waited",
         (
             OnCall(
-                _FETCH + "Fetch._visit_for_consumer",
+                _FETCH + "Fetch.visit_for_consumer",
                 lambda call: call.args[1].fetch_offset > call.args[2].log.high_watermark,
             ),
         ),
     ),
     "purgatory.completed_before": Mark(
-        "a parked request was completed a second time, and that changed nothing",
+        "a waiting request was completed a second time, which had no effect",
         (_returned("broker.purgatory:DelayedOperation.complete", False),),
         SCENARIO,
     ),
     # Followers
     "follower.truncated": Mark(
-        "a follower cut a diverging tail", (said("partition.truncated", _field("reason", "diverging epoch")),)
+        "a follower truncated a diverging tail", (said("partition.truncated", _field("reason", "diverging epoch")),)
     ),
     # A leader whose log ends below a follower's answers with the diverging epoch. OFFSET_OUT_OF_RANGE remains for a follower
     # that
     # has restarted at a later log start and has fetched nothing since.
     "follower.truncated_to_leader_end": Mark(
-        "a follower was longer than its leader", (said("partition.truncated", _begins("reason", "the leader's log")),), SCENARIO
+        "a follower truncated its log to the end of its leader's shorter log",
+        (said("partition.truncated", _begins("reason", "the leader's log")),),
+        SCENARIO,
     ),
     "follower.truncated_epochs_only": Mark(
-        "a truncation took no record, only epochs of which none was written",
+        "a truncation removed no record, only epochs without records",
         (
             OnCall(
                 "storage.log.truncation:truncate_to",
@@ -477,20 +512,38 @@ MARKS: dict[str, Mark] = {
         ),
     ),
     "follower.truncated_below_hw": Mark(
-        "a replica that may have lost records cut below its own HW", (said("partition.truncated_below_hw"),), RARE
+        "a replica that may have lost records truncated below its own high watermark",
+        (said("partition.truncated_below_hw"),),
+        RARE,
     ),
-    "follower.restarted": Mark("a follower began anew at its leader's start", (said("partition.restarted"),), RARE),
+    "follower.restarted": Mark(
+        "a follower deleted its log and started over at its leader's log start", (said("partition.restarted"),), RARE
+    ),
+    "follower.fresh_copy": Mark(
+        "a follower had missed tombstones that its leader has removed, and had to begin a fresh copy",
+        (said("fetcher.fresh_copy_needed"),),
+    ),
+    "cleaner.replaced": Mark("a cleaner put a rewritten segment in the place of others", (said("log.segments_replaced"),)),
+    "cleaner.aborted": Mark(
+        "a round of the cleaner ended early, because the log had changed or the broker stopped",
+        (said("log_cleaner.aborted"),),
+        RARE,
+    ),
+    "cleaner.disk_full": Mark("the disk was full while a log was cleaned", (said("log_cleaner.disk_full"),), SCENARIO),
+    "cleaner.replacement_finished": Mark(
+        "a start finished the replacement of segments that a crash had interrupted", (said("log.replacement_finished"),), RARE
+    ),
     "follower.stale_response": Mark(
-        "a fetch response answered a position that the follower no longer had",
+        "a fetch response was for a position that the follower no longer had",
         (_returned("broker.partition.partition:Partition.append_fetched", False),),
         RARE,
     ),
     "follower.late_response": Mark(
-        "a fetch response held a partition that the follower had given up, or asked for anew, since the request",
+        "a fetch response held a partition that the follower had dropped, or fetched again, since the request",
         (OnCall("broker.replication.fetcher:FetcherCore.on_response", lambda call: call.before, _is_late),),
     ),
     "follower.leader_returned": Mark(
-        "another broker led meanwhile, and the follower learned only that its own leader leads again in a later epoch",
+        "another broker led in between, but the follower learned only of the later epoch of its own leader",
         (
             OnCall(
                 "broker.partition.partition:Partition.make_follower",
@@ -501,63 +554,65 @@ MARKS: dict[str, Mark] = {
     ),
     # A leader checks the epoch and reads in one step: only a lying broker sends such a response.
     "follower.newer_epoch_ignored": Mark(
-        "a response held records of a newer epoch than was asked with", (said("partition.newer_epoch_ignored"),), SCENARIO
+        "a response held records of a newer epoch than the request named", (said("partition.newer_epoch_ignored"),), SCENARIO
     ),
-    "follower.fenced": Mark("a follower's own metadata was behind its leader's", (said("fetcher.fenced"),)),
-    "follower.session_lost": Mark("a follower had to open its session anew", (said("fetcher.session_lost"),)),
+    "follower.fenced": Mark("a follower had older metadata than its leader", (said("fetcher.fenced"),)),
+    "follower.session_lost": Mark("a follower had to open a new fetch session", (said("fetcher.session_lost"),)),
     "follower.connection_lost": Mark("a follower lost the connection to its leader", (said("fetcher.connection_lost"),)),
     "follower.repaired": Mark(
-        "a follower dropped its damaged tail and fetched it anew", (said("partition.damaged_tail_dropped"),)
+        "a follower truncated its damaged tail and fetched it again", (said("partition.damaged_tail_dropped"),)
     ),
     # The disk, and logs
-    "disk.full": Mark("a write met a full disk", (_disk_error(lambda operation, errno: errno in (ENOSPC, EDQUOT)),)),
+    "disk.full": Mark(
+        "a write failed because the disk was full", (_disk_error(lambda operation, errno: errno in (ENOSPC, EDQUOT)),)
+    ),
     "disk.read_failed": Mark(
         "a sector could not be read", (_disk_error(lambda operation, errno: operation == "read" and errno == EIO),)
     ),
     "disk.write_failed": Mark("a write failed", (_disk_error(lambda operation, errno: operation == "write" and errno == EIO),)),
     "disk.fsync_failed": Mark("an fsync failed", (_disk_error(lambda operation, errno: operation == "fsync"),)),
-    "log_dir.offline": Mark("a broker gave its log directory up", (said("log_dir.offline"),)),
-    "log_dir.checkpoint_damaged": Mark("a checkpoint could not be believed", (said("log_dir.checkpoint_damaged"),), RARE),
+    "log_dir.offline": Mark("a broker took its log directory offline", (said("log_dir.offline"),)),
+    "log_dir.checkpoint_damaged": Mark("a broker ignored a damaged checkpoint", (said("log_dir.checkpoint_damaged"),), RARE),
     "log.rolled": Mark(
-        "a new segment began",
+        "a log rolled a new segment",
         (OnCall("storage.log.log:Log.roll", lambda call: call.before, lambda log, *_: log.segments[-1].size),),
     ),
-    "log.segments_deleted": Mark("retention let segments go", (said("log.segments_deleted"),)),
+    "log.segments_deleted": Mark("retention deleted segments", (said("log.segments_deleted"),)),
     "log.start_moved": Mark(
-        "a log's start moved up without a truncation",
+        "a log's start advanced without a truncation",
         (OnCall("storage.log.log:Log.increment_log_start_offset", lambda call: call.result),),
     ),
-    "log.damaged": Mark("a batch failed its checksum", (said("log.damaged"),)),
-    "log.tail_cut": Mark("recovery cut a torn tail", (said("log.tail_cut_in_recovery"),)),
+    "log.damaged": Mark("a batch had a wrong checksum", (said("log.damaged"),)),
+    "log.tail_cut": Mark("recovery truncated a torn tail", (said("log.tail_cut_in_recovery"),)),
     "log.checkpoint_clamped": Mark(
-        "the disk had lost what a checkpoint vouched for",
+        "the disk had lost records that a checkpoint covers",
         (
             OnCall(
-                "storage.log.recovery:_settle",
+                "storage.log.recovery:apply_checkpoints",
                 before=lambda log, *_: max(log.high_watermark, log.recovery_point) > log.log_end_offset,
                 when=lambda call: call.before,
             ),
         ),
     ),
     "log.index_rebuilt": Mark(
-        "an index did not fit its segment",
+        "an index that did not match its segment was rebuilt",
         (OnCall("storage.log.segment:Segment.rebuild_indexes", lambda call: call.me.size),),
     ),
     "log.epochs_found_again": Mark(
-        "the leader epochs were read from the batches, all of them",
+        "all leader epochs were rebuilt from the batches",
         (
             OnCall(
-                "storage.log.recovery:_load_epochs",
+                "storage.log.recovery:load_epochs",
                 lambda call: call.result is None and any(s.size for s in call.me.segments),
             ),
         ),
     ),
     "log.producers_replayed": Mark(
-        "producers' states were taken from the batches",
-        (OnCall("storage.log.producer_recovery:_replay_producers", lambda call: len(call.me.producers)),),
+        "producer states were rebuilt from the batches",
+        (OnCall("storage.log.producer_recovery:replay_producers", lambda call: len(call.me.producers)),),
     ),
     "logs.recovered_clean": Mark(
-        "a broker found its logs as an orderly stop had left them",
+        "a broker started after a clean shutdown",
         (said("logs.recovered", lambda fields: bool(fields.get("clean"))),),
     ),
     "logs.recovered_unclean": Mark(
@@ -565,32 +620,33 @@ MARKS: dict[str, Mark] = {
     ),
     "topic.deleted": Mark("a topic's logs were deleted", (said("partition.deleted"),)),
     "log.stray": Mark(
-        "a broker came back with the log of a topic that is gone", (said("logs.stray_found"), said("log_dir.log_set_aside"))
+        "a broker restarted with the log of a deleted topic", (said("logs.stray_found"), said("log_dir.log_set_aside"))
     ),
     # The quorum
     "raft.pre_vote_refused": Mark(
-        "a voter that hears a leader refused a pre-vote", (_returned(_ELECTIONS + "_would_vote", False),)
+        "a voter whose leader is alive rejected a pre-vote", (_returned(_ELECTIONS + "would_vote", False),)
     ),
-    "raft.pre_vote_lost": Mark("a round of pre-votes was lost", (OnCall(_ELECTIONS + "lose_pre_vote"),)),
-    "raft.vote_granted": Mark("a vote was given", (_returned(_ELECTIONS + "_may_vote", True),)),
+    "raft.pre_vote_lost": Mark("a voter lost a round of pre-votes", (OnCall(_ELECTIONS + "lose_pre_vote"),)),
+    "raft.vote_granted": Mark("a voter granted its vote", (_returned(_ELECTIONS + "may_vote", True),)),
     "raft.second_vote_refused": Mark(
-        "a voter had voted for another candidate in this epoch",
+        "a voter rejected a vote request because it had voted for another candidate in this epoch",
         (
             OnCall(
-                _ELECTIONS + "_may_vote",
+                _ELECTIONS + "may_vote",
                 lambda call: call.result is False and call.me.state.election.voted_id not in (-1, call.args[1].replica_id),
             ),
         ),
     ),
     "raft.shorter_log_refused": Mark(
-        "a candidate's log was less complete than the voter's", (_returned(_ELECTIONS + "_is_up_to_date", False),)
+        "a voter rejected a vote request because the candidate's log was shorter than its own",
+        (_returned(_ELECTIONS + "is_up_to_date", False),),
     ),
     "raft.became_leader": Mark("a controller became active", (said("quorum.became_leader"),)),
     "raft.election_lost": Mark(
         "a candidate did not become leader",
         (
             OnCall(
-                "controller.raft.transitions:RoleTransitions._become",
+                "controller.raft.transitions:RoleTransitions.become",
                 lambda call: call.before is Candidate and not isinstance(call.args[1], Leader),
                 lambda me, role: type(me.state.role),
             ),
@@ -598,20 +654,20 @@ MARKS: dict[str, Mark] = {
     ),
     "raft.leader_lost": Mark("a voter lost its leader", (said("quorum.leader_lost"),)),
     "raft.resigned_without_majority": Mark(
-        "a leader that heard no majority resigned",
+        "a quorum leader that did not hear from a majority resigned",
         (
             OnCall(
-                _LEADER + "_hears_majority",
+                _LEADER + "hears_majority",
                 lambda call: call.result is False,
             ),
         ),
     ),
     "raft.handed_over": Mark(
-        "a leader resigned on purpose and told its successors",
-        (OnCall("controller.raft.epoch_announcements:EpochAnnouncements._on_leader_resigned"),),
+        "a quorum leader resigned on purpose and notified its successors",
+        (OnCall("controller.raft.epoch_announcements:EpochAnnouncements.on_leader_resigned"),),
     ),
     "raft.leader_restarted": Mark(
-        "a leader came back in its own epoch, as resigned",
+        "a quorum leader restarted in its own epoch, as resigned",
         (
             OnCall(
                 "controller.raft.transitions:RoleTransitions.start",
@@ -621,17 +677,19 @@ MARKS: dict[str, Mark] = {
         ),
     ),
     "raft.commit_waits_for_own_epoch": Mark(
-        "a majority had a record of an older epoch, and it was not committed yet",
+        "a majority had a record of an older epoch, but it was not committed yet",
         (OnCall(_LEADER + "maybe_advance_high_watermark", _majority_is_of_older_epochs),),
     ),
-    "raft.log_truncated": Mark("a voter cut what its new leader does not have", (said("quorum.log_truncated"),)),
+    "raft.log_truncated": Mark("a voter truncated records that its new leader does not have", (said("quorum.log_truncated"),)),
     "raft.decisions_refused": Mark(
-        "a deposed controller refused what it could not commit",
+        "a deposed controller failed the requests whose records it could not commit",
         (said("controller.resigned", lambda fields: fields.get("refused", 0) > 0),),
     ),
-    "raft.voter_recovered": Mark("a controller that started with an empty disk has its vote", (said("quorum.voter_recovered"),)),
+    "raft.voter_recovered": Mark(
+        "a controller that started with an empty disk got its vote back", (said("quorum.voter_recovered"),)
+    ),
     "raft.late_fetch_refused": Mark(
-        "a voter's fetch came from an earlier connection than its newest",
+        "a fetch from a voter's older connection was rejected",
         (
             OnCall(
                 "controller.raft.leader_fetches:LeaderFetches.on_fetch_request",
@@ -648,7 +706,7 @@ MARKS: dict[str, Mark] = {
     "raft.snapshot_written": Mark("a controller wrote a snapshot", (said("quorum.snapshot_written"),)),
     "raft.snapshot_installed": Mark("a controller installed its leader's snapshot", (said("quorum.snapshot_installed"),)),
     "raft.log_cleaned": Mark(
-        "the metadata log was cut behind a snapshot",
+        "the metadata log was truncated at its start, up to a snapshot",
         (
             OnCall(
                 "controller.raft.metadata_log:MetadataLog.clean",
@@ -660,46 +718,49 @@ MARKS: dict[str, Mark] = {
     # Metadata, at the brokers
     "metadata.controller_changed": Mark("a broker found another active controller", (said("metadata.controller_changed"),)),
     "metadata.snapshot_loaded": Mark(
-        "a broker began with a snapshot", (OnCall("broker.process.quorum_observer:QuorumObserver._install"),)
+        "a broker started from a snapshot", (OnCall("broker.process.quorum_observer:QuorumObserver.install_snapshot"),)
     ),
     "metadata.uncommitted_dropped": Mark(
         "a broker dropped fetched metadata that was never committed",
-        (OnCall("broker.process.quorum_observer:QuorumObserver._truncate"),),
+        (OnCall("broker.process.quorum_observer:QuorumObserver.truncate"),),
     ),
     # Clients
     "producer.retried": Mark("a batch was sent again", (_returned(_QUEUE + "on_failed", True),)),
     "producer.recovered": Mark(
         "after a failure all batches in flight were sent again, in order",
-        (OnCall(_QUEUE + "_recovered", lambda call: call.result and call.me.in_flight),),
+        (OnCall(_QUEUE + "maybe_recover", lambda call: call.result and call.me.in_flight),),
     ),
-    "producer.epoch_bumped": Mark("a partition's producer epoch was bumped", (OnCall(_QUEUE + "_bump_epoch"),)),
+    "producer.epoch_bumped": Mark("a producer bumped its epoch in a partition", (OnCall(_QUEUE + "bump_epoch"),)),
     "producer.left_deposed_leader": Mark(
-        "batches left a leader that had not answered for the one that leads now", (OnCall(_QUEUE + "abandon_attempts"),)
+        "a producer resent batches to the new leader because the deposed one had not answered",
+        (OnCall(_QUEUE + "abandon_attempts"),),
     ),
-    "producer.gave_up": Mark("a batch was not delivered in time", (said("producer.delivery_failed"),)),
+    "producer.gave_up": Mark("a batch was not delivered within its timeout", (said("producer.delivery_failed"),)),
     "client.leader_learned": Mark(
-        "a client learned of the new leader from the old one's refusal",
+        "a client learned the new leader from the old leader's error response",
         (_returned("client.cluster.metadata:MetadataCache.update_leader", True),),
     ),
     "client.broker_suspected": Mark(
-        "a request was overdue, and others were asked who leads", (OnCall(_CLUSTER + "Cluster.suspect"),)
+        "a request was overdue, so the client asked other brokers for the leader",
+        (OnCall("client.cluster.cluster:Cluster.suspect"),),
     ),
     "client.stale_picture": Mark(
-        "a broker that knows no controller answered with an old picture",
-        (_returned(_CLUSTER + "follows_controller", False),),
+        "a broker that is cut off from the controllers answered with old metadata",
+        (_returned("client.cluster.any_broker:follows_controller", False),),
     ),
     "consumer.position_checked": Mark(
-        "after a change of leader a consumer asked whether its position is still true",
-        (OnCall("client.consumer.offset_fetcher:OffsetFetcher._on_end_offset"),),
+        "after a change of leader, a consumer validated its position",
+        (OnCall("client.consumer.offset_fetcher:OffsetFetcher.on_end_offset"),),
     ),
     "consumer.truncated": Mark(
-        "a consumer was told that what it had read is gone",
+        "a consumer learned that records it had read were truncated",
         (OnCall("client.consumer.offset_fetcher:truncated"), OnCall("client.consumer.fetcher:truncated")),
         RARE,
     ),
     "consumer.out_of_range": Mark("a consumer's position was outside the log", (said("consumer.position_reset"),), SCENARIO),
     "consumer.session_lost": Mark(
-        "a consumer had to open its session anew", (_returned("client.consumer.fetch_session:FetchSession.on_response", False),)
+        "a consumer had to open a new fetch session",
+        (_returned("client.consumer.fetch_session:FetchSession.on_response", False),),
     ),
 }
 """In the order of the report."""

@@ -1,110 +1,188 @@
-"""The observation points: every private name of the product that the simulator looks at, by class, and what it is needed for.
+"""The observation points: the public names of the product through which the simulator looks at a run.
 
-A product class that renames or drops one of these changes this list, too; `tests/testing/simulation/test_points.py` compares the
-list with both sides. Public names are not listed. The mutations and the guards are not meant here: they change the inside of the
-product on purpose, and name it as they need.
+The probes and the marks wrap functions: a call of one is an event of the run. The invariants read attributes that say what no
+message shows. Each of these functions and attributes is listed here with its purpose, so that a change of the product finds what
+depends on it. The product class documents the name like any other; it calls no hook, and a run without a simulator pays nothing.
+
+`tests/testing/simulation/test_points.py` compares the list with both sides, and checks that no module below `testing/` uses a
+private name of the product. Ordinary attributes of domain objects (offsets of a log, the role of a partition, the metadata image)
+are not listed. The mutations and the guards are not meant here: they change the inside of the product on purpose, and name it as
+they need.
 """
 
 from __future__ import annotations
 
 POINTS: dict[str, dict[str, str]] = {
-    "storage.log.log:Log": {"_append": "batches as they enter a log, also if the process dies in the middle (I4)"},
-    "storage.log.epoch_cache:LeaderEpochCache": {
-        "_epochs": "the epochs of a log, without a copy after each step (I11)",
-        "_starts": "their first offsets (I11)",
+    "storage.log.log:Log": {
+        "open, roll, flush": "what a start finds (I4, I5), a new segment (trace), what is on the disk (I18)",
+        "append_batches": "batches as they enter a log, also if the process dies in the middle (I4)",
+        "append_as_leader": "a repeated batch of a producer (marks)",
+        "truncate_to, truncate_fully_and_start_at": "each truncation, before and after (I6)",
+        "update_high_watermark": "the high watermark of a replica (I7, I10)",
+        "replace_segments": "a cleaner puts a rewritten segment in the place of others (I26, I27)",
+        "increment_log_start_offset, delete_old_segments": "the start of a log (I5)",
+        "expire_producers": "a log that forgets producers need not recognise their batches (I16)",
     },
+    "storage.log.log_state:LogState": {"mark_corrupt": "a log finds damage and counts it (I20)"},
+    "storage.log.epoch_cache:LeaderEpochCache": {"epochs, starts": "the epochs of a log, without a copy after each step (I11)"},
+    "storage.log.recovery": {
+        "apply_checkpoints": "the disk had lost what a checkpoint covers (marks)",
+        "load_epochs": "the epochs were read from the batches (marks)",
+    },
+    "storage.log.producer_recovery": {"replay_producers": "the producers were read from the batches (marks)"},
+    "storage.log.segment:Segment": {"rebuild_indexes": "an index did not fit its segment (marks)"},
+    "storage.log.truncation": {"truncate_to": "a truncation that removed epochs and no record (marks)"},
     "storage.directory.log_dir:LogDir": {
-        "_close_orderly": "the moment from which the clean-shutdown marker is true (I25)",
-        "_load": "whether a start trusts the marker of the process before it (I25)",
+        "load": "whether a start trusts the marker of the process before it (I25)",
+        "close_cleanly": "the moment from which the clean-shutdown marker is true (I25)",
+        "close, delete_log, set_aside": "the logs that a process has no longer",
     },
+    "storage.disk:DiskError": {"__init__": "the errors of the disk (marks)"},
     "storage.memory.memory_files:MemoryFile": {
-        "_files": "the disk of a file, and so its process",
-        "_inode": "the bytes of a file as the cache has them, and as the disk does",
+        "files": "the disk of a file, and so its process",
+        "inode": "the bytes of a file as the cache has them, and as the disk does",
+        "close": "the files that a process has open (I23)",
     },
-    "storage.memory.memory_files:MemoryFiles": {"_find": "the file of a path that a snapshot is written to (I18)"},
+    "storage.memory.memory_files:MemoryFiles": {
+        "open": "the files that a process has open (I23)",
+        "find": "the file of a path that a snapshot is written to (I19)",
+    },
+    "protocol.rpc.server_connection:ServerRequest": {
+        "reply": "what leaves for a client (I8, I15)",
+        "is_answered": "a second answer to one request (I17)",
+    },
+    "protocol.rpc.connection:Connection": {"api_key_of": "which request a response answers, for the rules of the network"},
+    "protocol.rpc.dial": {"forget": "look-ups of a process that was killed"},
     "broker.partition.partition:Partition": {
-        "_log_missing_records": "the report of a leader that its log had lost records (I20)",
-        "_truncate": "each truncation, before and after (I6)",
+        "__init__, stop": "the replicas that a broker serves",
+        "make_leader, make_follower": "the roles (I1, I14), and the report of a leader that its log had lost records (I20)",
+        "truncate_to": "each truncation, and whether one below the high watermark is counted (I20)",
+        "truncate_to_divergence, divergence": "histories that part (trace, marks)",
+        "append_fetched, leading_follower": "a late fetch response, a fetch of an earlier leadership (marks)",
     },
     "broker.partition.leader_state:LeaderState": {
-        "_propose": "an AlterPartition request is made (I12)",
-        "_install": "a committed ISR is taken over (I12)",
-        "_on_refusal": "a refused proposal (I12)",
-        "_drop_proposal": "a withdrawn proposal (I12)",
-        "_is_in_sync": "a follower that waits for the start of the leader's epoch (marks)",
-        "_smallest_log_end": "what the high watermark waits for (marks)",
-    },
-    "broker.purgatory:HighWatermarkWatchers": {
-        "_waiting": "produce requests that wait for a high watermark (I17)",
-        "_ended": "those whose leadership has ended (I17)",
+        "propose": "an AlterPartition request is made (I12)",
+        "install_isr": "a committed ISR is taken over (I12)",
+        "on_refusal": "a refused proposal (I12)",
+        "drop_proposal": "a withdrawn proposal (I12)",
+        "is_in_sync": "a follower that waits for the start of the leader's epoch (marks)",
+        "maybe_increment_high_watermark, smallest_log_end": "what the high watermark waits for (marks)",
+        "on_follower_fetch": "a fetch of an earlier process of a follower (marks)",
     },
     "broker.partition.alter_partition:AlterPartitionQueue": {
-        "_in_flight": "proposals that a response no longer decides (marks)",
-        "_pending": "the proposals that wait (marks)",
-        "_doubtful": "proposals that may have been committed (marks)",
+        "on_response, superseded": "proposals that a response no longer decides (marks)",
+        "on_lost, doubtful": "proposals that may have been committed (marks)",
     },
+    "broker.partition.log_failures:LogFailures": {"on_disk_error": "the report of a broker that its disk failed (I20)"},
+    "broker.purgatory:DelayedOperation": {"complete": "an operation is completed a second time (marks)"},
+    "broker.purgatory:Purgatory": {
+        "park": "a produce request waits for the high watermark (marks)",
+        "queues": "the waiting operations, by time-out (I17)",
+        "timer_due": "when the timer for their deadlines fires (I17)",
+    },
+    "broker.purgatory:WatermarkWatchers": {"operations": "produce requests that wait for a high watermark (I17)"},
     "broker.produce.produce_handler:ProduceHandler": {
-        "_append": "the batch that a produce request appended, and the offset that its answer needs (I15)",
-        "_refuse": "a refused batch (marks)",
+        "append": "the batch that a produce request appended, and the offset that its answer needs (I15)",
+        "refuse": "a refused batch (marks)",
     },
-    "broker.produce.produce_handler:DelayedProduce": {"_responses": "the outcome of an expired produce request (marks)"},
+    "broker.produce.produce_handler:DelayedProduce": {
+        "wait_for": "a produce request waits for the high watermark (trace)",
+        "on_complete, on_expiration, on_failed, responses": "its outcome (marks)",
+    },
     "broker.fetch.fetch_handler:Fetch": {
-        "_add_error": "an error for one partition (I9)",
-        "_handler": "the broker that answers",
-        "_reply": "what leaves for a consumer (I8, I9)",
-        "_request": "whether its connection is still open",
-        "_visit_for_consumer": "a consumer's fetch from a follower (marks)",
+        "reply": "what leaves for a consumer (I8, I9)",
+        "add_error": "an error for one partition (I9)",
+        "handler": "the broker that answers",
+        "request": "whether its connection is still open",
+        "visit_for_consumer": "a consumer's fetch from a follower (marks)",
+        "try_complete, on_expiration": "why a parked fetch is answered (marks)",
     },
     "broker.fetch.fetch_session:FetchSessionCache": {
-        "_continue": "the next fetch of a session (marks)",
-        "_full": "the first fetch of a session (marks)",
-        "_slots": "the limit of sessions (I23)",
-        "_try_evict": "a full cache evicts a session (marks)",
+        "full_fetch, incremental_fetch": "the first and the next fetch of a session (marks)",
+        "try_evict": "a full cache evicts a session (marks)",
+        "slots": "the limit of sessions (I23)",
     },
-    "broker.fetch.offsets_handler": {"_list": "an answer to ListOffsets (I10)"},
-    "broker.replication.fetcher": {
-        "_entries": "whether a partition was fetched again since a late response (marks)",
-        "_generation": "whether a response is of an earlier connection (marks)",
+    "broker.fetch.offsets_handler": {
+        "list_offset": "an answer to ListOffsets (I10)",
+        "find_offset": "a leader that does not know yet which records are committed (marks)",
     },
-    "broker.purgatory:Purgatory": {
-        "_queues": "the waiting operations, by time-out (I17)",
-        "_timer": "the timer for their deadlines (I17)",
-        "_timer_due": "when it fires (I17)",
+    "broker.replication.fetcher:FetcherCore": {
+        "on_response": "a fetch response (marks)",
+        "generation": "whether the response is of an earlier session (marks)",
+        "awaits": "whether a partition was fetched again since a late response (marks)",
     },
-    "broker.process.server:BrokerServer": {"_stopped": "a second stop does nothing, and is not judged (I23)"},
+    "broker.process.server:BrokerServer": {
+        "__init__, start, stop, kill": "the life of a process, and what is left of it (I23)",
+        "is_stopping": "a second stop does nothing, and is not judged (I23)",
+    },
     "broker.process.quorum_observer:QuorumObserver": {
-        "_apply_committed": "the batches that a broker applies (I19)",
-        "_broker_id": "which broker applies them",
-        "_install": "a snapshot that replaces the image (I19)",
-        "_waiting": "batches that wait for the quorum's high watermark (I19)",
+        "apply_committed": "the batches that a broker applies (I19)",
+        "waiting": "batches that wait for the quorum's high watermark (I19)",
+        "install_snapshot": "a snapshot that replaces the image (I19)",
+        "truncate": "fetched batches that were never committed (marks)",
+        "broker_id": "which broker applies them",
     },
-    "protocol.rpc.server_connection:ServerRequest": {"_is_answered": "a second answer to one request (I17)"},
-    "controller.raft.quorum:Quorum": {
-        "_store": "the file with the vote (I18)",
-        "_transmit": "votes and fetches, as they leave (I18)",
+    "broker.process.pause_detector": {"refuse_produce": "a produce request met a broker that had just been paused (marks)"},
+    "controller.server:ControllerServer": {"__init__, start, stop": "the life of a process, and what is left of it (I23)"},
+    "controller.controller:Controller": {
+        "on_committed": "the batches that a controller applies (I19)",
+        "on_resign": "a controller is active no longer (trace)",
     },
-    "controller.raft.metadata_log:MetadataLog": {"_log": "the log below the metadata log"},
+    "controller.controller": {"fence_broker": "the elections of a fenced broker's partitions (marks)"},
+    "controller.feature_upgrade": {"update_features": "the level of the metadata is raised, or not (marks)"},
+    "controller.leader_balancer": {"move_leaders_back": "leaders return to their preferred replicas (marks)"},
+    "controller.handlers": {
+        "alter_partition": "an accepted ISR (I13)",
+        "heartbeat": "a heartbeat of an earlier process (I14)",
+    },
+    "controller.cluster_control": {
+        "check_registration, register_again": "the registrations of brokers (marks)",
+        "transition, fence_broker, elect_leaderless": "the elections that a broker's new state causes (marks)",
+        "check_broker_epoch": "a request of an earlier process (marks)",
+    },
+    "controller.replication_control": {
+        "change_partition, elect_preferred": "elections (marks)",
+        "check_broker_epoch": "a request of an earlier process (marks)",
+    },
+    "controller.raft.quorum:Quorum": {"start": "the voters"},
+    "controller.raft.node_shell:NodeShell": {
+        "transmit": "votes and fetches, as they leave (I18)",
+        "store": "the file with the vote (I18)",
+    },
+    "controller.raft.metadata_log:MetadataLog": {
+        "log": "the log below the metadata log",
+        "clean": "the log is cut behind a snapshot (marks)",
+    },
     "controller.raft.metadata_log:FileSink": {
-        "_files": "the disk that a snapshot is written to",
-        "_path": "its file",
-        "_snapshot_id": "which snapshot it is (I19)",
+        "freeze, snapshot_id": "a snapshot is complete, and up to which offset (I19)",
+        "files, path": "its file, and the disk",
     },
+    "controller.raft.raft_state:RaftState": {"advance_high_watermark": "what the quorum commits (I18)"},
     "controller.raft.election_handler:ElectionHandler": {
-        "_is_up_to_date": "a candidate's log was less complete (marks)",
-        "_may_vote": "a vote was given or refused (marks)",
-        "_would_vote": "a pre-vote was refused (marks)",
+        "would_vote, lose_pre_vote": "pre-votes (marks)",
+        "may_vote, is_up_to_date": "votes, and why one was refused (marks)",
     },
-    "controller.raft.transitions:RoleTransitions": {"_become": "a candidate that was not elected (marks)"},
+    "controller.raft.transitions:RoleTransitions": {"start, become": "restarted leaders, lost elections (marks)"},
     "controller.raft.epoch_announcements:EpochAnnouncements": {
-        "_on_leader_resigned": "a leader resigned in favour of others (marks)"
+        "on_leader_resigned": "a leader resigned in favour of others (marks)"
     },
-    "controller.raft.leader_handler:LeaderHandler": {"_hears_majority": "a leader that lost its majority (marks)"},
-    "client.producer.producer:Producer": {"_cluster": "the topic id that the producer knows"},
-    "client.consumer.consumer:Consumer": {"_subscription": "where the consumer reads from"},
-    "client.consumer.offset_fetcher:OffsetFetcher": {"_on_end_offset": "a position was validated (marks)"},
+    "controller.raft.leader_fetches:LeaderFetches": {"on_fetch_request": "a fetch of an earlier connection (marks)"},
+    "controller.raft.leader_handler:LeaderHandler": {
+        "start_epoch": "a candidate becomes the leader (I18)",
+        "hears_majority": "a leader that lost its majority (marks)",
+        "maybe_advance_high_watermark": "records of older epochs that a majority has (marks)",
+    },
+    "client.cluster.any_broker": {"follows_controller": "a broker answered with old metadata (marks)"},
+    "client.cluster.cluster:Cluster": {"suspect": "a request is overdue (marks)"},
+    "client.cluster.metadata:MetadataCache": {"update_leader": "a client learns of a leader from a refusal (marks)"},
+    "client.consumer.fetch_session:FetchSession": {"on_response": "a consumer loses its session (marks)"},
+    "client.consumer.fetcher": {"truncated": "a consumer learns that records were truncated (marks)"},
+    "client.consumer.offset_fetcher": {"truncated": "a consumer learns that records were truncated (marks)"},
+    "client.consumer.offset_fetcher:OffsetFetcher": {"on_end_offset": "a position was validated (marks)"},
     "client.producer.partition_queue:PartitionQueue": {
-        "_bump_epoch": "a producer bumps its epoch for a partition (marks)",
-        "_recovered": "a batch turned out to be in the log (marks)",
+        "on_failed, abandon_attempts": "a batch is sent again (marks)",
+        "maybe_recover": "the batches in flight are sent again, in order (marks)",
+        "bump_epoch": "a producer bumps its epoch for a partition (marks)",
     },
 }
-"""`module:class` below `strandline.` (or a module) -> name -> what it is needed for."""
+"""`module:class` below `strandline.` (or a module) -> names, with a comma between them -> what they are needed for."""

@@ -28,12 +28,13 @@ from strandline.broker.partition.partition import Partition
 from strandline.broker.process.quorum_observer import QuorumObserver
 from strandline.broker.process.server import BrokerServer
 from strandline.broker.produce.produce_handler import DelayedProduce, ProduceHandler
-from strandline.controller import handlers
+from strandline.controller import handlers, leader_balancer
 from strandline.controller.controller import Controller
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import decode_record
 from strandline.controller.raft.leader_handler import LeaderHandler
 from strandline.controller.raft.metadata_log import FileSink, MetadataLog
+from strandline.controller.raft.node_shell import NodeShell
 from strandline.controller.raft.outbox import Send
 from strandline.controller.raft.quorum import Quorum
 from strandline.controller.raft.raft_state import RaftState
@@ -51,7 +52,7 @@ from strandline.storage.log.log import Log
 from strandline.storage.log.log_state import LogState
 from strandline.storage.memory.memory_files import TEMPORARY, MemoryFile, MemoryFiles
 from strandline.testing.simulation.invariants import honesty, resources
-from strandline.testing.simulation.invariants.ghosts import Process, ReplicaGhost
+from strandline.testing.simulation.invariants.ghosts import METADATA, Process, ReplicaGhost
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.observation.wrapping import is_keeping, wrap
 
@@ -64,6 +65,12 @@ def node_of() -> int | None:
     """The simulated machine whose code runs at this moment; None outside of a simulated process."""
     machine = getattr(asyncio._get_running_loop(), "machine", None)
     return None if machine is None else int(machine.id)
+
+
+def _clock_ms() -> int:
+    """The latest time that the wall clock of the machine which runs now may have shown."""
+    machine = getattr(asyncio._get_running_loop(), "machine", None)
+    return 1 << 62 if machine is None else int(machine.latest_clock_ms())
 
 
 def replica_of(log: Log) -> ReplicaGhost | None:
@@ -178,7 +185,7 @@ class Probes:
     def _processes(self) -> None:
         invariants = self.invariants
 
-        def made(_: None, server: Any, config: Any, doors: Any, files: Any) -> None:
+        def made(_: None, server: Any, config: Any, doors: Any, files: Any, **_levels: Any) -> None:
             # Otherwise this is a second process with an id that is in use, which the controller must refuse.
             if node_of() in (None, config.node_id):
                 invariants.on_process(config.node_id, server, files, asyncio._get_running_loop())
@@ -194,7 +201,7 @@ class Probes:
 
         def make_stop(original: Function) -> Function:
             async def stop(server: Any) -> None:
-                does_nothing = getattr(server, "_stopped", False) or getattr(server, "log_dir", server) is None
+                does_nothing = getattr(server, "is_stopping", False) or getattr(server, "log_dir", server) is None
                 await original(server)
                 if not does_nothing:
                     self._stopped(server)
@@ -227,7 +234,7 @@ class Probes:
             process.open_files[id(file)] = file
 
     def _closed(self, _: None, file: MemoryFile) -> None:
-        process = self.invariants.ghosts.process_of_files(file._files)
+        process = self.invariants.ghosts.process_of_files(file.files)
         if process is not None:
             process.open_files.pop(id(file), None)
 
@@ -235,21 +242,22 @@ class Probes:
 
     def _logs(self) -> None:
         self._after(Log, "open", self._log_opened)
-        self._wrap(Log, "_append", self._make_append)
+        self._wrap(Log, "append_batches", self._make_append)
         self._around(Log, "truncate_to", self._before_truncation, self._after_truncation)
         self._around(Log, "truncate_fully_and_start_at", self._before_truncation, self._after_truncation)
         self._after(Log, "update_high_watermark", self._high_watermark)
         self._after(Log, "increment_log_start_offset", self._log_start)
         self._after(Log, "delete_old_segments", self._log_start)
         self._around(Log, "roll", lambda log, *_: len(log.segments), self._rolled)
+        self._around(Log, "replace_segments", self._before_replacement, self._replaced)
         self._after(Log, "flush", self._flushed)
-        self._around(LogState, "mark_corrupt", lambda log, _: (log.metrics.corrupt_ranges, log.corrupt_at), self._damage)
+        self._around(LogState, "mark_corrupt", lambda log, *_: (log.metrics.corrupt_ranges, log.corrupt_at), self._damage)
         self._around(Log, "expire_producers", lambda log, *_: len(log.producers), self._forgotten)
         self._before(LogDir, "delete_log", self._log_leaves)
         self._before(LogDir, "set_aside", self._log_leaves)
         self._before(LogDir, "close", self._logs_close)
-        self._before(LogDir, "_close_orderly", self._logs_close_in_order)
-        self._after(LogDir, "_load", self._logs_found)
+        self._before(LogDir, "close_cleanly", self._logs_close_in_order)
+        self._after(LogDir, "load", self._logs_found)
 
     def _log_opened(self, log: Log, *_: Any, **__: Any) -> None:
         replica = self.invariants.on_log_opened(log)
@@ -299,12 +307,21 @@ class Probes:
         if replica is not None and len(log.segments) != segments:
             self.invariants.on_rolled(replica, log)
 
+    def _before_replacement(self, log: Log, old: Any, cleaned: Any, *_: Any) -> tuple[ReplicaGhost, Any] | None:
+        replica = replica_of(log)
+        if replica is None or replica.partition.key == METADATA:
+            return None
+        return replica, self.invariants.on_replacing(replica, old, cleaned.end_offset)
+
+    def _replaced(self, seen: tuple[ReplicaGhost, Any], _: Any, log: Log, *__: Any) -> None:
+        self.invariants.on_replaced(seen[0], log, seen[1], _clock_ms())
+
     def _flushed(self, _: None, log: Log) -> None:
         replica = replica_of(log)
         if replica is not None:
             self.invariants.on_flushed(replica)
 
-    def _damage(self, seen: tuple[int, int | None], _: None, log: Log, offset: int) -> None:
+    def _damage(self, seen: tuple[int, int | None], _: None, log: Log, offset: int, *__: Any) -> None:
         counted, known = seen
         replica = replica_of(log)
         if replica is not None and log.corrupt_at == offset != known:
@@ -341,12 +358,12 @@ class Probes:
 
     def _partitions(self) -> None:
         self._after(Partition, "__init__", self._partition)
-        self._after(Partition, "make_leader", self._leader)
+        self._around(Partition, "make_leader", self._before_leading, self._leader)
         self._after(Partition, "make_follower", self._follower)
         self._after(Partition, "stop", self._role_ended)
         self._before(Partition, "truncate_to_divergence", self._diverging)
-        self._around(Partition, "_log_missing_records", self._before_telling, self._after_telling)
-        self._around(Partition, "_truncate", self._before_cut, self._after_cut)
+
+        self._around(Partition, "truncate_to", self._before_cut, self._after_cut)
         self._around(LogFailures, "on_disk_error", lambda failures, _: failures.disk_error is None, self._disk_failed)
 
     def _partition(self, _: None, partition: Partition, *__: Any, **___: Any) -> None:
@@ -354,21 +371,18 @@ class Probes:
         if replica is not None:
             self.invariants.on_partition(replica, partition)
 
-    def _leader(self, is_new: bool, partition: Partition, _: Any) -> None:
+    def _before_leading(self, partition: Partition, _: Any) -> tuple[int]:
+        return (partition.context.metrics.elected_with_missing_records,)
+
+    def _leader(self, seen: tuple[int], is_new: bool, partition: Partition, _: Any) -> None:
         replica, leader_state = replica_of(partition.log), partition.leader_state
         if replica is None:
             return
         self.invariants.ghosts.disturbed[replica.partition] = None
+        if partition.context.metrics.elected_with_missing_records > seen[0]:
+            honesty.on_elected_with_missing_records(replica)
         if is_new and leader_state is not None:
             self.invariants.on_leader(replica, leader_state.epoch, leader_state.epoch_start_offset)
-
-    def _before_telling(self, partition: Partition, _: Any) -> tuple[int]:
-        return (partition.context.metrics.elected_with_missing_records,)
-
-    def _after_telling(self, seen: tuple[int], _: None, partition: Partition, *__: Any) -> None:
-        replica = replica_of(partition.log)
-        if replica is not None and partition.context.metrics.elected_with_missing_records > seen[0]:
-            honesty.on_elected_with_missing_records(replica)
 
     def _follower(self, is_new: bool, partition: Partition, _: Any) -> None:
         replica = replica_of(partition.log)
@@ -401,10 +415,10 @@ class Probes:
     # -- the ISR ------------------------------------------------------------------------------------------------------
 
     def _isr(self) -> None:
-        self._around(LeaderState, "_propose", self._isr_state, self._proposed)
-        self._around(LeaderState, "_install", self._isr_state, self._installed)
-        self._after(LeaderState, "_on_refusal", self._refused)
-        self._after(LeaderState, "_drop_proposal", lambda _, leader_state: self._disturb(leader_state))
+        self._around(LeaderState, "propose", self._isr_state, self._proposed)
+        self._around(LeaderState, "install_isr", self._isr_state, self._installed)
+        self._after(LeaderState, "on_refusal", self._refused)
+        self._after(LeaderState, "drop_proposal", lambda _, leader_state: self._disturb(leader_state))
 
     def _isr_state(self, leader_state: LeaderState, *_: Any) -> tuple[Any]:
         return (leader_state.isr,)
@@ -434,12 +448,12 @@ class Probes:
     # -- clients ------------------------------------------------------------------------------------------------------
 
     def _clients(self) -> None:
-        self._after(ProduceHandler, "_append", self._produced_to)
+        self._after(ProduceHandler, "append", self._produced_to)
         self._after(DelayedProduce, "wait_for", self._parked)
         self._wrap(ServerRequest, "reply", self._make_reply)
-        self._wrap(Fetch, "_reply", self._make_fetch_reply)
-        self._after(Fetch, "_add_error", self._fetch_error)
-        self._after(offsets, "_list", self._listed)
+        self._wrap(Fetch, "reply", self._make_fetch_reply)
+        self._after(Fetch, "add_error", self._fetch_error)
+        self._after(offsets, "list_offset", self._listed)
 
     def _produced_to(
         self, result: tuple[Partition | None, int], _handler: Any, item: Any, records: Any, acks: int, *rest: Any
@@ -462,7 +476,7 @@ class Probes:
 
         def reply(request: ServerRequest, body: Any, records: Any = None) -> None:
             try:
-                if request._is_answered:
+                if request.is_answered:
                     invariants.on_answer(request.connection.server.node_id, request)
                 if type(body) is ProduceResponse:
                     self._produce_answered(request, body)
@@ -489,7 +503,7 @@ class Probes:
         note = self.invariants.note
 
         def reply(fetch: Fetch, answer: Any) -> None:
-            if not fetch.session.is_follower and not fetch._request.connection.closed:
+            if not fetch.session.is_follower and not fetch.request.connection.closed:
                 try:
                     self._consumer_answered(answer)
                 except Exception as e:
@@ -514,10 +528,10 @@ class Probes:
         if code != cached.sent_error and (
             replica is None or not fetch.session.is_follower or code != ErrorCode.OFFSET_OUT_OF_RANGE
         ):
-            node = fetch._handler.directory.broker_id
+            node = fetch.handler.directory.broker_id
             self.invariants.on_fetch_error(replica, node, cached.fetch_offset, cached.current_leader_epoch, code)
 
-    def _listed(self, _: None, partition: Partition, item: Any, answer: Any, from_follower: bool) -> None:
+    def _listed(self, _: Any, partition: Partition, item: Any, answer: Any, from_follower: bool, **__: Any) -> None:
         replica = replica_of(partition.log)
         if replica is not None and item.timestamp == LATEST_TIMESTAMP and not from_follower:
             self.invariants.on_told(replica, answer.offset, is_answer=True)
@@ -529,7 +543,7 @@ class Probes:
         self._around(LeaderHandler, "start_epoch", self._wins, lambda *_: None)
         self._before(Controller, "on_resign", self._resigns)
         self._after(RaftState, "advance_high_watermark", self._quorum_high_watermark)
-        self._before(Quorum, "_transmit", self._transmitted)
+        self._before(NodeShell, "transmit", self._transmitted)
         self._after(FileSink, "freeze", self._snapshot)
 
     def _quorum_starts(self, quorum: Quorum) -> None:
@@ -545,7 +559,7 @@ class Probes:
             self.invariants.trace.emit("controller.resigned", controller.node_id, epoch=epoch)
 
     def _voter(self, state: RaftState) -> ReplicaGhost | None:
-        return replica_of(state.log._log) if isinstance(state.log, MetadataLog) else None
+        return replica_of(state.log.log) if isinstance(state.log, MetadataLog) else None
 
     def _quorum_high_watermark(self, moved: bool, state: RaftState, _: int) -> None:
         replica = self._voter(state) if moved else None
@@ -553,11 +567,11 @@ class Probes:
             leads_in = state.epoch if isinstance(state.role, Leader) else None
             self.invariants.on_quorum_high_watermark(replica, state.high_watermark, leads_in)
 
-    def _transmitted(self, quorum: Quorum, messages: list[Any]) -> None:
+    def _transmitted(self, shell: NodeShell, messages: list[Any]) -> None:
         """A vote or a fetch leaves: what it says must be on the disk."""
-        if self._voter(quorum.node.state) is None:
+        if self._voter(shell.node.state) is None:
             return
-        path, voter = quorum._store.path, quorum.node_id
+        path, voter = shell.store.path, shell.node.state.node_id
         for message in messages:
             body = message.body
             if not isinstance(message, Send):
@@ -570,11 +584,11 @@ class Probes:
                 self.invariants.on_voter_fetch(voter, body.partitions[0].fetch_offset)
 
     def _snapshot(self, _: None, sink: FileSink) -> None:
-        process = self.invariants.ghosts.process_of_files(sink._files)
+        process = self.invariants.ghosts.process_of_files(sink.files)
         if process is None:
             return
-        snapshot_id = sink._snapshot_id
-        inode = getattr(sink._files, "_find", lambda _: None)(sink._path)
+        snapshot_id = sink.snapshot_id
+        inode = getattr(sink.files, "find", lambda _: None)(sink.path)
         image = None
         if inode is not None:
             records = [decode_record(value) for value in snapshot_values(bytes(inode.cache))]
@@ -585,10 +599,11 @@ class Probes:
 
     def _metadata(self) -> None:
         self._around(Controller, "on_committed", lambda controller, *_: (controller.committed.offset,), self._committed)
-        self._around(QuorumObserver, "_apply_committed", lambda observer: list(observer._waiting), self._observed)
-        self._after(QuorumObserver, "_install", self._installed_snapshot)
+        self._around(QuorumObserver, "apply_committed", lambda observer: list(observer.waiting), self._observed)
+        self._after(QuorumObserver, "install_snapshot", self._installed_snapshot)
         self._after(handlers, "alter_partition", self._accepted)
         self._after(handlers, "heartbeat", self._heard)
+        self._after(leader_balancer, "move_leaders_back", self._leaders_return)
 
     def _committed(
         self, before: tuple[int], _: None, controller: Controller, base: int, last: int, epoch: int, values: Any
@@ -599,18 +614,22 @@ class Probes:
 
     def _is_current(self, controller: Controller) -> bool:
         process = self.invariants.ghosts.processes.get(controller.node_id)
-        return process is not None and getattr(process.server, "controller", None) is controller
+        opened = None if process is None else process.server.opened
+        return opened is not None and opened.controller is controller
 
     def _observed(self, waiting: list[Any], delta: Any, observer: QuorumObserver) -> None:
-        applied = waiting[: len(waiting) - len(observer._waiting)]
-        if applied and observer._broker_id in self.invariants.ghosts.processes:
-            self.invariants.on_broker_applied(observer._broker_id, [item.header for item in applied], delta)
+        applied = waiting[: len(waiting) - len(observer.waiting)]
+        if applied and observer.broker_id in self.invariants.ghosts.processes:
+            self.invariants.on_broker_applied(observer.broker_id, [item.header for item in applied], delta)
 
     def _installed_snapshot(self, delta: Any, observer: QuorumObserver, _: Any) -> None:
-        self.invariants.on_broker_applied(observer._broker_id, [], delta)
+        self.invariants.on_broker_applied(observer.broker_id, [], delta)
 
     def _accepted(self, decision: Any, image: MetadataImage, request: Any) -> None:
         self.invariants.on_accepted(image, request, decision.reply)
+
+    def _leaders_return(self, decision: Any, image: MetadataImage, _index: Any, broker_id: int) -> None:
+        self.invariants.on_leaders_return(image, broker_id, decision.records)
 
     def _heard(self, _decision: Any, image: MetadataImage, _index: Any, _sessions: Any, request: Any, **__: Any) -> None:
         self.invariants.on_heartbeat(image, request.broker_id, request.broker_epoch)

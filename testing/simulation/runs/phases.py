@@ -19,9 +19,10 @@ from random import Random
 from typing import Any
 
 from strandline.client import NewTopic
+from strandline.controller.metadata.features import LEVEL_0_ONLY
 from strandline.protocol.errors import BrokerError, StrandlineError
 from strandline.protocol.partitions import TopicIdPartition
-from strandline.protocol.records.batch import iter_headers
+from strandline.testing.comparison import cleaned_logs_differ, logs_differ, whole_log
 from strandline.testing.simulation.cluster.cluster import SimCluster
 from strandline.testing.simulation.cluster.workload import Workload
 from strandline.testing.simulation.invariants.observer import Invariants
@@ -86,7 +87,11 @@ class Phases:
     # -- warm-up ------------------------------------------------------------------------------------------------------
 
     async def warm_up(self) -> None:
+        if self.options.upgrades:
+            self.cluster.levels = dict.fromkeys(self.cluster.controller_ids, LEVEL_0_ONLY)
         await self.cluster.start_all(WARM_UP_S)
+        if self.options.upgrades:
+            await self.cluster.support_all_levels(WARM_UP_S)
         client = self.cluster.client("setup")
         await client.run(self._create_topics(client))
         client.machine.end()
@@ -162,13 +167,16 @@ class Phases:
         self.nemesis.watch()
         await self._within(lambda: self.complaints([]), "everything heals", [])
 
-    async def _within(self, complaints: Callable[[], list[str]], what: str, left_out: list[int]) -> None:
+    async def _within(
+        self, complaints: Callable[[], list[str]], what: str, left_out: list[int], bound_s: float | None = None
+    ) -> None:
         """Wait until `complaints` is empty. Raises a violation of I24 at the bound."""
-        deadline = self.world.now + self.bound_s
+        bound_s = self.bound_s if bound_s is None else bound_s
+        deadline = self.world.now + bound_s
         while found := complaints():
             if self.world.now >= deadline:
                 text = "; ".join(found)
-                raise self._unhealed(f"{what}: not within {self.bound_s:g} s: {text}", left_out)
+                raise self._unhealed(f"{what}: not within {bound_s:g} s: {text}", left_out)
             await asyncio.sleep(LOOK_S)
 
     # -- what has to hold after a heal --------------------------------------------------------------------------------
@@ -246,6 +254,7 @@ class Phases:
         try:
             await workload.stop_producing(self.bound_s)
             await self._within(self._behind, "all replicas are in step", [])
+            await self._leaders_return()
             await self._within(lambda: workload.behind(self.high_watermarks()), "the consumers reach the end", [])
             await workload.stop(self.bound_s)
             await self._within(self.invariants.unsettled, "the cluster comes to rest", [])
@@ -254,10 +263,30 @@ class Phases:
         except OutOfTime as e:
             raise self._unhealed(str(e)) from None
         self._declare_log_starts()
+        self._check_deletions()
         self._compare_replicas()
         self.invariants.at_rest()
         if self.options.orderly_end:
             await self.stop_all()
+
+    async def _leaders_return(self) -> None:
+        """All replicas are in sync: if leaders return by themselves, each is soon at its preferred replica."""
+        settings = self.options.controller_settings
+        if settings.get("auto.leader.rebalance.enable"):
+            bound_s = max(self.bound_s, TIMEOUTS * settings["leader.imbalance.check.interval.seconds"])
+            await self._within(self._out_of_balance, "leaders return to their preferred replicas", [], bound_s)
+
+    def _out_of_balance(self) -> list[str]:
+        """The brokers that do not lead more of the partitions that prefer them than the settings permit."""
+        partitions = [p for topic in self.cluster.image().topics_by_id.values() for p in topic.partitions.values()]
+        permitted = self.options.controller_settings["leader.imbalance.per.broker.percentage"]
+        complaints = []
+        for n in self.cluster.broker_ids:
+            leaders = [p.leader for p in partitions if p.replicas[0] == n]
+            missing = [leader for leader in leaders if leader != n]
+            if missing and 100 * len(missing) / len(leaders) > permitted:
+                complaints.append(f"broker {n} leads all but {len(missing)} of {len(leaders)} partitions that prefer it")
+        return complaints
 
     async def _read_all(self) -> None:
         reading = asyncio.get_running_loop().create_task(self.workload.read_all(), name="final read")
@@ -300,23 +329,33 @@ class Phases:
         return complaints
 
     def _declare_log_starts(self) -> None:
-        """Tell the history which records retention has deleted on any replica: they need not be found."""
+        """Tell the history which records retention or DeleteRecords has deleted on any replica: they need not be found."""
         starts: dict[str, int] = {}
         for event in self.world.trace.events(kinds="log.start_moved"):
             starts[event.partition] = max(starts.get(event.partition, 0), int(event.fields["to"]))
         for topic in self.options.topics:
-            for place in topic.places if topic.has_retention else ():
+            for place in topic.places if topic.has_retention or self.options.trims else ():
                 self.workload.history.log_start(place, starts.get(f"{place[0]}-{place[1]}", 0))
+
+    def _check_deletions(self) -> None:
+        """Records whose deletion was answered do not return: the log start never moves back, also not over a restart."""
+        for name, replicas in self._replicas() if not self.options.loss_permitted else ():
+            topic, _, index = name.rpartition("-")
+            deleted_below = self.workload.deleted_below.get((topic, int(index)), 0)
+            for node, partition in replicas:
+                start = partition.log.log_start_offset
+                if start < deleted_below:
+                    text = f"the log of {name} on broker {node} begins at {start}, but records below {deleted_below} were deleted"
+                    raise Violation("I5", text, partition=name, node=node)
 
     def _compare_replicas(self) -> None:
         for name, replicas in self._replicas():
             start = max(p.log.log_start_offset for _, p in replicas)
             logs = {n: _readable_log(name, n, p.log, start) for n, p in replicas if n not in self.budget.rotten}
-            if len(set(logs.values())) > 1:
-                sizes = {n: len(log) for n, log in logs.items()}
-                raise Violation(
-                    "I4", f"the replicas of {name} differ; they have {sizes} bytes from offset {start} on", partition=name
-                )
+            is_cleaned = self.invariants.ghosts.named(name).originals is not None
+            difference = cleaned_logs_differ(logs, start) if is_cleaned else logs_differ(logs)
+            if difference:
+                raise Violation("I4", f"the replicas of {name} differ from offset {start} on: {difference}", partition=name)
             epochs = {n: tuple(p.log.epochs.entries) for n, p in replicas}
             if any(list(e) != sorted(set(e)) for e in epochs.values()):
                 raise Violation("I11", f"the leader epochs of {name} are not in order: {epochs}", partition=name)
@@ -390,16 +429,6 @@ def _readable_log(name: str, node: int, log: Any, start: int) -> bytes:
         return whole_log(log, start)
     except BrokerError as e:
         raise Violation("I4", f"broker {node} cannot read its replica of {name}: {e}", partition=name, node=node) from None
-
-
-def whole_log(log: Any, start: int) -> bytes:
-    """All bytes of the log from this offset on, independent of its segments."""
-    offset, parts = start, []
-    while offset < log.log_end_offset:
-        buffers = [bytes(buffer) for buffer in log.read(offset, 1 << 30, log.log_end_offset).buffers]
-        parts += buffers
-        offset = [header.next_offset for buffer in buffers for _, header in iter_headers(buffer)][-1]
-    return b"".join(parts)
 
 
 def _where(task: asyncio.Task[Any]) -> str:

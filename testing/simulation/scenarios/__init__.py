@@ -22,6 +22,8 @@ from strandline.testing.simulation.observation.marks import Marks
 from strandline.testing.simulation.observation.probes import Probes
 from strandline.testing.simulation.runs.run import VIOLATION, Report
 from strandline.testing.simulation.scenarios import (
+    balance,
+    compaction,
     disks,
     environment,
     isr,
@@ -36,7 +38,7 @@ from strandline.testing.simulation.story.story import tell
 
 __all__ = ["SCENARIOS", "WAITING", "Scenario", "Stage", "find", "run_scenario", "scenario"]
 
-FILES = (truncation, isr, requests, producers, disks, quorum, environment)
+FILES = (truncation, isr, requests, producers, disks, quorum, environment, compaction, balance)
 LIMIT_S = 900.0
 
 

@@ -7,9 +7,7 @@ import errno
 from strandline.client.errors import RequestFailed
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.testing.simulation.kernel.disk import SimFiles
-from strandline.testing.simulation.scenarios.stage import WAITING, Stage, scenario
-
-WAITING["S47"] = "compaction"
+from strandline.testing.simulation.scenarios.stage import Stage, scenario
 
 LOG = "/data/orders-0/00000000000000000000.log"
 
@@ -51,7 +49,7 @@ async def s41(stage: Stage) -> None:
                 stage.start(2)
                 await stage.until(lambda: stage.has(2), what="broker 2 has opened its log")
                 recovered.append(stage.end(2))
-                stage.must(recovered[0] in (3, 4), f"three whole records are found: {recovered[0]}")
+                stage.must(recovered[0] in (3, 4), f"recovery finds three whole records: {recovered[0]}")
             else:
                 stage.start(2)
             await stage.until(lambda: stage.isr() == {1, 2, 3} and stage.end(2) == 4, what="broker 2 is back")
@@ -203,7 +201,7 @@ async def s45(stage: Stage) -> None:
     await stage.until(lambda: stage.leader() in (2, 3), 15.0, "leadership moves away")
     read = await _read_all(stage, stage.leader())
     stage.must([offset for offset, _ in read] == [0, 1, 2, 3, 4], "what was committed is there, and nothing of the batch")
-    stage.says("Somebody makes room, and starts broker 1 again.")
+    stage.says("The operator frees disk space and restarts broker 1.")
     await stage.until(lambda: not stage.cluster.machines[1].is_up, 30.0, "broker 1 has ended its process")
     _disk(stage, 1).free()
     stage.start(1)
@@ -220,7 +218,7 @@ async def s46(stage: Stage) -> None:
     _disk(stage, 1).fail_next("fsync", "*orders-0*", errno.EIO)
     try:
         answer = await stage.produce(1, b"not durable")
-        stage.must(answer.error_code, f"the write is no success: {ErrorCode(answer.error_code).name}")
+        stage.must(answer.error_code, f"the write fails: {ErrorCode(answer.error_code).name}")
     except BrokerError as e:
         stage.must(True, f"the connection ends: {e.code.name}")
     await stage.until(lambda: stage.leader() in (2, 3), 15.0, "another leads")
@@ -238,7 +236,7 @@ async def s46(stage: Stage) -> None:
     except RequestFailed as e:  # The response was lost, and the client repeated its request.
         stage.must(e.code == ErrorCode.TOPIC_ALREADY_EXISTS, f"the topic is created: {e}")
         stage.topics.append("payments")
-    stage.must(stage.cluster.topic_id("payments"), "the topic is there for all that")
+    stage.must(stage.cluster.topic_id("payments"), "the topic exists nevertheless")
     await stage.until(lambda: not stage.cluster.machines[node].is_up, 30.0, f"controller {node} has ended its process")
     stage.start(node)
     await stage.at_rest()

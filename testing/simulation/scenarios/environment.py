@@ -42,7 +42,7 @@ async def s54(stage: Stage) -> None:
     now = stage.registration()
     stage.must(
         (now.leader, now.leader_epoch, set(now.isr)) == (before.leader, before.leader_epoch, set(before.isr)),
-        "nobody was elected, and nobody left the ISR",
+        "no leader was elected, and no replica left the ISR",
     )
     stage.says("Records come with timestamps that are almost an hour ahead, and one of tomorrow, which is refused.")
     stage.world.machine.wall_jump_ms += HOUR_MS // 4
@@ -120,11 +120,11 @@ async def s55(stage: Stage) -> None:
     await stage.until(
         lambda: follower not in stage.isr() or leader not in stage.isr(), 4 * lag_ms / 1000, "the ISR is without it"
     )
-    stage.must(stage.world.now - cut_at < 4 * lag_ms / 1000, "soon enough")
+    stage.must(stage.world.now - cut_at < 4 * lag_ms / 1000, "the ISR shrinks in time")
     await writes_go_on(3.0, 3.0)
     stage.mend(leader, [follower], inbound=False)
 
-    stage.says("A broker's heartbeats do not arrive, while it hears all that the controllers say.")
+    stage.says("A broker's heartbeats do not arrive, but it receives all messages of the controllers.")
     stage.cut(3, stage.cluster.controller_ids, inbound=False)
     await stage.until(lambda: stage.cluster.image().brokers[3].fenced, 15.0, "it is fenced")
     await writes_go_on(3.0, 3.0)

@@ -12,7 +12,7 @@ async def s13(stage: Stage) -> None:
     """Followers learn of a high watermark one fetch late. So a new leader has committed records without knowing it; until it
     knows, it must not tell a consumer that records which the consumer has read do not exist."""
     await stage.open(replicas=[1, 2, 3])
-    stage.says("Ten records are committed; the followers have them all, but have not heard so.")
+    stage.says("Ten records are committed; the followers have them all, but have not learned that they are committed.")
     await stage.append(7)
     await stage.until(lambda: stage.hw(2) == stage.hw(3) == 7, what="all know HW 7")
     held = stage.hold("Fetch", source=1, response=True, where=lambda m: m.target in (2, 3) and stage.end(m.target) == 10)
@@ -32,14 +32,14 @@ async def s13(stage: Stage) -> None:
     known = latest.error_code in (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE)
     stage.must(known, f"it does not name a latest offset: {ErrorCode(latest.error_code).name} {latest.offset}")
     answer, read = await stage.fetch(2, 10)
-    stage.must(answer.error_code != ErrorCode.OFFSET_OUT_OF_RANGE, "a consumer at 10 is not told that 10 is out of range")
+    stage.must(answer.error_code != ErrorCode.OFFSET_OUT_OF_RANGE, "a consumer at 10 does not get OFFSET_OUT_OF_RANGE")
     stage.must(not read, "and reads nothing")
 
     stage.says("Broker 3 fetches from 10: that proves what both have, and the HW is 10.")
     fetches.release()
     await stage.until(lambda: stage.hw(2) == 10, what="the HW is 10 again")
     latest = await stage.latest(2)
-    stage.must((latest.error_code, latest.offset) == (0, 10), "now the latest offset is told: 10")
+    stage.must((latest.error_code, latest.offset) == (0, 10), "now the latest offset is known: 10")
     stage.start(1)
     await stage.at_rest()
 
@@ -49,18 +49,18 @@ async def s14(stage: Stage) -> None:
     """A new leader's high watermark is stale. A follower that has reached it is not in sync yet: it must reach the offset at
     which the leader's epoch began."""
     await stage.open(replicas=[1, 2, 3])
-    stage.says("Twelve records are everywhere. Broker 3 is cut off and leaves the ISR.")
+    stage.says("Twelve records are on all replicas. Broker 3 is cut off and leaves the ISR.")
     await stage.append(12)
     await stage.until(lambda: stage.hw(2) == stage.hw(3) == 12, what="all know HW 12")
     stage.cut(3)
     await stage.until(lambda: stage.isr() == {1, 2}, what="broker 3 is out")
-    stage.says("Eight more are committed by brokers 1 and 2; broker 2 has not heard that they are.")
+    stage.says("Eight more are committed by brokers 1 and 2; broker 2 has not learned that they are.")
     held = stage.hold("Fetch", source=1, target=2, response=True, where=lambda m: stage.end(2) == 20)
     await stage.produce(1, *[b"s14-%d" % n for n in range(8)])
-    stage.must((stage.hw(1), stage.end(2), stage.hw(2)) == (20, 20, 12), "the true HW is 20, broker 2 thinks of 12")
+    stage.must((stage.hw(1), stage.end(2), stage.hw(2)) == (20, 20, 12), "the true HW is 20, but broker 2 knows only 12")
 
     stage.says(
-        "Broker 1 dies. Broker 2 leads from offset 20 on. Broker 3 comes back, and asks from 12: its own HW, and broker 2's."
+        "Broker 1 dies. Broker 2 leads from offset 20 on. Broker 3 returns and fetches from 12: its own HW, and broker 2's."
     )
     answers = stage.hold("Fetch", source=2, target=3, response=True)
     stage.crash(1)
@@ -71,7 +71,7 @@ async def s14(stage: Stage) -> None:
     await stage.until(lambda: answers.has, what="broker 3 has asked, and its answer is held back")
     await stage.sleep(1.0)
     stage.must(stage.isr() == {2}, "broker 3 is not in the ISR")
-    stage.says("It gets its answer, and reaches 20.")
+    stage.says("Broker 3 gets its response, and reaches 20.")
     answers.release()
     await stage.until(lambda: stage.isr() >= {2, 3}, what="broker 3 is in the ISR")
     stage.start(1)
@@ -83,14 +83,14 @@ async def s15(stage: Stage) -> None:
     """The controller has added a replica to the ISR, and the leader has not learned it yet. From then on that replica may be
     elected, so it must have what is acknowledged: the leader counts the replica from the moment of its proposal."""
     await stage.open(replicas=[1, 2, 3])
-    stage.says("Broker 3 was away and is out of the ISR; it comes back and catches up.")
+    stage.says("Broker 3 was cut off and has left the ISR; it returns and catches up.")
     stage.cut(3)
     await stage.until(lambda: stage.isr() == {1, 2}, what="broker 3 is out")
     answers = stage.hold("AlterPartition", target=1, response=True)
     metadata = stage.hold("Fetch", source=101, target=1, response=True, where=lambda m: 3 in stage.isr())
     stage.mend(3)
     await stage.until(lambda: stage.isr() == {1, 2, 3}, what="the controller has committed the expansion")
-    stage.must(not stage.knows_isr(1, {1, 2, 3}), "broker 1 has not heard of it")
+    stage.must(not stage.knows_isr(1, {1, 2, 3}), "broker 1 has not learned of it")
 
     stage.says("Broker 3 falls silent. Ten records are appended, and fetched by broker 2.")
     silent = stage.hold("Fetch", source=3, target=1)
@@ -101,12 +101,12 @@ async def s15(stage: Stage) -> None:
     stage.must(stage.hw(1) <= stage.end(3), f"the HW {stage.hw(1)} is not beyond what broker 3 has, {stage.end(3)} (I12)")
     stage.must(not produce.done(), "nothing is acknowledged")
 
-    stage.says("Broker 1 dies. Whoever is elected, of those that were acknowledged none is missing.")
+    stage.says("Broker 1 dies. The elected leader has every acknowledged record.")
     stage.crash(1)
     for hold in (answers, metadata, silent, parked):
         hold.release()
     await stage.until(lambda: stage.leader() in (2, 3), what="another leads")
-    stage.must(produce.done() and produce.exception(), "the write has no answer")
+    stage.must(produce.done() and produce.exception(), "the write gets no response")
     stage.start(1)
     await stage.at_rest()
 
@@ -115,7 +115,7 @@ async def s15(stage: Stage) -> None:
 async def s16(stage: Stage) -> None:
     """While a shrink is only proposed, the replica may still be elected, so it still counts."""
     await stage.open(replicas=[1, 2, 3], settings={"replica.lag.time.max.ms": 1500})
-    stage.says("Five records are everywhere. Broker 3 stops fetching, and five more are written.")
+    stage.says("Five records are on all replicas. Broker 3 stops fetching, and five more are written.")
     await stage.append(5)
     await stage.until(lambda: stage.hw(2) == stage.hw(3) == 5, what="all know HW 5")
     silent = stage.hold("Fetch", source=3, target=1)
@@ -125,7 +125,7 @@ async def s16(stage: Stage) -> None:
     await stage.until(lambda: proposals.has, what="broker 1 proposes to go on without broker 3")
     await stage.until(lambda: stage.end(2) == 10, what="broker 2 has ten records")
     await stage.sleep(0.5)
-    stage.must(stage.hw(1) == 5 and not produce.done(), "the HW is 5, and nobody has been told anything")
+    stage.must(stage.hw(1) == 5 and not produce.done(), "the HW is 5, and the write is not acknowledged")
     stage.says("The proposal reaches the controller, and is committed.")
     proposals.release()
     await stage.until(lambda: stage.isr() == {1, 2}, what="the shrink is committed")
@@ -145,7 +145,7 @@ async def s17(stage: Stage) -> None:
     await stage.until(lambda: stage.leader() == 1 and stage.leads(1), what="broker 1 leads")
     stage.start(2)
     await stage.until(lambda: stage.isr() == {1, 2, 3}, what="all are in the ISR")
-    stage.says("Broker 3 stops fetching, and broker 1 proposes to go on without it. The answer is held back.")
+    stage.says("Broker 3 stops fetching, and broker 1 proposes to remove it. The response is held back.")
     silent = stage.hold("Fetch", source=3, target=1)
     parked = stage.hold("Fetch", source=1, target=3, response=True)
     answers = stage.hold("AlterPartition", target=1, response=True, limit=1)
@@ -165,7 +165,7 @@ async def s17(stage: Stage) -> None:
     await stage.until(lambda: stage.isr() >= {1, 2}, what="broker 1 is in the ISR")
     stage.crash(2)
     await stage.until(lambda: stage.leader() == 1, what="broker 1 leads again")
-    stage.says("The old answer arrives.")
+    stage.says("The old response arrives.")
     answers.release()
     await stage.until(lambda: stage.leads(1), what="broker 1 knows")
     await stage.sleep(1.0)
@@ -207,7 +207,7 @@ async def s18(stage: Stage) -> None:
     """The controller has committed the change. The leader, which does not know, sends its request again with an old partition
     epoch."""
     await stage.open(replicas=[1, 2, 3])
-    stage.says("Broker 3 is away, comes back and catches up. The connection breaks as the controller answers.")
+    stage.says("Broker 3 is cut off, returns and catches up. The connection breaks as the controller responds.")
     stage.cut(3)
     await stage.until(lambda: stage.isr() == {1, 2}, what="broker 3 is out")
     stage.world.network.break_on(lambda m: m.api == "AlterPartition" and not m.is_request, times=2)
@@ -236,7 +236,7 @@ async def s19(stage: Stage) -> None:
             most[0] = max(most[0], asked[message.connection])
 
     stage.world.network.taps.append(look)
-    stage.says("Broker 3 is away and comes back. Broker 1's proposal is lost on its way, four times.")
+    stage.says("Broker 3 is cut off and returns. Broker 1's proposal is lost four times.")
     stage.cut(3)
     await stage.until(lambda: stage.isr() == {1, 2}, what="broker 3 is out")
     stage.world.network.break_on(lambda m: m.api == "AlterPartition" and m.is_request, times=4)
@@ -258,7 +258,7 @@ async def s20(stage: Stage) -> None:
         led = [] if topic is None else [p for p in topic.partitions.values() if p.leader >= 0]  # the last member stays in the ISR
         return not any(brokers[n].fenced for p in led for n in p.isr if n in brokers)
 
-    stage.says("Broker 3 lags and is out of the ISR. It loses its controller, and broker 1 hears nothing of that.")
+    stage.says("Broker 3 lags and is out of the ISR. It loses its controller, and broker 1 does not learn of it.")
     silent = stage.hold("Fetch", source=3, target=1)
     parked = stage.hold("Fetch", source=1, target=3, response=True)
     await stage.append(3, acks=1)
@@ -308,7 +308,7 @@ async def s21(stage: Stage) -> None:
     stage.crash(1)
     starved.release()
     await stage.sleep(1.0)
-    stage.must(stage.leader() == -1, "nobody leads rather than a broker with nothing")
+    stage.must(stage.leader() == -1, "the partition has no leader, rather than one with an empty log")
     stage.start(1)
     await stage.at_rest([1, 2])
 
@@ -342,7 +342,7 @@ async def s23(stage: Stage) -> None:
     """There were enough replicas when the write was accepted, and too few afterwards. The write may survive or not, and the
     error must say so."""
     await stage.open(replicas=[1, 2, 3])
-    stage.says("Broker 3 is away: the ISR is as small as allowed. A write is appended, and broker 2 does not get it.")
+    stage.says("Broker 3 is cut off: the ISR is as small as allowed. A write is appended, and broker 2 does not get it.")
     stage.crash(3)
     await stage.until(lambda: stage.knows_isr(1, {1, 2}), what="ISR {1, 2}")
     held = stage.hold("Fetch", source=1, target=2, response=True)
@@ -372,7 +372,7 @@ async def s24(stage: Stage) -> None:
     await stage.append(3)
     await stage.sleep(6.0)
     zombie = stage.start_produce(1, b"to the sleeper", timeout_ms=60_000)
-    stage.says("Broker 1 wakes; its sockets are full of what clients and followers have sent meanwhile.")
+    stage.says("Broker 1 is resumed; its sockets are full of requests that clients and followers have sent since.")
     stage.resume(1)
     await stage.until(lambda: produce.done() and zombie.done(), 60.0, "both writes are answered")
     said = produce.exception() or ErrorCode(produce.result().error_code).name

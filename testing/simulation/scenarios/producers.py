@@ -14,7 +14,7 @@ async def s38(stage: Stage) -> None:
     await stage.open(replicas=[1, 2, 3])
     producer = await stage.init_producer()
     await stage.produce(1, *[b"a%d" % n for n in range(5)], producer=producer, sequence=0)
-    stage.says("Sequences 5 to 9 are appended and committed. The connection breaks as the answer arrives.")
+    stage.says("Sequences 5 to 9 are appended and committed. The connection breaks as the response arrives.")
     values = [b"b%d" % n for n in range(5)]
     stage.world.network.break_on(lambda m: m.api == "Produce" and not m.is_request)
     try:
@@ -22,12 +22,14 @@ async def s38(stage: Stage) -> None:
         stage.must(stage.perturbed, "the answer is lost")
     except BrokerError:
         pass
-    await stage.until(lambda: stage.hw(1) == 10, what="it is committed for all that")
+    await stage.until(lambda: stage.hw(1) == 10, what="it is committed nevertheless")
     stage.says("Broker 1 dies. The producer sends the same batch to the new leader.")
     stage.crash(1)
     await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")
     answer = await stage.produce(2, *values, producer=producer, sequence=5)
-    stage.must(not answer.error_code and answer.base_offset == 5, f"it is told where it is, at 5: {answer.base_offset}")
+    stage.must(
+        not answer.error_code and answer.base_offset == 5, f"the response names its original offset, 5: {answer.base_offset}"
+    )
     stage.must(stage.end(2) == 10, "there is one copy")
     stage.start(1)
     await stage.at_rest()

@@ -195,14 +195,14 @@ async def s51(stage: Stage) -> None:
     stage.must(stage.leads(1), "broker 1 leads, as before")
     await stage.append(1)
 
-    stage.says("Broker 1 is paused until its session is over, and another machine takes its place, with an empty disk.")
+    stage.says("Broker 1 is paused until its session expires, and another machine replaces it, with an empty disk.")
     stage.pause(1)
     await stage.until(lambda: stage.cluster.image().brokers[1].fenced, what="broker 1 is fenced")
     machine, _, starting = imposter(1)
     await stage.world.join(starting)
     second = stage.cluster.image().brokers[1].broker_epoch
     stage.must(second > epoch, f"it is registered in a later epoch, {second}")
-    stage.says("That machine dies. Then the old broker 1 wakes, and speaks of its own epoch.")
+    stage.says("That machine dies. Then the old broker 1 is resumed, and sends its own epoch.")
     machine.crash()
     await stage.until(lambda: stage.cluster.image().brokers[1].fenced, what="the second one is fenced")
     stage.resume(1)

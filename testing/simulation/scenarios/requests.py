@@ -32,7 +32,7 @@ async def s29(stage: Stage) -> None:
     stage.says("A fetch of a follower that still lives in the first epoch is on its way.")
     late = await stage.fetch_as(3, 1, 2, epoch)
     stage.must(late.error_code == ErrorCode.FENCED_LEADER_EPOCH, f"it proves nothing: {ErrorCode(late.error_code).name}")
-    stage.says("The session goes on, and mentions only the second partition, with its new epoch.")
+    stage.says("The session continues with the second partition only, in its new epoch.")
     now = stage.registration(1).leader_epoch
     answer = await stage.fetch_session(1, opened.session_id, 1, [(1, 2, now)])
     told = {p.partition: ErrorCode(p.error_code).name for p in answer.partitions}
@@ -59,7 +59,7 @@ async def s30(stage: Stage) -> None:
             answer = await stage.fetch_session(1, session_id, session_epoch, wanted)
             if answer.error_code:
                 lost = answer.error_code in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-                stage.must(lost, f"who has lost its session is told so: {ErrorCode(answer.error_code).name}")
+                stage.must(lost, f"a fetch without its session is rejected: {ErrorCode(answer.error_code).name}")
                 sessions[n] = (0, 0)
             elif answer.session_id:
                 sessions[n] = (answer.session_id, session_epoch + 1)
@@ -75,19 +75,19 @@ async def s31(stage: Stage) -> None:
     await stage.open(replicas=[1, 2, 3])
     await stage.append(5)
     await stage.until(lambda: stage.hw(2) == 5, what="broker 2 knows HW 5")
-    stage.says("One more is on all replicas and acknowledged, but broker 2 has not heard that it is committed.")
+    stage.says("One more is on all replicas and acknowledged, but broker 2 has not learned that it is committed.")
     held = stage.hold("Fetch", source=1, target=2, response=True, where=lambda m: stage.end(2) == 6)
     await stage.append(1)
     _, read = await stage.fetch(2, 4)
     stage.must([offset for offset, _ in read] == [4], "a consumer at broker 2 reads up to its HW, not to its end")
     answer, read = await stage.fetch(2, 5)
     stage.must(not answer.error_code and not read, "and at 5 nothing yet; but 5 is not out of range")
-    stage.says("A consumer waits there. Broker 2 hears of the HW.")
+    stage.says("A consumer waits there. Broker 2 learns the HW.")
     waiting = asyncio.get_running_loop().create_task(stage.fetch(2, 5, max_wait_ms=30_000))
     await stage.sleep(0.05)
     stage.must(not waiting.done(), "it waits")
     held.release()
-    await stage.until(waiting.done, 1.0, "the consumer is answered as broker 2's HW moves")
+    await stage.until(waiting.done, 1.0, "the consumer gets a response when broker 2's HW advances")
     stage.must([offset for offset, _ in waiting.result()[1]] == [5], "it has read offset 5")
     await stage.at_rest()
 
@@ -187,7 +187,7 @@ async def s34(stage: Stage) -> None:
         await stage.produce(1, b"x" * 300)
     await stage.until(lambda: stage.hw(1) == stage.end(1), what="HW = LEO")
     at = stage.hw(1)
-    stage.says(f"HW = LEO = {at}. One more is appended, and nobody fetches it.")
+    stage.says(f"HW = LEO = {at}. One more is appended, and no follower fetches it.")
     holds = [stage.hold("Fetch", source=1, target=n, response=True) for n in (2, 3)]
     await stage.append(1, acks=1)
     answer, read = await stage.fetch(1, at)
@@ -240,7 +240,7 @@ async def s37(stage: Stage) -> None:
     )
     await stage.append(3)
     await stage.until(lambda: stage.hw(2) == 3, what="HW 3")
-    stage.says("The followers hear nothing more, and several segments of records are written that are not committed.")
+    stage.says("The followers get no more responses, and several segments of uncommitted records are written.")
     holds = [stage.hold("Fetch", source=1, target=n, response=True) for n in (2, 3)]
     for _ in range(20):
         await stage.produce(1, b"y" * 400, acks=1)

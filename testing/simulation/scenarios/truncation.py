@@ -24,7 +24,7 @@ async def s03(stage: Stage) -> None:
     await stage.append(10)
     await stage.until(lambda: {stage.hw(n) for n in (1, 2, 3)} == {10}, what="all know HW 10")
 
-    stage.says("Broker 1 appends two more. Only broker 3 fetches them: what broker 2 would hear of them is held back.")
+    stage.says("Broker 1 appends two more. Only broker 3 fetches them: the responses to broker 2 are held back.")
     held = stage.hold("Fetch", source=1, target=2, response=True)
     await stage.append(2, acks=1)
     await stage.until(lambda: stage.end(3) == 12, what="broker 3 has 12 records")
@@ -43,16 +43,17 @@ async def s03(stage: Stage) -> None:
     fetches.release()
     await stage.until(lambda: stage.leader() == 3 and stage.leads(3), what="broker 3 leads")
     await stage.append(1, acks=1, broker=3)
-    stage.must(stage.end(3) == 13, "broker 3 goes on at offset 12")
+    stage.must(stage.end(3) == 13, "broker 3 continues at offset 12")
     third_epoch = stage.registration().leader_epoch
     stage.must(stage.epochs(3) == [(first_epoch, 0), (third_epoch, 12)], f"broker 3 knows nothing of epoch {second_epoch}")
 
     stage.says(
-        f"Broker 2 returns and fetches from 12, saying that its last record is of epoch {second_epoch}. Broker 3 never heard of "
-        f"that epoch. Before KIP-279 an answer was an offset alone, where the next epoch that the leader knows begins: 12. "
-        "Broker 2 would have cut nothing, and kept its own 10 and 11 for ever. Now the answer names an epoch, too, the largest "
-        f"below the one asked for: epoch {first_epoch}, which ended at 12. Broker 2 cuts its log where its own epoch "
-        f"{first_epoch} ended, at 10, and asks again."
+        f"Broker 2 returns and fetches from 12, saying that its last record is of epoch {second_epoch}. Broker 3 does not know "
+        f"that epoch. Before KIP-279 a response was only an offset, where the next epoch that the leader knows begins: 12. "
+        "Broker 2 would have truncated nothing, and kept its own 10 and 11 for ever. Now the response names an epoch, too, the "
+        "largest "
+        f"below the requested one: epoch {first_epoch}, which ended at 12. Broker 2 truncates its log where its own epoch "
+        f"{first_epoch} ended, at 10, and fetches again."
     )
     stage.start(2)
     await stage.until(lambda: stage.end(2) == 13, what="broker 2 has 13 records")
@@ -73,7 +74,7 @@ async def s01(stage: Stage) -> None:
     await stage.append(1)
     await stage.until(lambda: stage.hw(2) == 1, what="broker 2 knows HW 1")
 
-    stage.says("Offset 1 is appended, fetched and acknowledged; the answer that would tell broker 2 of HW 2 is held back.")
+    stage.says("Offset 1 is appended, fetched and acknowledged; the response that would bring HW 2 to broker 2 is held back.")
     held = stage.hold("Fetch", source=1, target=2, response=True, where=lambda m: stage.end(2) == 2)
     await stage.append(1)
     stage.must(stage.end(2) == 2 and stage.hw(2) == 1, "broker 2 has the record, and its own HW is still 1")
@@ -82,7 +83,7 @@ async def s01(stage: Stage) -> None:
     stage.crash(1, lossy=True)
     held.release()
     await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")
-    stage.must(stage.end(2) == 2, "broker 2 has cut nothing off")
+    stage.must(stage.end(2) == 2, "broker 2 has truncated nothing")
     await stage.until(lambda: stage.hw(2) == 2, what="offset 1 is committed again, now that the ISR is broker 2 alone")
     stage.must_have_all(2)
 
@@ -142,7 +143,7 @@ async def s05(stage: Stage) -> None:
     """A leader enters its epoch at its LEO when it begins to lead, not with its first record. Otherwise later questions about
     earlier epochs get wrong answers."""
     await stage.open(replicas=[1, 2, 3])
-    stage.says("Ten records are everywhere. An eleventh reaches broker 3 alone, which is then stopped.")
+    stage.says("Ten records are on all replicas. An eleventh reaches broker 3 alone, which is then stopped.")
     await stage.append(10)
     await stage.until(lambda: {stage.hw(n) for n in (1, 2, 3)} == {10}, what="all know HW 10")
     held = stage.hold("Fetch", source=1, target=2, response=True)
@@ -165,7 +166,7 @@ async def s05(stage: Stage) -> None:
     stage.start(2)
     await stage.until(lambda: stage.isr() >= {1, 2}, what="broker 2 is back in the ISR")
 
-    stage.says("Broker 2 leads once more, and writes a record at 10. Broker 3 wakes with its own record there.")
+    stage.says("Broker 2 leads once more, and writes a record at 10. Broker 3 is resumed with its own record there.")
     stage.crash(1)
     await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads again")
     await stage.append(1, acks=1)
@@ -189,7 +190,7 @@ async def s06(stage: Stage) -> None:
             diverging.extend(p.diverging_epoch.end_offset for p in message.body.partitions if p.diverging_epoch.epoch >= 0)
 
     stage.says(
-        "Broker 1 dies. Broker 2 leads in an epoch in which it writes nothing, and of which broker 1, back again, hears nothing."
+        "Broker 1 dies. Broker 2 leads in an epoch in which it writes nothing; broker 1 returns and does not learn of that epoch."
     )
     stage.crash(1)
     await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")
@@ -198,7 +199,8 @@ async def s06(stage: Stage) -> None:
     await stage.until(lambda: stage.isr() == {1, 2}, what="broker 1 is in the ISR")
     stage.must(idle not in dict(stage.epochs(1)), f"broker 1 has no entry of epoch {idle}")
     stage.says(
-        "Broker 2 is cut off, and broker 1 leads. Then broker 2 follows, and asks from its end, which is also the leader's."
+        "Broker 2 is cut off, and broker 1 leads. Then broker 2 follows, and fetches from its log end, which is also the "
+        "leader's."
     )
     stage.cut(2)
     await stage.until(lambda: stage.leader() == 1 and stage.leads(1), what="broker 1 leads")
@@ -206,7 +208,7 @@ async def s06(stage: Stage) -> None:
     stage.world.network.taps.append(look)
     stage.mend(2)
     await stage.until(lambda: stage.isr() == {1, 2}, within_s=10, what="broker 2 is in the ISR: no loop")
-    stage.must(0 < len(diverging) <= 2, f"it was told {len(diverging)} times that the leader knows nothing of epoch {idle}")
+    stage.must(0 < len(diverging) <= 2, f"it was told {len(diverging)} times that the leader does not know epoch {idle}")
     stage.must(idle not in dict(stage.epochs(2)), f"broker 2 has forgotten epoch {idle}")
     await stage.append(1)
 
@@ -216,7 +218,7 @@ async def s07(stage: Stage) -> None:
     """A former leader with a log tail of its own learns its new leader's HW, which lies beyond that tail. The records of the
     tail are not what was committed, so the HW must not cover them for a moment."""
     await stage.open(replicas=[1, 2, 3])
-    stage.says("Ten records are committed. Broker 1, cut off from the others, appends three more that nobody else has.")
+    stage.says("Ten records are committed. Broker 1, cut off from the others, appends three more that no other replica has.")
     await stage.append(10)
     await stage.until(lambda: {stage.hw(n) for n in (1, 2, 3)} == {10}, what="all know HW 10")
     stage.cut(1, [2, 3])
@@ -236,7 +238,7 @@ async def s07(stage: Stage) -> None:
         return stage.values(1).get(10) != tail[10]
 
     stage.always(hides_its_tail, "broker 1 never shows a record of its own tail as committed")
-    stage.says("Broker 1 hears of its new leader, fetches, is told where the two logs part, and of HW 15.")
+    stage.says("Broker 1 learns of its new leader and fetches; the response says where the logs diverge, and HW 15.")
     stage.mend(1, [2, 3])
     stage.mend(1, [101])
     await stage.at_rest()
@@ -253,7 +255,7 @@ async def s08(stage: Stage) -> None:
     stage.forge(2, [(1, 20)], high_watermark=20)
     await stage.start_both(1, 2, within_s=10)
     log = stage.replica(2).log
-    stage.must((log.log_start_offset, log.log_end_offset) == (50, 60), "broker 2 began anew at 50")
+    stage.must((log.log_start_offset, log.log_end_offset) == (50, 60), "broker 2 restarted its log at 50")
 
 
 @scenario("S09", "The last fetched epoch is lost after an empty response", source="KAFKA-15510")
@@ -270,9 +272,9 @@ async def s09(stage: Stage) -> None:
                     silent.append(f"broker {message.source} asks from {partition.fetch_offset} without its last epoch")
 
     stage.world.network.taps.append(look)
-    stage.says("All are caught up; for two seconds the followers get empty answers.")
+    stage.says("All replicas are caught up; for two seconds the followers get empty responses.")
     await stage.sleep(2.0)
-    stage.says("Broker 3 alone hears of one more record; then broker 1 dies, and broker 2 writes another in its place.")
+    stage.says("Only broker 3 fetches one more record; then broker 1 dies, and broker 2 writes another one at its offset.")
     held = stage.hold("Fetch", source=1, target=2, response=True)
     await stage.append(1, acks=1)
     await stage.until(lambda: stage.end(3) == 6, what="broker 3 has the sixth")
@@ -298,7 +300,7 @@ async def s10(stage: Stage) -> None:
     stage.forge(1, [(1, 15)])
     stage.forge(2, [(1, 20)])
     await stage.start_both(1, 2, within_s=10)
-    stage.must(stage.end(2) == 15, "broker 2 has cut off what its leader does not have")
+    stage.must(stage.end(2) == 15, "broker 2 has truncated the records that its leader does not have")
     stage.must(not stage.cluster.failures, "no process ended")
 
 
@@ -321,7 +323,7 @@ async def s11(stage: Stage) -> None:
     await stage.until(lambda: stage.leads(1), what="broker 1 leads")
     stage.always(in_order, "log start <= HW <= LEO at all times (I5)")
     stage.start(2)
-    stage.says("As soon as the follower is in the ISR, and before it hears of a HW, the leader dies.")
+    stage.says("As soon as the follower is in the ISR, and before it learns a HW, the leader dies.")
     await stage.until(lambda: stage.isr() == {1, 2}, what="broker 2 is in the ISR")
     stage.crash(1)
     await stage.until(lambda: stage.leader() == 2 and stage.leads(2), what="broker 2 leads")
@@ -366,8 +368,8 @@ async def s12(stage: Stage) -> None:
         expected = stage.end(1) + 1
         await stage.append(1)
         await stage.until(lambda: not lies, what="broker 2 has got it")
-        stage.must(stage.end(2) <= expected, "it has taken nothing that its leader does not have")
-        await stage.until(partial(_ends_at, stage, expected), 10.0, "it fetches again, and goes on")
+        stage.must(stage.end(2) <= expected, "it has appended nothing that its leader does not have")
+        await stage.until(partial(_ends_at, stage, expected), 10.0, "it fetches again and continues")
         stage.must(stage.log_bytes(2) == stage.log_bytes(1), "the two logs are equal")
 
 

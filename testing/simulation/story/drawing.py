@@ -6,7 +6,7 @@ broker 2   |  e1  |   e2   |    |   LEO 12   HW 10   in the ISR
 broker 3   |  e1  |   e1   | e3 |   LEO 13   HW 10   leads epoch 3, in the ISR
                   ^
                   HW 10: everything to the left is committed
-                  here the histories part
+                  the histories diverge here
 """
 
 from __future__ import annotations
@@ -92,6 +92,6 @@ def _remarks(
         remarks.setdefault(leader.hw, []).append(f"HW {leader.hw}: everything to the left is committed")
     for (base, _), cells in zip(columns, zip(*rows, strict=True), strict=True):
         if len({cell for cell in cells if cell and ".." not in cell and cell != "?"}) > 1:
-            remarks.setdefault(base, []).append("here the histories part")
+            remarks.setdefault(base, []).append("the histories diverge here")
             break
     return dict(sorted(remarks.items()))

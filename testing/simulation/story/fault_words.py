@@ -15,7 +15,7 @@ BY_NODE_EVENTS = frozenset({"crash", "power", "controller_kill", "stop", "pause"
 
 
 def fault_text(event: Event) -> str:
-    """The fault as a clause: "broker 1 is cut off from everybody"."""
+    """The fault as a clause: "broker 1 is cut off from all others"."""
     said = {name: value for name, value in event.fields.items() if value is not None}
     nodes = nodes_of(event)
     if isinstance(said.get("text"), str):
@@ -44,7 +44,7 @@ def over_text(begun: Event) -> str:
     nodes = nodes_of(begun)
     if begun.fields.get("fault") in ("cut", "cut_node", "cut_pair") and nodes:
         return f"{names_of(nodes)} {'are' if len(nodes) > 1 else 'is'} no longer cut off"
-    return f"over: {fault_text(begun)}"
+    return f"fault ends: {fault_text(begun)}"
 
 
 def fault_name(event: Event) -> str:
@@ -92,10 +92,10 @@ def _cut(node: int, nodes: Sequence[int], said: Said) -> str:
     others = said.get("others") or [other for other in nodes if other != node]
     how = ""
     if said.get("inbound") is False:
-        how = ", one way: it hears the others, and is not heard"
+        how = ", one way: it receives messages, but its own do not arrive"
     elif said.get("outbound") is False:
-        how = ", one way: its messages arrive, and none reach it"
-    return f"{name_of(node)} is cut off from {names_of(others) if others else 'everybody'}{how}"
+        how = ", one way: its own messages arrive, but it receives none"
+    return f"{name_of(node)} is cut off from {names_of(others) if others else 'all others'}{how}"
 
 
 def _cut_pair(node: int, nodes: Sequence[int], said: Said) -> str:
@@ -104,13 +104,12 @@ def _cut_pair(node: int, nodes: Sequence[int], said: Said) -> str:
 
 def _cut_one_way(node: int, nodes: Sequence[int], said: Said) -> str:
     if "source" not in said:
-        return f"nothing that is sent to {name_of(node)} arrives"
-    return f"nothing from {name_of(said['source'])} arrives at {name_of(said['target'])}"
+        return f"no message to {name_of(node)} arrives"
+    return f"no message from {name_of(said['source'])} arrives at {name_of(said['target'])}"
 
 
 def _half_open(node: int, nodes: Sequence[int], said: Said) -> str:
-    what = f"what {name_of(node)} sends" if said.get("direction") == "out" else f"what is sent to {name_of(node)}"
-    return f"{what} is lost without a notice"
+    return f"every message {'from' if said.get('direction') == 'out' else 'to'} {name_of(node)} is lost silently"
 
 
 def _partition(node: int, nodes: Sequence[int], said: Said) -> str:
@@ -119,7 +118,7 @@ def _partition(node: int, nodes: Sequence[int], said: Said) -> str:
 
 def _swizzle(node: int, nodes: Sequence[int], said: Said) -> str:
     back = listed(map(str, said["back"]))
-    return f"one by one {names_of(nodes)} are cut off, and come back in the order {back}"
+    return f"{names_of(nodes)} are cut off one by one, and reconnected in the order {back}"
 
 
 def _clog(node: int, nodes: Sequence[int], said: Said) -> str:
@@ -132,11 +131,11 @@ def _delay(node: int, nodes: Sequence[int], said: Said) -> str:
 
 
 def _narrow(node: int, nodes: Sequence[int], said: Said) -> str:
-    return f"the links of {names_of(nodes)} carry {said['bytes_per_s']:,} bytes a second"
+    return f"the links of {names_of(nodes)} carry {said['bytes_per_s']:,} bytes per second"
 
 
 def _loss(node: int, nodes: Sequence[int], said: Said) -> str:
-    return f"{said['loss']:.0%} of the messages of {names_of(nodes)} are lost, and sent again"
+    return f"{said['loss']:.0%} of the messages of {names_of(nodes)} are lost and retransmitted"
 
 
 def _reset(node: int, nodes: Sequence[int], said: Said) -> str:
@@ -154,7 +153,7 @@ def _slow_reader(node: int, nodes: Sequence[int], said: Said) -> str:
 
 def _mute(node: int, nodes: Sequence[int], said: Said) -> str:
     count = said["connections"]
-    return f"{_connections(count)} of {name_of(node)} {'are' if count > 1 else 'is'} dead without a notice"
+    return f"{_connections(count)} of {name_of(node)} {'are' if count > 1 else 'is'} silently dead"
 
 
 def _connections(count: int) -> str:
@@ -171,8 +170,8 @@ def _messages(said: Said) -> str:
 
 def _reset_response(node: int, nodes: Sequence[int], said: Said) -> str:
     if said["times"] > 1:
-        return f"connections break under the next {said['times']} {_messages(said)}"
-    return f"a connection breaks under the next {_messages(said).removesuffix('s')}"
+        return f"a connection breaks at each of the next {said['times']} {_messages(said)}"
+    return f"a connection breaks at the next {_messages(said).removesuffix('s')}"
 
 
 def _hold(node: int, nodes: Sequence[int], said: Said) -> str:
@@ -186,24 +185,24 @@ def _blackout(node: int, nodes: Sequence[int], said: Said) -> str:
 
 def _left_out(what: str) -> Callable[[int, Sequence[int], Said], str]:
     """A node that stays broken while the others heal."""
-    return lambda node, nodes, said: f"{name_of(node)} {what}, and stays so while the others heal"
+    return lambda node, nodes, said: f"{name_of(node)} {what}, and stays so while the others recover"
 
 
 def _rolling(node: int, nodes: Sequence[int], said: Said) -> str:
-    return f"{names_of(nodes)} are stopped and started again, one after the other"
+    return f"{names_of(nodes)} are stopped and restarted, one after the other"
 
 
 def _crash_in_disk(node: int, nodes: Sequence[int], said: Said) -> str:
     where = "" if said["pattern"] == "*" else f" on {said['pattern']}"
-    return f"{name_of(node)} is to die inside operation {said['operation']}{where} of its disk"
+    return f"{name_of(node)} will die during operation {said['operation']}{where} of its disk"
 
 
 def _crash_in_start(node: int, nodes: Sequence[int], said: Said) -> str:
-    return f"{name_of(node)} died, starts, and is to die again meanwhile"
+    return f"{name_of(node)} died, restarts, and will die again during the start"
 
 
 def _wipe(node: int, nodes: Sequence[int], said: Said) -> str:
-    return f"the disk of {name_of(node)} is lost; it will come back with an empty one"
+    return f"the disk of {name_of(node)} is lost; the node will return with an empty one"
 
 
 def _wipe_last(node: int, nodes: Sequence[int], said: Said) -> str:
@@ -211,11 +210,11 @@ def _wipe_last(node: int, nodes: Sequence[int], said: Said) -> str:
 
 
 def _wiped_voter(node: int, nodes: Sequence[int], said: Said) -> str:
-    return f"{names_of(said['behind'])} miss a decision, {names_of(nodes)} forgets it, and {names_of(said['others'])} die"
+    return f"{names_of(said['behind'])} miss a committed record, {names_of(nodes)} loses it, and {names_of(said['others'])} die"
 
 
 def _stop_power(node: int, nodes: Sequence[int], said: Said) -> str:
-    return f"{name_of(node)} is stopped in order, starts again, and is to lose its power soon"
+    return f"{name_of(node)} shuts down cleanly, restarts, and will soon lose its power"
 
 
 def _disk_slow(node: int, nodes: Sequence[int], said: Said) -> str:
@@ -233,29 +232,29 @@ def _disk_error(node: int, nodes: Sequence[int], said: Said) -> str:
 
 
 def _disk_fsync(node: int, nodes: Sequence[int], said: Said) -> str:
-    return f"an fsync of {name_of(node)} fails, and what it should have written is gone"
+    return f"an fsync of {name_of(node)} fails, and the data that it should have written is lost"
 
 
 def _disk_full(node: int, nodes: Sequence[int], said: Said) -> str:
-    room = f", but for {said['room_bytes']} bytes" if said.get("room_bytes") else ""
+    room = f", except for {said['room_bytes']} bytes" if said.get("room_bytes") else ""
     return f"the disk of {name_of(node)} is full{room}"
 
 
 def _rot(node: int, nodes: Sequence[int], said: Said) -> str:
     flips, where = said["flips"], f"the {_files(said['pattern'])} of {name_of(node)}"
     if not flips:
-        return f"bits would flip in {where}, but there is nothing in them yet"
+        return f"no bit flips in {where}: they are still empty"
     return f"{flips} {'bits flip' if flips > 1 else 'bit flips'} in {where}"
 
 
 def _misdirect(node: int, nodes: Sequence[int], said: Said) -> str:
     where = "elsewhere in the same file" if said.get("onto") is None else f"somewhere in its {_files(said['onto'])}"
-    when = ", which shows when the page cache has forgotten it" if said["hidden"] else ""
+    when = ", which shows when the page cache no longer has it" if said["hidden"] else ""
     return f"a write to a log of {name_of(node)} lands {where}{when}"
 
 
 def _stale_read(node: int, nodes: Sequence[int], said: Said) -> str:
-    return f"reads of the logs of {name_of(node)} bring what was there before"
+    return f"reads of the logs of {name_of(node)} return old content"
 
 
 def _files(pattern: str) -> str:
@@ -272,7 +271,7 @@ def _client_pause(node: int, nodes: Sequence[int], said: Said) -> str:
 
 
 def _client_cut(node: int, nodes: Sequence[int], said: Said) -> str:
-    return f"the client {said['client']} is cut off from {names_of(nodes) if nodes else 'everybody'}"
+    return f"the client {said['client']} is cut off from {names_of(nodes) if nodes else 'all others'}"
 
 
 def _own_words(node: int, nodes: Sequence[int], said: Said) -> str:
@@ -332,6 +331,6 @@ TELLERS: dict[str, Callable[[int, Sequence[int], Said], str]] = {
     "client_cut": _client_cut,
     "elect": _elect,
     "left out: crash": _left_out("dies"),
-    "left out: cut": _left_out("is cut off from everybody"),
+    "left out: cut": _left_out("is cut off from all others"),
     "left out: pause": _left_out("is paused"),
 }

@@ -99,7 +99,7 @@ class Gathering:
             groups = [group for group in groups if group not in musts[MUSTS - 1 : -1]]
         told = [Told(group.told_at.time, self._sentence(group)) for group in groups]
         if len(musts) > MUSTS + 1:
-            text = f"it holds, like {len(musts) - MUSTS} other things: {musts[-1].first.fields['text']}"
+            text = f"check passed, like {len(musts) - MUSTS} others: {musts[-1].first.fields['text']}"
             told[groups.index(musts[-1])] = Told(musts[-1].first.time, text)
         return told
 
@@ -107,11 +107,11 @@ class Gathering:
         event, said = group.first, group.first.fields
         who, many = names_of(group.nodes), len(group.nodes) > 1
         if event.kind == "scenario.must":
-            return f"it holds: {said['text']}"
+            return f"check passed: {said['text']}"
         if event.kind == "node.started":
-            return f"{who} start{'' if many else 's'}{' again' if group.again else ''}"
+            return f"{who} {'re' if group.again else ''}start{'' if many else 's'}"
         if event.kind == "metadata.broker":
-            return f"{who} {'are' if many else 'is'} unfenced: {'they' if many else 'it'} may lead, and be in ISRs"
+            return f"{who} {'are' if many else 'is'} unfenced: {'they' if many else 'it'} may lead and join ISRs"
         if event.kind == "metadata.topic":
             names = list(group.names)
             return f"topic {names[0]} is created" if len(names) == 1 else f"topics {_some(names)} are created"
@@ -121,8 +121,9 @@ class Gathering:
         event, said = group.first, group.first.fields
         of, to, where = (f" {word} {event.partition}" if self._several else "" for word in ("of", "to", "in"))
         if event.kind == "follower.became":
-            whom = name_of(said["leader"]) if said["leader"] > 0 else "no one: there is no leader"
-            return f"{who} follow{'' if many else 's'} {whom}{where} (epoch {said['epoch']})"
+            if said["leader"] > 0:
+                return f"{who} follow{'' if many else 's'} {name_of(said['leader'])}{where} (epoch {said['epoch']})"
+            return f"{who} {'have' if many else 'has'} no leader to follow{where} (epoch {said['epoch']})"
         if event.kind == "hw.advanced":
             return f"HW{of} is {group.newest.fields['hw']} on {who}"
         if event.kind == "client.read":

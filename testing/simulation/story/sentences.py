@@ -1,4 +1,4 @@
-"""An event as a sentence, in Kafka's words: "broker 2 truncates orders-0 from 12 to 10: leader says epoch 1 ends at 10".
+"""An event as a sentence, in Kafka's words: "broker 2 truncates orders-0 from 12 to 10: on the leader, epoch 1 ends at 10".
 
 A sentence may depend on the state before its event: the leader, the ISR. So it is made with the picture (picture.py) of the
 moment before the event.
@@ -37,20 +37,20 @@ MAXIMUM = 240
 
 
 DISK_FAULTS = {
-    "death": "is the last thing its process sees: it dies",
-    "error": "fails",
-    "full": "has no room",
-    "misdirected": "puts the bytes elsewhere",
-    "stale": "brings what was there before",
-    "stalled": "hangs",
+    "death": "the process of {} dies",
+    "error": "the disk of {} fails",
+    "full": "the disk of {} is full",
+    "misdirected": "the disk of {} writes to the wrong place",
+    "stale": "the disk of {} returns old content",
+    "stalled": "the disk of {} hangs",
 }
 PHASES = {
     "faults": "The faults begin.",
-    "core": "The faults end. Some nodes may stay broken: the others must come right without them.",
-    "heal": "All faults end, and all nodes run: from here on the cluster must come to rest by itself.",
-    "full heal": "What was left broken is mended, too.",
-    "final check": "Everything is read once more.",
-    "stop": "All nodes stop in order.",
+    "core": "The faults end. Some nodes may stay broken: the others must recover without them.",
+    "heal": "All faults end, and all nodes run: from now on the cluster must come to rest by itself.",
+    "full heal": "The nodes that stayed broken are repaired, too.",
+    "final check": "All records are read once more.",
+    "stop": "All nodes shut down cleanly.",
 }
 
 
@@ -74,24 +74,24 @@ class Sentences:
 
     def _started(self, event: Event) -> str:
         node = self.picture.nodes.get(event.node)
-        return f"{name_of(event.node)} {'starts again' if node is not None and node.starts else 'starts'}"
+        return f"{name_of(event.node)} {'restarts' if node is not None and node.starts else 'starts'}"
 
     def _crashed(self, event: Event) -> str:
         if name_of(event.node).startswith("client"):  # clients have no disk
             return f"{name_of(event.node)} crashes"
-        how = "and loses what it had not flushed" if event.fields.get("lossy") else "(what it wrote stays in the page cache)"
+        how = "and loses what it had not flushed" if event.fields.get("lossy") else "(its page cache survives)"
         return f"{name_of(event.node)} crashes {how}"
 
     def _stopped(self, event: Event) -> str:
-        return f"{name_of(event.node)} stops in order"
+        return f"{name_of(event.node)} shuts down cleanly"
 
     def _paused(self, event: Event) -> str:
         return f"{name_of(event.node)} is paused"
 
     def _resumed(self, event: Event) -> str:
         node = self.picture.nodes.get(event.node)
-        slept = f", after {event.time - node.since:.3f} s" if node is not None and node.state == PAUSED else ""
-        return f"{name_of(event.node)} runs again{slept}"
+        slept = f" after {event.time - node.since:.3f} s" if node is not None and node.state == PAUSED else ""
+        return f"{name_of(event.node)} is resumed{slept}"
 
     def _fault_begin(self, event: Event) -> str:
         return fault_text(event) if is_clause(event) else f"fault begins: {fault_text(event)}"
@@ -102,13 +102,13 @@ class Sentences:
 
     def _disk_fault(self, event: Event) -> str:
         said = event.fields
-        what = DISK_FAULTS.get(said["fault"], f"fails ({said['fault']})")
-        return f"the disk of {name_of(event.node)} {what} at a {said['operation']} of {said['path']}"
+        what = DISK_FAULTS.get(said["fault"], f"the disk of {{}} fails ({said['fault']})").format(name_of(event.node))
+        return f"{what} at a {said['operation']} of {said['path']}"
 
     # -- the controllers
 
     def _elected(self, event: Event) -> str:
-        return f"{name_of(event.node)} is the active controller, in epoch {event.fields['epoch']}"
+        return f"{name_of(event.node)} becomes the active controller in epoch {event.fields['epoch']}"
 
     def _resigned(self, event: Event) -> str:
         return f"{name_of(event.node)} is no longer the active controller"
@@ -124,9 +124,9 @@ class Sentences:
         broker = int(event.fields["broker"])
         was = self.picture.fenced.get(broker)
         if event.fields.get("fenced"):
-            what = "is fenced: it leads nothing and is in no ISR" if was is False else "is registered, and still fenced"
+            what = "is fenced: it leads no partition and is in no ISR" if was is False else "is registered, but still fenced"
         else:
-            what = "is unfenced: it may lead and be in ISRs"
+            what = "is unfenced: it may lead and join ISRs"
         return f"{name_of(broker)} {what}{self._exactly(event, 'epoch', 'broker epoch')}"
 
     def _metadata_topic(self, event: Event) -> str:
@@ -143,7 +143,7 @@ class Sentences:
             parts.append(f"ISR {ids(isr)}" if was is None else f"ISR {ids(was.isr)} -> {ids(isr)}")
         if set(was.elr if was else ()) != set(elr):
             parts.append(f"ELR {ids(elr)}")
-        what = ", ".join(parts) or "nothing new"
+        what = ", ".join(parts) or "no change"
         return f"the controller decides{self._for(event)}: {what}{self._exactly(event, 'partition_epoch', 'partition epoch')}"
 
     def _exactly(self, event: Event, field: str, name: str) -> str:
@@ -154,12 +154,12 @@ class Sentences:
     def _leader(self, event: Event) -> str:
         start = event.fields.get("start_offset")
         begins = "" if start is None else f", which begins at {start}"
-        return f"{name_of(event.node)} takes over{self._for(event)}: epoch {event.fields['epoch']}{begins}"
+        return f"{name_of(event.node)} becomes leader{self._of(event)} in epoch {event.fields['epoch']}{begins}"
 
     def _follower(self, event: Event) -> str:
         leader = event.fields.get("leader", UNKNOWN)
-        whom = name_of(leader) if leader > 0 else "no one: there is no leader"
-        return f"{name_of(event.node)} follows {whom}{self._in(event)} (epoch {event.fields['epoch']})"
+        does = f"follows {name_of(leader)}" if leader > 0 else "has no leader to follow"
+        return f"{name_of(event.node)} {does}{self._in(event)} (epoch {event.fields['epoch']})"
 
     def _appended(self, event: Event) -> str:
         said = event.fields
@@ -172,7 +172,7 @@ class Sentences:
         said = event.fields
         what = event.partition if self.several else "its log"
         if is_restart(event):
-            return f"{name_of(event.node)} restarts {what} at {said['to']}, where its leader's begins"
+            return f"{name_of(event.node)} restarts {what} at {said['to']}, the log start of its leader"
         if said["to"] == said.get("was"):
             return f"{name_of(event.node)} has nothing to truncate{self._in(event)}: it ends at {said['to']}{self._why(event)}"
         was = f" from {said['was']}" if "was" in said else ""
@@ -186,19 +186,19 @@ class Sentences:
         replica = self.picture.replicas.get(event.partition, {}).get(event.node)
         ends = [run.end for run in replica.runs if run.epoch <= epoch] if replica is not None else []
         here = f", here at {ends[-1]}" if ends and ends[-1] < end else ""
-        return f": leader says epoch {epoch} ends at {end}{here}"
+        return f": on the leader, epoch {epoch} ends at {end}{here}"
 
     def _start_moved(self, event: Event) -> str:
-        return f"{name_of(event.node)}: the log{self._of(event)} begins at {event.fields['to']} now"
+        return f"{name_of(event.node)}: the log{self._of(event)} now begins at {event.fields['to']}"
 
     def _rolled(self, event: Event) -> str:
-        return f"{name_of(event.node)} begins a new segment{self._of(event)} at {event.fields['base']}"
+        return f"{name_of(event.node)} rolls a new segment{self._of(event)} at {event.fields['base']}"
 
     def _recovered(self, event: Event) -> str:
         replica = self.picture.replicas.get(event.partition, {}).get(event.node)
         end = event.fields["end"]
         lost = replica.end - end if replica is not None else 0
-        gone = f": {offsets(end, end + lost - 1)} did not survive" if lost > 0 else ""
+        gone = f": {offsets(end, end + lost - 1)} are lost" if lost > 0 else ""
         return f"{name_of(event.node)} opens its log{self._of(event)}, which ends at {end}{gone}"
 
     def _hw(self, event: Event) -> str:
@@ -214,7 +214,7 @@ class Sentences:
         return f"{name_of(event.node)} learns that the ISR{self._of(event)} is {ids(event.fields['isr'])}{exactly}"
 
     def _isr_refused(self, event: Event) -> str:
-        return f"the controller refuses the ISR that {name_of(event.node)} proposed{self._for(event)}: {event.fields['error']}"
+        return f"the controller rejects the ISR that {name_of(event.node)} proposed{self._for(event)}: {event.fields['error']}"
 
     # -- fetches and clients
 
@@ -223,17 +223,17 @@ class Sentences:
         replica = self.picture.replicas.get(event.partition, {}).get(event.node)
         end = f"epoch {said['epoch']} ends at {said['end_offset']}"
         if replica is not None and replica.leads is None:
-            return f"{name_of(event.node)} learns from the leader{self._of(event)} that {end} there: their histories part"
+            return f"{name_of(event.node)} learns from the leader{self._of(event)} that {end} there: their histories diverge"
         whose = f"{name_of(said['follower'])}'s fetch" if "follower" in said else "a fetch"
-        return f"{name_of(event.node)} answers {whose}{self._of(event)}: their histories part, {end} here"
+        return f"{name_of(event.node)} answers {whose}{self._of(event)}: their histories diverge, {end} here"
 
     def _fenced(self, event: Event) -> str:
         said = dict(event.fields)
         error = said.pop("error", "the epochs differ")
-        return f"{name_of(event.node)} refuses a fetch{self._of(event)}: {error}{fields_text(said, ' (', ')')}"
+        return f"{name_of(event.node)} rejects a fetch{self._of(event)}: {error}{fields_text(said, ' (', ')')}"
 
     def _parked(self, event: Event) -> str:
-        return f"{name_of(event.node)} lets a produce{self._to(event)} wait for HW {event.fields['last'] + 1}"
+        return f"{name_of(event.node)} makes a produce request{self._to(event)} wait for HW {event.fields['last'] + 1}"
 
     def _produce_acked(self, event: Event) -> str:
         said = event.fields
@@ -243,7 +243,7 @@ class Sentences:
     def _produce_failed(self, event: Event) -> str:
         said = dict(event.fields)
         error = said.pop("error", "no reason given")
-        return f"{name_of(event.node)} refuses a produce{self._to(event)}: {error}{fields_text(said, ' (', ')')}"
+        return f"{name_of(event.node)} rejects a produce request{self._to(event)}: {error}{fields_text(said, ' (', ')')}"
 
     def _client_sent(self, event: Event) -> str:
         return f"{name_of(event.node)} sends {_value(event)}{self._to(event)}"
@@ -251,7 +251,7 @@ class Sentences:
     def _client_acked(self, event: Event) -> str:
         said = event.fields
         value = _value(event) if "value" in said else "its record"
-        return f"{name_of(event.node)} knows that {value} is at offset {said['offset']}{self._of(event)}"
+        return f"{name_of(event.node)} learns that {value} is at offset {said['offset']}{self._of(event)}"
 
     def _client_read(self, event: Event) -> str:
         said = event.fields
@@ -264,7 +264,7 @@ class Sentences:
         return f"-- {event.fields['number']}: {event.fields['title']} --"
 
     def _must(self, event: Event) -> str:
-        return f"{'it holds' if event.fields.get('holds') else 'IT DOES NOT HOLD'}: {event.fields['text']}"
+        return f"{'check passed' if event.fields.get('holds') else 'CHECK FAILED'}: {event.fields['text']}"
 
     def _phase(self, event: Event) -> str:
         name = phase_of(event)
@@ -307,7 +307,7 @@ def state_text(picture: Picture, node: int) -> str:
     parts = []
     if known is not None and known.state != "up":
         word = {DEAD: "dead", PAUSED: "paused"}.get(known.state, known.state)
-        lossy = ", without what it had not flushed" if known.lossy else ""
+        lossy = ", with the loss of what it had not flushed" if known.lossy else ""
         parts.append(f"{word} since {known.since:.3f} s{lossy}")
     for fault in [fault for fault in picture.faults_of(node) if fault.name not in BY_NODE_EVENTS]:
         others = [other for other in fault.nodes if other != node]

@@ -52,6 +52,9 @@ MEANINGS = {
     "I23": "connections, tasks, buffers and sessions stay within their bounds",
     "I24": "once the faults are over, the cluster heals within a bounded time",
     "I25": "a process treats its logs as cleanly closed only if the process before it closed them",
+    "I26": "a cleaner removes no record but an older one of a key and an expired tombstone, and changes none",
+    "I27": "no replica holds an older value of a key whose tombstone was removed",
+    "I28": "leaders return to preferred replicas that may lead, and never while a broker is in controlled shutdown",
 }
 """Each invariant in one line."""
 
@@ -210,9 +213,9 @@ def _logs(picture: Picture, partition: str) -> list[str]:
 WORDS = """\
 offset         a record's number in its partition
 LEO            log end offset: the offset that the next record of this replica gets
-HW             high watermark: what is below it is committed: on every in-sync replica, readable
-ISR            the in-sync replicas: whoever leads next is taken from them
-leader epoch   counts the leaders of a partition; a record keeps the one it was written in (e1)
+HW             high watermark: records below it are committed, and consumers may read them
+ISR            the in-sync replicas: the next leader is one of them
+leader epoch   counts the leaders of a partition; a record keeps the epoch of its leader (e1)
 acks=all       acknowledged as soon as the HW has passed the record\
 """
 
@@ -224,7 +227,7 @@ def narrate(trace: Trace, *, title: str = "", partition: str | Iterable[str] | N
     events = [event for event in trace.events() if event.partition in names or not event.partition]
     out = _title(title, events)
     if not trace.is_complete:
-        out += [*_wrapped("Not every event was kept: this begins in the midst of things."), ""]
+        out += [*_wrapped("Not every event was kept: this page begins in the middle of the run."), ""]
     if left := [name for name in trace.partitions() if name not in names and not name.startswith("__")]:
         out += [*_wrapped(f"There are {len(left)} more partitions; this page follows {listed(names)}."), ""]
     picture = Picture()
@@ -277,10 +280,10 @@ def _chapter(number: int, says: Event | None, under: Sequence[Event], picture: P
     lines = [line for told in _told(under, picture, len(names) > 1) for line in _line(told.time, told.text)]
     if says is not None and says.kind == "phase" and all(event.kind == "scenario.must" for event in under):
         return []  # the cluster was at rest already
-    if says is None:
-        head = [*_wrapped("Before the story: the cluster comes up."), ""] if lines else []
-    else:
+    if says is not None:
         head = _heading(number, says)
+    else:
+        head = [*_wrapped("Before the first step: the cluster starts."), ""] if lines else []
     out = [*head, *lines, *([""] if lines else [])]
     for name in names:
         if _shape(picture, name) not in ("", before[name]):

@@ -162,7 +162,7 @@ class Simulation:
         at, _, action = heapq.heappop(self._queue)
         self._events_now = self._events_now + 1 if at == self.now else 0
         if self._events_now > 10_000:
-            raise Violation(f"time stands still at {at}: {list(self.nodes.values())}")
+            raise Violation(f"time does not advance at {at}: {list(self.nodes.values())}")
         self.now = at
         self.events += 1
         action()

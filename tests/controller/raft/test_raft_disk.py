@@ -327,7 +327,7 @@ def test_damage_is_no_answer_that_a_voter_goes_on_after() -> None:
         files = MemoryFiles()
         log, size = ten_batches(files)
         files.flip_bit(SEGMENT, (4 * size + size - 3) * 8)
-        log._log.tail.clear()
+        log.log.tail.clear()
         with pytest.raises(DamagedMetadataLog, match="damaged at offset 4"):
             log.read(0, 1 << 20)
         with pytest.raises(DamagedMetadataLog, match="damaged at offset 4"):
@@ -508,7 +508,7 @@ def test_a_start_leaves_nothing_behind_that_is_not_on_the_disk() -> None:
     assert again.start_offset == 20
     names = [name for name in files.list(f"d/{DIRECTORY}") if name.endswith(".log")]
     assert f"{0:020}.log" in names, "the start has cleaned: nothing is left to show this with"
-    assert not [name for name in names if files.open(f"d/{DIRECTORY}/{name}", create=False)._inode.dirty]
+    assert not [name for name in names if files.open(f"d/{DIRECTORY}/{name}", create=False).inode.dirty]
 
 
 def test_a_batch_that_is_larger_than_a_segment_gets_one_of_its_own() -> None:

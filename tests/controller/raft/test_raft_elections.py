@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from raft_bench import CLUSTER, Bench, batch, fetch_request, fetch_response, log_of, sends
 
+from strandline.controller import raft
 from strandline.controller.raft.election import ElectionState
 from strandline.controller.raft.log import EpochEnd
 from strandline.controller.raft.roles import (
@@ -45,6 +50,26 @@ def test_only_a_candidate_becomes_leader_and_a_resigned_leader_only_waits() -> N
 def test_a_transition_that_is_not_in_the_table_is_a_bug() -> None:
     with pytest.raises(InternalError, match="no transition from Follower to Leader"):
         check_transition(Follower(2, 0.0, 0.0), Leader(0, 0.0, 0, {}))
+
+
+def test_role_and_election_are_assigned_only_by_the_transitions() -> None:
+    """So no change of role, the first one included, passes the table by. `RaftState` starts with no role."""
+    assigned = {(path.name, *found) for path in Path(raft.__file__).parent.glob("*.py") for found in assignments(path)}
+    assert {name for name, *_ in assigned} == {"raft_state.py", "transitions.py"}
+    assert {(function, field) for name, function, field in assigned if name == "raft_state.py"} == {
+        ("__init__", "role"),
+        ("__init__", "election"),
+    }
+    assert len(assigned) == 4
+
+
+def assignments(path: Path) -> Iterator[tuple[str, str]]:
+    """The functions of a module that assign an attribute `role` or `election`."""
+    functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+    for function in functions:
+        for node in ast.walk(function):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in ("role", "election"):
+                yield function.name, node.attr
 
 
 # -- restarts -----------------------------------------------------------------------------------------------------------

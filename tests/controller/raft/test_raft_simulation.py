@@ -237,7 +237,7 @@ MUTANTS: dict[str, list[tuple[type, str, Callable[..., object]]]] = {
     "M12, votes before the disk": [(RaftState, "send", send_at_once), (RaftState, "reply_after_sync", reply_at_once)],
     "M13, Raft's figure 8": [(LeaderHandler, "maybe_advance_high_watermark", count_old_epochs)],
     "counts itself before the disk": [(LeaderHandler, "maybe_advance_high_watermark", count_itself_before_the_disk)],
-    "votes for any log": [(ElectionHandler, "_is_up_to_date", accept_any_log)],
+    "votes for any log": [(ElectionHandler, "is_up_to_date", accept_any_log)],
     "KAFKA-10527, leads its old epoch again": [(RoleTransitions, "start", lead_the_old_epoch_again)],
 }
 

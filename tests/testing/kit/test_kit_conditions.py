@@ -1,4 +1,4 @@
-"""Conditions say what they wait for, know three truths, and tell what they saw instead."""
+"""Conditions print as they are written, use three-valued logic, and report the values that were seen last."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ VIEW = Seen({("t", 0): LED, ("t", 1): ALONE})
         (~(fenced(1) | fenced(3)), "~(fenced(1) | fenced(3))", False),
     ],
 )
-def test_a_condition_reads_as_it_was_written_and_holds_or_not(condition: Condition, text: str, holds: bool) -> None:
+def test_condition_prints_as_written_and_evaluates(condition: Condition, text: str, holds: bool) -> None:
     assert repr(condition) == text
     assert condition.holds(VIEW) is holds
 
@@ -94,13 +94,13 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize("condition", UNKNOWN, ids=repr)
-def test_what_cannot_be_said_holds_neither_way(condition: Condition) -> None:
-    """`leader != 1` waits for somebody else who leads, not for the moment in which nobody does."""
+def test_comparison_with_an_unknown_value_and_its_opposite_are_false(condition: Condition) -> None:
+    """`leader != 1` waits until another broker leads; it does not hold while the partition has no leader."""
     assert condition.holds(VIEW) is None
     assert (~condition).holds(VIEW) is None
 
 
-def test_what_one_side_settles_does_not_need_the_other() -> None:
+def test_known_side_decides_a_condition_with_an_unknown_side() -> None:
     unknown = UNKNOWN[0]
     assert (unknown & ~fenced(3)).holds(VIEW) is False
     assert (fenced(3) | unknown).holds(VIEW) is True
@@ -108,14 +108,14 @@ def test_what_one_side_settles_does_not_need_the_other() -> None:
     assert (~fenced(3) | unknown).holds(VIEW) is None
 
 
-def test_unknown_are_a_controller_that_nobody_is_and_brokers_that_nobody_can_count() -> None:
+def test_missing_controller_and_uncountable_brokers_are_unknown() -> None:
     view = Seen(active=None, away=None)
     assert (controller() != 101).holds(view) is None
     assert fenced(1).holds(view) is None
 
 
 @pytest.mark.parametrize("expression", [leader("t"), leader("t") == 1, caught_up("t") & fenced(1)], ids=repr)
-def test_a_condition_has_no_truth_of_its_own(expression: object) -> None:
+def test_condition_has_no_truth_value(expression: object) -> None:
     """`if leader("t") == 1`, `assert isr(...) == ...` and `a and b` would always be true."""
     with pytest.raises(TypeError, match=r"await cluster\.until"):
         bool(expression)
@@ -142,20 +142,20 @@ async def test_until_looks_until_it_holds() -> None:
     assert looks == 3
 
 
-async def test_a_wait_that_fails_says_what_was_waited_for_and_what_was_seen() -> None:
+async def test_failed_wait_names_its_condition_and_the_last_values() -> None:
     async def look(_: Collection[tuple[str, int]]) -> Seen:
         return VIEW
 
     with pytest.raises(NotInTime) as failed:
         await until((isr("t") == {1, 2, 3}) & (leader("t", 1) != 2) & (hw("none") > 0), look, within_s=0.01, poll_s=0)
     assert str(failed.value).splitlines() == [
-        "not within 0.01 s: ((isr('t', 0) == {1, 2, 3}) & (leader('t', 1) != 2)) & (hw('none', 0) > 0)",
+        "condition not met within 0.01 s: ((isr('t', 0) == {1, 2, 3}) & (leader('t', 1) != 2)) & (hw('none', 0) > 0)",
         "  last seen: isr('t', 0) is {1, 2}",
         "  last seen: leader('t', 1) is unknown",
         "  last seen: hw('none', 0) is unknown",
         "  t-0: leader 2, epoch 5, ISR 1,2 of 1,2,3, HW 10, log ends {1: 10, 2: 12}",
         "  t-1: no leader, epoch 6, ISR 3 of 1,2,3, HW ?",
-        "  none-0: there is no such partition",
+        "  none-0: the partition does not exist",
     ]
 
 
@@ -164,5 +164,5 @@ async def test_until_takes_a_condition(wrong: object) -> None:
     async def look(_: Collection[tuple[str, int]]) -> Seen:
         return VIEW
 
-    with pytest.raises(UsageError, match="until takes a condition"):
+    with pytest.raises(UsageError, match=r"until\(\) needs a condition"):
         await until(wrong, look, within_s=1, poll_s=0)

@@ -1,4 +1,4 @@
-"""A slow disk slows its node down and nobody else; a full one ends its broker; a dead process reaches its disk no more."""
+"""A slow disk slows only its own node, a full disk stops its broker, and a dead process cannot use its disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def took_s(work: object) -> float:
     return now() - began
 
 
-async def test_each_write_to_a_slow_disk_takes_its_time(cluster: Cluster) -> None:
+async def test_slow_disk_delays_each_write(cluster: Cluster) -> None:
     topic = await cluster.create_topic(replicas=[[1, 2, 3]])
     async with cluster.producer() as producer:
         await producer.send_and_wait(topic, b"0")
@@ -31,7 +31,7 @@ async def test_each_write_to_a_slow_disk_takes_its_time(cluster: Cluster) -> Non
         assert await took_s(producer.send_and_wait(topic, b"2")) < SLOW_MS / 1000
 
 
-async def test_while_one_node_waits_for_its_disk_the_others_and_the_test_go_on(cluster: Cluster) -> None:
+async def test_slow_disk_stalls_only_its_own_node(cluster: Cluster) -> None:
     """The loop is shared, the disk is not: waiting for it must not be a sleep."""
     slow = await cluster.create_topic("slow", replicas=[[1]], min_insync_replicas=1)
     fast = await cluster.create_topic("fast", replicas=[[2]], min_insync_replicas=1)
@@ -57,7 +57,7 @@ async def test_a_follower_with_a_very_slow_disk_leaves_the_isr(cluster: Cluster)
         await cluster.until(caught_up(topic))
 
 
-async def test_a_broker_whose_disk_is_full_gives_up_and_comes_back_when_there_is_room(cluster: Cluster) -> None:
+async def test_broker_with_a_full_disk_stops_and_restarts_when_there_is_room(cluster: Cluster) -> None:
     """The record that met the full disk is acknowledged by the next leader, none is lost."""
     topic = await cluster.create_topic(replicas=[[1, 2, 3]])
     async with cluster.producer() as producer:
@@ -97,7 +97,7 @@ async def test_a_dead_process_reaches_its_disk_no_more(files: str) -> None:
         await cluster.start(1)
 
 
-async def test_what_a_killed_process_had_written_lives_on_in_the_page_cache(cluster: Cluster) -> None:
+async def test_writes_of_a_killed_process_survive_in_the_page_cache(cluster: Cluster) -> None:
     topic = await cluster.create_topic(replicas=[[1]], min_insync_replicas=1)
     async with cluster.producer() as producer:
         await producer.send_and_wait(topic, b"1")

@@ -42,7 +42,7 @@ def test_every_example_of_the_page_passes(tmp_path: Path) -> None:
 
 
 def without_numbers(text: str) -> set[str]:
-    """Its lines, without what differs from run to run."""
+    """The lines of the text, without values that differ from run to run."""
     return {re.sub(r"seed \d+", "seed N", line) for line in text.splitlines()}
 
 
@@ -54,8 +54,8 @@ def test_a_failure_looks_as_the_page_shows_it(tmp_path: Path) -> None:
 
 
 def test_every_call_and_every_condition_is_on_the_page() -> None:
-    """Whoever adds one shows it."""
-    calls = {name for name in vars(Cluster) if not name.startswith("_")} - {"close", "nodes", "faults"}
+    """A new call or condition must have an example on the page."""
+    calls = {name for name in dir(Cluster) if not name.startswith("_")} - {"close", "nodes", "faults"}
     code = "\n".join(blocks("python"))
     assert {name for name in calls if f".{name}" not in code} == set()
     named = {name for name in public.__all__ if name in vars(conditions)} - {"Condition"}

@@ -86,7 +86,7 @@ async def test_a_closed_cluster_leaves_nothing_behind(
     assert [str(warning.message) for warning in recwarn] == []
 
 
-async def test_a_node_that_was_stopped_in_order_has_ended_all_its_tasks(cluster: Cluster) -> None:
+async def test_cleanly_stopped_node_has_no_tasks_left(cluster: Cluster) -> None:
     """Nothing has to be buried: an orderly end is one, also in production."""
     await used(cluster)
     assert isinstance(cluster.nodes, HostedNodes)
@@ -95,7 +95,7 @@ async def test_a_node_that_was_stopped_in_order_has_ended_all_its_tasks(cluster:
     assert {name: [task.get_name() for task in loop.unfinished] for name, loop in loops.items()} == {name: [] for name in loops}
 
 
-async def test_a_temporary_folder_goes_with_its_cluster() -> None:
+async def test_temporary_folder_is_removed_with_its_cluster() -> None:
     async with Cluster(brokers=1, files="disk") as cluster:
         assert isinstance(cluster.nodes, HostedNodes)
         folder = Path(cluster.nodes.folder)

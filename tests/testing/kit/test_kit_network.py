@@ -1,4 +1,4 @@
-"""A cut link lets nothing through and refuses nobody; a dropped message is lost with its connection; a late one is late."""
+"""A cut link delivers and refuses nothing, a dropped message breaks its connection, and a delayed message arrives late."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ async def test_a_follower_behind_a_cut_link_leaves_the_isr(cluster: Cluster) -> 
     await cluster.until(caught_up(topic))
 
 
-async def test_the_majority_goes_on_without_a_leader_that_is_cut_off(cluster: Cluster) -> None:
-    """What the old leader takes meanwhile with acks=all it cannot acknowledge."""
+async def test_majority_replaces_a_leader_that_is_cut_off(cluster: Cluster) -> None:
+    """The old leader cannot acknowledge records with acks=all that it appends after the cut."""
     topic = await cluster.create_topic()
     first = await cluster.leader_of(topic)
     others = [broker for broker in cluster.brokers if broker != first]
@@ -69,7 +69,7 @@ async def test_clients_do_not_reach_a_broker_that_is_isolated_from_them_too(clus
         pass
 
 
-async def test_an_answer_does_not_reach_a_client_that_was_cut_off_meanwhile(cluster: Cluster) -> None:
+async def test_response_does_not_reach_a_client_that_is_cut_off(cluster: Cluster) -> None:
     """It is sent, as the broker knows of no cut, and arrives when there is none any more."""
     topic = await cluster.create_topic(replicas=[[1]], min_insync_replicas=1)
     async with cluster.producer(request_timeout_ms=20_000) as producer:
@@ -84,7 +84,7 @@ async def test_an_answer_does_not_reach_a_client_that_was_cut_off_meanwhile(clus
         assert (await sending).offset == 1
 
 
-async def test_a_broker_without_controllers_is_fenced_and_goes_on_fetching(cluster: Cluster) -> None:
+async def test_broker_without_controllers_is_fenced_but_fetches(cluster: Cluster) -> None:
     """It cannot tell that it lives. Its leader has it out of the ISR by then, and serves it still."""
     topic = await cluster.create_topic(replicas=[[1, 2, 3]])
     cluster.isolate_controller(3)
@@ -105,8 +105,8 @@ async def test_an_active_controller_that_is_cut_off_is_replaced(cluster: Cluster
     await cluster.create_topic()
 
 
-async def test_nobody_leads_when_everybody_of_the_isr_is_away(cluster: Cluster) -> None:
-    """And nothing but leaderless() says so: a comparison waits for somebody who leads."""
+async def test_partition_has_no_leader_without_its_isr(cluster: Cluster) -> None:
+    """Only leaderless() holds then: a comparison of leader() does not hold while the partition has no leader."""
     topic = await cluster.create_topic(replicas=[[1]])
     await cluster.kill(1)
     await cluster.until(leaderless(topic))
@@ -114,8 +114,8 @@ async def test_nobody_leads_when_everybody_of_the_isr_is_away(cluster: Cluster) 
         await cluster.until(leader(topic) != 1, within_s=0.05)
 
 
-async def test_what_was_sent_over_a_cut_link_arrives_when_it_heals(cluster: Cluster) -> None:
-    """As with TCP, which sends again what was not acknowledged: the connection lives, nothing is refused."""
+async def test_bytes_sent_over_a_cut_link_arrive_after_heal(cluster: Cluster) -> None:
+    """The connection survives the cut, because TCP retransmits unacknowledged bytes."""
     topic = await cluster.create_topic(replicas=[[1]], min_insync_replicas=1)
     async with cluster.producer(request_timeout_ms=20_000) as producer:
         await producer.send_and_wait(topic, b"1")
@@ -131,8 +131,8 @@ async def test_what_was_sent_over_a_cut_link_arrives_when_it_heals(cluster: Clus
 # -- messages ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_lost_answer_is_asked_for_again_and_the_record_is_there_once(cluster: Cluster) -> None:
-    """The producer cannot know whether it was written; it is idempotent, so it may send it again."""
+async def test_retry_after_a_lost_response_writes_the_record_once(cluster: Cluster) -> None:
+    """The producer cannot know whether the record was written. It is idempotent, so it may send the record again."""
     topic = await cluster.create_topic()
     async with cluster.producer() as producer:
         await producer.send_and_wait(topic, b"1")
@@ -143,7 +143,7 @@ async def test_a_lost_answer_is_asked_for_again_and_the_record_is_there_once(clu
 
 
 async def test_without_idempotence_a_lost_answer_makes_a_duplicate(cluster: Cluster) -> None:
-    """That the answer alone was lost, and not the request, is seen by this."""
+    """The duplicate shows that only the response was lost, not the request."""
     topic = await cluster.create_topic()
     async with cluster.producer(enable_idempotence=False) as producer:
         with cluster.drop("Produce", where="response", times=1):
@@ -174,7 +174,7 @@ async def test_a_test_can_wait_until_a_rule_has_met_a_message(cluster: Cluster) 
             await cluster.until(hits(cluster.drop("Produce", times=1)) == 1, within_s=0.05)
 
 
-async def test_a_message_that_is_lost_silently_leaves_the_asker_waiting(cluster: Cluster) -> None:
+async def test_silently_lost_message_lets_its_sender_wait(cluster: Cluster) -> None:
     topic = await cluster.create_topic()
     async with cluster.producer(delivery_timeout_ms=20_000, request_timeout_ms=300) as producer:
         await producer.send_and_wait(topic, b"1")
@@ -185,7 +185,7 @@ async def test_a_message_that_is_lost_silently_leaves_the_asker_waiting(cluster:
     assert connections > 0
 
 
-async def test_a_rule_is_about_its_api_its_place_and_its_asker(cluster: Cluster) -> None:
+async def test_rule_applies_to_its_api_receiver_and_sender(cluster: Cluster) -> None:
     """Fetches of followers to broker 1 are lost: it alone has trouble, and consumers have none."""
     topic = await cluster.create_topic(partitions=2, replicas=[[1, 2], [2, 3]], min_insync_replicas=1)
     with cluster.drop("Fetch", at=1, by=2) as rule:
@@ -219,7 +219,7 @@ class FakeWire:
     is_dialled = True
 
 
-async def test_with_half_of_all_answers_lost_everything_arrives_once() -> None:
+async def test_records_arrive_once_with_half_of_the_responses_lost() -> None:
     async with Cluster(seed=7) as cluster:
         topic = await cluster.create_topic()
         with cluster.drop("Produce", p=0.5) as rule:
@@ -277,7 +277,7 @@ async def test_misuse_is_said_in_a_sentence(cluster: Cluster) -> None:
         cluster.isolate_controller(101)
 
 
-async def test_a_request_without_an_answer_costs_its_asker_the_time_that_it_waits(cluster: Cluster) -> None:
+async def test_request_without_response_waits_for_its_timeout(cluster: Cluster) -> None:
     """An admin call that is silently dropped ends by its own bound, and not with the cluster's."""
     with cluster.drop("CreateTopics", silently=True):
         async with cluster.admin() as admin:

@@ -1,4 +1,4 @@
-"""Nodes that are killed, stopped, paused and started do what a process would: the effect is seen by others and by clients."""
+"""Killed, stopped, paused and started nodes behave like processes, as other nodes and clients see them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_three_brokers_and_a_controller_are_ready_within_300_ms() -> None:
     assert min(times) < 0.3
 
 
-async def test_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(cluster: Cluster) -> None:
+async def test_a_killed_leader_is_replaced_without_loss(cluster: Cluster) -> None:
     topic = await cluster.create_topic()
     async with cluster.producer() as producer:
         await producer.send_and_wait(topic, b"1")
@@ -51,7 +51,7 @@ async def test_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(clus
 
 
 async def test_of_a_killed_process_nothing_runs_any_more(cluster: Cluster) -> None:
-    """No timer, no task, no `finally`: whatever it did last stays as it was."""
+    """A killed node runs no timer, task or `finally` any more."""
     topic = await cluster.create_topic()
     victim = await cluster.leader_of(topic)
     node = hosted(cluster).nodes[victim]
@@ -79,7 +79,7 @@ async def test_of_a_killed_process_nothing_runs_any_more(cluster: Cluster) -> No
     assert not task.done()
 
 
-async def test_a_killed_process_leaves_no_clean_shutdown_marker_and_a_stopped_one_does(cluster: Cluster) -> None:
+async def test_only_a_clean_stop_leaves_the_clean_shutdown_marker(cluster: Cluster) -> None:
     files = {broker: hosted(cluster).nodes[broker].disk.files for broker in (1, 2)}
     await cluster.kill(1)
     await cluster.stop(2)
@@ -88,7 +88,7 @@ async def test_a_killed_process_leaves_no_clean_shutdown_marker_and_a_stopped_on
     assert cluster.node(2).state == "stopped"
 
 
-async def test_a_node_comes_back_on_its_disk_and_port(cluster: Cluster) -> None:
+async def test_restarted_node_keeps_its_disk_and_port(cluster: Cluster) -> None:
     topic = await cluster.create_topic()
     addresses = cluster.bootstrap_servers
     async with cluster.producer() as producer:
@@ -102,7 +102,7 @@ async def test_a_node_comes_back_on_its_disk_and_port(cluster: Cluster) -> None:
 
 
 async def test_a_stopped_leader_hands_over_without_being_fenced_first(cluster: Cluster) -> None:
-    """In order: its connections are not found broken, nobody has to suspect it."""
+    """After a clean stop the controller does not have to detect a failure."""
     topic = await cluster.create_topic()
     first = await cluster.leader_of(topic)
     await cluster.stop(first)
@@ -121,8 +121,8 @@ async def test_a_rolling_restart_keeps_every_record(cluster: Cluster, hard: bool
     await cluster.assert_no_acked_loss()
 
 
-async def test_a_paused_follower_leaves_the_isr_and_catches_up_when_it_goes_on(cluster: Cluster) -> None:
-    """It keeps its connections: nobody is told, and only silence shows it."""
+async def test_paused_follower_leaves_the_isr_and_catches_up_after_resume(cluster: Cluster) -> None:
+    """A paused node keeps its connections, so other nodes notice only that it does not respond."""
     topic = await cluster.create_topic()
     follower = (await cluster.followers_of(topic))[0]
     async with cluster.producer() as producer:
@@ -137,7 +137,7 @@ async def test_a_paused_follower_leaves_the_isr_and_catches_up_when_it_goes_on(c
 
 
 async def test_a_paused_leader_wakes_up_as_a_follower(cluster: Cluster) -> None:
-    """What it would have acknowledged in the meantime it does not."""
+    """A paused leader must not acknowledge records after another broker was elected."""
     topic = await cluster.create_topic()
     first = await cluster.leader_of(topic)
     await cluster.pause(first)
@@ -170,7 +170,7 @@ async def test_all_nodes_can_be_stopped_and_started_again(cluster: Cluster) -> N
     assert [record.value for record in await cluster.read_all(topic)] == [b"1"]
 
 
-async def test_an_election_can_be_forced_upon_a_replica_of_the_isr(cluster: Cluster) -> None:
+async def test_election_of_a_chosen_isr_member_can_be_forced(cluster: Cluster) -> None:
     topic = await cluster.create_topic()
     before = await cluster.describe(topic)
     chosen = (await cluster.followers_of(topic))[1]
@@ -181,12 +181,12 @@ async def test_an_election_can_be_forced_upon_a_replica_of_the_isr(cluster: Clus
         await producer.send_and_wait(topic, b"1")
 
 
-async def test_an_election_of_who_is_not_in_the_isr_is_refused(cluster: Cluster) -> None:
+async def test_election_of_a_replica_outside_the_isr_is_rejected(cluster: Cluster) -> None:
     topic = await cluster.create_topic()
     follower = (await cluster.followers_of(topic))[0]
     await cluster.kill(follower)
     await cluster.until(~isr(topic).contains(follower))
-    with pytest.raises(UsageError, match="has to be unfenced and in the ISR"):
+    with pytest.raises(UsageError, match="must be unfenced and in the ISR"):
         await cluster.force_election(topic, 0, follower)
 
 
@@ -225,9 +225,9 @@ async def test_misuse_is_said_in_a_sentence(cluster: Cluster) -> None:
         await cluster.kill(1)
     with pytest.raises(UsageError, match="there is no node 7; there are 1, 2, 3, 101"):
         await cluster.pause(7)
-    with pytest.raises(UsageError, match="broker-2 does not stand still"):
+    with pytest.raises(UsageError, match="broker-2 is not paused"):
         await cluster.resume(2)
-    with pytest.raises(UsageError, match="broker-2 is running already"):
+    with pytest.raises(UsageError, match="broker-2 is already running"):
         await cluster.start(2)
     with pytest.raises(UsageError, match="there is no partition nowhere-0"):
         await cluster.describe("nowhere")
@@ -243,12 +243,12 @@ async def test_misuse_is_said_in_a_sentence(cluster: Cluster) -> None:
         ({"replica_lag_time_max_ms": "soon"}, "replica.lag.time.max.ms"),
     ],
 )
-def test_a_cluster_that_cannot_be_is_refused_before_it_starts(options: dict[str, object], text: str) -> None:
+def test_invalid_cluster_is_rejected_before_it_starts(options: dict[str, object], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         Cluster(**options)  # type: ignore[arg-type]
 
 
-async def test_a_cluster_that_does_not_run_says_how_to_run_it() -> None:
+async def test_call_on_a_cluster_that_is_not_running_says_how_to_run_it() -> None:
     with pytest.raises(UsageError, match="async with Cluster"):
         _ = Cluster().bootstrap_servers
 

@@ -1,7 +1,7 @@
 """The pytest plugin: its fixtures follow the test's event loop, its markers and options reach the cluster, a failed test
-shows the cluster, and nobody pays for what they do not use.
+shows the cluster, and tests without a cluster do not load it.
 
-Each test here runs pytest on a small suite of somebody else's.
+Each test here runs pytest on a small suite of its own.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ REWRITE = "ignore::pytest.PytestAssertRewriteWarning"
 
 
 def _run(pytester: pytest.Pytester, *arguments: str) -> str:
-    """Our own pytest makes errors of warnings, and by now has imported what the inner one would like to rewrite."""
+    """The outer pytest turns warnings into errors, and has already imported modules that the inner pytest would rewrite."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pytest.PytestAssertRewriteWarning)
         return pytester.runpytest_inprocess(*arguments).stdout.str()
 
 
 class Suite:
-    """Somebody's tests, and their pytest."""
+    """A user's tests, and the pytest that runs them."""
 
     def __init__(self, pytester: pytest.Pytester) -> None:
         self._pytester = pytester
@@ -67,7 +67,7 @@ def test_the_package_registers_the_plugin() -> None:
     assert names["strandline"] == "strandline.testing.plugin", "the package is installed without it: pip install -e ."
 
 
-def test_whoever_does_not_use_it_does_not_load_it(suite: Suite) -> None:
+def test_plugin_loads_the_cluster_only_when_it_is_used(suite: Suite) -> None:
     """The plugin is imported by every pytest of the environment: it may cost no more than itself."""
     code = """
         import sys
@@ -97,12 +97,12 @@ LOOPS = """
 SCOPES = ("function", "class", "module", "package", "session")
 
 
-def test_a_cluster_lives_in_the_loop_of_its_test_whatever_the_scope(suite: Suite) -> None:
+def test_cluster_uses_the_loop_of_its_test_in_every_scope(suite: Suite) -> None:
     out = suite.run("".join(LOOPS.format(scope=scope) for scope in SCOPES))
     assert "5 passed" in out, out
 
 
-def test_a_cluster_lives_in_the_loop_of_its_test_in_auto_mode_and_with_a_default_scope(suite: Suite) -> None:
+def test_cluster_uses_the_loop_of_its_test_in_auto_mode(suite: Suite) -> None:
     suite.ini("asyncio_mode = auto\nasyncio_default_test_loop_scope = session\nasyncio_default_fixture_loop_scope = session")
     out = suite.run("""
         @pytest.fixture
@@ -150,7 +150,7 @@ def test_a_cluster_runs_in_uvloop(suite: Suite) -> None:
     assert "1 passed" in out, out
 
 
-def test_markers_and_options_reach_the_cluster_the_nearest_one_first(suite: Suite) -> None:
+def test_nearest_marker_or_option_configures_the_cluster(suite: Suite) -> None:
     (suite.folder / "conftest.py").write_text(
         textwrap.dedent("""
         import pytest
@@ -212,7 +212,7 @@ def test_tests_that_share_a_cluster_find_it_whole(suite: Suite) -> None:
     assert "lives in the session's event loop" in out
 
 
-def test_a_test_that_is_no_coroutine_has_a_cluster_on_a_thread(suite: Suite) -> None:
+def test_plain_test_gets_a_cluster_on_a_thread(suite: Suite) -> None:
     out = suite.run("""
         @pytest.mark.strandline(brokers=1)
         def test_plain(threaded_cluster):
@@ -226,7 +226,7 @@ def test_a_test_that_is_no_coroutine_has_a_cluster_on_a_thread(suite: Suite) -> 
     assert "test_with_the_wrong_fixture is no coroutine" in out
 
 
-def test_without_pytest_asyncio_there_is_the_thread_and_a_word_about_the_rest(suite: Suite) -> None:
+def test_without_pytest_asyncio_only_the_threaded_cluster_works(suite: Suite) -> None:
     suite.ini("")
     out = suite.run(
         """
@@ -285,12 +285,12 @@ def test_a_failed_test_shows_the_cluster(suite: Suite) -> None:
             assert 1 == 2
     """)
     assert ("2 failed" in out, "1 failed" in out) == (True, True), out
-    assert "not within 0.3 s: epoch('orders', 0) == 9" in out
+    assert "condition not met within 0.3 s: epoch('orders', 0) == 9" in out
     assert "last seen: epoch('orders', 0) is" in out
     assert out.count("- cluster -") == 3
     for line in (
         "killed",
-        "fault: no way between 2 - 101",
+        "fault: cut link: 2 - 101",
         "orders-0: leader",
         "broker.fencing",
         "shop-0: leader 1",

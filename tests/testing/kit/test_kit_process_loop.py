@@ -1,4 +1,4 @@
-"""A process loop is an event loop to who runs in it, and a node that can stand still or die to who holds it."""
+"""A process loop is an event loop for the code inside it, and can be paused, stalled and killed from outside."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from random import Random
 import pytest
 import pytest_asyncio
 
+from strandline.testing.kit.door import Door
 from strandline.testing.kit.lines import Lines, Speaker
-from strandline.testing.kit.network import Door, Network
+from strandline.testing.kit.network import Network
 from strandline.testing.kit.process_loop import ProcessLoop
 
 
@@ -34,7 +35,7 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_who_runs_in_it_finds_it_and_who_does_not_finds_the_real_one(loop: ProcessLoop) -> None:
+async def test_running_loop_is_the_process_loop_only_inside_it(loop: ProcessLoop) -> None:
     found = []
     loop.call_soon(lambda: found.append(asyncio.get_running_loop()))
 
@@ -58,7 +59,7 @@ async def test_tasks_of_a_node_are_not_tasks_of_the_test(loop: ProcessLoop) -> N
     loop.bury()
 
 
-async def test_what_comes_while_it_stands_still_waits_in_order(loop: ProcessLoop) -> None:
+async def test_callbacks_of_a_stalled_loop_wait_in_order(loop: ProcessLoop) -> None:
     ran: list[int] = []
     loop.call_soon(ran.append, 1)
     await turns()
@@ -74,7 +75,7 @@ async def test_what_comes_while_it_stands_still_waits_in_order(loop: ProcessLoop
     assert ran == [1, 2, 3, 4, 5]
 
 
-async def test_what_is_cancelled_while_it_stands_still_does_not_run(loop: ProcessLoop) -> None:
+async def test_callback_cancelled_during_a_stall_does_not_run(loop: ProcessLoop) -> None:
     ran: list[str] = []
     loop.pause()
     handle, timer = loop.call_soon(ran.append, "soon"), loop.call_later(0, ran.append, "later")
@@ -86,7 +87,7 @@ async def test_what_is_cancelled_while_it_stands_still_does_not_run(loop: Proces
     assert ran == []
 
 
-async def test_time_passes_while_it_stands_still(loop: ProcessLoop) -> None:
+async def test_time_passes_while_it_is_stalled(loop: ProcessLoop) -> None:
     """A timer that became due meanwhile fires late, as after a SIGCONT."""
     fired: list[float] = []
     due = loop.time() + 0.001
@@ -110,10 +111,10 @@ async def test_waits_for_the_disk_add_up(loop: ProcessLoop) -> None:
     loop.call_soon(lambda: ran.append(loop.time()))
     await asyncio.sleep(0.06)
     assert ran[0] - began >= 0.04
-    assert not loop.stands_still
+    assert not loop.is_stalled
 
 
-async def test_a_callback_that_stalls_holds_up_those_behind_it_that_waited_with_it(loop: ProcessLoop) -> None:
+async def test_callback_that_stalls_delays_the_backlog_behind_it(loop: ProcessLoop) -> None:
     ran: list[int] = []
     loop.pause()
     loop.post(loop.stall, 0.02)
@@ -125,7 +126,7 @@ async def test_a_callback_that_stalls_holds_up_those_behind_it_that_waited_with_
     assert ran == [1]
 
 
-async def test_the_result_of_a_thread_waits_while_it_stands_still(loop: ProcessLoop) -> None:
+async def test_result_of_a_thread_waits_while_the_loop_is_stalled(loop: ProcessLoop) -> None:
     results = []
 
     async def work() -> None:
@@ -150,10 +151,10 @@ async def test_an_error_in_a_callback_reaches_the_real_loops_handler(loop: Proce
     assert "broker-1" in loop.problems[0]
 
 
-async def test_a_dead_one_buries_even_who_awaits_in_a_finally(
+async def test_bury_closes_coroutines_that_await_in_finally(
     loop: ProcessLoop, recwarn: pytest.WarningsRecorder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is left for the garbage collector to complain about."""
+    """The garbage collector must find no coroutine that was never closed."""
     seen = []
 
     async def stubborn() -> None:

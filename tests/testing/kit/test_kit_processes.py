@@ -62,7 +62,7 @@ async def test_a_paused_follower_leaves_and_comes_back(spawned: Cluster) -> None
     await spawned.until(caught_up(topic), within_s=20)
 
 
-async def test_a_stopped_leader_hands_over_and_the_preferred_one_is_elected_again(spawned: Cluster) -> None:
+async def test_preferred_leader_is_elected_again_after_a_stop(spawned: Cluster) -> None:
     topic = await spawned.create_topic()
     first = await spawned.leader_of(topic)
     await spawned.restart(first, within_s=20)
@@ -71,7 +71,7 @@ async def test_a_stopped_leader_hands_over_and_the_preferred_one_is_elected_agai
     assert await spawned.force_election(topic, 0, first) == first
 
 
-async def test_a_caught_up_replica_is_one_that_has_everything(spawned: Cluster) -> None:
+async def test_caught_up_replica_has_every_record(spawned: Cluster) -> None:
     """While a follower is down it is not; nor is it by being counted to the ISR still."""
     topic = await spawned.create_topic()
     await spawned.until(caught_up(topic))
@@ -80,9 +80,9 @@ async def test_a_caught_up_replica_is_one_that_has_everything(spawned: Cluster) 
     await spawned.until(~caught_up(topic))
 
 
-async def test_what_belongs_to_the_operating_system_is_refused_in_a_sentence(spawned: Cluster) -> None:
+async def test_faults_that_need_the_kit_are_rejected_for_processes(spawned: Cluster) -> None:
     topic = await spawned.create_topic()
-    network = "processes of their own, and the network between them belongs to the operating system"
+    network = "processes of their own, so the kit cannot control the network between them"
     for fault in (
         lambda: spawned.partition([1], [2]),
         lambda: spawned.isolate(1),
@@ -94,14 +94,14 @@ async def test_what_belongs_to_the_operating_system_is_refused_in_a_sentence(spa
         with pytest.raises(UsageError, match=network):
             fault()
     for fault in (lambda: spawned.slow_disk(1, 10), lambda: spawned.fill_disk(1), lambda: spawned.free_disk(1)):
-        with pytest.raises(UsageError, match="what their disks do belongs to the operating system"):
+        with pytest.raises(UsageError, match="the kit cannot control their disks"):
             fault()
     other = (await spawned.followers_of(topic))[0]
     with pytest.raises(UsageError, match="anybody but the preferred leader"):
         await spawned.force_election(topic, 0, other)
 
 
-async def test_the_report_has_their_states_and_their_last_lines(spawned: Cluster) -> None:
+async def test_report_shows_states_and_last_log_lines(spawned: Cluster) -> None:
     topic = await spawned.create_topic()
     await spawned.kill(2)
     await spawned.until(fenced(2) & (controller() == 101))

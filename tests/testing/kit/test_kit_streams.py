@@ -1,4 +1,4 @@
-"""A stream is cut where its frames begin, however its bytes come; nothing is added, lost or moved."""
+"""A stream is split where its frames begin, for every division of its bytes into reads, and keeps all bytes in order."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_frames_are_found_however_the_bytes_come(
 
 
 @pytest.mark.parametrize("bad", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", bytes(30)])
-def test_what_is_no_frame_passes_as_it_is(bad: bytes) -> None:
+def test_bytes_that_are_no_frame_pass_unchanged(bad: bytes) -> None:
     """A browser that knocks is for the broker to refuse, as without us."""
     for read in (request_head, response_head):
         pieces = list(FrameStream(read).feed(bad))

@@ -45,7 +45,7 @@ def test_a_wait_that_fails_fails_in_the_test(threaded_cluster: ThreadedCluster) 
         threaded_cluster.until(epoch(topic) == 9, within_s=0.05)
 
 
-def test_it_has_whatever_the_cluster_has() -> None:
+def test_threaded_cluster_has_every_method_of_the_cluster() -> None:
     """A call that is added to one has to be added to the other."""
     ours = {name for name, _ in inspect.getmembers(ThreadedCluster) if not name.startswith("_")}
     theirs = {name for name, _ in inspect.getmembers(Cluster) if not name.startswith("_")}
@@ -54,7 +54,7 @@ def test_it_has_whatever_the_cluster_has() -> None:
     assert ours - theirs == {"run", "call", "send", "history", "seed"}  # The last two are attributes there.
 
 
-def test_a_cluster_that_cannot_start_raises_in_the_test_and_leaves_no_thread() -> None:
+def test_failed_start_raises_in_the_test_and_leaves_no_thread() -> None:
     before = set(threading.enumerate())
     with pytest.raises(UsageError, match="at least one broker"), Cluster.running_in_thread(brokers=0):
         pass

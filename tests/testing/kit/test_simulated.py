@@ -100,11 +100,11 @@ def shop_test(*, commits_first: bool) -> Callable[[Cluster], Any]:
 
 
 def test_a_correct_consumer_passes_under_all_seeds() -> None:
-    """Faults that break what is right would teach people to switch them off."""
+    """If drawn faults failed correct tests, users would switch the faults off."""
     simulated(seeds=20)(shop_test(commits_first=False))()
 
 
-def test_a_consumer_that_commits_before_it_handles_is_caught_and_the_seed_replays() -> None:
+def test_consumer_that_commits_too_early_is_caught_and_replayed() -> None:
     play = simulated(seeds=40)(shop_test(commits_first=True))
     error, note, seed = failure_of(play)
     assert "never handled" in str(error)
@@ -129,7 +129,7 @@ def test_a_test_that_relies_on_no_duplicates_is_caught() -> None:
     assert said(replay(test_sum, seed)) == said(error)
 
 
-def test_a_test_that_trusts_acks_1_over_the_death_of_a_leader_is_caught() -> None:
+def test_reliance_on_acks_1_across_a_failover_is_caught() -> None:
     @simulated(seeds=30, faults=None)
     async def test_acks_1(cluster: Cluster) -> None:
         await cluster.create_topic("orders")
@@ -179,7 +179,7 @@ def test_most_of_the_guide_was_tried() -> None:
 
 
 @simulated(seeds=4)
-async def test_faults_of_the_test_and_of_the_seed_do_not_undo_each_other(cluster: Cluster) -> None:
+async def test_faults_of_test_and_seed_do_not_end_each_other(cluster: Cluster) -> None:
     topic = await cluster.create_topic(replicas=[[1, 2, 3]])
     await cluster.kill(2)
     await cluster.pause(3)
@@ -192,7 +192,7 @@ async def test_faults_of_the_test_and_of_the_seed_do_not_undo_each_other(cluster
 
 
 @simulated(seeds=4)
-async def test_heal_ends_the_drawn_faults_and_awaited_the_cluster_is_at_rest(cluster: Cluster) -> None:
+async def test_heal_ends_the_drawn_faults_and_can_await_rest(cluster: Cluster) -> None:
     topic = await cluster.create_topic(partitions=2)
     async with cluster.producer() as producer:
         await producer.send_and_wait(topic, b"1")
@@ -207,7 +207,7 @@ async def test_heal_ends_the_drawn_faults_and_awaited_the_cluster_is_at_rest(clu
 
 
 @simulated(seeds=3, faults=None)
-async def test_a_delay_holds_up_each_message_for_its_time(cluster: Cluster) -> None:
+async def test_delay_applies_to_each_message(cluster: Cluster) -> None:
     topic = await cluster.create_topic()
     now = asyncio.get_running_loop().time
     async with cluster.producer() as producer:
@@ -224,7 +224,7 @@ async def test_a_delay_holds_up_each_message_for_its_time(cluster: Cluster) -> N
 
 
 @simulated(seeds=3, faults=None)
-async def test_what_is_dropped_in_silence_is_waited_for(cluster: Cluster) -> None:
+async def test_silently_dropped_message_lets_its_sender_wait(cluster: Cluster) -> None:
     topic = await cluster.create_topic()
     async with cluster.producer(request_timeout_ms=500) as producer:
         with cluster.drop("Produce", where="request", times=1, silently=True) as rule:
@@ -236,7 +236,7 @@ async def test_what_is_dropped_in_silence_is_waited_for(cluster: Cluster) -> Non
 
 
 @simulated(seeds=3, faults=None, brokers=2, controllers=3, replica_lag_time_max_ms=700)
-async def test_brokers_controllers_and_settings_are_as_they_were_asked_for(cluster: Cluster) -> None:
+async def test_simulated_cluster_has_the_requested_nodes_and_settings(cluster: Cluster) -> None:
     assert (cluster.brokers, cluster.controllers) == ([1, 2], [101, 102, 103])
     topic = await cluster.create_topic(replicas=[[1, 2]])
     first = await cluster.active_controller()
@@ -247,8 +247,8 @@ async def test_brokers_controllers_and_settings_are_as_they_were_asked_for(clust
 
 
 @simulated(seeds=2, faults=None)
-async def test_clients_that_a_test_makes_itself_are_simulated_too(cluster: Cluster) -> None:
-    """Their own code is what people want to try, and it does not know of us."""
+async def test_clients_made_by_the_test_are_simulated_too(cluster: Cluster) -> None:
+    """Users test their own code, which creates its own clients."""
     topic, history = await cluster.create_topic(), History()
     async with Producer(bootstrap_servers=cluster.bootstrap_servers) as yours, cluster.producer(history=history) as ours:
         await asyncio.gather(yours.send_and_wait(topic, b"1"), ours.send_and_wait(topic, b"2"))
@@ -280,7 +280,7 @@ def test_an_hour_of_sleep_takes_no_time() -> None:
 
 
 @simulated(seeds=2, faults=None)
-async def test_the_cluster_lives_through_what_it_needs_to_notice_before_time_leaps(cluster: Cluster) -> None:
+async def test_cluster_notices_faults_before_time_leaps(cluster: Cluster) -> None:
     await cluster.create_topic("orders", replicas=[[1, 2, 3]])
     cluster.isolate(1)
     await asyncio.sleep(3)
@@ -289,7 +289,7 @@ async def test_the_cluster_lives_through_what_it_needs_to_notice_before_time_lea
     assert (await cluster.describe("orders")).isr == {2, 3}
 
 
-def test_chance_is_of_the_seed_and_given_back_afterwards() -> None:
+def test_global_random_is_seeded_and_restored() -> None:
     """`uuid4` for keys and `random` for back-offs are everywhere."""
     drawn = []
 
@@ -309,8 +309,8 @@ def test_chance_is_of_the_seed_and_given_back_afterwards() -> None:
     assert one[:4] != other[:4]
 
 
-def test_what_a_seed_does_not_settle_is_found_and_named() -> None:
-    """Otherwise the first failure that does not replay costs somebody a day."""
+def test_nondeterminism_of_a_test_is_detected_and_named() -> None:
+    """Otherwise a failure that does not replay would cost its reader a day."""
     runs = iter(range(10))
 
     @simulated(seeds=2, faults=None)
@@ -326,7 +326,7 @@ def test_what_a_seed_does_not_settle_is_found_and_named() -> None:
     assert "a fixture's database" in str(caught.value)
 
 
-def test_a_failure_that_does_not_come_again_says_so() -> None:
+def test_failure_that_a_second_run_does_not_repeat_says_so() -> None:
     runs = iter(range(10))
 
     @simulated(seeds=1, faults=None)
@@ -358,7 +358,7 @@ class Sour(Exception):
     pass
 
 
-def test_an_exception_is_the_tests_own_with_its_own_lines_and_tells_the_story() -> None:
+def test_exception_keeps_its_traceback_and_gets_the_story() -> None:
     async def deep_inside() -> None:
         raise Sour("milk")
 
@@ -383,7 +383,7 @@ def test_an_exception_is_the_tests_own_with_its_own_lines_and_tells_the_story() 
     assert not {"_test", "_story", "run", "_turn"} & set(frames)
     for part in (
         "broker-1       killed",
-        "no way between 1 - 3",
+        "cut link: 1 - 3",
         "What happened to milk-0",
         "The logs of milk-0",
         "Again\n-----",
@@ -393,7 +393,7 @@ def test_an_exception_is_the_tests_own_with_its_own_lines_and_tells_the_story() 
     assert "--strandline-seed 0" in note
 
 
-def test_drawn_faults_are_told_with_those_that_were_active() -> None:
+def test_failure_lists_drawn_and_active_faults() -> None:
     @simulated(seeds=40, faults={"pause": 1.0})
     async def test_impatient(cluster: Cluster) -> None:
         await asyncio.sleep(0.5)
@@ -404,7 +404,7 @@ def test_drawn_faults_are_told_with_those_that_were_active() -> None:
     assert "still active" in note
 
 
-def test_a_broken_promise_of_the_cluster_is_told_as_a_bug_of_ours() -> None:
+def test_broken_guarantee_of_the_cluster_is_reported_as_our_bug() -> None:
     @simulated(seeds=1, faults=None)
     async def test_unlucky(cluster: Cluster) -> None:
         await cluster.create_topic("orders")
@@ -413,12 +413,12 @@ def test_a_broken_promise_of_the_cluster_is_told_as_a_bug_of_ours() -> None:
 
     error, note, _ = failure_of(test_unlucky)
     assert isinstance(error, Violation)
-    assert "a bug of Strandline's" in note
+    assert "a bug in Strandline" in note
     assert "What happened to orders-0" in note
 
 
 @pytest.mark.parametrize("invariants", [True, False])
-def test_the_invariants_watch_unless_they_are_told_not_to(invariants: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invariants_are_checked_unless_disabled(invariants: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
     look = Invariants.after_step
     monkeypatch.setattr(Invariants, "after_step", lambda self: (looks.append(1), look(self)))
@@ -431,7 +431,7 @@ def test_the_invariants_watch_unless_they_are_told_not_to(invariants: bool, monk
     assert bool(looks) == invariants
 
 
-def test_a_test_that_does_not_end_says_where_it_waits() -> None:
+def test_endless_test_shows_where_it_waits() -> None:
     async def waits_in_vain() -> None:
         await asyncio.Event().wait()
 
@@ -444,7 +444,7 @@ def test_a_test_that_does_not_end_says_where_it_waits() -> None:
     assert "waits_in_vain (test_simulated.py:" in str(error)
 
 
-def test_a_timeout_of_the_test_is_on_virtual_time() -> None:
+def test_timeout_of_the_test_uses_virtual_time() -> None:
     @simulated(seeds=1, faults=None)
     async def test_timeout(cluster: Cluster) -> None:
         async with asyncio.timeout(300):
@@ -456,7 +456,7 @@ def test_a_timeout_of_the_test_is_on_virtual_time() -> None:
     assert time.monotonic() - began < 5
 
 
-def test_tasks_that_a_test_leaves_are_cancelled_and_may_clean_up() -> None:
+def test_leftover_tasks_are_cancelled_and_may_clean_up() -> None:
     ended = []
 
     async def endless() -> None:
@@ -493,7 +493,7 @@ def test_a_task_that_does_not_end_is_named() -> None:
 
 
 def test_a_task_that_fails_unseen_fails_the_test() -> None:
-    """Asyncio would write a line into a log, and the test would wait for what never comes."""
+    """Asyncio would only log the error, and the test would wait for ever."""
 
     async def sour() -> None:
         raise Sour("unseen")
@@ -507,7 +507,7 @@ def test_a_task_that_fails_unseen_fails_the_test() -> None:
     assert type(error) is Sour
 
 
-def test_whoever_asks_for_what_there_is_not_is_told() -> None:
+def test_invalid_arguments_of_simulated_are_rejected() -> None:
     async def test_none() -> None: ...
 
     async def test_fine(cluster: Cluster) -> None: ...
@@ -520,16 +520,16 @@ def test_whoever_asks_for_what_there_is_not_is_told() -> None:
         simulated(seeds=1)(test_plain)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="there is no fault 'earthquake'"):
         simulated(seeds=1, faults=["earthquake"])(test_fine)
-    with pytest.raises(UsageError, match="tries nothing"):
+    with pytest.raises(UsageError, match="needs at least one seed"):
         simulated(seeds=0)
-    with pytest.raises(UsageError, match="simulated files"):
+    with pytest.raises(UsageError, match="files are simulated"):
         simulated(seeds=1, files="disk")
     with pytest.raises(UsageError, match=r"no\.such"):
         simulated(seeds=1, no_such=1)(test_fine)()
 
 
 @simulated(seeds=1, faults=None)
-async def test_what_cannot_be_virtual_is_as_it_was(cluster: Cluster) -> None:
+async def test_calls_outside_virtual_time_keep_working(cluster: Cluster) -> None:
     """The guide says so."""
     assert datetime.datetime.now(tz=datetime.UTC).year > 2024
     assert await asyncio.to_thread(lambda: 7) == 7

@@ -26,7 +26,7 @@ WITHOUT = "-p no:cacheprovider -p no:hypothesispytest -p no:xdist"
 
 
 def _run(pytester: pytest.Pytester, *arguments: str) -> str:
-    """Our own pytest makes errors of warnings, and by now has imported what the inner one would like to rewrite."""
+    """The outer pytest turns warnings into errors, and has already imported modules that the inner pytest would rewrite."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pytest.PytestAssertRewriteWarning)
         return pytester.runpytest_inprocess(*arguments).stdout.str()
@@ -72,9 +72,7 @@ ARGUMENTS = """
 
 
 @pytest.mark.parametrize("mode", ["strict", "auto"])
-def test_fixtures_and_parameters_are_handed_on_and_the_fixture_cluster_is_not_asked_for(
-    pytester: pytest.Pytester, mode: str
-) -> None:
+def test_simulated_test_keeps_its_other_fixtures_and_parameters(pytester: pytest.Pytester, mode: str) -> None:
     out = Suite(pytester, f"asyncio_mode = {mode}").run(ARGUMENTS)
     assert "3 passed" in out, out
 
@@ -94,7 +92,7 @@ FAILS = """
 """
 
 
-def test_a_failure_shows_the_tests_own_lines_and_the_command_that_replays_it(suite: Suite) -> None:
+def test_failure_shows_its_lines_and_the_replay_command(suite: Suite) -> None:
     out = suite.run(FAILS)
     assert "1 failed" in out
     assert ">       assert cluster.seed % 2" in out
@@ -108,7 +106,7 @@ def test_a_failure_shows_the_tests_own_lines_and_the_command_that_replays_it(sui
     assert "1 passed" in suite.run(FAILS, "--strandline-seed", "5")
 
 
-def test_the_seed_of_one_run_is_not_left_for_the_next(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seed_of_a_run_does_not_leak_into_the_next(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     suite.run(FAILS, "--strandline-seed", "5")
     assert "STRANDLINE_SEED" not in os.environ
     monkeypatch.setenv("STRANDLINE_SEED", "3,5")
@@ -117,7 +115,7 @@ def test_the_seed_of_one_run_is_not_left_for_the_next(suite: Suite, monkeypatch:
     assert os.environ["STRANDLINE_SEED"] == "3,5"
 
 
-def test_how_many_and_how_fast_is_said_with_v_alone(suite: Suite) -> None:
+def test_number_and_speed_of_seeds_are_shown_only_with_v(suite: Suite) -> None:
     code = """
         @simulated(seeds=2, faults=["crash"])
         async def test_sleeps(cluster):
@@ -156,4 +154,4 @@ def test_skip_xfail_and_fail_are_pytests_own(suite: Suite) -> None:
 
 def test_a_seed_that_is_no_number_is_refused(suite: Suite) -> None:
     out = suite.run(FAILS, "--strandline-seed", "seven")
-    assert "STRANDLINE_SEED is a number" in out
+    assert "STRANDLINE_SEED must be a number" in out

@@ -34,7 +34,7 @@ class Death(NamedTuple):
 
 
 def steps(story: Story[W], witness: Callable[[], W], prepare: Callable[[SimFiles], object]) -> list[tuple[str, str]]:
-    """What the story does on the disk, in order."""
+    """The disk operations of the story, in order."""
     disk = SimFiles(Random(0))
     prepare(disk)
     operations = disk.record()
@@ -94,7 +94,7 @@ def moments(operation: str) -> tuple[Moment, ...]:
 
 
 def found_by(look: Callable[[], object]) -> str:
-    """What makes the check fail; it has to. For a program that was made worse on purpose."""
+    """The error with which the check fails; it must fail, because the program was broken on purpose."""
     try:
         look()
     except Exception as e:

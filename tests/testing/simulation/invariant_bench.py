@@ -37,11 +37,15 @@ NOW_MS = 1_700_000_000_000
 BROKERS = (1, 2, 3)
 
 
+Event = tuple[str, int, str, dict[str, Any]]
+"""Kind, node, partition, fields."""
+
+
 class EmittedOnly:
     """A trace that only takes."""
 
     def __init__(self) -> None:
-        self.events: list[tuple[str, int, str, dict[str, Any]]] = []
+        self.events: list[Event] = []
 
     def emit(self, kind: str, node: int, partition: str = "", **fields: Any) -> None:
         self.events.append((kind, node, partition, fields))
@@ -61,6 +65,8 @@ class Nobody:
     def on_log_end_moved(self, partition: Any) -> None: ...
     def on_high_watermark_moved(self, partition: Any) -> None: ...
     def on_isr_changed(self, partition: Any) -> None: ...
+    def on_log_start_moved(self, partition: Any) -> None: ...
+    def on_low_watermark_moved(self, partition: Any) -> None: ...
     def on_role_changed(self, partition: Any) -> None: ...
 
 
@@ -167,7 +173,7 @@ class Bench:
         self.log(node).append_as_leader(batch, self.partitions[node].leader_epoch if epoch is None else epoch, NOW_MS)
 
     def copy(self, source: int, *targets: int) -> None:
-        """Followers take what they lack."""
+        """The followers copy the records that they lack."""
         for target in targets:
             log, here = self.log(source), self.log(target)
             if here.log_end_offset < log.log_end_offset:
@@ -193,7 +199,7 @@ class Bench:
 
     @contextmanager
     def flags(self, invariant: str, text: str = "") -> Iterator[None]:
-        """What is done here, or what a check sees of it at the end of the step, breaks this invariant."""
+        """An action in the block, or the check at the end of the step, must violate this invariant."""
         found: BaseException | None = None
         try:
             yield

@@ -33,7 +33,7 @@ def base_of(data: bytes) -> int:
 
 
 class Witness:
-    """What was ever in the log, and what of it must still be there."""
+    """Records every state that the log has had, and which of them must survive a crash."""
 
     def __init__(self) -> None:
         self.histories: list[list[bytes]] = [[]]
@@ -53,7 +53,7 @@ class Witness:
             log.append_as_follower(bytearray(data), epoch)
 
     def resume(self, held: list[bytes]) -> None:
-        """A new process has found this. What was deleted from the start may still come back."""
+        """A new process has found this content. Records that were deleted from the start of the log may return."""
         whole = next(history for history in self.histories if is_part(held, history))
         deleted = whole[: whole.index(held[0])] if held else []
         self.histories.append([*deleted, *held])

@@ -157,7 +157,7 @@ def test_one_disk_rots_and_no_other() -> None:
     play(story)
 
 
-def test_a_budget_that_is_not_enforced_permits_losses_and_remembers_it() -> None:
+def test_unenforced_budget_permits_and_records_losses() -> None:
     async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
         assert not budget.exceeded
         for broker in (1, 2, 3):
@@ -201,7 +201,7 @@ def test_wiped_controller_is_listed_until_it_may_vote_again() -> None:
     play(story)
 
 
-def test_a_minority_of_the_controllers_may_rot_and_then_no_other_may_be_wiped() -> None:
+def test_only_a_rotten_controller_may_rot_again_or_be_wiped() -> None:
     async def story(world: World, cluster: SimCluster, budget: Budget) -> None:
         assert budget.may_rot_controller(101)
         budget.rots_controller(101)

@@ -58,7 +58,7 @@ RUNS: list[int] = []
 
 
 def run_with_a_past() -> None:
-    """What the third turn of a node does depends on how often this was run."""
+    """From the second run on, the node schedules one more callback: a dependence that the canary must find."""
 
     async def work() -> None:
         await asyncio.sleep(1)

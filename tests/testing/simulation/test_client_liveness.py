@@ -1,4 +1,4 @@
-"""Clients must continue by themselves, whatever happened to the broker that they had asked."""
+"""Clients must continue by themselves after any failure of the broker that had their request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from strandline.testing.simulation.cluster.cluster import SimCluster
 from strandline.testing.simulation.kernel.world import World
 
 
-def test_a_consumer_reads_on_at_the_new_leader_after_the_old_ones_answer_never_came() -> None:
+def test_consumer_continues_at_the_new_leader_after_a_lost_response() -> None:
     """The fetch at the old leader times out when the partition is long asked for at the new one. That changed nothing there,
     and must not take the partition out of the hands of the fetch that is parked there."""
     world = World(1)

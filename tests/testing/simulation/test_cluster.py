@@ -335,7 +335,7 @@ def test_isolated_node_is_fenced_and_returns(world: World) -> None:
     run(world, story)
 
 
-def test_a_client_is_a_process_of_its_own(world: World) -> None:
+def test_each_client_has_its_own_process(world: World) -> None:
     cluster = SimCluster(world, controllers=1, brokers=1)
 
     async def story() -> None:

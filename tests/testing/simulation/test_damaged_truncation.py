@@ -64,7 +64,7 @@ async def _story(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_damage_below_a_truncation_and_a_crash_of_the_leader_lose_nothing(seed: int) -> None:
+def test_damage_below_a_truncation_loses_no_record(seed: int) -> None:
     world = World(seed)
     try:
         world.run(_story(Stage(world)))

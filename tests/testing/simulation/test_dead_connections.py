@@ -8,7 +8,7 @@ from strandline.testing.simulation.cluster.cluster import SimCluster
 from strandline.testing.simulation.kernel.world import World
 
 
-def test_a_follower_whose_connection_is_dead_fetches_on_a_new_one_after_one_time_out() -> None:
+def test_follower_replaces_a_dead_connection_after_one_timeout() -> None:
     """It asked on the dead one again, and waited twice as long (seed 81826795)."""
     world = World(1)
     cluster = SimCluster(world, controllers=1, brokers=2, settings={"replica.fetch.wait.max.ms": 500})

@@ -1,5 +1,5 @@
-"""The simulated disk does what disks do: each fault is seen to happen here; `test_disk_*_deaths.py` and
-`test_disk_faults.py` let them happen to the production code."""
+"""The simulated disk behaves like real disks. These tests show each fault alone; `test_disk_*_deaths.py` and
+`test_lying_disks.py` apply the faults to the production code."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def names_after_power_cut(prepare: Callable[[Mount], object]) -> set[tuple[str, 
     return seen
 
 
-def test_a_new_name_is_not_durable_before_its_directory_is() -> None:
+def test_new_name_is_durable_only_with_its_directory() -> None:
     """M19 rests on it."""
 
     def create(files: Mount) -> None:
@@ -237,7 +237,7 @@ def test_a_new_directory_takes_all_in_it_along() -> None:
     assert names_after_power_cut(make) == {("/d/a", "/d/b"), ("/d/a", "/d/b", "/d/e/f/x")}
 
 
-def test_a_tree_that_is_being_removed_may_be_half_gone() -> None:
+def test_tree_may_be_partly_removed_after_a_power_cut() -> None:
     def remove(files: Mount) -> None:
         files.make_dirs("d/e")
         for name in "xyz":
@@ -250,15 +250,15 @@ def test_a_tree_that_is_being_removed_may_be_half_gone() -> None:
     assert counts == {0, 1, 2, 3}
 
 
-def test_a_rename_over_a_file_leaves_the_old_the_new_an_empty_or_a_torn_one() -> None:
-    """The zero-length file: the name was durable before the bytes were."""
+def test_rename_over_a_file_may_leave_any_of_four_contents() -> None:
+    """The file may be empty after a power cut, because its name was durable before its bytes."""
     images = after_power_cut(lambda files: files.write("d/a", NEW * 2), 200, first=OLD)
     assert {OLD, NEW * 2, b""} <= images
     assert len(images) > 3
     assert None not in images
 
 
-def test_an_atomic_write_is_the_old_or_the_new_one_whatever_happens() -> None:
+def test_atomic_write_leaves_the_old_or_the_new_content() -> None:
     for step in range(1, 6):
         images = set()
         for seed in range(60):
@@ -442,7 +442,7 @@ def test_a_sector_that_cannot_be_read_spares_the_others() -> None:
 
 
 @pytest.mark.parametrize("torn", [False, True])
-def test_a_failed_append_is_cut_off_unless_that_fails_too(torn: bool) -> None:
+def test_failed_append_is_truncated_if_possible(torn: bool) -> None:
     """The size that the owner knows covers nothing of it in either case."""
     disk = disk_of()
     file = disk.mount().open("d/a", create=True)
@@ -457,7 +457,7 @@ def test_a_failed_append_is_cut_off_unless_that_fails_too(torn: bool) -> None:
 
 @pytest.mark.parametrize("reads_back_old", [False, True])
 def test_a_failed_fsync_takes_the_dirty_pages_along(reads_back_old: bool) -> None:
-    """Fsyncgate: the next fsync succeeds, and proves nothing. What the cache shows meanwhile depends on the kernel."""
+    """After a failed fsync ("fsyncgate") the next one succeeds and proves nothing; the kernel decides what the cache holds."""
     disk = disk_of()
     durable_file(disk, OLD)
     file = disk.mount().open("d/a", create=False)
@@ -485,7 +485,7 @@ def test_dropped_page_is_whole_after_it_is_rewritten() -> None:
     assert disk.read("d/a") == b"old dropped in the same sector"
 
 
-def test_dropped_pages_come_to_light_when_the_cache_forgets_them() -> None:
+def test_dropped_pages_show_when_the_cache_is_dropped() -> None:
     disk = disk_of()
     durable_file(disk, OLD)
     file = disk.mount().open("d/a", create=False)
@@ -740,8 +740,8 @@ def test_a_seed_tells_everything() -> None:
     assert turbulent_life(5) != turbulent_life(6)
 
 
-def test_a_seed_tells_everything_whatever_the_hash_seed_is() -> None:
-    """No order of a set or a hash reaches what happens."""
+def test_disk_faults_depend_on_the_seed_alone() -> None:
+    """No order of a set or a hash influences the result."""
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); from test_disk import turbulent_life\n"
         "import hashlib; print(hashlib.sha256(turbulent_life(7).encode()).hexdigest())"

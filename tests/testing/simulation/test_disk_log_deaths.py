@@ -1,4 +1,4 @@
-"""A broker dies in each of its steps on the disk, killed or without power: what is its log then?
+"""A broker is killed, or loses its power, at each of its disk operations; its log must then be an earlier state.
 
 Whatever it was doing, the next start must not fail, must find all that was flushed, must find nothing that was not written there
 in this order by one history of the log, and must say nothing of damage where none was done.
@@ -126,7 +126,7 @@ def let_it_die(life: Life) -> None:
 
 
 @pytest.mark.parametrize("life", LIVES)
-def test_wherever_a_broker_dies_its_log_is_one_that_it_had(life: Life) -> None:
+def test_log_after_a_death_at_every_operation_is_an_earlier_state(life: Life) -> None:
     let_it_die(life)
 
 
@@ -136,14 +136,14 @@ def test_a_forgotten_fsync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "what was flushed is gone" in found_by(lambda: let_it_die(life_of_a_follower))
 
 
-def test_a_recovery_that_does_not_look_at_the_checksums_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_without_checksums_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """M18."""
     monkeypatch.setattr(recovery_scan, "check_crc", lambda *_: True)
     assert found_by(lambda: let_it_die(life_of_a_follower))
 
 
-def test_a_marker_of_an_orderly_stop_that_stays_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be believed after the next stop, which was none."""
+def test_remaining_clean_shutdown_marker_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start would trust the marker, although the process before it died."""
     remove = Mount.remove
     monkeypatch.setattr(Mount, "remove", lambda self, path: None if path.endswith("cleanshutdown") else remove(self, path))
     assert found_by(lambda: let_it_die(life_with_an_orderly_stop))
@@ -179,7 +179,7 @@ def test_wherever_a_recovery_dies_the_next_one_succeeds(life: Life) -> None:
 # -- what these tests have found (docs/bugs.md) -------------------------------------------------------------------------
 
 
-def test_a_death_right_after_a_cut_leaves_no_recovery_point_above_it() -> None:
+def test_recovery_point_is_not_above_a_truncation_after_a_death() -> None:
     """The recovery point on the disk said that all was well up to 20; the log had just been cut back to 18, in a segment
     that was closed. After a power cut the next one was there again, and nobody looked at what the first had lost."""
     for seed in range(40):
@@ -197,7 +197,7 @@ def test_a_death_right_after_a_cut_leaves_no_recovery_point_above_it() -> None:
         look_at_what_is_left(f"seed {seed}", disk, witness)
 
 
-def test_no_power_cut_mixes_what_was_cut_with_what_came_in_its_place() -> None:
+def test_power_cut_never_mixes_truncated_and_new_records() -> None:
     """18@e1 was cut, 18@e2 came in its place, and 20@e2 in a new segment. The disk kept 18@e1 and 20@e2: whole, in order,
     and no leader's log. A follower like that never diverges from its leader as far as the epochs tell."""
     for seed in range(300):
@@ -212,8 +212,8 @@ def test_no_power_cut_mixes_what_was_cut_with_what_came_in_its_place() -> None:
         check_log(open_log(open_dir(disk.mount())), witness)
 
 
-def test_what_a_recovery_cuts_off_is_gone_from_the_platter() -> None:
-    """As above, where the place was cut by a recovery: valid batches behind a hole must not come back under new ones."""
+def test_recovery_truncates_durably() -> None:
+    """Valid batches after a hole, which a recovery has truncated, must not reappear after new ones."""
     disk, witness = SimFiles(Random(0)), Witness()
     log = open_log(open_dir(disk.mount()))
     witness.append(log, 1, 5)
@@ -227,7 +227,7 @@ def test_what_a_recovery_cuts_off_is_gone_from_the_platter() -> None:
     assert disk.durable(path) == witness.now[0]
 
 
-def test_records_that_come_back_after_the_start_was_moved_have_their_epochs() -> None:
+def test_records_below_a_lost_log_start_have_their_epochs() -> None:
     """The log's start had been moved to 12, and the epochs below it were forgotten, durably; where the log starts was not.
     Then 10@e1 was there again, of no epoch: a follower with another 10 would not have been told (I4, I11)."""
     disk, witness = SimFiles(Random(0)), Witness()
@@ -245,7 +245,7 @@ def test_records_that_come_back_after_the_start_was_moved_have_their_epochs() ->
     assert log.epochs.entries == [(1, 0), (2, 6)]
 
 
-def test_a_log_that_cannot_be_looked_up_is_not_made_anew() -> None:
+def test_unreadable_log_is_not_recreated() -> None:
     """An error of stat(2) looked like a missing directory, and a new log's first segment is empty."""
     disk, witness = SimFiles(Random(0)), Witness()
     witness.append(open_log(open_dir(disk.mount())), 1, 3)
@@ -262,14 +262,14 @@ def test_a_log_that_cannot_be_looked_up_is_not_made_anew() -> None:
 
 
 @pytest.mark.parametrize("life", LIVES)
-def test_whatever_fails_the_log_is_one_that_it_had(life: Life) -> None:
+def test_log_after_every_disk_error_is_an_earlier_state(life: Life) -> None:
     """F19, F20, S45: each operation fails once, reads as well; then the process ends, and perhaps the power."""
     for death, disk, witness, raised in failures(life, Witness, range(2)):
         assert raised is not None or death.path == "/", death
         look_at_what_is_left(death, disk, witness)
 
 
-def test_no_fsync_that_failed_counts_whatever_the_kernel_does_with_the_pages() -> None:
+def test_failed_fsync_never_counts() -> None:
     """S46: the directory is offline at once, nothing more is promised; after a restart, what was flushed before is there,
     and what is there is the log's."""
     for seed in range(30):
@@ -291,7 +291,7 @@ def test_no_fsync_that_failed_counts_whatever_the_kernel_does_with_the_pages() -
 
 
 @pytest.mark.parametrize("torn", [False, True])
-def test_a_disk_that_fills_up_at_any_byte_costs_no_record(torn: bool) -> None:
+def test_full_disk_at_any_byte_loses_no_record(torn: bool) -> None:
     """S45, F19: the append that did not fit is not there, and all that were acknowledged are; now, and after a restart."""
     for room in range(0, 9000, 310):
         disk, witness = SimFiles(Random(room)), Witness()
@@ -313,7 +313,7 @@ def test_a_disk_that_fills_up_at_any_byte_costs_no_record(torn: bool) -> None:
 
 
 def test_a_write_that_landed_elsewhere_is_never_served() -> None:
-    """Neither what it did not write to its place, nor what it overwrote: both are reported as damage, or are missing."""
+    """The log serves neither the misplaced bytes nor the overwritten ones: both are missing or reported as damage."""
     for seed in range(40):
         disk, witness = SimFiles(Random(seed)), Witness()
         log_dir = open_dir(disk.mount())

@@ -98,7 +98,7 @@ def check_topics(log_dir: LogDir, witness: DirWitness) -> None:
 
 
 def use_the_name_again(log_dir: LogDir) -> None:
-    """Whatever has it is deleted, by its id, as the metadata say; the name is free for the next."""
+    """The log with the deleted topic id is removed, so that a new topic can use the name."""
     for topic, partition, topic_id in log_dir.existing_logs():
         path = log_dir.delete_log(topic, partition, topic_id)
         assert path is not None
@@ -123,11 +123,11 @@ def let_it_die(life: Callable[[Files, DirWitness], None]) -> None:
         look_at_what_is_left(death, disk, witness)
 
 
-def test_wherever_a_broker_dies_its_directory_is_taken_again_and_topics_keep_apart() -> None:
+def test_log_dir_recovers_from_a_death_at_every_operation() -> None:
     let_it_die(life_of_a_name)
 
 
-def test_whatever_fails_the_directory_is_taken_again_and_topics_keep_apart() -> None:
+def test_log_dir_recovers_from_every_disk_error() -> None:
     for death, disk, witness, raised in failures(life_of_a_name, DirWitness, range(2)):
         assert raised is not None or death.path == "/", death
         look_at_what_is_left(death, disk, witness)
@@ -140,7 +140,7 @@ def test_a_forgotten_fsync_is_found(forgotten: str, monkeypatch: pytest.MonkeyPa
     assert found_by(lambda: let_it_die(life_of_a_name))
 
 
-def test_a_directory_that_forgets_whose_its_logs_are_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_dir_that_loses_topic_ids_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """M19: as if names were durable by themselves."""
     monkeypatch.setattr(Mount, "sync_directory", lambda *_: None)
     assert found_by(lambda: let_it_die(life_of_a_name))

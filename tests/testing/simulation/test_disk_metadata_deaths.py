@@ -212,12 +212,12 @@ def let_it_die(life: Life) -> None:
 
 
 @pytest.mark.parametrize("life", [life_of_a_voter, life_with_snapshots])
-def test_wherever_a_controller_dies_it_starts_again_and_has_kept_its_word(life: Life) -> None:
+def test_controller_keeps_its_promises_after_a_death_at_every_operation(life: Life) -> None:
     let_it_die(life)
 
 
 @pytest.mark.parametrize("life", [life_of_a_voter, life_with_snapshots])
-def test_what_a_start_takes_for_durable_is_durable(life: Life) -> None:
+def test_start_assumes_only_durable_data(life: Life) -> None:
     """A process that died, killed or without power, leaves things in the cache that no fsync has covered. The next one
     votes and fetches with what it finds; so it has to survive the next power cut. Starts die, too."""
     total = len(steps(life, Witness, data_directory))
@@ -266,14 +266,14 @@ def test_a_vote_that_is_written_in_place_is_found(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("life", [life_of_a_voter, life_with_snapshots])
-def test_whatever_fails_the_controller_starts_again_and_has_kept_its_word(life: Life) -> None:
+def test_controller_keeps_its_promises_after_every_disk_error(life: Life) -> None:
     """F19, F20: each operation once, reads as well; then the process ends, and perhaps the power."""
     for death, disk, witness, raised in failures(life, Witness, range(3), data_directory):
         assert isinstance(raised, DiskError), death
         look_at_what_is_left(death, disk, witness)
 
 
-def test_a_restart_does_not_count_on_pages_that_a_failed_fsync_has_dropped() -> None:
+def test_restart_does_not_rely_on_pages_of_a_failed_fsync() -> None:
     """S46: the fsync fails, the node stops, and its supervisor starts it again: all records are there, in the page cache,
     and another fsync succeeds without writing them. Whoever votes with them then may have promised what is lost."""
     disk, witness = SimFiles(Random(0)), Witness()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,19 @@ def found() -> dict[str, dict[str, Any]]:
 def test_the_page_is_up_to_date() -> None:
     """`python -m strandline.testing.simulation.guards.hunt table` writes it."""
     assert (ROOT / table.PAGE).read_text() == table.page(found())
+
+
+def test_findings_name_existing_tests() -> None:
+    """A test that is renamed or removed must be renamed in docs/guards.json, or the guard hunted again."""
+    by = {find["by"] for finds in found().values() for find in finds.values() if "::" in find.get("by", "")}
+    named = {name: name.partition("[")[0].split("::") for name in by}
+    gone = [name for name, (file, test, *_) in named.items() if not is_in(ROOT / file, test)]
+    assert by
+    assert gone == []
+
+
+def is_in(file: Path, test: str) -> bool:
+    return file.exists() and re.search(rf"\b{test}\b", file.read_text()) is not None
 
 
 def test_every_unnoticed_guard_has_a_reason() -> None:

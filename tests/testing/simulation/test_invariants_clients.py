@@ -1,4 +1,4 @@
-"""I8, I9, I16, I17, I20, I23: what leaves a broker, and what the broker keeps."""
+"""I8, I9, I16, I17, I20, I23: the responses of a broker, and the state that it keeps."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def test_committed_records_may_be_served(at: Bench):
 
 
 def test_i8_a_record_at_the_high_watermark(at: Bench):
-    """KAFKA-9196: a stale position let a record out that was not committed."""
+    """KAFKA-9196: because of a stale position, a broker served an uncommitted record."""
     at.replicated("a")
     at.append(1, "b")
-    with breaks("I8", "serves up to 2, its high watermark is 1"):
+    with breaks("I8", "serves records up to 2, but its high watermark is 1"):
         reads.on_records(at.replica(1), 1, stored(at, 1))
 
 
 def test_i8_uncommitted_record_is_served(at: Bench):
     at.append(1, "a")
-    with breaks("I8", "serves the records 0 to 0 of epoch 0, committed is"):
+    with breaks("I8", "serves the records 0 to 0 of epoch 0, but the committed log is"):
         reads.on_records(at.replica(1), 1, stored(at, 1))
 
 
@@ -64,7 +64,7 @@ def test_i8_the_fork_of_a_former_leader(at: Bench):
     at.append(2, "b")
     at.copy(2, 3)
     at.raise_hw(2, 2)
-    with breaks("I8", "of epoch 0, committed is"):
+    with breaks("I8", "of epoch 0, but the committed log is"):
         reads.on_records(at.replica(1), 2, stored(at, 1))
 
 
@@ -82,7 +82,7 @@ def test_i8_damaged_bytes(at: Bench):
 def test_i9_another_record_where_one_was_read(at: Bench):
     at.replicated("a")
     reads.on_records(at.replica(1), 1, stored(at, 1))
-    with breaks("I9", "a consumer got"):
+    with breaks("I9", "but a consumer has read"):
         reads.on_batch(at.replica(2), 0, 1, 1, 0xABCD)
 
 
@@ -90,7 +90,7 @@ def test_i9_reached_position_is_out_of_range(at: Bench):
     """S13: the new leader's high watermark is old, and it takes the consumer for one from the future."""
     at.replicated("a", "b")
     reads.on_records(at.replica(1), 2, stored(at, 1))
-    with breaks("I9", "offset 2 is out of range; consumers have read up to 2"):
+    with breaks("I9", "offset 2 as out of range, but consumers have read up to 2"):
         reads.on_out_of_range(at.ghosts, at.replica(1), 2)
 
 
@@ -126,7 +126,7 @@ def test_i16_sequences_out_of_order(at: Bench, epoch: int, sequence: int):
     at.log(1).producers.clear()
     at.append(1, "b", producer_id=7, producer_epoch=epoch, base_sequence=sequence)
     at.copy(1, 2, 3)
-    with at.flags("I16", "after epoch 0 up to sequence 0 at offset 0"):
+    with at.flags("I16", "ends with epoch 0 sequence 0 at offset 0"):
         at.raise_hw(1, 2)
 
 
@@ -154,7 +154,7 @@ def test_i16_rows_of_a_name_out_of_order(at: Bench, producer_id: int, epoch: int
     at.log(1).producers.check = lambda header, pending: None
     at.append(1, "b", producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
     at.copy(1, 2, 3)
-    with at.flags("I16", "epoch 0 up to sequence 0 at offset 0"):
+    with at.flags("I16", "epoch 0 sequence 0 at offset 0"):
         at.raise_hw(1, 2)
 
 
@@ -183,14 +183,14 @@ def test_i16_a_broker_that_forgets_batches(at: Bench, kept: int):
     batches = at.log(2).producers._entries[7].batches
     while len(batches) > kept:
         batches.popleft()
-    with breaks("I16", "broker 2 knows of producer 7"):
+    with breaks("I16", "broker 2 has the state .* for producer 7"):
         producers.check_states(at.replica(2))
 
 
 def test_i16_a_broker_that_knows_a_producer_that_never_wrote(at: Bench):
     at.replicated("a", producer_id=7, producer_epoch=0, base_sequence=0)
     at.log(2).producers._entries[8] = at.log(2).producers._entries[7]
-    with breaks("I16", r"knows producers \[8\]"):
+    with breaks("I16", r"states for the producers \[8\]"):
         producers.check_states(at.replica(2))
 
 
@@ -219,21 +219,21 @@ def test_a_parked_operation_has_a_timer(at: Bench):
 def test_i17_a_deadline_without_a_timer(at: Bench):
     found, _ = waiting()
     found.close()
-    with breaks("I17", r"no timer fires for an operation of broker 1 \(500 ms\) at its deadline, 10.500"):
+    with breaks("I17", r"broker 1 has no timer for an operation \(timeout 500 ms\) at its deadline 10.500"):
         purgatory.check_timer(1, found)
 
 
 def test_i17_a_timer_that_is_too_late(at: Bench):
     found, _ = waiting()
     found._timer_due = 11.0
-    with breaks("I17", "no timer fires"):
+    with breaks("I17", "has no timer"):
         purgatory.check_timer(1, found)
 
 
 def test_i17_an_operation_that_is_completed_and_kept(at: Bench):
     found, operation = waiting()
     operation.is_completed = True
-    with breaks("I17", "that is completed"):
+    with breaks("I17", "keeps a completed operation"):
         purgatory.check_timer(1, found)
 
 
@@ -254,7 +254,7 @@ def test_i17_answered_operation_still_waits(at: Bench):
     partition.waiters.add(5, 0, waiter, 1)  # type: ignore[arg-type]
     purgatory.check_deadlines(ghosts)
     waiter.is_completed = True
-    with breaks("I17", "a produce that was answered still waits at broker 1"):
+    with breaks("I17", "an answered produce request still waits at broker 1"):
         purgatory.check_deadlines(ghosts)
 
 
@@ -263,12 +263,12 @@ def test_i17_idle_broker_keeps_waiting_operations(at: Bench):
     ghosts, _ = broker(partitions={partition.key: partition})
     purgatory.check_idle(ghosts)
     partition.waiters.add(5, 0, SimpleNamespace(is_completed=False), 1)  # type: ignore[arg-type]
-    with breaks("I17", "is idle, and keeps 0 parked produces and 1 waiters"):
+    with breaks("I17", "is idle, but keeps 0 delayed produce requests and 1 watchers"):
         purgatory.check_idle(ghosts)
 
 
 def test_i17_a_second_answer():
-    request = SimpleNamespace(_is_answered=True, connection=SimpleNamespace(closed=False))
+    request = SimpleNamespace(is_answered=True, connection=SimpleNamespace(closed=False))
     with breaks("I17", "a second time"):
         purgatory.check_answered_once(1, request)
 
@@ -279,7 +279,7 @@ def test_i17_a_second_answer():
 def test_i20_a_truncation_below_the_high_watermark_that_is_not_counted(at: Bench):
     at.replicated("a")
     honesty.on_truncated_below(at.replica(2), 1, 0, 1)
-    with breaks("I20", "and counts no such thing"):
+    with breaks("I20", "but did not count it"):
         honesty.on_truncated_below(at.replica(2), 1, 0, 0)
 
 
@@ -287,7 +287,7 @@ def test_i20_uncounted_damage(at: Bench):
     at.replicated("a")
     at.log(2).mark_corrupt(0)
     assert at.orders.reported == ["damage at 0 on broker 2"]
-    with breaks("I20", "its metric says so of 1 ranges as before"):
+    with breaks("I20", "its metric of damaged ranges is still 1"):
         honesty.on_damage(at.replica(2), 0, 1)
 
 
@@ -303,7 +303,7 @@ def test_i20_unreported_loss(at: Bench):
     at.log(2).truncate_to(0)
     at.change(leader=2)
     at.take_role(2)
-    with breaks("I20", "the committed records 0 to 0 are lost since broker 2 leads in epoch 1"):
+    with breaks("I20", "the committed records 0 to 0 are lost since broker 2 became leader in epoch 1"):
         honesty.check(at.orders)
     at.orders.reported.append("a truncation below the high watermark")
     honesty.check(at.orders)
@@ -318,7 +318,7 @@ def loaded(**found: Any) -> Process:
         n: SimpleNamespace(in_flight=found.get("in_flight", 0), closed=False) for n in range(found.get("connections", 0))
     }
     budget = SimpleNamespace(bytes=found.get("bytes", 0), bytes_max=10, queue=[0] * found.get("batches", 0), batches_max=4)
-    sessions = type("Sessions", (list,), {"_slots": 1})([0] * found.get("sessions", 0))
+    sessions = type("Sessions", (list,), {"slots": 1})([0] * found.get("sessions", 0))
     server = SimpleNamespace(
         lifecycle=None,
         has_logs=True,
@@ -358,12 +358,12 @@ def test_i23_too_many_requests_of_one_peer():
 
 def test_i23_a_task_that_is_left_after_the_stop():
     resources.check_stopped(loaded(tasks=2), allowed=2)
-    with breaks("I23", r"1 of its tasks have not: \['Broker._leaked'"):
+    with breaks("I23", r"1 of its tasks still run: \['Broker._leaked'"):
         resources.check_stopped(loaded(tasks=3), allowed=2)
 
 
 def test_i23_a_connection_that_is_left_after_the_stop():
-    with breaks("I23", "keeps 1 connections"):
+    with breaks("I23", "still has 1 open connections"):
         resources.check_stopped(loaded(connections=1), allowed=2)
 
 
@@ -379,5 +379,5 @@ def test_i25_start_trusts_a_false_clean_shutdown_marker(at: Bench):
     clean_starts.on_loaded(at.ghosts, disk, 1, False)
     clean_starts.on_closing(at.ghosts, disk)
     clean_starts.on_loaded(at.ghosts, disk, 1, True)
-    with breaks("I25", "node 1 takes its logs for orderly closed"):
+    with breaks("I25", "node 1 treats its logs as cleanly closed"):
         clean_starts.on_loaded(at.ghosts, disk, 1, True)

@@ -1,4 +1,4 @@
-"""I1, I2, I3, I14, I18, I19: what the controllers agree on, and which nodes know it."""
+"""I1, I2, I3, I14, I18, I19: the decisions of the controllers, and the metadata on all nodes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from invariant_bench import TOPIC_ID, Bench, EmittedOnly, bench
+from invariant_bench import TOPIC_ID, Bench, EmittedOnly, Event, bench
 
-from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.image import NO_LEADER, MetadataImage
 from strandline.controller.metadata.records import (
     METADATA_TOPIC,
     METADATA_TOPIC_ID,
@@ -49,18 +49,18 @@ def at() -> Iterator[Bench]:
 
 
 def test_i2_a_leader_outside_of_the_isr(at: Bench):
-    with at.flags("I2", "leader 1 is not in the ISR [2, 3]"):
+    with at.flags("I2", "broker 1 is the leader, but it is not in the ISR [2, 3]"):
         at.change(isr=(2, 3))
 
 
 def test_i2_an_isr_of_strangers(at: Bench):
-    with at.flags("I2", "is not a part of the replicas"):
+    with at.flags("I2", "is no subset of the replicas"):
         at.commit(PartitionRecord(TOPIC_ID, 1, (1, 2), (1, 2, 3), 1))
 
 
 def test_i2_a_fenced_broker_in_the_isr(at: Bench):
     """KIP-841: the broker was fenced, and the partitions with it in their ISR were not changed."""
-    with at.flags("I2", "broker 3 is fenced and in the ISR [1, 2, 3]"):
+    with at.flags("I2", "broker 3 is in the ISR [1, 2, 3] (leader 1), but it is fenced"):
         at.commit(BrokerRegistrationChangeRecord(3, 2, fenced=FENCE))
 
 
@@ -78,14 +78,14 @@ def test_the_last_member_stays_written_down_when_it_dies(at: Bench):
 
 
 def test_i2_member_of_the_isr_was_never_proven_complete(at: Bench):
-    """It came back, perhaps with an empty disk, and was not taken out of the ISR."""
-    with at.flags("I2", "was last known to be complete with 2"):
+    """The broker returned, perhaps with an empty disk, and was not removed from the ISR."""
+    with at.flags("I2", "was last known to be complete with broker epoch 2"):
         at.commit(at.registration_of(3, epoch=at.offset, number=2))
 
 
 def test_i3_a_leader_from_outside_of_the_isr(at: Bench):
     at.change(isr=(1, 2))
-    with at.flags("I3", "broker 3 is elected in epoch 1 from outside of the ISR [1, 2]"):
+    with at.flags("I3", "broker 3 is elected in epoch 1 from outside the ISR [1, 2]"):
         at.change(isr=(3,), leader=3)
 
 
@@ -96,8 +96,8 @@ def test_recorded_unclean_election_counts_as_a_reported_loss(at: Bench):
 
 
 def test_i3_an_elr_where_none_is_kept(at: Bench):
-    with at.flags("I3", "this cluster keeps none"):
-        at.change(isr=(1, 2), elr=(3,))
+    with at.flags("I3", "this cluster keeps no ELR"):
+        at.change(isr=(1, 2), eligible_leader_replicas=(3,))
 
 
 # -- I14 ----------------------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_the_same_process_registers_again_and_keeps_its_epoch(at: Bench):
 
 
 def test_i14_change_of_an_earlier_process(at: Bench):
-    with at.flags("I14", "changes broker 3 of epoch 0, which has epoch 2"):
+    with at.flags("I14", "changes broker 3 with epoch 0, but it is registered with epoch 2"):
         at.commit(BrokerRegistrationChangeRecord(3, 0, fenced=UNFENCE))
 
 
@@ -124,28 +124,30 @@ def test_i14_a_broker_that_goes_back_to_an_old_partition_epoch(at: Bench):
     at.step()
     at.partitions[1].leader_state.partition_epoch = 0  # type: ignore[union-attr]
     at.ghosts.disturbed[at.orders] = None
-    with at.flags("I14", "went from leader and partition epoch (0, 1) back to (0, 0)"):
+    with at.flags("I14", "went back from (leader epoch, partition epoch) (0, 1) to (0, 0)"):
         at.step()
 
 
 def test_i19_a_broker_in_an_epoch_that_was_never_committed(at: Bench):
     at.partitions[2]._partition_epoch = 7
     at.ghosts.disturbed[at.orders] = None
-    with at.flags("I19", "which were never committed"):
+    with at.flags("I19", "which was never committed"):
         at.step()
 
 
 def test_i14_a_heartbeat_of_an_earlier_process(at: Bench):
     image = MetadataImage.from_records([at.registration_of(3, epoch=9)], 9, 1)
     membership.check_heartbeat(image, 3, 9)
-    with at.flags("I14", "a heartbeat of broker 3 with epoch 2 counted, registered is 9"):
+    with at.flags(
+        "I14", "a heartbeat of broker 3 with broker epoch 2 was accepted, but the broker is registered with broker epoch 9"
+    ):
         membership.check_heartbeat(image, 3, 2)
 
 
 def test_i14_an_image_that_forgets_to_raise_the_partition_epoch(at: Bench):
     at.change(isr=(1, 2))
     records: list[AnyRecord] = [TopicRecord("orders", TOPIC_ID), PartitionRecord(TOPIC_ID, 0, (1, 2, 3), (1, 2), 1)]
-    with at.flags("I14", "its records make ((1, 2, 3), (1, 2), 1, 0, 1)"):
+    with at.flags("I14", "the records result in ((1, 2, 3), (1, 2), 1, 0, 1)"):
         membership.compare_with_image(at.ghosts, MetadataImage.from_records(records, 5, 1), ({at.orders.key: None}, {}))
 
 
@@ -155,8 +157,9 @@ def test_i14_an_image_that_forgets_to_raise_the_partition_epoch(at: Bench):
 class Quorum:
     """The metadata logs of controllers 101 to 103, written by hand."""
 
-    def __init__(self, invariants: Invariants) -> None:
+    def __init__(self, invariants: Invariants, events: list[Event]) -> None:
         self.invariants, self.ghosts = invariants, invariants.ghosts
+        self.events = events
         self.ghosts.metadata.voters = (101, 102, 103)
         self.files = {node: MemoryFiles(Random(node)) for node in self.ghosts.metadata.voters}
         self.logs: dict[int, Log] = {}
@@ -223,9 +226,10 @@ def open_log(files: MemoryFiles) -> Log:
 
 @pytest.fixture
 def voters() -> Iterator[Quorum]:
-    invariants = Invariants(EmittedOnly())
+    trace = EmittedOnly()
+    invariants = Invariants(trace)
     with Probes(invariants):
-        yield Quorum(invariants)
+        yield Quorum(invariants, trace.events)
         if invariants.failure is not None:
             raise invariants.failure
 
@@ -255,9 +259,26 @@ def test_entry_on_the_disks_of_a_majority_is_committed(voters: Quorum):
     assert voters.ghosts.metadata.images[1].brokers[1].broker_epoch == 1
 
 
+def test_batches_that_commit_together_are_all_emitted(voters: Quorum):
+    """A page about a run reads these events: each state of a broker or partition has its own, in order."""
+    voters.elect(101, 1)
+    voters.append(101, 1, register(1, offset=1))
+    voters.append(101, 1, BrokerRegistrationChangeRecord(1, 1, UNFENCE))
+    voters.append(101, 1, TopicRecord("orders", TOPIC_ID), PartitionRecord(TOPIC_ID, 0, (1,), (1,), 1))
+    voters.append(101, 1, BrokerRegistrationChangeRecord(1, 1, FENCE), PartitionChangeRecord(TOPIC_ID, 0, leader=NO_LEADER))
+    voters.copy(101, 102)
+    voters.flush(101, 102)
+    voters.commit(101, 1, voters.logs[101].log_end_offset)
+    emitted = [event for event in voters.events if event[0].startswith("metadata.")]
+    assert [kind for kind, *_ in emitted] == [
+        "metadata.broker", "metadata.broker", "metadata.topic", "metadata.partition", "metadata.broker", "metadata.partition"
+    ]  # fmt: skip
+    assert [fields["fenced"] for kind, _, _, fields in emitted if kind == "metadata.broker"] == [True, False, True]
+
+
 def test_i1_two_controllers_that_lead_the_quorum_in_one_epoch(voters: Quorum):
     voters.elect(101, 1)
-    with breaks("I1", "leads the quorum in epoch 1, as node 101"):
+    with breaks("I1", "leads the quorum in epoch 1, but controller 101"):
         leaders.on_quorum_leader(voters.ghosts, voters.ghosts.processes[102], 1)
 
 
@@ -276,7 +297,7 @@ def test_i18_a_commit_by_counting_copies_of_an_older_epochs_records(voters: Quor
     voters.copy(101, 102, 103)
     voters.flush(101, 102, 103)
     voters.invariants.on_quorum_leader(101, 3)
-    with breaks("I18", "by a record of epoch 1"):
+    with breaks("I18", "but the last record there is of epoch 1"):
         voters.commit(101, 3, 2)
 
 
@@ -284,29 +305,29 @@ def test_i18_a_new_leader_commits_what_it_found_before_a_record_of_its_own(voter
     """Also where it happens to be committed already."""
     committed(voters)
     voters.elect(102, 2)
-    with breaks("I18", "leads in epoch 2 and commits up to 2, by a record of epoch 1"):
+    with breaks("I18", "leads in epoch 2 and commits up to 2, but the last record there is of epoch 1"):
         voters.commit(102, 2, 2)
 
 
 def test_i18_a_flush_that_did_not_reach_the_disk(voters: Quorum):
     voters.elect(101, 1)
-    with breaks("I18", "is not on its disk"):
+    with breaks("I18", "is not durable"):
         quorum.on_flushed(voters.replica(101))
 
 
 def test_i18_a_fetch_ahead_of_the_disk(voters: Quorum):
     voters.elect(101, 1)
     voters.copy(101, 102)
-    with breaks("I18", "fetches from offset 1, and only 0 are on its disk"):
+    with breaks("I18", "fetches from offset 1, but its disk holds only the records below 0"):
         quorum.on_fetch_leaves(voters.ghosts, 102, 1)
     voters.flush(102)
     quorum.on_fetch_leaves(voters.ghosts, 102, 1)
 
 
 def test_i18_a_vote_that_a_crash_would_forget(voters: Quorum):
-    with breaks("I18", r"its disk says \(epoch, vote\) \(-1, -1\)"):
+    with breaks("I18", r"its disk holds \(epoch, vote\) \(-1, -1\)"):
         voters.vote(102, 4, 101, written=None)
-    with breaks("I18", r"its disk says \(epoch, vote\) \(3, 103\)"):
+    with breaks("I18", r"its disk holds \(epoch, vote\) \(3, 103\)"):
         voters.vote(103, 4, 101, written=(3, 103))
 
 
@@ -318,7 +339,7 @@ def test_a_vote_on_the_disk_may_leave(voters: Quorum):
 
 def test_i18_a_second_vote_in_an_epoch(voters: Quorum):
     voters.vote(102, 4, 101, written=(4, 101))
-    with breaks("I18", "gave its vote of epoch 4 to 101, and gives it to 103"):
+    with breaks("I18", "votes for 103 in epoch 4, but it has already voted for 101"):
         voters.vote(102, 4, 103, written=(4, 103))
 
 
@@ -326,13 +347,13 @@ def test_i19_follower_treats_uncommitted_entries_as_committed(voters: Quorum):
     committed(voters)
     voters.append(101, 1, register(2, offset=2))
     voters.copy(101, 102)
-    with breaks("I19", "takes 3 for the quorum's high watermark, it is 2"):
+    with breaks("I19", "has 3 as the quorum's high watermark, but it is 2"):
         voters.commit(102, None, 3)
 
 
 def test_i19_a_leader_without_a_committed_record(voters: Quorum):
     committed(voters)
-    with breaks("I19", "controller 103 is elected in epoch 2 and lacks committed metadata from 0 on"):
+    with breaks("I19", "controller 103 is elected in epoch 2, but lacks the committed metadata from offset 0 on"):
         quorum.on_leader(voters.ghosts, voters.replica(103), 2)
 
 
@@ -361,7 +382,7 @@ def test_i19_other_records_at_the_same_offset(voters: Quorum):
 def test_i19_an_image_that_misses_a_change(voters: Quorum):
     committed(voters)
     empty = MetadataImage.EMPTY.apply([], 1, 1).image
-    with breaks("I19", "broker 5 has broker 1 as None at metadata offset 1"):
+    with breaks("I19", "at metadata offset 1, broker 5 has None for broker 1"):
         quorum.compare_images(voters.ghosts, "broker 5", 5, -1, empty)
     with breaks("I19", r"differs from the committed metadata at offset 1 in partitions \[\], brokers \[1\]"):
         quorum.check_same_state("broker 5", 5, empty, voters.ghosts.metadata.images[1])
@@ -369,13 +390,13 @@ def test_i19_an_image_that_misses_a_change(voters: Quorum):
 
 def test_i19_an_image_that_ends_inside_of_a_batch(voters: Quorum):
     committed(voters)
-    with breaks("I19", "where no committed batch ends"):
+    with breaks("I19", "no committed batch ends there"):
         quorum.compare_images(voters.ghosts, "broker 5", 5, -1, MetadataImage.EMPTY.apply([], 7, 1).image)
 
 
 @pytest.mark.parametrize(
     ("snapshot_id", "text"),
-    [(SnapshotId(3, 1), "committed is 2"), (SnapshotId(2, 4), "up to 2 of epoch 4, where no such committed batch ends")],
+    [(SnapshotId(3, 1), "committed only up to 2"), (SnapshotId(2, 4), "up to 2 of epoch 4, but no committed batch ends there")],
 )
 def test_i19_snapshot_of_uncommitted_metadata(voters: Quorum, snapshot_id: SnapshotId, text: str):
     committed(voters)

@@ -37,19 +37,19 @@ def test_i1_two_brokers_that_lead_in_one_epoch(at: Bench):
 
 
 def test_i1_a_broker_that_leads_again_in_the_epoch_of_its_earlier_process(at: Bench):
-    """What the earlier process had in its memory and in the page cache is gone, so the broker must be elected again."""
+    """The memory and page cache of the earlier process are lost, so the broker must be elected again."""
     at.start(1, number=2)
-    with at.flags("I1", "led already"):
+    with at.flags("I1", "has already led in it"):
         at.take_role(1)
 
 
 def test_i1_a_follower_that_writes(at: Bench):
-    with at.flags("I1", "which broker 1 leads"):
+    with at.flags("I1", "whose leader is broker 1"):
         at.append(2, "a", epoch=0)
 
 
 def test_i1_epoch_without_an_elected_leader(at: Bench):
-    with at.flags("I19", "names nobody"):
+    with at.flags("I19", "names no leader"):
         at.take_role(1, leader_epoch=7, partition_epoch=7)
 
 
@@ -74,7 +74,7 @@ def test_i4_the_same_record_behind_another_one(at: Bench):
     at.append(2, "b")
     at.append(2, "c")
     read = at.log(2).read(2, 1 << 20, 3)
-    with at.flags("I4", "behind one of epoch 0, where it was written behind one of epoch 1"):
+    with at.flags("I4", "after a record of epoch 0, but the leader wrote it after a record of epoch 1"):
         at.log(1).append_as_follower(bytes(read.buffers[0]), 1)
 
 
@@ -87,7 +87,7 @@ def test_i4_a_high_watermark_above_a_fork(at: Bench):
     at.copy(2, 3)
     at.raise_hw(2, 2)
     at.take_role(1)
-    with at.flags("I4", "record 1 of epoch 0, committed is the one of epoch 1"):
+    with at.flags("I4", "record 1 of epoch 0, but the committed one is of epoch 1"):
         at.raise_hw(1, 2)
 
 
@@ -98,7 +98,7 @@ def test_i4_recovery_finds_a_batch_that_was_never_written(at: Bench):
     forged = batch_of("invented")
     forged[0:8], forged[12:16] = (1).to_bytes(8, "big"), (0).to_bytes(4, "big")
     at.files[2].open(path, create=False).append([bytes(forged)])
-    with at.flags("I4", "that was never written"):
+    with at.flags("I4", "that no leader wrote"):
         at.start(2, number=2)
 
 
@@ -107,7 +107,7 @@ def test_i4_files_that_hold_something_else(at: Bench):
     at.append(1, "b")
     rest.check_bytes(at.replica(1))
     at.files[1].flip_bit("/data/orders-0/00000000000000000000.log", 8 * 90)
-    with at.flags("I4", "hold at offset"):
+    with at.flags("I4", "do not hold the batch that was written at offset"):
         rest.check_bytes(at.replica(1))
 
 
@@ -148,7 +148,7 @@ def test_i4_a_fork_that_stays_below_the_high_watermark(at: Bench):
     at.log(2).increment_log_start_offset(2)
     at.take_role(1)
     at.copy(2, 1)
-    with at.flags("I4", "a history that is its own"):
+    with at.flags("I4", "which only it holds"):
         at.raise_hw(1, 3)
 
 
@@ -170,7 +170,7 @@ def test_i5_offsets_out_of_order(at: Bench, field: str, value: int):
 def test_i5_a_gap(at: Bench):
     at.append(1, "a")
     at.log(1).log_end_offset = 5
-    with at.flags("I5", "appends a batch at 5 to a log that ends at 1"):
+    with at.flags("I5", "appends a batch at offset 5, but its log ends at 1"):
         at.append(1, "b")
 
 
@@ -179,7 +179,7 @@ def test_i5_a_recovery_that_stops_short(at: Bench):
     at.append(1, "b")
     log = at.log(1)
     log.log_end_offset = 1
-    with at.flags("I5", "on the disk it is 2"):
+    with at.flags("I5", "the log on disk ends at 2"):
         logs.opened(at.ghosts, at.replica(1), log)
 
 
@@ -216,6 +216,16 @@ def test_i6_repair_drops_the_only_copy(at: Bench):
     at.log(3).mark_corrupt(0)
     with at.flags("I6"):
         at.log(3).truncate_to(0)
+
+
+def test_i5_log_start_moves_back(at: Bench):
+    for value in "abc":
+        at.replicated(value)
+    log = at.log(1)
+    log.increment_log_start_offset(2)
+    log.log_start_offset = 0
+    with at.flags("I5", "moved back from 2 to 1"):
+        log.increment_log_start_offset(1)
 
 
 def test_i6_log_restarts_without_need(at: Bench):
@@ -255,13 +265,13 @@ def test_i11_a_cache_that_does_not_fit_the_records(at: Bench, entries: list[tupl
     at.step()
     cache = at.log(2).epochs
     assert cache.entries == [(0, 0), (1, 2)]
-    cache._epochs[:], cache._starts[:] = [e for e, _ in entries], [s for _, s in entries]
+    cache.epochs[:], cache.starts[:] = [e for e, _ in entries], [s for _, s in entries]
     at.ghosts.dirty[at.replica(2)] = None
     with at.flags("I11"):
         at.step()
 
 
-def test_an_epoch_that_wrote_nothing_begins_where_the_next_one_does(at: Bench):
+def test_empty_epoch_begins_at_the_next_one(at: Bench):
     at.replicated("a")
     fail_over(at, leader=2, isr=(2, 3))
     fail_over(at, leader=3, isr=(2, 3))
@@ -273,7 +283,7 @@ def test_an_epoch_that_wrote_nothing_begins_where_the_next_one_does(at: Bench):
 
 def test_i11_record_of_a_future_epoch(at: Bench):
     at.orders.leaders[5] = 1
-    with at.flags("I11", "records of epoch 5, the newest is 0"):
+    with at.flags("I11", "records of epoch 5, but the newest leader epoch is 0"):
         at.append(1, "a", epoch=5)
 
 
@@ -282,7 +292,7 @@ def test_i11_epochs_that_go_back(at: Bench):
     at.append(2, "a")
     at.log(2).epochs.clear()
     at.orders.leaders[0] = 2
-    with at.flags("I11", "in epoch 0 behind one of epoch 1"):
+    with at.flags("I11", "of epoch 0 after a record of epoch 1"):
         at.append(2, "b", epoch=0)
 
 
@@ -319,7 +329,7 @@ def test_i22_a_partition_that_is_served_from_another_topics_log(at: Bench):
 # -- crashes ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_power_cut_takes_what_was_not_flushed_and_is_no_violation(at: Bench):
+def test_loss_of_unflushed_records_in_a_power_cut_is_no_violation(at: Bench):
     at.replicated("a")
     at.append(1, "b")
     at.copy(1, 2)
@@ -338,7 +348,7 @@ def test_a_disk_that_comes_back_empty_is_no_violation(at: Bench):
 
 
 def test_append_during_which_the_process_died_may_be_found_later(at: Bench):
-    """It was written, and the process died before it knew."""
+    """The batch was written, but the process died before the call returned."""
     batch = batch_of("a")
 
     class Died(BaseException):
@@ -356,7 +366,7 @@ def test_append_during_which_the_process_died_may_be_found_later(at: Bench):
     assert at.replica(1).path.end == 1
 
 
-def test_damage_by_the_disk_is_not_blamed_on_the_log(at: Bench):
+def test_damage_by_the_disk_is_no_violation_of_the_log(at: Bench):
     for value in "abc":
         at.replicated(value)
     at.files[2].flip_bit("/data/orders-0/00000000000000000000.log", 8 * 100)

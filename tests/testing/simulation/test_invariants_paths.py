@@ -38,7 +38,7 @@ def test_two_paths_part_where_the_first_record_differs():
     assert path((2, 5)).agrees_until(path((1, 5))) == 0
 
 
-def test_a_truncated_path_has_no_epoch_of_which_nothing_is_left():
+def test_truncated_path_has_no_empty_epoch():
     log = path((1, 4), (3, 6), (4, 9))
     log.truncate(4)
     assert (log.epochs, log.end) == ([1], 4)
@@ -46,7 +46,7 @@ def test_a_truncated_path_has_no_epoch_of_which_nothing_is_left():
     assert list(log.segments(0, 6)) == [(1, 0, 4), (5, 4, 6)]
 
 
-def test_paths_of_one_tree_agree_as_far_as_their_batches_are_the_same():
+def test_paths_agree_up_to_their_last_common_batch():
     """Against the plain definition: compare record by record."""
     random = Random(7)
     for _ in range(300):
@@ -71,16 +71,16 @@ def _as_path(epochs: list[int]) -> Path:
     return path(*((epoch, offset + 1) for offset, epoch in enumerate(epochs)))
 
 
-def test_a_tree_takes_batches_of_an_epoch_one_behind_the_other():
+def test_tree_rejects_a_gap_within_an_epoch():
     tree = Tree()
     assert not tree.enter(1, _batch(0, 2), NOTHING)
     assert not tree.enter(1, _batch(2, 3), 1)
-    assert "none begins at 5" in tree.enter(1, _batch(5, 6), 1)
+    assert "its next batch cannot begin at 5" in tree.enter(1, _batch(5, 6), 1)
     assert tree.find(1, 2) == _batch(2, 3)
     assert tree.find_bytes(2, 3) == 1
 
 
-def test_a_walk_goes_along_the_path():
+def test_walk_yields_the_batches_of_a_path():
     tree = Tree()
     for base in (0, 2, 4):
         tree.enter(1, _batch(base, base + 2), 1 if base else NOTHING)

@@ -1,4 +1,4 @@
-"""Whole clusters with the invariants watching: sound ones pass, and ones with a guard removed are caught.
+"""Whole clusters run under the invariants: correct clusters pass, and clusters without a guard are caught.
 
 The bench shows each check a history that breaks it. Here the histories are made by the production code, so what is tested is
 also that the probes sit where things happen, and that whatever a fault may do to a sound cluster is not mistaken for a bug.
@@ -12,8 +12,9 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from cluster import Cluster, wait_until
 from invariant_bench import EmittedOnly
+from waiting import until
+from wire_cluster import WireCluster
 
 from strandline.broker.fetch.fetch_handler import Fetch
 from strandline.protocol.records.builder import encode_batch
@@ -144,17 +145,17 @@ async def test_real_sockets_are_watched_as_well():
     """Without a simulated world whose loops tell a process: a broker that is killed and comes back."""
     invariants = Invariants(EmittedOnly())
     with Probes(invariants):
-        async with Cluster(controllers=1, brokers=3, replica_lag_time_max_ms=1000) as cluster:
-            topic = await cluster.create_topic("orders", replication=3, min_insync_replicas="2")
+        async with WireCluster(brokers=3, replica_lag_time_max_ms=1000) as cluster:
+            topic = await cluster.create("orders", replication_factor=3, min_insync_replicas="2")
             for number in range(20):
                 await cluster.produce(topic, f"v{number}")
-            leader = (await cluster.partition("orders")).leader_id
+            leader = (await cluster.partition_of("orders")).leader_id
             await cluster.kill(leader)
             for number in range(20, 40):
                 await cluster.produce(topic, f"v{number}")
             await cluster.start(leader)
-            await wait_until(lambda: not invariants.unsettled(), 20, "at rest")
-            _, values = await cluster.fetch(next(iter(cluster.brokers)), topic.topic_id)
+            await until(lambda: not invariants.unsettled(), "at rest", 20)
+            _, values = await cluster.fetch(cluster.running[0], topic.topic_id)
             assert len(values) == 40
             invariants.at_rest()
     assert invariants.failure is None
@@ -169,7 +170,7 @@ async def nothing(at: Watched) -> None:
 
 
 async def followers_stand_still(at: Watched) -> None:
-    """What the leader takes meanwhile is not committed."""
+    """Records that the leader appends in the meantime are not committed."""
     for node in at.others():
         at.cluster.machines[node].pause()
     load = asyncio.ensure_future(at.produce(5, acks=1))
@@ -236,7 +237,7 @@ def test_a_follower_that_truncates_to_its_high_watermark_is_noticed(monkeypatch:
     assert found.value.invariant == "I6"
 
 
-def test_i24_names_what_keeps_the_cluster_from_rest():
+def test_i24_names_the_nodes_that_are_not_at_rest():
     async def story(at: Watched) -> None:
         at.cluster.isolate(2, at.cluster.controller_ids)
         await asyncio.sleep(3.0)
@@ -245,13 +246,13 @@ def test_i24_names_what_keeps_the_cluster_from_rest():
     with pytest.raises(Violation) as found:
         Watched(1).run(story)
     assert found.value.invariant == "I24"
-    assert "broker 2 is not registered and unfenced" in found.value.text
+    assert "broker 2 is not registered, or still fenced" in found.value.text
 
 
 # -- the probes themselves --------------------------------------------------------------------------------------------------
 
 
-def test_a_violation_ends_the_run_though_production_code_would_catch_it(monkeypatch: pytest.MonkeyPatch):
+def test_violation_ends_the_run_even_if_production_code_catches_it(monkeypatch: pytest.MonkeyPatch):
     """A fetcher that meets an exception drops its partition, and continues."""
 
     def broken(*_: object) -> None:
@@ -279,11 +280,11 @@ def test_the_production_classes_are_as_before_when_the_probes_are_gone():
     assert all(vars(owner)[name] is before[name] for owner, name in WRAPPED)
 
 
-WRAPPED = [(Log, "_append"), (Log, "open"), (Fetch, "_reply")]
+WRAPPED = [(Log, "append_batches"), (Log, "open"), (Fetch, "reply")]
 
 
 def test_a_log_that_no_known_process_opened_is_left_alone():
-    """Somebody's own log, in the same Python process."""
+    """A log that belongs to no simulated process, in the same Python process."""
     from strandline.storage.log.log import LogConfig
     from strandline.storage.memory.memory_files import MemoryFiles
 
@@ -302,7 +303,7 @@ def test_a_log_that_no_known_process_opened_is_left_alone():
     assert not invariants.ghosts.partitions
 
 
-def test_whose_code_runs_is_known_from_the_loop():
+def test_loop_identifies_the_running_process():
     seen: list[int | None] = [node_of()]
 
     async def story(at: Watched) -> None:

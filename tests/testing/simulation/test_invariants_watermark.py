@@ -1,4 +1,4 @@
-"""I7, I10, I12, I13, I15: what is committed, which replicas have it, what may be acknowledged."""
+"""I7, I10, I12, I13, I15: which records are committed, which replicas have them, and which may be acknowledged."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def test_i10_commits_with_fewer_than_min_insync_replicas(at: Bench):
     hear(at, 1)
     at.append(1, "a")
     at.copy(1, 2, 3)
-    with at.flags("I10", "with the ISR [1], of 2 at least"):
+    with at.flags("I10", "with the ISR [1], which needs 2 members"):
         at.raise_hw(1, 1)
 
 
-def test_a_leader_that_has_not_heard_of_a_shrink_commits_by_what_it_knows(at: Bench):
+def test_leader_commits_with_the_isr_that_it_knows(at: Bench):
     """Its followers fetched that far while they were in the ISR; every remaining member has everything."""
     at.append(1, "a")
     at.copy(1, 2, 3)
@@ -72,7 +72,7 @@ def test_a_leader_that_has_not_heard_of_a_shrink_commits_by_what_it_knows(at: Be
     at.step()
 
 
-def test_a_leader_that_was_replaced_may_still_commit_what_its_successors_have(at: Bench):
+def test_deposed_leader_may_commit_records_of_its_successors(at: Bench):
     at.append(1, "a")
     at.copy(1, 2, 3)
     at.change(isr=(2, 3), leader=2)
@@ -81,7 +81,7 @@ def test_a_leader_that_was_replaced_may_still_commit_what_its_successors_have(at
     at.step()
 
 
-def test_i10_a_leader_that_was_replaced_and_commits_what_its_successor_lacks(at: Bench):
+def test_i10_deposed_leader_commits_records_that_its_successor_lacks(at: Bench):
     at.append(1, "a")
     at.change(isr=(2, 3), leader=2)
     at.take_role(2)
@@ -90,7 +90,7 @@ def test_i10_a_leader_that_was_replaced_and_commits_what_its_successor_lacks(at:
 
 
 def test_dead_member_of_the_isr_is_not_checked(at: Bench):
-    """It fetched, and died with what it had: its disk is a fault of its own."""
+    """The member had fetched the record before it died, so the leader's commit is correct."""
     at.append(1, "a")
     at.copy(1, 2, 3)
     at.replica(3).process.has_ended = True  # type: ignore[union-attr]
@@ -102,7 +102,7 @@ def test_dead_member_of_the_isr_is_not_checked(at: Bench):
 def test_i10_a_followers_high_watermark_above_the_true_one(at: Bench):
     at.append(1, "a")
     at.copy(1, 2)
-    with at.flags("I10", "of broker 2 is 1, the true one 0"):
+    with at.flags("I10", "of broker 2 is 1, but the true one is 0"):
         at.raise_hw(2, 1)
 
 
@@ -128,7 +128,7 @@ def test_i10_latest_offset_goes_back(at: Bench):
     at.raise_hw(1, 2)
     reads.on_told(at.replica(1), 2, is_answer=True)
     elect(at, 2)
-    with at.flags("I10", "tells 0 in epoch 1, and 2 was told in epoch 0"):
+    with at.flags("I10", "sends the high watermark 0 in epoch 1, but 2 was sent in epoch 0"):
         reads.on_told(at.replica(2), 0, is_answer=True)
 
 
@@ -153,16 +153,16 @@ def test_replaced_leader_may_tell_old_offsets(at: Bench):
     reads.on_told(at.replica(1), 1, is_answer=True)
 
 
-def test_i10_told_high_watermark_exceeds_what_is_committed(at: Bench):
+def test_i10_sent_high_watermark_exceeds_the_committed_one(at: Bench):
     at.append(1, "a")
-    with at.flags("I10", "tells the high watermark 1, the true one is 0"):
+    with at.flags("I10", "sends the high watermark 1, but the true one is 0"):
         reads.on_told(at.replica(1), 1, is_answer=False)
 
 
 # -- I7 -----------------------------------------------------------------------------------------------------------------
 
 
-def test_i7_an_elected_leader_that_lacks_what_is_committed(at: Bench):
+def test_i7_elected_leader_lacks_committed_records(at: Bench):
     at.change(isr=(1, 2))
     hear(at, 1)
     at.append(1, "a", "b")
@@ -175,7 +175,7 @@ def test_i7_an_elected_leader_that_lacks_what_is_committed(at: Bench):
         at.take_role(3)
 
 
-def test_i7_a_member_of_the_isr_that_lost_what_is_committed(at: Bench):
+def test_i7_isr_member_lost_committed_records(at: Bench):
     at.replicated("a")
     at.step()
     at.replica(2).path.truncate(0)
@@ -210,7 +210,7 @@ def test_permitted_loss_is_noted_and_the_leaders_log_becomes_the_truth(at: Bench
 
 
 def test_a_deposed_leader_is_not_the_truth_where_a_loss_is_permitted(at: Bench):
-    """It raises its high watermark late, up to what it has; its successor has committed more meanwhile."""
+    """The deposed leader raises its high watermark late, while its successor has already committed more."""
     at.append(1, "a")
     at.copy(1, 2, 3)
     at.ghosts.permit_loss("the last member of the ISR lost its power")
@@ -223,7 +223,7 @@ def test_a_deposed_leader_is_not_the_truth_where_a_loss_is_permitted(at: Bench):
     assert at.orders.true_high_watermark == 2
 
 
-def test_until_it_has_a_successor_a_deposed_leader_commits_where_a_loss_is_permitted_too(at: Bench):
+def test_deposed_leader_without_successor_may_commit_despite_a_permitted_loss(at: Bench):
     """The last member of the ISR is fenced, and has not heard of it (seed 20027)."""
     at.ghosts.permit_loss("the last member of the ISR lost its power")
     at.change(isr=(1,))
@@ -244,7 +244,7 @@ def test_i12_a_leader_that_does_not_wait_for_a_member_of_the_isr(at: Bench):
     assert leader_state is not None
     leader_state.isr = CommittedIsr((1, 2))
     at.ghosts.disturbed[at.orders] = None
-    with at.flags("I12", "waits for [1, 2] only, and the controllers may elect any of [1, 2, 3]"):
+    with at.flags("I12", "waits for [1, 2] only, but the controllers may elect any of [1, 2, 3]"):
         at.step()
 
 
@@ -253,7 +253,7 @@ def test_while_an_expansion_is_under_way_the_leader_waits_for_the_newcomer(at: B
     hear(at, 1)
     leader_state = at.partitions[1].leader_state
     assert leader_state is not None
-    leader_state._propose(leader_state.isr.committed.expand(3, leader_state.replicas[3].broker_epoch))
+    leader_state.propose(leader_state.isr.committed.expand(3, leader_state.replicas[3].broker_epoch))
     at.change(isr=(1, 2, 3))
     at.step()
 
@@ -281,7 +281,7 @@ def test_i13_process_that_the_leader_saw_has_ended(at: Bench):
     at.change(isr=(1, 2))
     at.orders.accepted[2] = {1: 0, 2: 1, 3: 2}
     at.ghosts.metadata.brokers[3].epoch = 9
-    with at.flags("I13", "as the process of broker epoch 2, registered is 9"):
+    with at.flags("I13", "with broker epoch 2, but it is registered with broker epoch 9"):
         at.change(isr=(1, 2, 3))
 
 
@@ -298,14 +298,14 @@ def test_complete_replica_may_join_the_isr(at: Bench):
 
 def test_i15_an_acknowledgement_before_the_commit(at: Bench):
     at.append(1, "a")
-    with at.flags("I15", "acknowledges up to 1, committed is"):
+    with at.flags("I15", "acknowledges records up to 1, but the committed log is"):
         watermark.on_acked(at.ghosts, at.replica(1), 1)
 
 
 def test_i15_an_acknowledgement_of_a_record_that_the_isr_does_not_have(at: Bench):
     at.replicated("a")
     at.replica(3).path.truncate(0)
-    with at.flags("I15", "which broker 3 of the ISR does not have"):
+    with at.flags("I15", "but broker 3 of the ISR does not have it"):
         watermark.on_acked(at.ghosts, at.replica(1), 1)
     at.replica(3).path.extend(0, 1)
 
@@ -315,7 +315,7 @@ def test_i15_too_few_copies(at: Bench):
     at.change(isr=(1,))
     for node in (2, 3):
         at.replica(node).path.truncate(0)
-    with at.flags("I15", "1 copies and not 2"):
+    with at.flags("I15", "only 1 copies, not 2"):
         watermark.on_acked(at.ghosts, at.replica(1), 1)
 
 
@@ -342,12 +342,12 @@ def test_a_minimum_that_is_raised_after_the_commit_does_not_count(at: Bench):
 
 
 def test_i15_a_copy_that_is_missed_by_the_minimum_of_the_commit(at: Bench):
-    """Whatever is asked now: two were asked, and one of the two is gone."""
+    """The minimum at the commit counts: two copies were needed, and one of them is missing."""
     committed_by_two(at, "a")
     ask_for(at, 3)
     at.change(isr=(1,))
     at.replica(2).path.truncate(0)
-    with at.flags("I15", "1 copies and not 2"):
+    with at.flags("I15", "only 1 copies, not 2"):
         watermark.on_acked(at.ghosts, at.replica(1), 1)
 
 
@@ -360,7 +360,7 @@ def test_i15_each_record_answers_to_the_minimum_of_its_own_commit(at: Bench):
     at.replica(3).path.truncate(0)
     ask_for(at, 1)
     watermark.on_acked(at.ghosts, at.replica(1), 1)
-    with at.flags("I15", "acknowledges record 1, of which there are 2 copies and not 3"):
+    with at.flags("I15", "acknowledges record 1, but there are only 2 copies, not 3"):
         watermark.on_acked(at.ghosts, at.replica(1), 2)
 
 

@@ -10,7 +10,7 @@ from strandline.testing.simulation.scenarios.stage import Stage
 
 
 async def _last_one(stage: Stage, harm: str) -> int:
-    """How often the last in-sync replica reported, when it was back, that it had lost something."""
+    """Number of times that the returned last in-sync replica reported a possible loss."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.append(5)
     await stage.until(lambda: stage.hw(2) == 5, what="all know HW 5")
@@ -44,7 +44,7 @@ def test_leader_with_missing_records_reports_it(harm: str, told: int) -> None:
 
 
 def test_a_new_partition_has_lost_nothing() -> None:
-    """Its log is made as it begins to lead, and in its first epoch there was nothing to lose."""
+    """The leader creates its log in its first epoch, so it cannot have lost records."""
     world = World(8)
 
     async def story() -> int:

@@ -1,7 +1,7 @@
 """All production code takes the simulated loop for asyncio's, so it must behave as asyncio's does.
 
 `PROGRAMS` are run on asyncio's own loop, on uvloop and on a simulated one, and have to log the same. What asyncio leaves open,
-and what only a simulated process can do (die, stand still, have a wrong clock), is checked further down.
+and what only a simulated process can do (die, be paused, have a wrong clock), is checked further down.
 """
 
 from __future__ import annotations
@@ -555,7 +555,7 @@ def test_timers_of_one_moment_fire_in_an_order_of_the_seed() -> None:
     assert simulated(equals, 3) == simulated(equals, 3)
 
 
-def test_some_loops_keep_time_in_milliseconds_and_let_timers_fire_a_little_early() -> None:
+def test_loop_with_millisecond_time_fires_timers_slightly_early() -> None:
     """As uvloop does. Code that takes a timer for the proof that its time has come would spin, or forget something."""
     early: list[float] = []
     for seed in range(40):
@@ -573,7 +573,7 @@ def test_some_loops_keep_time_in_milliseconds_and_let_timers_fire_a_little_early
     assert 0.0004 < max(early) <= 0.0005001
 
 
-def test_a_number_too_large_or_too_small_for_a_clock_does_no_harm(world: World) -> None:
+def test_extreme_timer_values_do_no_harm(world: World) -> None:
     for seed in range(6):
         node, _, _ = world.add_machine(100 + seed, f"node-{seed}").boot()
         handles = [node.call_at(when, print) for when in (1e15, float("inf"))]
@@ -719,7 +719,7 @@ def test_a_process_may_die_on_one_of_its_threads(process: Process) -> None:
     assert not process.machine.is_up
 
 
-def test_a_paused_process_keeps_its_timers_and_does_nothing_until_it_goes_on(process: Process) -> None:
+def test_paused_process_keeps_its_timers_until_it_resumes(process: Process) -> None:
     process.machine.spawn(ticks(process.log))
     process.loop.call_later(2, process.log.append, "timer")
     process.run(1.5)
@@ -745,7 +745,7 @@ def test_a_paused_process_that_dies_stays_dead(process: Process) -> None:
     assert process.log == []
 
 
-def test_a_process_that_is_held_up_begins_its_next_turn_later(process: Process) -> None:
+def test_delayed_process_begins_its_next_iteration_later(process: Process) -> None:
 
     def slow() -> None:
         process.loop.spend(0.25)
@@ -781,7 +781,7 @@ def test_clock_error_follows_its_rate(rate: float, process: Process) -> None:
     assert own == pytest.approx(10, abs=0.002)
 
 
-def test_a_clock_whose_rate_changes_neither_jumps_nor_lets_a_timer_fire_early(process: Process) -> None:
+def test_change_of_clock_rate_causes_no_jump_or_early_timer(process: Process) -> None:
     machine = process.machine
     process.loop.call_later(10, lambda: process.log.append(("ten", process.world.now, process.loop.time())))
     gone = process.loop.call_later(9, process.log.append, "cancelled")

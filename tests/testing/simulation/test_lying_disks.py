@@ -18,8 +18,8 @@ def lies(seed: int) -> Options:
     return draw_options(seed).replaced(faults=faults, kinds=dict.fromkeys(KINDS, 1.0), faults_s=5.5, loss_permitted=False)
 
 
-def test_a_controller_with_a_damaged_disk_is_emptied_and_takes_part_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The controller says what has to be done, and the operator does it while the other controllers are well."""
+def test_controller_with_a_damaged_disk_recovers_after_a_wipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller logs what to do, and the operator does it while the other controllers are healthy."""
     monkeypatch.setattr(lying_disks, "CONTROLLERS_SHARE", 1.0)
     emptied = 0
     for seed in SEEDS:

@@ -72,7 +72,7 @@ def test_power_cut_may_drop_unsynced_bytes_and_a_crash_drops_none() -> None:
     assert survived == {True, False}
 
 
-def test_a_machine_without_power_has_no_process_and_gets_its_power_back_with_the_next(world: World, machine: Machine) -> None:
+def test_power_returns_with_the_next_process(world: World, machine: Machine) -> None:
     machine.power_cut()  # nothing ran there
     assert not machine.has_power
     machine.boot()
@@ -136,6 +136,6 @@ def test_wall_clocks_may_jump_without_effect_on_other_machines(world: World, mac
     assert world.machine.wall_clock_ms() == EPOCH_MS + 10_000
 
 
-def test_a_clock_goes_forward(machine: Machine) -> None:
+def test_clock_is_monotonic(machine: Machine) -> None:
     with pytest.raises(ValueError, match="rate of 0"):
         machine.clock_rate = 0

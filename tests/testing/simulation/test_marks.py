@@ -1,4 +1,4 @@
-"""Every mark can fire. One that cannot would make each sweep fail, or, worse, count something else.
+"""Every mark can be counted. A mark that cannot would fail every sweep, or count another event.
 
 A *drive* takes production code through what its marks name, as directly as it can be done, and says which these are.
 What only a whole cluster does is left to the story at the end: a simulated day.
@@ -18,16 +18,16 @@ from typing import Any
 
 import controller_world
 import pytest
+from handled_request import HandledRequest
 from raft_bench import Bench, fetch_response, log_of, sends
-from replica_world import LAG_S, P, Request, commit, deliver, refuse, remove_topic, want
-from replica_world import World as ReplicaWorld
+from replica_world import LAG_S, P, ReplicaWorld, commit, deliver, refuse, remove_topic, want
 from replica_world import batch as record_batch
 from storage_kit import DIR, NOW_MS, fill, open_log
 
 from strandline.broker.fetch.fetch_session import FetchSessionCache
 from strandline.broker.partition.alter_partition import AlterPartitionItem, AlterPartitionManager, AlterPartitionQueue
+from strandline.broker.process.pause_detector import PauseDetector, while_trusted
 from strandline.broker.process.quorum_observer import QuorumObserver
-from strandline.broker.process.standstill import Standstill, while_trusted
 from strandline.broker.purgatory import DelayedOperation
 from strandline.broker.replication.fetcher import FetcherCore, FetcherSettings
 from strandline.client.cluster.cluster import Cluster
@@ -40,16 +40,22 @@ from strandline.client.errors import DeliveryTimeout
 from strandline.client.options import ConsumerOptions, parse_options
 from strandline.client.producer.batch import Batch
 from strandline.client.producer.partition_queue import PartitionQueue
+from strandline.controller import feature_upgrade
+from strandline.controller.feature_control import NodeLevels
+from strandline.controller.metadata.features import LEVEL_0_ONLY, SUPPORTED
 from strandline.controller.raft.election import ElectionState
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.feature_names import METADATA_VERSION
 from strandline.protocol.messages.admin import (
     ElectLeadersRequest,
+    FeatureUpdate,
     MetadataBroker,
     MetadataPartition,
     MetadataRequest,
     MetadataResponse,
     MetadataTopic,
+    UpdateFeaturesRequest,
 )
 from strandline.protocol.messages.cluster import (
     AlterPartitionPartitionResponse,
@@ -77,6 +83,7 @@ from strandline.testing.simulation.kernel.trace import Trace, captured_logs
 from strandline.testing.simulation.kernel.world import World
 from strandline.testing.simulation.observation.marks import MARKS, RARE, SCENARIO, SWEEP, WAITING, Mark, Marks, missing, total
 from strandline.testing.simulation.observation.watching import OnCall, OnEvent, Sight, Watch, resolve
+from strandline.testing.simulation.scenarios import run_scenario
 
 ROOT = Path(__file__).parents[3]
 C = ErrorCode
@@ -212,13 +219,13 @@ def producers_send_again() -> None:
         node.produce(record_batch("a", producer_id=7, producer_epoch=epoch, sequence=sequence), acks=1)
 
 
-@drive("broker.standstill_detected", "broker.produce_refused_after_standstill")
+@drive("broker.pause_detected", "broker.produce_refused_after_pause")
 def a_broker_wakes_up() -> None:
-    standstill = Standstill(limit_ms=1000, heard_at=lambda: 0.0)
-    standstill.tick(1.0)
-    request = Request(ProduceRequest(None, 1, 1000, [ProducePartition(*P)], [memoryview(b"")]))
+    detector = PauseDetector(limit_ms=1000, heard_at=lambda: 0.0)
+    detector.tick(1.0)
+    request = HandledRequest(ProduceRequest(None, 1, 1000, [ProducePartition(*P)], [memoryview(b"")]))
     request.received_at = 9.0  # type: ignore[attr-defined]
-    while_trusted(standstill, lambda _: None)(request)  # type: ignore[arg-type]
+    while_trusted(detector, lambda _: None)(request)  # type: ignore[arg-type]
     assert request.answer.partitions[0].error_code == C.NOT_LEADER_OR_FOLLOWER
 
 
@@ -423,13 +430,21 @@ def logs_go() -> None:
 # -- the controller ---------------------------------------------------------------------------------------------------
 
 
+@drive("metadata.upgraded", "metadata.upgrade_refused")
+def an_upgrade_is_refused_while_a_voter_is_silent() -> None:
+    image = controller_world.ControllerWorld(levels=LEVEL_0_ONLY).image
+    request = UpdateFeaturesRequest(1000, [FeatureUpdate(METADATA_VERSION, 1)])
+    for voter_ids in ([102], []):
+        feature_upgrade.update_features(image, SUPPORTED, voter_ids, NodeLevels(), request)
+
+
 @drive(
     "election.fencing", "election.none_eligible", "election.last_member_returned", "election.preferred",
     "election.controlled_shutdown", "broker.registered_again", "broker.duplicate_refused",
     "broker.cluster_id_refused", "broker.epoch_stale",
 )  # fmt: skip
 def brokers_come_and_go() -> None:
-    world = controller_world.World(brokers=2)
+    world = controller_world.ControllerWorld(brokers=2)
     world.create("orders", [(1, 2)])
     world.kill_broker(1)
     world.kill_broker(2)
@@ -448,7 +463,7 @@ def brokers_come_and_go() -> None:
 
 @drive("broker.fenced_by_session", "broker.fenced_by_probe", "raft.decisions_refused")
 def sessions_end() -> None:
-    world = controller_world.World(brokers=2)
+    world = controller_world.ControllerWorld(brokers=2)
     world.controller.fence(1, world.epoch(1), "its connection broke, and its port refuses connections")
     world.now += 60
     world.controller.fence_expired()
@@ -584,9 +599,10 @@ async def a_client_finds_its_way() -> None:
     async def request(*_: object) -> MetadataResponse:
         return picture
 
-    cluster._request = request  # type: ignore[method-assign, assignment]
-    await cluster._first_answer(apis.METADATA, MetadataRequest([]), 1000)
-    cluster.closed = True
+    for state in cluster.connections.all():
+        state.request = request  # type: ignore[method-assign, assignment]
+    await cluster.any_broker.ask_any(apis.METADATA, MetadataRequest([]), 1000)
+    await cluster.close()
     cluster.suspect(1)
 
 
@@ -594,24 +610,27 @@ async def a_client_finds_its_way() -> None:
 async def a_consumers_position_is_no_more() -> None:
     options, subscription = consumer_options(), Subscription(EARLIEST)
     cluster = Cluster(options, Random(1))
-    cluster.closed = True
+    await cluster.close()
     fetcher = Fetcher(options, cluster, subscription)
     state = subscription.add(TopicPartition("orders", 0), P[0], None)
     state.seek(5, 1)
     fetcher._on_out_of_range(state, FetchPartitionResponse(*P, C.OFFSET_OUT_OF_RANGE))
     state.seek(5, 1)
-    fetcher.offset_fetcher._on_end_offset(state, EpochEndOffsetPartition(*P, 0, 0, 3))
+    fetcher.offset_fetcher.on_end_offset(state, EpochEndOffsetPartition(*P, 0, 0, 3))
     await fetcher.close()
 
 
 # -- a simulated day ----------------------------------------------------------------------------------------------------
 
-SMALL_SNAPSHOTS = {"metadata.log.max.record.bytes.between.snapshots": 500}
+CONTROLLER_SETTINGS = {
+    "metadata.log.max.record.bytes.between.snapshots": 500,
+    "leader.imbalance.check.interval.seconds": 1,
+}
 
 
 @drive(
     "node.crashed", "node.crashed_lossy", "node.paused", "broker.registered", "broker.unfenced", "broker.shutdown_granted",
-    "broker.fenced_while_alive", "follower.connection_lost",
+    "broker.fenced_while_alive", "election.leaders_returned", "follower.connection_lost",
     "logs.recovered_clean", "logs.recovered_unclean", "raft.became_leader", "raft.snapshot_written", "raft.snapshot_installed",
     "raft.log_cleaned", "metadata.controller_changed", "metadata.snapshot_loaded", "producer.gave_up",
 )  # fmt: skip
@@ -621,7 +640,7 @@ def a_day() -> World:
 
 async def play(world: World) -> None:
     """Machines stop, die and come back under a producer; a controller is away until there is only a snapshot for it."""
-    cluster = SimCluster(world, controller_settings=SMALL_SNAPSHOTS)
+    cluster = SimCluster(world, controller_settings=CONTROLLER_SETTINGS)
     await cluster.start_all()
     await cluster.create_topic("orders", partitions=1, replication_factor=3)
     away = next(n for n in cluster.controller_ids if cluster.controllers[n] is not cluster.active_controller)
@@ -671,6 +690,15 @@ async def send_to_nobody(cluster: SimCluster, producer: Any) -> None:
         await producer.send_and_wait("orders", b"v")
 
 
+PLAYS = {
+    "S47": ("cleaner.replaced", "cleaner.replacement_finished"),
+    "S58": ("cleaner.aborted",),
+    "S59": ("follower.fresh_copy",),
+    "S61": ("cleaner.disk_full",),
+}
+"""Scenario -> marks that it drives."""
+
+
 # -- the tests ----------------------------------------------------------------------------------------------------------
 
 
@@ -700,8 +728,15 @@ def test_a_simulated_day_is_counted() -> None:
     assert [name for name in DRIVES[a_day] if not marks.counts[name]] == []
 
 
+@pytest.mark.parametrize("number", PLAYS)
+def test_events_of_a_scenario_are_counted(number: str) -> None:
+    report = run_scenario(number, 0)
+    assert report.good, str(report)
+    assert [name for name in PLAYS[number] if not report.marks[name]] == []
+
+
 def test_every_mark_is_driven() -> None:
-    driven = {name for names in DRIVES.values() for name in names}
+    driven = {name for names in (*DRIVES.values(), *PLAYS.values()) for name in names}
     assert sorted(set(MARKS) - driven) == []
     assert sorted(driven - set(MARKS)) == []
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from strandline.testing.simulation.cluster.cluster import SimCluster
+from strandline.testing.simulation.kernel.world import World
 from strandline.testing.simulation.nemesis import KINDS
+from strandline.testing.simulation.nemesis.budget import Budget
+from strandline.testing.simulation.nemesis.engine import OPERATOR_LOOKS_S, Nemesis
 from strandline.testing.simulation.options import BEYOND_BUDGET, FaultPlan, Options, draw_options
 from strandline.testing.simulation.runs.run import run_seed
 from strandline.testing.simulation.story.fault_words import BY_NODE_EVENTS, is_clause
@@ -25,6 +30,7 @@ def quiet(seed: int, **changes: Any) -> Options:
         topics=(topic,),
         producers=tuple(plan for plan in drawn.producers if plan.topic == topic.name),
         consumers=tuple(plan for plan in drawn.consumers if plan.topic == topic.name),
+        trims=False,
         admin=(), kinds={}, faults=(), faults_s=2.0, leave_out=0, orderly_end=False, loss_permitted=False, clock_drift=0.0,
         **changes,
     )  # fmt: skip
@@ -44,7 +50,7 @@ def test_each_kind_of_fault_happens_and_is_survived(kind: str) -> None:
     assert kind in BY_NODE_EVENTS or all(map(is_clause, begun)), "fault_words.py has no words for the fields that it has"
 
 
-def test_what_has_a_duration_ends() -> None:
+def test_fault_with_a_duration_ends() -> None:
     options = quiet(5)
     faults = (FaultPlan(0, 0.2, "cut_node", 0.5, 3), FaultPlan(1, 0.3, "pause", 0.7, 4))
     report = run_seed(options.seed, options=options.replaced(kinds={"cut_node": 1.0, "pause": 1.0}, faults=faults))
@@ -54,7 +60,7 @@ def test_what_has_a_duration_ends() -> None:
 
 
 def test_a_process_that_ended_by_itself_is_started_again() -> None:
-    """As an operator, or whatever watches processes, does it."""
+    """The restart is that of an operator or a process supervisor."""
     options = quiet(6)
     fault = FaultPlan(0, 0.2, "disk_full", 0.8, 1)
     report = run_seed(options.seed, options=options.replaced(kinds={"disk_full": 1.0}, faults=(fault,)))
@@ -66,3 +72,27 @@ def test_a_process_that_ended_by_itself_is_started_again() -> None:
     assert failed
     assert started[-1] > failed[-1]
     assert report.verdict == "ok"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_heal_does_not_make_the_operator_forget_a_node(seed: int) -> None:
+    """The heal cancels the operator's restart before its first step. If the operator believed that the node was about to return,
+    a process that ends once more by itself would never be started again (seed 216: a controller with a damaged log was never
+    emptied)."""
+    world = World(seed)
+    cluster = SimCluster(world, controllers=1, brokers=1)
+    nemesis = Nemesis(cluster, quiet(1), Budget(cluster))
+
+    async def act() -> None:
+        await cluster.start_all()
+        cluster.crash(1)
+        nemesis.watch()
+        await asyncio.sleep(OPERATOR_LOOKS_S)
+        await nemesis.heal(left_out=[1])
+        nemesis.watch()
+        await world.until(lambda: cluster.machines[1].is_up, 5, "the operator starts the broker")
+
+    try:
+        world.run(act())
+    finally:
+        world.close()

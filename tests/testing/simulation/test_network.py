@@ -1,4 +1,4 @@
-"""What TCP promises, under everything that can happen to a network, to processes and to machines.
+"""TCP's guarantees hold under all faults of networks, processes and machines.
 
 What both kinds of network do alike is in `test_network_conformance.py`. Here is what real ones do rarely, and on their own.
 """
@@ -41,7 +41,7 @@ def stream(start: int, stop: int) -> bytes:
 
 
 class Side(asyncio.BufferedProtocol):
-    """One end, which checks as it reads that it gets what was sent, once, in order."""
+    """One end of a connection; it checks that it reads the sent bytes once and in order."""
 
     def __init__(self, is_tuned: bool = True) -> None:
         self.is_tuned = is_tuned
@@ -269,7 +269,7 @@ class Torment:
 
 
 def is_settled(one: Side, other: Side, one_lives: bool) -> bool:
-    """All that a living end was sent has arrived, or its connection has ended."""
+    """Each live end has received all bytes that were sent to it, or its connection has ended."""
     return not one_lives or one.is_lost or one.got == other.written
 
 
@@ -389,7 +389,7 @@ def test_an_idle_connection_over_a_cut_is_given_up_by_keepalive(two: Two) -> Non
     two.world.run(story())
 
 
-def test_an_idle_connection_outlives_a_short_cut_and_an_untuned_one_every_cut(world: World) -> None:
+def test_idle_connection_survives_a_short_cut(world: World) -> None:
     two = Two(world)
 
     async def story() -> None:
@@ -475,7 +475,7 @@ def test_close_with_unread_bytes_is_a_reset(two: Two) -> None:
     two.world.run(story())
 
 
-def test_the_last_words_of_a_dead_process_wait_for_the_heal(two: Two) -> None:
+def test_bytes_of_a_dead_process_arrive_after_the_heal(two: Two) -> None:
     async def story() -> None:
         a, b = await two.open()
         two.cut()
@@ -491,7 +491,7 @@ def test_the_last_words_of_a_dead_process_wait_for_the_heal(two: Two) -> None:
     two.world.run(story())
 
 
-def test_a_machine_without_power_is_silent_and_answers_with_a_reset_when_it_is_back(two: Two) -> None:
+def test_machine_is_silent_without_power_and_resets_afterwards(two: Two) -> None:
     async def story() -> None:
         a, _ = await two.open()
         c, _ = await two.open()
@@ -522,7 +522,7 @@ def test_a_machine_that_stays_without_power_is_given_up(two: Two) -> None:
     two.world.run(story())
 
 
-def test_the_kernel_of_a_paused_process_takes_what_there_is_room_for_and_acknowledges_it(two: Two) -> None:
+def test_kernel_of_a_paused_process_buffers_and_acknowledges(two: Two) -> None:
     async def story() -> None:
         a, b = await two.open()
         two.b.pause()
@@ -617,7 +617,7 @@ def test_machine_refuses_connections_to_unused_ports(two: Two, state: str) -> No
 
 
 @pytest.mark.parametrize("fault", ["cut there", "cut back", "no power"])
-def test_a_syn_without_an_answer_is_sent_again_and_given_up_after_two_minutes(two: Two, fault: str) -> None:
+def test_unanswered_syn_is_retried_for_two_minutes(two: Two, fault: str) -> None:
     async def story() -> None:
         await two.serve(asyncio.Protocol)
         if fault == "no power":
@@ -722,7 +722,7 @@ def test_names_lead_to_machines(two: Two) -> None:
 # -- slow and clogged -------------------------------------------------------------------------------------------------
 
 
-def test_a_slow_link_takes_its_time_and_its_acknowledgements_show_that_something_moves(two: Two) -> None:
+def test_slow_link_delivers_late_but_acknowledges_progress(two: Two) -> None:
     """`of_silence` of `protocol/rpc/connection.py` rests on that."""
 
     async def story() -> None:
@@ -753,7 +753,7 @@ def test_connections_share_a_slow_link(two: Two) -> None:
     two.world.run(story())
 
 
-def test_a_clogged_link_lets_nothing_through_for_a_while_and_then_all(two: Two) -> None:
+def test_clogged_link_delivers_all_messages_later(two: Two) -> None:
     async def story() -> None:
         a, b = await two.open()
         two.network.clog(A, B, 3.0)
@@ -889,7 +889,7 @@ def test_a_tap_sees_every_message_with_its_api_and_body(two: Two) -> None:
     assert two.network.messages == 6
 
 
-def test_a_held_message_lets_pass_what_is_in_front_of_it_and_holds_up_what_is_behind(two: Two) -> None:
+def test_held_message_blocks_only_the_messages_behind_it(two: Two) -> None:
     """Three requests leave in one segment; the second is held."""
     service = Service(two)
 

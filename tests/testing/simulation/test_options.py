@@ -82,3 +82,30 @@ def test_the_longest_time_out_is_the_bound_of_the_heal() -> None:
     assert options.timeout_s_max >= options.settings["broker.session.timeout.ms"] / 1000
     longer = options.replaced(settings={**options.settings, "replica.lag.time.max.ms": 77_000})
     assert longer.timeout_s_max == 77
+
+
+def test_deleting_records_changes_nothing_else_that_a_seed_draws() -> None:
+    """It is drawn apart. Only consumers are not reset to the end, because they would not report what they skip."""
+    drawn = [draw_options(seed) for seed in SEEDS]
+    share = sum(options.trims for options in drawn) / len(drawn)
+    assert 0.08 < share < 0.25
+    for options in drawn:
+        if options.trims:
+            assert all(plan.options["auto_offset_reset"] == "earliest" for plan in options.consumers)
+    assert any(plan.options["auto_offset_reset"] == "latest" for options in drawn for plan in options.consumers)
+
+
+def test_an_upgrade_changes_nothing_else_that_a_seed_draws() -> None:
+    drawn = [draw_options(seed) for seed in SEEDS]
+    assert 0.08 < sum(options.upgrades for options in drawn) / len(drawn) < 0.25
+
+
+def test_compaction_is_drawn_with_keys_and_a_busy_cleaner() -> None:
+    drawn = [draw_options(seed) for seed in SEEDS]
+    topics = [topic for options in drawn for topic in options.topics]
+    assert 0.15 < sum(topic.is_compacted for topic in topics) / len(topics) < 0.35
+    assert all(bool(topic.keys) == topic.is_compacted for topic in topics)
+    for options in drawn:
+        is_busy = options.settings.get("log.cleaner.backoff.ms", 15_000) <= 500
+        assert is_busy == any(topic.is_compacted for topic in options.topics)
+    assert any(topic.tombstones and topic.configs["delete.retention.ms"] == 0 for topic in topics if topic.is_compacted)

@@ -40,7 +40,7 @@ def held_by(stage: Stage) -> Held:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_for_other_tests() -> Iterator[None]:
-    """What a world leaves is thrown away here and now, and what its finalizers have to say is not heard."""
+    """Collect the garbage of a world now, and ignore the warnings of its finalizers."""
     yield
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
@@ -52,7 +52,7 @@ def nothing_is_left_for_other_tests() -> Iterator[None]:
 
 @cache
 def played(number: str, seed: int = 42) -> tuple[Trace, Held]:
-    """The trace, and what the logs were in the end by their own account."""
+    """The trace, and the final logs as the brokers report them."""
     world, stages = World(seed, full_trace=True), list[Stage]()
     invariants = Invariants(world.trace, on_violation=world.scheduler.fail)
     world.scheduler.after_step.append(invariants.after_step)
@@ -89,10 +89,10 @@ def test_the_page_of_s03_teaches_kip_279() -> None:
         cells[0]: cells[1:4] for cells in (re.split(r" *\| *", line.strip()) for line in fork.splitlines()) if len(cells) > 3
     }
     assert drawn == {"broker 1": ["e0", "e0", ""], "broker 2": ["e0", "e1", ""], "broker 3": ["e0", "e0", "e2"]}
-    assert "here the histories part" in fork
+    assert "the histories diverge here" in fork
     healing = text.split("\n5. ")[1].split("\n6. ")[0]
-    assert "broker 2 truncates its log from 12 to 10: leader says epoch 0 ends at 12, here at 10" in " ".join(healing.split())
-    assert "here the histories part" not in healing
+    assert "broker 2 truncates its log from 12 to 10: on the leader, epoch 0 ends at 12, here at 10" in " ".join(healing.split())
+    assert "the histories diverge here" not in healing
     assert max(map(len, text.splitlines())) <= 100
     assert len(text.splitlines()) < 160
 
@@ -108,7 +108,7 @@ def test_a_random_run_has_a_page_a_story_and_a_picture() -> None:
 
 
 def test_page_of_an_incomplete_trace_begins_in_the_middle() -> None:
-    """That is what a sweep has in its hands when a seed fails."""
+    """A sweep has such a report when a seed fails."""
     report = run_seed(3, until_s=3.0)
     assert report.trace is not None
     report.trace.close()

@@ -26,7 +26,7 @@ def shrunk(options: Options) -> Options:
 
 
 @pytest.mark.parametrize("change", [lambda options: options, shrunk, lambda options: options.without("crash")])
-def test_the_difference_to_what_was_drawn_makes_the_same_options_again(change: object) -> None:
+def test_difference_to_the_drawn_options_restores_them(change: object) -> None:
     """Through JSON, as on a command line. Whatever is lost on the way makes another run than the one that failed."""
     for seed in SEEDS:
         drawn = draw_options(seed)
@@ -40,7 +40,7 @@ def test_drawn_options_need_no_arguments() -> None:
     assert Replay.of(5, options).command == "strandline simulate --seed 5"
 
 
-def test_a_fault_that_stays_is_a_number_and_one_that_moved_says_so() -> None:
+def test_plan_change_lists_kept_and_moved_faults() -> None:
     seed = next(seed for seed in SEEDS if len(draw_options(seed).faults) >= 3)
     drawn = draw_options(seed)
     moved = dataclasses.replace(drawn.faults[2], at_s=0.25)

@@ -25,7 +25,7 @@ def runs(kind: str, mutation: str | None = None) -> Iterator[Report]:
         yield run_seed(seed, options=options_with(seed, kind), mutation=mutation)
 
 
-def test_a_leadership_comes_back_while_a_follower_or_a_message_of_before_is_kept() -> None:
+def test_leadership_returns_while_an_old_message_or_follower_is_held() -> None:
     wanted = {"follower.leader_returned", "fetch.of_earlier_leadership", "follower.late_response", "isr.answer_lost"}
     for report in runs("lead_returns"):
         assert report.verdict == "ok", str(report)

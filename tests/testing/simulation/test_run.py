@@ -29,7 +29,7 @@ def test_seed_within_the_budget_passes_and_reports_its_faults() -> None:
 
 
 def test_a_run_without_faults_acknowledges_everything() -> None:
-    """Whatever fails then fails by itself."""
+    """A send that fails in a run without faults fails because of a bug."""
     options = draw_options(3)
     producers = tuple(
         dataclasses.replace(plan, crash_at_s=0.0, options={**plan.options, "buffer_memory": 1 << 25})  # none is ever full

@@ -21,7 +21,7 @@ def test_copy_of_several_epochs_is_reported_per_epoch() -> None:
         if event.node == 2 and event.fields["role"] == "follower"
     ]
     assert copied[-2:] == [(10, 11, 0), (12, 12, 2)]
-    assert narrate(report.trace).count("here the histories part") == 2
+    assert narrate(report.trace).count("the histories diverge here") == 2
 
 
 def test_scenario_in_the_docs_is_the_source() -> None:

@@ -1,4 +1,4 @@
-"""What everything in a simulated world rests on: time that never goes back, and an order that follows from the seed alone."""
+"""The scheduler's time never decreases, and the order of its entries depends on the seed alone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_entry_for_a_past_time_happens_now() -> None:
     assert seen == [5.0]
 
 
-def test_a_time_that_is_no_number_is_refused_where_it_is_made() -> None:
+def test_time_that_is_no_number_is_rejected() -> None:
     """In the heap it would be larger and smaller than nothing, and the order of all others with it."""
     with pytest.raises(ValueError, match="no number"):
         make().at(float("nan"), print)
@@ -113,7 +113,7 @@ def test_a_bound_that_is_met_loses_nothing() -> None:
     assert seen == [1]
 
 
-def test_a_run_that_turns_without_end_in_one_moment_is_stopped() -> None:
+def test_endless_loop_at_one_moment_is_stopped() -> None:
     scheduler = make()
 
     def again() -> None:
@@ -125,7 +125,7 @@ def test_a_run_that_turns_without_end_in_one_moment_is_stopped() -> None:
 
 
 def test_failure_ends_the_run_even_if_code_swallowed_it() -> None:
-    """An invariant fires inside production code, which may well catch what it raises."""
+    """An invariant raises inside production code, which may catch the exception."""
     scheduler, seen = make(), []
 
     def careless() -> None:

@@ -34,7 +34,7 @@ def fails_when(monkeypatch: pytest.MonkeyPatch, invariant_of: Callable[[Options]
     return asked
 
 
-def test_of_many_faults_those_are_left_that_the_failure_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shrinking_keeps_only_needed_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two faults that only together do harm: neither can be found by leaving out one alone."""
     needed = {draw_options(SEED).faults[2].number, draw_options(SEED).faults[6].number}
     fails_when(monkeypatch, lambda o: "I6" if needed <= {fault.number for fault in o.faults} and o.brokers >= 2 else "")
@@ -48,7 +48,7 @@ def test_of_many_faults_those_are_left_that_the_failure_needs(monkeypatch: pytes
     assert len(shrunk.replay.options.topics) == 1
 
 
-def test_the_command_of_a_shrunk_run_has_no_words_for_the_kinds_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_of_a_shrunk_run_omits_removed_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are there to be read alone, and were the longest part of it."""
     needed = draw_options(SEED).faults[2]
     fails_when(monkeypatch, lambda o: "I6" if needed in o.faults else "")
@@ -67,7 +67,7 @@ def test_a_failure_of_another_kind_is_not_the_same_failure(monkeypatch: pytest.M
     assert [fault.number for fault in shrunk.replay.options.faults] == [first]
 
 
-def test_no_run_is_done_twice_and_the_bound_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shrinking_repeats_no_run_and_keeps_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = fails_when(monkeypatch, lambda o: "I6" if len(o.faults) >= 3 else "")
     shrunk = shrink(Replay(SEED))
     assert shrunk.faults == 3
@@ -96,7 +96,7 @@ def test_a_real_failure_shrinks_to_few_faults_and_its_command_fails_again() -> N
     assert again.trace_sha256 == shrunk.report.trace_sha256
 
 
-def test_of_a_scenario_the_perturbations_go_when_they_are_not_needed() -> None:
+def test_unneeded_perturbations_of_a_scenario_are_removed() -> None:
     shrunk = shrink(Replay(101, "S01", mutation="M11"))
     assert shrunk.replay == Replay(0, "S01", mutation="M11")
     assert shrunk.steps == ["the perturbations"]

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 import pytest
-from told_runs import ORDERS, Told, busy, kip_101, kip_279
+from handwritten_traces import ORDERS, HandwrittenTrace, busy, kip_101, kip_279
 
 from strandline.testing.simulation.kernel.trace import Event, Trace
 from strandline.testing.simulation.nemesis import KINDS
@@ -63,59 +63,59 @@ def test_dropped_events_leave_unknown_epochs() -> None:
 
 
 def test_after_a_lossy_crash_the_log_is_what_recovery_found() -> None:
-    told = Told()
-    told.appends(1, 0, 9, 1)
-    told.emit("node.crashed", 1, lossy=True)
-    told.starts(1)
-    told.emit("log.recovered", 1, ORDERS, end=7)
-    picture = Picture.after(told.trace.events())
+    written = HandwrittenTrace()
+    written.appends(1, 0, 9, 1)
+    written.emit("node.crashed", 1, lossy=True)
+    written.starts(1)
+    written.emit("log.recovered", 1, ORDERS, end=7)
+    picture = Picture.after(written.trace.events())
     assert str(picture.replicas[ORDERS][1]) == "0..6@e1"
 
 
 def test_a_dead_broker_neither_leads_nor_follows() -> None:
-    told = Told()
-    told.leads(1, 1, [1, 2], start=0, followers=[2])
-    told.emit("node.crashed", 1, lossy=False)
-    picture = Picture.after(told.trace.events())
+    written = HandwrittenTrace()
+    written.leads(1, 1, [1, 2], start=0, followers=[2])
+    written.emit("node.crashed", 1, lossy=False)
+    picture = Picture.after(written.trace.events())
     assert picture.nodes[1].state == "dead"
     assert (picture.replicas[ORDERS][1].leads, picture.replicas[ORDERS][2].follows) == (None, (1, 1))
 
 
 def test_fault_end_refers_to_the_matching_fault() -> None:
-    told = Told()
-    told.emit("fault.begin", 0, fault="cut", a=1, b=2)
-    told.emit("fault.begin", 0, fault="cut", a=1, b=3)
-    told.emit("fault.end", 0, fault="cut", a=1, b=2)
-    assert [fault.nodes for fault in Picture.after(told.trace.events()).faults] == [(1, 3)]
-    told.emit("fault.end", 0, fault="no such")
-    assert len(Picture.after(told.trace.events()).faults) == 1
+    written = HandwrittenTrace()
+    written.emit("fault.begin", 0, fault="cut", a=1, b=2)
+    written.emit("fault.begin", 0, fault="cut", a=1, b=3)
+    written.emit("fault.end", 0, fault="cut", a=1, b=2)
+    assert [fault.nodes for fault in Picture.after(written.trace.events()).faults] == [(1, 3)]
+    written.emit("fault.end", 0, fault="no such")
+    assert len(Picture.after(written.trace.events()).faults) == 1
 
 
 # -- sentences
 
 
-def sentence(told: Told, kind: str, node: int, partition: str = "", **fields: object) -> str:
-    event = Event(told.now, 0, kind, node, partition, fields)
-    return Sentences(Picture.after(told.trace.events())).of(event)
+def sentence(written: HandwrittenTrace, kind: str, node: int, partition: str = "", **fields: object) -> str:
+    event = Event(written.now, 0, kind, node, partition, fields)
+    return Sentences(Picture.after(written.trace.events())).of(event)
 
 
 def test_a_truncation_says_where_and_why() -> None:
-    told = Told()
-    told.appends(2, 0, 9, 1)
-    told.appends(2, 10, 11, 2)
-    told.emit("fetch.diverging", 3, ORDERS, epoch=1, end_offset=10)
-    assert sentence(told, "log.truncated", 2, ORDERS, to=10, was=12) == (
-        "broker 2 truncates orders-0 from 12 to 10: leader says epoch 1 ends at 10"
+    written = HandwrittenTrace()
+    written.appends(2, 0, 9, 1)
+    written.appends(2, 10, 11, 2)
+    written.emit("fetch.diverging", 3, ORDERS, epoch=1, end_offset=10)
+    assert sentence(written, "log.truncated", 2, ORDERS, to=10, was=12) == (
+        "broker 2 truncates orders-0 from 12 to 10: on the leader, epoch 1 ends at 10"
     )
 
 
-def test_a_truncation_below_what_the_leader_said_shows_both_ends() -> None:
+def test_truncation_below_the_leaders_end_shows_both_ends() -> None:
     """The rule of KIP-279 is the smaller of the two; a reader has to see both to understand it."""
-    told = Told()
-    told.appends(2, 0, 9, 1)
-    told.appends(2, 10, 11, 2)
-    told.emit("fetch.diverging", 3, ORDERS, epoch=1, end_offset=12)
-    assert sentence(told, "log.truncated", 2, ORDERS, to=10, was=12).endswith("leader says epoch 1 ends at 12, here at 10")
+    written = HandwrittenTrace()
+    written.appends(2, 0, 9, 1)
+    written.appends(2, 10, 11, 2)
+    written.emit("fetch.diverging", 3, ORDERS, epoch=1, end_offset=12)
+    assert sentence(written, "log.truncated", 2, ORDERS, to=10, was=12).endswith("on the leader, epoch 1 ends at 12, here at 10")
 
 
 @pytest.mark.parametrize(
@@ -123,15 +123,25 @@ def test_a_truncation_below_what_the_leader_said_shows_both_ends() -> None:
     [
         ("node.crashed", 1, {"lossy": True}, "broker 1 crashes and loses what it had not flushed"),
         ("node.paused", 102, {}, "controller 102 is paused"),
-        ("leader.became", 2, {"epoch": 4, "start_offset": 7}, "broker 2 takes over for orders-0: epoch 4, which begins at 7"),
-        ("follower.became", 2, {"epoch": 4, "leader": -1}, "broker 2 follows no one: there is no leader in orders-0 (epoch 4)"),
+        (
+            "leader.became",
+            2,
+            {"epoch": 4, "start_offset": 7},
+            "broker 2 becomes leader of orders-0 in epoch 4, which begins at 7",
+        ),
+        ("follower.became", 2, {"epoch": 4, "leader": -1}, "broker 2 has no leader to follow in orders-0 (epoch 4)"),
         ("log.appended", 1, {"base": 5, "last": 5, "epoch": 0, "role": "leader"}, "broker 1 appends 5 to orders-0 in epoch 0"),
         ("log.appended", 2, {"base": 5, "last": 7, "epoch": 0, "role": "follower"}, "broker 2 copies 5..7 of orders-0 (epoch 0)"),
         ("produce.acked", 1, {"base": 5, "last": 7, "acks": -1}, "broker 1 acknowledges 5..7 of orders-0 (acks=all)"),
-        ("produce.failed", 1, {"error": "NOT_ENOUGH_REPLICAS"}, "broker 1 refuses a produce to orders-0: NOT_ENOUGH_REPLICAS"),
+        (
+            "produce.failed",
+            1,
+            {"error": "NOT_ENOUGH_REPLICAS"},
+            "broker 1 rejects a produce request to orders-0: NOT_ENOUGH_REPLICAS",
+        ),
         ("isr.proposed", 1, {"isr": [3, 1]}, "broker 1 proposes ISR {1,3} for orders-0"),
         ("hw.advanced", 1, {"hw": 3}, "HW of orders-0 on broker 1 is 3"),
-        ("client.acked", 201, {"offset": 3, "value": "tea"}, 'client 201 knows that "tea" is at offset 3 of orders-0'),
+        ("client.acked", 201, {"offset": 3, "value": "tea"}, 'client 201 learns that "tea" is at offset 3 of orders-0'),
         (
             "log.isr.member_lagged",
             1,
@@ -142,34 +152,34 @@ def test_a_truncation_below_what_the_leader_said_shows_both_ends() -> None:
     ],
 )
 def test_each_event_is_a_sentence_in_the_words_of_kafka(kind: str, node: int, fields: dict[str, object], expected: str) -> None:
-    assert sentence(Told(), kind, node, ORDERS, **fields) == expected
+    assert sentence(HandwrittenTrace(), kind, node, ORDERS, **fields) == expected
 
 
 def test_event_with_missing_fields_has_a_sentence() -> None:
     """A page about a bug must not fail because of one more."""
-    assert sentence(Told(), "log.truncated", 2, ORDERS) == "broker 2: log.truncated of orders-0"
+    assert sentence(HandwrittenTrace(), "log.truncated", 2, ORDERS) == "broker 2: log.truncated of orders-0"
 
 
 def test_a_decision_of_the_controller_says_what_is_new_in_it() -> None:
-    told = Told()
-    told.decides(1, 1, [1, 2, 3])
-    text = sentence(told, "metadata.partition", 101, ORDERS, leader=1, leader_epoch=1, partition_epoch=1, isr=[1, 2], elr=[])
+    written = HandwrittenTrace()
+    written.decides(1, 1, [1, 2, 3])
+    text = sentence(written, "metadata.partition", 101, ORDERS, leader=1, leader_epoch=1, partition_epoch=1, isr=[1, 2], elr=[])
     assert text == "the controller decides for orders-0: ISR {1,2,3} -> {1,2} (partition epoch 1)"
 
 
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"others": None}, "broker 1 is cut off from everybody"),
+        ({"others": None}, "broker 1 is cut off from all others"),
         ({"others": [2, 3]}, "broker 1 is cut off from brokers 2 and 3"),
         (
             {"others": None, "inbound": False},
-            "broker 1 is cut off from everybody, one way: it hears the others, and is not heard",
+            "broker 1 is cut off from all others, one way: it receives messages, but its own do not arrive",
         ),
     ],
 )
 def test_a_cut_says_from_whom_and_in_which_direction(fields: dict[str, object], expected: str) -> None:
-    assert sentence(Told(), "fault.begin", 1, fault="cut", **fields) == expected
+    assert sentence(HandwrittenTrace(), "fault.begin", 1, fault="cut", **fields) == expected
 
 
 def test_every_fault_of_the_nemesis_has_its_words() -> None:
@@ -184,7 +194,7 @@ def test_every_fault_of_the_nemesis_has_its_words() -> None:
         ({"fault": "rot", "pattern": "/data/*checkpoint*", "flips": 1}, "1 bit flips in the checkpoints of broker 2"),
         (
             {"fault": "rot", "pattern": "/data/*-*/*.index", "flips": 0},
-            "bits would flip in the indexes of broker 2, but there is nothing in them yet",
+            "no bit flips in the indexes of broker 2: they are still empty",
         ),
         (
             {"fault": "misdirect", "onto": None, "hidden": False},
@@ -192,13 +202,13 @@ def test_every_fault_of_the_nemesis_has_its_words() -> None:
         ),
         (
             {"fault": "misdirect", "onto": "/data/*-*/*.log", "hidden": True},
-            "a write to a log of broker 2 lands somewhere in its logs, which shows when the page cache has forgotten it",
+            "a write to a log of broker 2 lands somewhere in its logs, which shows when the page cache no longer has it",
         ),
-        ({"fault": "stale_read"}, "reads of the logs of broker 2 bring what was there before"),
+        ({"fault": "stale_read"}, "reads of the logs of broker 2 return old content"),
     ],
 )
-def test_a_disk_that_lies_is_told_by_what_it_does(fields: dict[str, object], expected: str) -> None:
-    assert sentence(Told(), "fault.begin", 2, victim=2, **fields) == expected
+def test_lying_disk_is_described_by_its_effect(fields: dict[str, object], expected: str) -> None:
+    assert sentence(HandwrittenTrace(), "fault.begin", 2, victim=2, **fields) == expected
 
 
 @pytest.mark.parametrize(
@@ -206,29 +216,29 @@ def test_a_disk_that_lies_is_told_by_what_it_does(fields: dict[str, object], exp
     [
         ({"fault": "reset", "connections": 1}, "1 connection of broker 2 breaks"),
         ({"fault": "reset", "connections": 3}, "3 connections of broker 2 break"),
-        ({"fault": "mute", "connections": 1}, "1 connection of broker 2 is dead without a notice"),
+        ({"fault": "mute", "connections": 1}, "1 connection of broker 2 is silently dead"),
         (
             {"fault": "reset_response", "api": "Produce", "is_request": False, "times": 1},
-            "a connection breaks under the next Produce response",
+            "a connection breaks at the next Produce response",
         ),
         (
             {"fault": "reset_response", "api": "Fetch", "is_request": True, "times": 5},
-            "connections break under the next 5 Fetch requests",
+            "a connection breaks at each of the next 5 Fetch requests",
         ),
-        ({"fault": "left out: cut"}, "broker 2 is cut off from everybody, and stays so while the others heal"),
+        ({"fault": "left out: cut"}, "broker 2 is cut off from all others, and stays so while the others recover"),
     ],
 )
 def test_singular_and_plural(fields: dict[str, object], expected: str) -> None:
-    assert sentence(Told(), "fault.begin", 2, victim=2, **fields) == expected
+    assert sentence(HandwrittenTrace(), "fault.begin", 2, victim=2, **fields) == expected
 
 
-def test_a_fault_without_the_fields_that_its_words_need_is_told_by_those_it_has() -> None:
-    assert sentence(Told(), "fault.begin", 0, fault="disk_stall", victim=3, seconds=2.0) == (
+def test_fault_with_missing_fields_is_described_by_the_others() -> None:
+    assert sentence(HandwrittenTrace(), "fault.begin", 0, fault="disk_stall", victim=3, seconds=2.0) == (
         "fault begins: disk stall, broker 3 (seconds 2.000)"
     )
 
 
-def test_options_are_told_in_short() -> None:
+def test_options_are_shortened() -> None:
     """A seed draws two hundred values; the command draws them again."""
     options = {
         "brokers": 3,
@@ -239,7 +249,7 @@ def test_options_are_told_in_short() -> None:
     assert short(brief(options)) == "brokers 3, settings 2 set, faults {2 cut, loss}, ids {1}"
 
 
-def test_nodes_are_called_by_what_they_are() -> None:
+def test_nodes_are_named_by_their_role() -> None:
     assert names_of([3, 101, 1, 2]) == "controller 101 and brokers 1, 2 and 3"
     assert names_of([2]) == "broker 2"
 
@@ -256,18 +266,18 @@ def test_the_drawing_shows_where_the_histories_part() -> None:
         "  broker 3   |  e1  |   e1   | e3 |   LEO 13   HW 10   leads epoch 3, in the ISR",
         "                    ^",
         "                    HW 10: everything to the left is committed",
-        "                    here the histories part",
+        "                    the histories diverge here",
     ]
 
 
 def test_no_drawing_is_wider_than_a_page() -> None:
     """Forty elections leave forty epochs; those in front are drawn as one column."""
-    told = Told()
+    written = HandwrittenTrace()
     for epoch in range(40):
         for node in (1, 2, 3):
-            told.appends(node, epoch * 1000, epoch * 1000 + 999, epoch)
-    told.appends(1, 40_000, 40_000, 40)
-    lines = draw(Picture.after(told.trace.events()), ORDERS)
+            written.appends(node, epoch * 1000, epoch * 1000 + 999, epoch)
+    written.appends(1, 40_000, 40_000, 40)
+    lines = draw(Picture.after(written.trace.events()), ORDERS)
     assert max(map(len, lines)) <= WIDTH
     assert "e40" in lines[1]
     assert "e0..e" in lines[1]
@@ -296,7 +306,7 @@ def test_a_failed_run_tells_the_last_events_with_their_times() -> None:
 
 def test_page_of_a_failure_lists_dead_and_isolated_nodes() -> None:
     text = page()
-    assert "  broker 1: dead since 12.302 s, without what it had not flushed\n" in text
+    assert "  broker 1: dead since 12.302 s, with the loss of what it had not flushed\n" in text
     assert "  broker 2: cut (controller 101) since 11.001 s\n" in text
 
 
@@ -306,12 +316,12 @@ def test_a_failed_run_shows_the_logs_of_all_replicas() -> None:
     assert "  broker 2   0@e1\n" in text
 
 
-def test_warnings_that_were_logged_are_told_and_infos_are_not() -> None:
+def test_page_shows_logged_warnings_but_no_infos() -> None:
     assert "broker 2 logs warning: fetcher.connection_lost" in page()
     assert "became_follower" not in page()
 
 
-def test_a_long_run_is_told_from_its_end_with_what_mattered_before() -> None:
+def test_page_of_a_long_run_shows_its_end_and_earlier_key_events() -> None:
     """The crash that began it may be thousands of events ago; the events around the violation are the last."""
     text = page(busy(), events_max=10, violated=Violated(partition="orders-0"))
     lines = text.split("What happened to orders-0\n")[1].split("\n\n")[0].splitlines()
@@ -325,23 +335,23 @@ def test_a_violation_of_no_partition_shows_some_of_them() -> None:
     assert "The logs of orders-0" in page(violated=Violated("I24", "no leader in 90 s", ""))
 
 
-def test_a_page_from_a_ring_says_that_it_is_not_everything() -> None:
-    told = Told(full=False)
+def test_page_of_an_incomplete_trace_says_so() -> None:
+    written = HandwrittenTrace(full=False)
     for offset in range(3_000):
-        told.appends(1, offset, offset, 1)
-    assert "Not every event was kept" in page(told.trace)
+        written.appends(1, offset, offset, 1)
+    assert "Not every event was kept" in page(written.trace)
     assert "Not every event was kept" not in page()
 
 
 def test_every_invariant_has_a_meaning() -> None:
-    assert list(MEANINGS) == [f"I{number}" for number in range(1, 26)]
+    assert list(MEANINGS) == [f"I{number}" for number in range(1, 29)]
     assert "\n\n" not in page(violated=Violated("I99", "something new")).split("seed")[0].rstrip()
 
 
 # -- a run that teaches
 
 
-def test_a_scenario_is_told_under_its_headings_with_a_picture_after_each() -> None:
+def test_scenario_page_has_a_picture_under_each_heading() -> None:
     text = narrate(kip_279())
     assert text.startswith("S03: Fast fail-over fork: the leader lacks the asked epoch\n====")
     chapters = re.split(r"\n(?=\d\. )", text)
@@ -363,22 +373,22 @@ def test_repeated_events_become_one_sentence() -> None:
 
 def test_gathered_events_stay_on_their_side_of_a_truncation() -> None:
     """Records before and after a truncation are two sentences, one on each side of it."""
-    told = Told()
-    told.copies(2, 0, 11, 1)
-    told.emit("log.truncated", 2, ORDERS, to=10, was=12)
-    told.copies(2, 10, 12, 2)
-    assert re.findall(r" s  (.*)", narrate(told.trace)) == [
+    written = HandwrittenTrace()
+    written.copies(2, 0, 11, 1)
+    written.emit("log.truncated", 2, ORDERS, to=10, was=12)
+    written.copies(2, 10, 12, 2)
+    assert re.findall(r" s  (.*)", narrate(written.trace)) == [
         "broker 2 copies 0..11 (epoch 1)",
         "broker 2 truncates its log from 12 to 10",
         "broker 2 copies 10..12 (epoch 2)",
     ]
 
 
-def test_a_gap_in_what_was_copied_is_not_covered_up() -> None:
-    told = Told()
-    told.copies(2, 0, 3, 1)
-    told.copies(2, 7, 9, 1)
-    assert re.findall(r" s  (.*)", narrate(told.trace)) == ["broker 2 copies 0..3 (epoch 1)", "broker 2 copies 7..9 (epoch 1)"]
+def test_gap_in_copied_offsets_is_shown() -> None:
+    written = HandwrittenTrace()
+    written.copies(2, 0, 3, 1)
+    written.copies(2, 7, 9, 1)
+    assert re.findall(r" s  (.*)", narrate(written.trace)) == ["broker 2 copies 0..3 (epoch 1)", "broker 2 copies 7..9 (epoch 1)"]
 
 
 def test_noise_is_left_out() -> None:
@@ -388,96 +398,96 @@ def test_noise_is_left_out() -> None:
 
 
 def test_failed_check_of_a_story_is_on_the_page() -> None:
-    told = Told()
-    told.emit("scenario.must", 0, text="broker 3 goes on at offset 12", holds=False)
-    assert "IT DOES NOT HOLD: broker 3 goes on at offset 12" in narrate(told.trace)
+    written = HandwrittenTrace()
+    written.emit("scenario.must", 0, text="broker 3 goes on at offset 12", holds=False)
+    assert "CHECK FAILED: broker 3 goes on at offset 12" in narrate(written.trace)
 
 
 def test_many_checks_that_held_are_counted() -> None:
-    """A scenario of three hundred writes says of each that it was acknowledged."""
-    told = Told()
+    """A scenario of three hundred writes has three hundred checks; the page must not list each one."""
+    written = HandwrittenTrace()
     for number in range(300):
-        told.appends(1, number, number, 0)
-        told.emit("scenario.must", 0, text=f"write {number} is acknowledged", holds=True)
-    assert re.findall(r" s  (.*)", narrate(told.trace)) == [
+        written.appends(1, number, number, 0)
+        written.emit("scenario.must", 0, text=f"write {number} is acknowledged", holds=True)
+    assert re.findall(r" s  (.*)", narrate(written.trace)) == [
         "broker 1 appends 0..299 in epoch 0",
-        "it holds: write 0 is acknowledged",
-        "it holds: write 1 is acknowledged",
-        "it holds, like 297 other things: write 299 is acknowledged",
+        "check passed: write 0 is acknowledged",
+        "check passed: write 1 is acknowledged",
+        "check passed, like 297 others: write 299 is acknowledged",
     ]
 
 
 def test_many_topics_are_created_in_one_sentence() -> None:
-    told = Told()
+    written = HandwrittenTrace()
     for number in range(20):
-        told.emit("metadata.topic", 101, name=f"t{number}", topic_id="0")
-    assert re.findall(r" s  (.*)", narrate(told.trace)) == ["topics t0, t1, t2 and 17 more are created"]
+        written.emit("metadata.topic", 101, name=f"t{number}", topic_id="0")
+    assert re.findall(r" s  (.*)", narrate(written.trace)) == ["topics t0, t1, t2 and 17 more are created"]
 
 
-def test_of_many_partitions_those_are_followed_to_which_most_happened() -> None:
-    told = Told()
+def test_page_follows_the_partitions_with_most_events() -> None:
+    written = HandwrittenTrace()
     for number in range(50):
-        told.appends(1, 0, 0, 1, partition=f"t-{number}")
+        written.appends(1, 0, 0, 1, partition=f"t-{number}")
     for number in (48, 7, 20):
-        told.emit("log.truncated", 1, f"t-{number}", to=0, was=1)
-    text = narrate(told.trace)
+        written.emit("log.truncated", 1, f"t-{number}", to=0, was=1)
+    text = narrate(written.trace)
     assert "There are 47 more partitions; this page follows t-7, t-20 and t-48." in text
     assert "t-3 " not in text
 
 
-def test_a_log_that_tells_its_epochs_when_it_is_opened_is_known_from_then_on() -> None:
-    told = Told()
-    told.emit("log.recovered", 1, ORDERS, start=5, end=30, epochs=[[0, 0], [2, 10], [3, 20], [4, 30]], hw=28)
-    replica = Picture.after(told.trace.events()).replicas[ORDERS][1]
+def test_opened_log_that_reports_its_epochs_is_known() -> None:
+    written = HandwrittenTrace()
+    written.emit("log.recovered", 1, ORDERS, start=5, end=30, epochs=[[0, 0], [2, 10], [3, 20], [4, 30]], hw=28)
+    replica = Picture.after(written.trace.events()).replicas[ORDERS][1]
     assert (str(replica), replica.start, replica.hw) == ("5..9@e0 10..19@e2 20..29@e3", 5, 28)
 
 
-def test_a_follower_that_is_behind_its_leaders_start_begins_anew() -> None:
-    told = Told()
-    told.copies(2, 0, 19, 1)
-    assert sentence(told, "log.truncated", 2, ORDERS, to=100, was=20) == (
-        "broker 2 restarts orders-0 at 100, where its leader's begins"
+def test_follower_below_the_leaders_log_start_restarts_its_log() -> None:
+    written = HandwrittenTrace()
+    written.copies(2, 0, 19, 1)
+    assert sentence(written, "log.truncated", 2, ORDERS, to=100, was=20) == (
+        "broker 2 restarts orders-0 at 100, the log start of its leader"
     )
-    told.emit("log.truncated", 2, ORDERS, to=100, was=20)
-    told.copies(2, 100, 104, 3)
-    replica = Picture.after(told.trace.events()).replicas[ORDERS][2]
+    written.emit("log.truncated", 2, ORDERS, to=100, was=20)
+    written.copies(2, 100, 104, 3)
+    replica = Picture.after(written.trace.events()).replicas[ORDERS][2]
     assert (str(replica), replica.start) == ("100..104@e3", 100)
 
 
-def test_a_fault_that_ends_is_told_as_its_end() -> None:
-    told = Told()
-    told.emit("fault.begin", 1, fault="cut_node", number=3, victim=1)
-    assert sentence(told, "fault.end", 1, fault="cut_node", number=3) == "broker 1 is no longer cut off"
-    told.emit("fault.begin", 0, fault="clog", number=4, nodes=[1, 2])
-    ended = sentence(told, "fault.end", 0, fault="clog", number=4)
-    assert ended == "over: the links of brokers 1 and 2 are clogged: messages wait"
+def test_end_of_a_fault_names_the_fault() -> None:
+    written = HandwrittenTrace()
+    written.emit("fault.begin", 1, fault="cut_node", number=3, victim=1)
+    assert sentence(written, "fault.end", 1, fault="cut_node", number=3) == "broker 1 is no longer cut off"
+    written.emit("fault.begin", 0, fault="clog", number=4, nodes=[1, 2])
+    ended = sentence(written, "fault.end", 0, fault="clog", number=4)
+    assert ended == "fault ends: the links of brokers 1 and 2 are clogged: messages wait"
 
 
-def test_a_crash_that_is_told_by_the_node_is_not_told_by_the_fault_again() -> None:
-    told = Told()
-    told.emit("node.crashed", 1, lossy=False)
-    told.emit("fault.begin", 1, fault="crash", number=1, victim=1)
-    assert len(re.findall(r" s  (.*)", narrate(told.trace))) == 1
+def test_crash_is_shown_once() -> None:
+    written = HandwrittenTrace()
+    written.emit("node.crashed", 1, lossy=False)
+    written.emit("fault.begin", 1, fault="crash", number=1, victim=1)
+    assert len(re.findall(r" s  (.*)", narrate(written.trace))) == 1
 
 
 def test_a_fault_is_over_when_everything_is_healed() -> None:
-    told = Told()
-    told.emit("fault.begin", 1, fault="cut")
-    told.emit("fault.begin", 2, fault="reset", number=9, victim=2)
-    assert [fault.name for fault in Picture.after(told.trace.events()).faults] == ["cut"]
-    told.emit("phase", 0, name="heal")
-    assert Picture.after(told.trace.events()).faults == []
+    written = HandwrittenTrace()
+    written.emit("fault.begin", 1, fault="cut")
+    written.emit("fault.begin", 2, fault="reset", number=9, victim=2)
+    assert [fault.name for fault in Picture.after(written.trace.events()).faults] == ["cut"]
+    written.emit("phase", 0, name="heal")
+    assert Picture.after(written.trace.events()).faults == []
 
 
-def test_several_partitions_are_named_and_the_clusters_own_are_left_out() -> None:
-    told = Told()
+def test_page_names_user_partitions_and_omits_internal_ones() -> None:
+    written = HandwrittenTrace()
     for name in ("a-0", "b-0", "__cluster_metadata-0"):
-        told.appends(1, 0, 0, 1, partition=name)
-    text = narrate(told.trace)
+        written.appends(1, 0, 0, 1, partition=name)
+    text = narrate(written.trace)
     assert "broker 1 appends 0 to a-0 in epoch 1" in text
     assert "\n  b-0\n" in text
     assert "__cluster_metadata" not in text
-    assert "b-0" not in narrate(told.trace, partition="a-0")
+    assert "b-0" not in narrate(written.trace, partition="a-0")
 
 
 @pytest.mark.parametrize("text", [narrate(kip_279()), narrate(busy()), page(), page(busy())])

@@ -53,7 +53,7 @@ def test_every_fiftieth_run_was_the_same_in_another_process(swept: Tally) -> Non
     assert not [failure for failure in swept.failures if failure.invariant == "determinism"]
 
 
-def test_the_random_seeds_come_through_everything_that_they_are_meant_to(swept: Tally) -> None:
+def test_random_seeds_reach_every_mark_of_a_sweep(swept: Tally) -> None:
     assert swept.seeds >= LARGE
     missed = swept.marks_at_zero
     if missed:
@@ -70,7 +70,7 @@ def test_everything_is_acknowledged_and_read_somewhere(swept: Tally) -> None:
 # -- what is run ------------------------------------------------------------------------------------------------------
 
 
-def test_an_endless_sweep_begins_with_every_scenario_and_mixes_from_there_on() -> None:
+def test_endless_sweep_begins_with_every_scenario() -> None:
     replays = list(islice(endless(random.Random(1), 0.3), 1000))
     assert [r.scenario for r in replays[: len(SCENARIOS)]] == sorted(SCENARIOS)
     rest = replays[len(SCENARIOS) :]
@@ -104,7 +104,7 @@ def tally_of(seeds: int, marks: dict[str, int]) -> Tally:
     return tally
 
 
-def test_a_mark_that_stays_at_zero_is_held_against_a_sweep_that_is_large_enough() -> None:
+def test_large_sweep_fails_if_a_mark_stays_at_zero() -> None:
     everything = {name: 1 for name, mark in MARKS.items() if mark.reach == SWEEP}
     missed = {**everything, "fetch.diverging": 0}
     assert tally_of(LARGE, everything).good
@@ -113,7 +113,7 @@ def test_a_mark_that_stays_at_zero_is_held_against_a_sweep_that_is_large_enough(
     assert not tally_of(LARGE, missed).good
 
 
-def test_what_a_scenario_reaches_does_not_count_for_the_random_seeds() -> None:
+def test_marks_of_scenarios_do_not_count_for_random_seeds() -> None:
     """Else a nemesis that has become too weak would hide behind the directed stories."""
     everything = {name: 1 for name, mark in MARKS.items() if mark.reach == SWEEP}
     tally = tally_of(LARGE, {**everything, "fetch.diverging": 0})
@@ -121,7 +121,7 @@ def test_what_a_scenario_reaches_does_not_count_for_the_random_seeds() -> None:
     assert tally.marks_at_zero == ["fetch.diverging"]
 
 
-def test_a_rare_mark_at_zero_is_held_against_a_sweep_of_thousands_only() -> None:
+def test_only_a_sweep_of_thousands_fails_for_a_rare_mark() -> None:
     """Otherwise a mark that no seed reaches any more would be a line that no one reads."""
     rare = [name for name, mark in MARKS.items() if mark.reach == RARE]
     seen = {**dict.fromkeys(MARKS, 1), **dict.fromkeys(rare, 0)}
@@ -131,7 +131,7 @@ def test_a_rare_mark_at_zero_is_held_against_a_sweep_of_thousands_only() -> None
     assert tally_of(LONG, dict.fromkeys(MARKS, 1)).good
 
 
-def test_marks_of_scenarios_are_told_and_not_held_against_a_sweep() -> None:
+def test_marks_of_scenarios_are_reported_but_not_required() -> None:
     expected = {name: 1 for name, mark in MARKS.items() if mark.reach != SCENARIO}
     tally = tally_of(LARGE, expected)
     absent = [name for name, mark in MARKS.items() if mark.reach == SCENARIO]
@@ -177,7 +177,7 @@ def test_a_run_that_differs_from_itself_is_a_failure(monkeypatch: pytest.MonkeyP
     assert not tally.good
 
 
-def test_memory_is_told_by_process_from_the_moment_it_is_warm() -> None:
+def test_memory_is_reported_per_process_after_warm_up() -> None:
     tally = Tally(1)
     for size in range(1, sweeps.WARM_RUNS + 51):
         tally.see(Done(Job(Replay(0)), {}, worker=1, rss_bytes=size * 1_000_000))
@@ -206,9 +206,7 @@ def test_failed_run_is_kept_and_comes_first_until_it_passes(tmp_path: Path) -> N
     assert keep.read_text() == ""
 
 
-def test_a_run_that_failed_stays_kept_when_the_sweep_is_interrupted_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_sweep_keeps_failed_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep = tmp_path / "failed.jsonl"
     keep.write_text("".join(json.dumps({"replay": replay.as_dict()}) + "\n" for replay in (Replay(0, "S03"), BROKEN)))
 
@@ -222,7 +220,7 @@ def test_a_run_that_failed_stays_kept_when_the_sweep_is_interrupted_before_it(
     assert sweeps.read_kept(keep) == [BROKEN]
 
 
-def test_the_report_is_written_and_the_exit_code_tells_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweep_writes_a_report_and_exits_with_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keep, report = tmp_path / "failed.jsonl", tmp_path / "soak.json"
     words = ["--seeds", "2..3", "--workers", "1", "--keep", str(keep), "--report", str(report)]
     keep.write_text(json.dumps({"replay": BROKEN.as_dict()}) + "\n")

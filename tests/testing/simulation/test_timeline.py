@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from chromium import Page, find_chromium, new_page, running_chromium
-from told_runs import ORDERS, Told, busy, kip_101, kip_279
+from handwritten_traces import ORDERS, HandwrittenTrace, busy, kip_101, kip_279
 
 from strandline.testing.simulation.kernel.trace import Trace
 from strandline.testing.simulation.story.timeline import EVENTS_MAX, render
@@ -65,15 +65,15 @@ def test_the_file_refers_to_nothing_outside_of_it() -> None:
 
 def test_a_log_that_contains_markup_stays_text() -> None:
     """Values of records come from users."""
-    told = Told()
-    told.appends(1, 0, 0, 1)
-    told.emit("client.acked", 201, ORDERS, offset=0, value="</script><script>alert(1)</script>@@data@@")
-    page = render(told.trace, "<b>A title</b>", about={"why": "<i>"})
+    written = HandwrittenTrace()
+    written.appends(1, 0, 0, 1)
+    written.emit("client.acked", 201, ORDERS, offset=0, value="</script><script>alert(1)</script>@@data@@")
+    page = render(written.trace, "<b>A title</b>", about={"why": "<i>"})
     assert "<script>alert" not in page
     assert "<b>A title" not in page
     assert (
         data_of(page)["events"][1][5]
-        == 'client 201 knows that "</script><script>alert(1)</script>@@data@@" is at offset 0 of orders-0'
+        == 'client 201 learns that "</script><script>alert(1)</script>@@data@@" is at offset 0 of orders-0'
     )
 
 
@@ -96,34 +96,34 @@ def test_a_crash_ends_every_line_of_the_lane() -> None:
     assert all(area["points"][-1][0] <= crashed for area in lane["areas"] if area["points"][0][0] < crashed)
 
 
-def test_the_isr_is_what_the_controller_decided() -> None:
+def test_picture_shows_the_isr_of_the_controller() -> None:
     lane = lanes(kip_279())[1]
     assert [(round(start, 1), round(end, 1)) for start, end in lane["isr"]] == [(0.0, 5.0), (8.0, 8.0)]
 
 
-def test_a_replica_that_does_not_say_its_hw_has_none() -> None:
-    """After a restart it is unknown until the leader tells it; a line at zero would be a lie."""
-    told = Told()
-    told.appends(1, 0, 3, 1)
-    told.hw(2, 1)
-    told.emit("node.crashed", 1, lossy=False)
-    told.starts(1)
-    told.emit("log.recovered", 1, ORDERS, end=4)
-    assert [value for _, value in lanes(told.trace)[1]["hw"]] == [None, 2, None]
+def test_replica_without_a_reported_hw_has_none() -> None:
+    """After a restart the high watermark is unknown until the leader sends it; a line at zero would be wrong."""
+    written = HandwrittenTrace()
+    written.appends(1, 0, 3, 1)
+    written.hw(2, 1)
+    written.emit("node.crashed", 1, lossy=False)
+    written.starts(1)
+    written.emit("log.recovered", 1, ORDERS, end=4)
+    assert [value for _, value in lanes(written.trace)[1]["hw"]] == [None, 2, None]
 
 
 def test_too_many_events_leave_out_the_ordinary_ones() -> None:
-    told = Told()
-    told.emit("node.crashed", 9, lossy=False)
+    written = HandwrittenTrace()
+    written.emit("node.crashed", 9, lossy=False)
     for offset in range(EVENTS_MAX + 500):
-        told.appends(1, offset, offset, 1)
-    data = data_of(render(told.trace, "Long"))
+        written.appends(1, offset, offset, 1)
+    data = data_of(render(written.trace, "Long"))
     assert (len(data["events"]), data["left_out"]) == (EVENTS_MAX, 501)
     assert data["events"][0][1] == "node.crashed"
 
 
-def test_a_run_in_which_nothing_happened_is_a_page_too() -> None:
-    assert data_of(render(Told().trace, "Nothing"))["partitions"] == []
+def test_empty_run_has_a_page() -> None:
+    assert data_of(render(HandwrittenTrace().trace, "Nothing"))["partitions"] == []
 
 
 # -- what is seen
@@ -241,7 +241,7 @@ async def test_the_tip_stays_inside_the_picture(page: Page, tmp_path: Path) -> N
 
 
 async def test_keyboard_moves_between_events_and_announces_them(page: Page, tmp_path: Path) -> None:
-    """Whoever cannot use a mouse, or cannot see, hears the same."""
+    """Keyboard and screen reader users get the same information."""
     await opened(page, tmp_path, kip_279())
     await page.run("document.querySelector('#chart').focus()")
     await page.key("End")
@@ -273,7 +273,7 @@ async def test_the_keyboard_reaches_everything(page: Page, tmp_path: Path) -> No
         assert wanted in reached
 
 
-async def test_zoom_and_pan_by_keys_and_wheel_and_back_to_the_whole(page: Page, tmp_path: Path) -> None:
+async def test_keys_and_wheel_zoom_pan_and_reset(page: Page, tmp_path: Path) -> None:
     await opened(page, tmp_path, busy())
     thumb = "Number(document.querySelector('#where i').style.width.replace('%', ''))"
     at = "Number(document.querySelector('#where i').style.left.replace('%', ''))"
@@ -291,7 +291,7 @@ async def test_zoom_and_pan_by_keys_and_wheel_and_back_to_the_whole(page: Page, 
     assert await page.run(thumb) == pytest.approx(100)
 
 
-async def test_dragging_moves_what_is_seen(page: Page, tmp_path: Path) -> None:
+async def test_dragging_pans_the_view(page: Page, tmp_path: Path) -> None:
     await opened(page, tmp_path, busy())
     await page.click("#in")
     at = "Number(document.querySelector('#where i').style.left.replace('%', ''))"
@@ -320,7 +320,7 @@ async def test_table_has_the_events_and_filters_them(page: Page, tmp_path: Path)
         "(() => { const q = document.querySelector('#query'); q.value = 'truncates'; q.dispatchEvent(new Event('input')); })()"
     )
     assert await texts(page, "#rows tr.row td:nth-child(2)") == [
-        "broker 2 truncates orders-0 from 12 to 10: leader says epoch 1 ends at 12, here at 10"
+        "broker 2 truncates orders-0 from 12 to 10: on the leader, epoch 1 ends at 12, here at 10"
     ]
     await page.run("(() => { const q = document.querySelector('#query'); q.value = ''; q.dispatchEvent(new Event('input')); })()")
     await page.click("#groups button:nth-child(2)")
@@ -343,11 +343,14 @@ async def test_the_story_is_read_under_the_picture(page: Page, tmp_path: Path) -
     await opened(page, tmp_path, kip_279())
     assert await texts(page, ".said-label") == ["1", "2", "3", "4", "5", "6"]
     await page.click(".heading:nth-of-type(3) circle")
+    await page.frame()
     assert (await texts(page, "#chapter"))[0].startswith("3Broker 1 falls silent")
     await page.run("document.querySelector('#chart').focus()")
     await page.key("n")
+    await page.frame()
     assert (await texts(page, "#chapter"))[0].startswith("4Broker 2 dies before anybody")
     await page.key("p")
+    await page.frame()
     assert (await texts(page, "#chapter"))[0].startswith("3Broker 1 falls silent")
 
 
@@ -418,7 +421,7 @@ async def test_text_can_be_read_in_light_and_in_dark(page: Page, tmp_path: Path,
         assert [pair for pair, ratio in zip(pairs, ratios, strict=True) if ratio < least] == []
 
 
-async def test_the_system_decides_between_light_and_dark_and_a_button_changes_it(page: Page, tmp_path: Path) -> None:
+async def test_theme_follows_the_system_and_a_button(page: Page, tmp_path: Path) -> None:
     await opened(page, tmp_path, kip_279(), dark=True)
     colour = "getComputedStyle(document.body).backgroundColor"
     assert await page.run(colour) == "rgb(17, 20, 24)"
@@ -450,14 +453,14 @@ async def test_the_run_is_there_as_text(page: Page, tmp_path: Path) -> None:
 
 
 async def test_a_run_without_partitions_opens(page: Page, tmp_path: Path) -> None:
-    told = Told()
-    told.comes_up()
-    await opened(page, tmp_path, told.trace)
-    assert len(await texts(page, "#rows tr.row")) == told.trace.emitted - 1  # a vote is one of the other things
+    written = HandwrittenTrace()
+    written.comes_up()
+    await opened(page, tmp_path, written.trace)
+    assert len(await texts(page, "#rows tr.row")) == written.trace.emitted - 1  # a vote is one of the other things
 
 
 async def test_twenty_seconds_with_five_thousand_events_are_drawn_at_once(page: Page, tmp_path: Path) -> None:
-    """Whoever drags must see it move. Measured in the page's own processor time: other processes do not count."""
+    """Dragging must feel immediate. Measured in the page's own processor time, so other processes do not count."""
     await opened(page, tmp_path, busy(10_000, partitions=2))
     await page.ask("Performance.enable", timeDomain="threadTicks")
 

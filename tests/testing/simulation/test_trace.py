@@ -64,7 +64,7 @@ def test_a_field_may_have_any_name() -> None:
     assert trace.events() == [Event(0.0, 1, "fault.begin", 0, "", {"node": 2, "kind": "hold", "partition": "orders-0"})]
 
 
-def test_equal_runs_have_equal_hashes_and_each_difference_another_one() -> None:
+def test_equal_runs_have_equal_hashes_and_others_differ() -> None:
     """The determinism canary compares nothing but this."""
     hashes = {
         some_run(Trace(Clock())),
@@ -76,7 +76,7 @@ def test_equal_runs_have_equal_hashes_and_each_difference_another_one() -> None:
     assert some_run(Trace(Clock())) in hashes
 
 
-def test_the_hash_does_not_depend_on_what_is_kept_or_on_when_it_is_asked_for() -> None:
+def test_hash_is_independent_of_kept_events_and_reads() -> None:
     """A failed seed is run again with the full trace: it must be recognised as the same run."""
     asked, full = Trace(Clock()), Trace(Clock(), full=True)
     for trace in (asked, full):
@@ -88,7 +88,7 @@ def test_the_hash_does_not_depend_on_what_is_kept_or_on_when_it_is_asked_for() -
     assert asked.sha256() == full.sha256()
 
 
-def test_steps_and_events_are_told_apart_by_their_order() -> None:
+def test_hash_covers_the_order_of_steps_and_events() -> None:
     one, other = Trace(Clock()), Trace(Clock())
     one.step(0.0, 1, "x")
     one.emit("node.started", 1)
@@ -119,7 +119,7 @@ def test_the_hash_is_the_same_in_processes_with_different_hash_seeds() -> None:
     assert len(found) == 1
 
 
-def test_what_was_emitted_does_not_change_afterwards() -> None:
+def test_emitted_event_is_immutable() -> None:
     """Production code emits its own live state, and continues to change it."""
     trace = Trace(Clock())
     isr = [1, 2, 3]
@@ -151,7 +151,7 @@ class Colour(IntEnum):
     ],
 )
 def test_fields_are_plain_values(value: object, expected: object) -> None:
-    """Whatever was handed in, JSON knows it, and it is the same in every process."""
+    """Every value becomes valid JSON, the same in every process."""
     assert plain(value) == expected
     assert type(plain(value)) is type(expected)
 
@@ -167,7 +167,7 @@ def test_an_integer_of_any_size_may_be_emitted() -> None:
     assert trace.sha256() != other.sha256()
 
 
-def test_a_rare_event_is_kept_however_much_happens_after_it() -> None:
+def test_rare_event_is_kept_among_many_others() -> None:
     """A story without the crash that began it would be of no use."""
     trace = Trace(Clock())
     trace.emit("node.crashed", 1, lossy=False)
@@ -285,7 +285,7 @@ def test_lines_below_the_level_cost_no_event() -> None:
     assert logged("debug").events() == []
 
 
-def test_line_omits_what_differs_between_processes() -> None:
+def test_line_omits_values_that_differ_between_processes() -> None:
     assert logged(pid=1).sha256() == logged(pid=2).sha256() == logged(timestamp="now").sha256()
 
 
@@ -311,7 +311,7 @@ def test_structlog_is_afterwards_as_it_was() -> None:
     assert (structlog.is_configured(), structlog.get_config()) == (was_configured, before)
 
 
-def test_a_line_is_of_the_machine_whose_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_belongs_to_the_machine_whose_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster logs from one process: only the loop knows whose line it is."""
 
     class Loop:
@@ -329,7 +329,7 @@ def test_without_a_machine_a_line_is_of_the_world() -> None:
 # -- cost
 
 
-def test_a_hundred_thousand_steps_and_ten_thousand_events_cost_less_than_a_second() -> None:
+def test_hundred_thousand_steps_take_less_than_a_second() -> None:
     """Both are called for every event of the scheduler; a trace that slows the simulator down costs seeds."""
     trace = Trace(Clock())
     started = time.process_time()

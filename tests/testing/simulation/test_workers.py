@@ -1,4 +1,4 @@
-"""Runs in other processes: what they return, and what happens if they return nothing."""
+"""Runs in worker processes: their results, and the reports of workers that die."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ async def fail(error: Exception) -> None:
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_story_returns_what_it_returns_and_raises_what_it_raises(world: World) -> None:
+def test_run_returns_the_result_or_error_of_its_story(world: World) -> None:
     async def story() -> str:
         await world.sleep(5)
         return "the end"
@@ -47,7 +47,7 @@ def test_a_story_returns_what_it_returns_and_raises_what_it_raises(world: World)
         world.run(fail(KeyError("lost")))
 
 
-def test_a_world_goes_on_where_the_story_before_left_it(world: World) -> None:
+def test_second_story_continues_in_the_same_world(world: World) -> None:
     world.run(world.sleep(1))
     world.add_machine(1, "node").boot()
     seen: list[float] = []
@@ -68,7 +68,7 @@ async def spin() -> None:
         await asyncio.sleep(0)
 
 
-def test_what_a_check_finds_after_a_step_ends_the_run(world: World) -> None:
+def test_failed_check_after_a_step_ends_the_run(world: World) -> None:
     def check() -> None:
         if world.now > 3:
             raise AssertionError("I1")
@@ -83,7 +83,7 @@ def test_what_a_check_finds_after_a_step_ends_the_run(world: World) -> None:
     assert world.now < 11
 
 
-def test_an_exception_that_nobody_looked_at_is_told_before_the_world_ends(world: World) -> None:
+def test_unretrieved_exception_is_raised_before_the_world_ends(world: World) -> None:
     """Otherwise a task that dies in silence would be a seed without a failure. It keeps itself alive: only the collector
     can tell that nobody has it any more."""
     machine = world.add_machine(1, "node")
@@ -109,7 +109,7 @@ def test_streams_of_chance_do_not_disturb_one_another() -> None:
 # -- waiting ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_story_goes_on_before_anything_else_happens(world: World) -> None:
+def test_story_continues_before_other_events(world: World) -> None:
     """So it can say: when the leader has appended it, hold its answer."""
     state: list[int] = []
     loops = [world.add_machine(node, f"node-{node}").boot()[0] for node in range(1, 6)]
@@ -128,7 +128,7 @@ def test_a_story_goes_on_before_anything_else_happens(world: World) -> None:
     world.run(story())
 
 
-def test_what_does_not_come_is_named(world: World) -> None:
+def test_failed_wait_names_its_condition(world: World) -> None:
     def the_sky_falls() -> bool:
         return False
 
@@ -144,12 +144,12 @@ def test_what_does_not_come_is_named(world: World) -> None:
     world.run(story())
 
 
-def test_what_is_waited_for_is_named_when_the_world_runs_out_of_time(world: World) -> None:
+def test_out_of_time_names_the_condition(world: World) -> None:
     with pytest.raises(OutOfTime, match=r"not over.*waiting for a leader"):
         world.run(world.until(lambda: False, 1000, "a leader"), limit_s=10)
 
 
-def test_a_condition_that_raises_raises_where_it_is_waited_for(world: World) -> None:
+def test_error_in_a_condition_is_raised_in_the_waiter(world: World) -> None:
     state: list[int] = [1, 1]
 
     async def story() -> None:
@@ -160,7 +160,7 @@ def test_a_condition_that_raises_raises_where_it_is_waited_for(world: World) -> 
     world.run(story())
 
 
-def test_a_condition_of_a_process_that_died_is_not_looked_at_any_more(world: World) -> None:
+def test_condition_of_a_dead_process_is_dropped(world: World) -> None:
     machine = world.add_machine(1, "node")
     machine.boot()
     asked: list[float] = []
@@ -208,7 +208,7 @@ def surroundings() -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("error", [None, KeyError("story"), KeyboardInterrupt()])
-def test_everything_is_as_it_was_when_a_world_has_run(world: World, error: BaseException | None) -> None:
+def test_world_restores_global_state(world: World, error: BaseException | None) -> None:
     before = surroundings()
     during: list[tuple[Any, ...]] = []
 
@@ -240,7 +240,7 @@ async def test_a_world_may_run_inside_a_loop_that_runs() -> None:
     await asyncio.sleep(0)
 
 
-def test_what_is_logged_goes_to_the_trace_with_the_node_that_says_it(world: World) -> None:
+def test_log_lines_enter_the_trace_with_their_node(world: World) -> None:
     machine = world.add_machine(7, "node")
     loop, _, _ = machine.boot()
 

@@ -55,7 +55,7 @@ def test_a_wrapper_comes_and_goes() -> None:
     assert heard == ["dingding"]
 
 
-def test_a_wrapper_that_stays_tells_who_wrapped_last() -> None:
+def test_remaining_wrapper_calls_the_newest_owner() -> None:
     """Of two runs one after the other, the second must hear its own calls, and the first must not."""
     first: list[Any] = []
     second: list[Any] = []
@@ -88,7 +88,7 @@ def test_class_methods_stay_class_methods() -> None:
     assert heard == [made]
 
 
-def test_who_changes_the_code_himself_finds_it_as_written() -> None:
+def test_patching_code_finds_the_original_function() -> None:
     """A mutation takes the place of a function. A wrapper that stayed underneath would tell everything twice."""
     written = Bell.ring
     heard: list[Any] = []
@@ -101,7 +101,7 @@ def test_who_changes_the_code_himself_finds_it_as_written() -> None:
         assert wrapping.is_keeping()
 
 
-def test_a_wrapper_that_is_made_otherwise_is_a_bug_of_ours() -> None:
+def test_wrapper_with_another_definition_is_rejected() -> None:
     with kept():
         wrap("test", Bell, "ring", hearing([]))
         with pytest.raises(AssertionError, match="made otherwise"):
@@ -123,7 +123,7 @@ def test_a_mutation_is_found_between_runs_whose_wrappers_stay() -> None:
     assert verdicts == ["ok", "violation", "ok"]
 
 
-def test_what_stays_keeps_nothing_of_a_run_that_is_over() -> None:
+def test_remaining_wrappers_hold_no_references_to_old_runs() -> None:
     """A world is tens of megabytes, and what is left of it would be finalized in the middle of the next."""
 
     def alive() -> set[int]:

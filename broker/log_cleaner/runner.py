@@ -1,0 +1,439 @@
+"""The log cleaner's shell: cleans the logs that `choice.py` chooses, one after the other on each of its threads.
+
+A round builds the map of the newest offset of each key, then rewrites the segments group by group (`storage/cleaner`). The work
+goes to a thread in small slices. Between two slices the thread pauses if there are requests, the rate is limited, and the round
+ends early if the log was truncated, deleted or is no longer compacted, or if the broker stops. Then the files that were not
+finished are removed, and every group that was replaced before stays replaced.
+
+What is durable when:
+
+    tombstones_removed_below     before the segment without the tombstones takes its place
+    first_dirty_offset           after a segment without its tombstones has taken its place, and after the round
+
+So a log is clean beyond its removed tombstones, also if its round ends early and no other one follows: replicas that copy the log
+wait for that. A crash between the two writes leaves it to the next round.
+
+A full disk ends a round, and nothing is lost: the next one tries again after the backoff. Any other disk error takes the log
+directory offline. A damaged batch is reported like one that a read meets; a log that cannot be cleaned is left out until it has
+changed, and the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from strandline.broker.disk_work import RunBlocking
+from strandline.broker.log_cleaner.choice import LogToClean, assess, choose
+from strandline.broker.log_cleaner.metrics import CleanerMetrics
+from strandline.broker.log_cleaner.throttle import RequestLoad, Throttle
+from strandline.broker.partition.directory import PartitionDirectory
+from strandline.broker.partition.log_failures import LogFailures
+from strandline.protocol.errors import BrokerError, StrandlineError
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.partitions import TopicIdPartition
+from strandline.storage.cleaner.batch_cleaning import Rules
+from strandline.storage.cleaner.cleaning import SegmentGroup, build_map, groups, plan
+from strandline.storage.cleaner.offset_map import SLOT_BYTES, OffsetMap
+from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.files import DiskError, Files
+from strandline.storage.log.log import Log
+from strandline.storage.log.replacement import CleaningAborted
+from strandline.storage.log.segment import DamagedBatch
+
+logger = get_logger(__name__)
+
+SLICE_BYTES, IDLE_SLICE_BYTES = 16 << 10, 128 << 10
+"""About how many bytes a slice reads and writes while the broker serves requests, and while it does not. A slice has at least one
+batch. Larger slices cost less of the loop's time."""
+PAUSE_S = 0.003
+"""How long the thread pauses after each slice while the broker serves requests."""
+LOOK_S = 1.0
+"""How long a pause lasts at most before the round looks whether its log has changed."""
+_LOAD_FACTOR = 0.5
+_PRIME_GAP_MAX = 512
+"""A map has a prime number of slots, and the next smaller prime is never further away for any size that fits into memory."""
+
+
+class CleanerSettings(NamedTuple):
+    """The settings of the log cleaner, named after Kafka's keys."""
+
+    threads: int = 1
+    dedupe_buffer_size: int = 128 << 20
+    """Of all threads together, as is the next one but one."""
+    io_buffer_load_factor: float = 0.9
+    io_buffer_size: int = 512 << 10
+    io_max_bytes_per_second: float = float("inf")
+    backoff_ms: int = 15_000
+
+
+class Uncleanable(NamedTuple):
+    """A log that could not be cleaned. It is tried again when it was truncated (as a repair does), or opened again."""
+
+    log: Log
+    truncations: int
+    reason: str
+
+    def is_current(self, log: Log) -> bool:
+        return log is self.log and log.truncations == self.truncations
+
+
+class UncleanableLog(NamedTuple):
+    """A log that cannot be cleaned, as metrics and health show it."""
+
+    topic: str
+    partition: int
+    reason: str
+    cleanable_bytes: int
+    """The size of its closed segments."""
+
+
+class LogCleaner:
+    """Cleans the compacted logs of a broker. `start` and `stop` once each; without `start` it does nothing."""
+
+    def __init__(
+        self,
+        log_dir: LogDir,
+        directory: PartitionDirectory,
+        failures: LogFailures,
+        settings: CleanerSettings,
+        *,
+        files: Files,
+        run_blocking: RunBlocking,
+        remove_later: Callable[[Log, list[str]], None],
+        apply_retention: Callable[[Log], None],
+        wall_clock_ms: Callable[[], int],
+        stopwatch: Callable[[], float],
+        requests_served: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`files`: only the threads use it. `run_blocking`: the threads. `remove_later`: unlinks the files that a rewritten
+        segment has replaced, after the time that the log's settings give. `apply_retention`: deletes old segments of a log, which
+        waits while the log is being cleaned. DiskError. `requests_served`: how many requests of clients and fetches from leaders
+        this broker has handled; while there are some, the cleaner pauses between its slices."""
+        self._log_dir = log_dir
+        self._directory = directory
+        self._failures = failures
+        self._settings = settings
+        self._files = files
+        self._run_blocking = run_blocking
+        self._remove_later = remove_later
+        self._apply_retention = apply_retention
+        self._wall_clock_ms = wall_clock_ms
+        self._stopwatch = stopwatch
+        self._throttle = Throttle(settings.io_max_bytes_per_second)
+        self._requests_served = requests_served
+        self._load = RequestLoad()
+        self._stopping = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._looked_at = 0.0
+        self.metrics = CleanerMetrics()
+        self.in_progress: dict[TopicIdPartition, LogToClean] = {}
+        self.uncleanable: dict[TopicIdPartition, Uncleanable] = {}
+
+    # -- what others look at ------------------------------------------------------------------------------------------
+
+    @property
+    def dead_threads(self) -> int:
+        return 0 if self._stopping.is_set() else sum(task.done() for task in self._tasks)
+
+    @property
+    def since_last_look_ms(self) -> int:
+        """How long ago the logs were looked at last; 0 before the first time."""
+        return int(1000 * (self._stopwatch() - self._looked_at)) if self._looked_at else 0
+
+    def uncleanable_now(self) -> list[UncleanableLog]:
+        """The logs of this broker that cannot be cleaned."""
+        found = []
+        for key, each in self.uncleanable.items():
+            partition = self._directory.partitions.get(key)
+            if partition is not None and each.is_current(partition.log) and partition.log.config.compacts:
+                size = sum(segment.size for segment in partition.log.segments[:-1])
+                found.append(UncleanableLog(partition.topic, key[1], each.reason, size))
+        return found
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._run(n), name=f"log-cleaner-{n}") for n in range(self._settings.threads)]
+
+    async def stop(self) -> None:
+        """End every round after its present slice, and remove the files that it has not finished."""
+        self._stopping.set()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def kill(self) -> None:
+        """Stop without touching the disk, as a killed process does."""
+        self._stopping.set()
+        for task in self._tasks:
+            task.cancel()
+
+    async def _run(self, thread: int) -> None:
+        while not self._stopping.is_set():
+            found = self._choose()
+            if found is None or not await self._clean(thread, found):
+                await self._pause(self._settings.backoff_ms / 1000)
+
+    def _is_busy(self, now: float) -> bool:
+        return self._load.is_busy(self._requests_served(), now)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
+    # -- choosing -----------------------------------------------------------------------------------------------------
+
+    def _choose(self) -> LogToClean | None:
+        if self._log_dir.offline is not None:
+            return None
+        self._looked_at = self._stopwatch()
+        now_ms = self._wall_clock_ms()
+        try:
+            logs = [assess(key, log, now_ms) for key, log in self._compacted_logs()]
+        except DiskError as e:
+            self._failures.on_disk_error(e)
+            return None
+        self.metrics.on_assessed(logs)
+        return choose(each for each in logs if each.key not in self.in_progress and not self._is_uncleanable(each.key))
+
+    def _compacted_logs(self) -> list[tuple[TopicIdPartition, Log]]:
+        return [(key, each.log) for key, each in self._directory.partitions.items() if each.log.config.compacts]
+
+    def _is_uncleanable(self, key: TopicIdPartition) -> bool:
+        known, partition = self.uncleanable.get(key), self._directory.partitions.get(key)
+        if known is not None and (partition is None or not known.is_current(partition.log)):
+            del self.uncleanable[key]
+            known = None
+        return known is not None
+
+    # -- one round ----------------------------------------------------------------------------------------------------
+
+    async def _clean(self, thread: int, found: LogToClean) -> bool:
+        """One round on one log. Returns whether it came to its end."""
+        log = self._directory.partitions[found.key].log
+        self.in_progress[found.key] = found
+        log.is_being_cleaned = True
+        try:
+            await _Round(self, thread, log, found).run()
+        except CleaningAborted as e:
+            logger.info("log_cleaner.aborted", **log.fields, reason=str(e))
+        except DiskError as e:
+            self._on_disk_error(log, e)
+        except DamagedBatch as e:
+            self._set_uncleanable(found.key, log, str(e))
+            log.mark_corrupt(e.offset, str(e))
+            self._failures.on_damage(found.key)
+        except StrandlineError as e:
+            self._set_uncleanable(found.key, log, str(e))
+        except Exception as e:
+            logger.exception("log_cleaner.failed", **log.fields)
+            self._set_uncleanable(found.key, log, f"{type(e).__name__}: {e}")
+        else:
+            return True
+        finally:
+            del self.in_progress[found.key]
+            log.is_being_cleaned = False
+            self._after_round(found.key, log)
+        return False
+
+    def _after_round(self, key: TopicIdPartition, log: Log) -> None:
+        """Apply the retention that has waited, unless the log was closed meanwhile."""
+        if self._stopping.is_set() or not self._is_open(key, log):
+            return
+        try:
+            self._apply_retention(log)
+        except DiskError as e:
+            self._failures.on_disk_error(e)
+
+    def _is_open(self, key: TopicIdPartition, log: Log) -> bool:
+        """Whether this is still the partition's log, and its directory is online."""
+        partition = self._directory.partitions.get(key)
+        return partition is not None and partition.log is log
+
+    def _set_uncleanable(self, key: TopicIdPartition, log: Log, reason: str) -> None:
+        self.uncleanable[key] = Uncleanable(log, log.truncations, reason)
+        logger.warning("log_cleaner.uncleanable", **log.fields, reason=reason)
+
+    def _on_disk_error(self, log: Log, error: DiskError) -> None:
+        if error.is_full:
+            logger.warning("log_cleaner.disk_full", **log.fields, reason=str(error))
+        else:
+            self._failures.on_disk_error(error)
+
+
+class _Round:
+    """One round on one log."""
+
+    def __init__(self, cleaner: LogCleaner, thread: int, log: Log, found: LogToClean) -> None:
+        self._cleaner = cleaner
+        self._thread = thread
+        self._log = log
+        self._found = found
+        settings = cleaner._settings
+        buffer_bytes = max(1, settings.io_buffer_size // settings.threads // 2)
+        self._plan = plan(log, found.first_dirty, clean_to=found.end)._replace(buffer_bytes=buffer_bytes)
+        self._read = self._written = 0
+
+    async def run(self) -> None:
+        """CleaningAborted, BrokerError, DiskError."""
+        cleaner, log, plan_ = self._cleaner, self._log, self._plan
+        began_at, size_before = cleaner._stopwatch(), log.size_bytes
+        if log.first_dirty_offset and log.first_dirty_offset != plan_.first_dirty:
+            logger.warning("log_cleaner.first_dirty_offset_reset", **log.fields, first_dirty_offset=log.first_dirty_offset)
+        offset_map = self._new_map()
+        await self._drive(build_map(cleaner._files, plan_, offset_map))
+        if offset_map.latest_offset < plan_.first_dirty:
+            raise StrandlineError(
+                f"the map for {offset_map.capacity} keys (log.cleaner.dedupe.buffer.size) has no room for a batch"
+            )
+        rules = Rules(offset_map, cleaner._wall_clock_ms(), log.config.delete_retention_ms, plan_.last_batches)
+        for group in groups(plan_, offset_map.latest_offset):
+            await self._rewrite(group, rules)
+            await self._note_clean(min(group.end_offset, offset_map.latest_offset + 1))
+        log.first_dirty_offset = offset_map.latest_offset + 1
+        seconds = cleaner._stopwatch() - began_at
+        cleaner.metrics.on_cleaned(self._thread, seconds, offset_map.size / offset_map.capacity, self._read, self._written)
+        logger.info(
+            "log_cleaner.cleaned",
+            **log.fields,
+            previous_first_dirty_offset=plan_.first_dirty,
+            first_dirty_offset=log.first_dirty_offset,
+            keys=offset_map.size,
+            previous_size_bytes=size_before,
+            size_bytes=log.size_bytes,
+            took_ms=round(seconds * 1000),
+        )
+        await self._on_thread(cleaner._log_dir.cleaner_checkpoint().write)
+
+    def _new_map(self) -> OffsetMap:
+        """A map of the configured size, or a smaller one if the dirty part has fewer records than fit. At most every second slot
+        of the smaller one is used, because look-ups in a nearly full map need several steps."""
+        settings, dirty = self._cleaner._settings, self._plan.end_offset - self._plan.first_dirty
+        slots = int(dirty / min(settings.io_buffer_load_factor, _LOAD_FACTOR)) + _PRIME_GAP_MAX
+        memory = min(settings.dedupe_buffer_size // settings.threads, slots * SLOT_BYTES)
+        return OffsetMap(memory, settings.io_buffer_load_factor)
+
+    async def _rewrite(self, group: SegmentGroup, rules: Rules) -> None:
+        """Rewrite one group and put it in its place, unless nothing would change."""
+        try:
+            await self._drive(group.rewrite(self._cleaner._files, rules))
+            self._read += group.size
+            self._written += group.size if group.cleaned is None else group.cleaned.size
+            if group.cleaned is not None:
+                await self._replace(group)
+        except Exception:
+            self._discard(group)
+            raise
+
+    def _discard(self, group: SegmentGroup) -> None:
+        try:
+            group.discard()
+        except DiskError as e:
+            log = self._log
+            logger.warning("log_cleaner.file_not_removed", **log.fields, path=e.path, reason=str(e))
+
+    async def _replace(self, group: SegmentGroup) -> None:
+        log, cleaned = self._log, group.cleaned
+        assert cleaned is not None
+        if cleaned.removed_tombstones_end > log.tombstones_removed_below:
+            log.tombstones_removed_below = cleaned.removed_tombstones_end
+            await self._on_thread(self._cleaner._log_dir.cleaner_checkpoint().write)
+            self._check_open()  # Whatever else ends the round does so after the replacement, which the bound has announced.
+        paths = log.replace_segments(group.old, cleaned, self._plan.truncations)
+        self._cleaner._remove_later(log, paths)
+
+    async def _note_clean(self, offset: int) -> None:
+        """The log is clean up to `offset`: all groups below it were rewritten, with a map of all dirty keys below it."""
+        log = self._log
+        if offset > log.first_dirty_offset:
+            lacked_tombstones = log.tombstones_removed_below > log.first_dirty_offset
+            log.first_dirty_offset = offset
+            if lacked_tombstones:
+                await self._on_thread(self._cleaner._log_dir.cleaner_checkpoint().write)
+        self._check_unchanged()
+
+    # -- slices -------------------------------------------------------------------------------------------------------
+
+    async def _drive(self, steps: Iterator[int]) -> None:
+        """Do all steps, in slices on the thread. CleaningAborted if the log has changed, whatever the slice has raised."""
+        cleaner, loop, is_done = self._cleaner, asyncio.get_running_loop(), False
+        while not is_done:
+            size = 0
+            slice_ = _Slice(steps, SLICE_BYTES if cleaner._is_busy(loop.time()) else IDLE_SLICE_BYTES)
+            try:
+                await self._on_thread(slice_.run)
+                size, is_done = slice_.size, slice_.is_done
+            except (BrokerError, DiskError):
+                self._check_unchanged()
+                raise
+            self._check_unchanged()
+            now = loop.time()
+            # Without the pause, the thread and the loop take turns at the interpreter, which delays each request several times.
+            delay_s = max(cleaner._throttle.delay_s(size, now), PAUSE_S if cleaner._is_busy(now) else 0.0)
+            await self._pause(delay_s)
+
+    async def _pause(self, seconds: float) -> None:
+        """Pause, and look often whether the round has ended: with a low rate limit a slice may be paid for in hours."""
+        while seconds > 0:
+            await self._cleaner._pause(min(seconds, LOOK_S))
+            self._check_unchanged()
+            seconds -= LOOK_S
+
+    async def _on_thread(self, work: Callable[[], None]) -> None:
+        """Run `work` on a thread, and raise its error here."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        errors: list[Exception] = []
+        self._cleaner._run_blocking(partial(_guarded, work, errors), partial(_set_done, done))
+        await done
+        if errors:
+            raise errors[0]
+
+    def _check_open(self) -> None:
+        if not self._cleaner._is_open(self._found.key, self._log):
+            raise CleaningAborted("the log was deleted or its directory is offline")
+
+    def _check_unchanged(self) -> None:
+        log, plan_ = self._log, self._plan
+        self._check_open()
+        if self._cleaner._stopping.is_set():
+            raise CleaningAborted("the broker stops")
+        if log.truncations != plan_.truncations:
+            raise CleaningAborted("the log was truncated")
+        if not log.config.compacts:
+            raise CleaningAborted("its cleanup.policy has no 'compact' any more")
+        if plan_.segments and log.segments[0].base_offset > plan_.segments[0].base_offset:
+            raise CleaningAborted("segments were deleted")
+
+
+class _Slice:
+    """Some steps of a round, done on a thread."""
+
+    def __init__(self, steps: Iterator[int], bytes_max: int) -> None:
+        self._steps = steps
+        self._bytes_max = bytes_max
+        self.size = 0
+        self.is_done = False
+
+    def run(self) -> None:
+        for size in self._steps:
+            self.size += size
+            if self.size >= self._bytes_max:
+                return
+        self.is_done = True
+
+
+def _guarded(work: Callable[[], None], errors: list[Exception]) -> None:
+    try:
+        work()
+    except Exception as e:
+        errors.append(e)
+
+
+def _set_done(done: asyncio.Future[None]) -> None:
+    if not done.cancelled():
+        done.set_result(None)

@@ -1,0 +1,46 @@
+"""Writes the log start checkpoint soon after a log start has moved, beside the event loop.
+
+Records below the log start stay in their segments for a while. If a broker restarted before its new log start is on the disk,
+they could be read again. The periodic checkpoint comes too late for that: DeleteRecords is answered when its log start is
+written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from strandline.broker.disk_work import DiskWork
+from strandline.storage.directory.log_dir import LogDir
+
+
+class LogStartSaver:
+    """Writes the log starts of all logs, one write at a time. Moves during a write share the next one."""
+
+    def __init__(self, log_dir: LogDir, disk_work: DiskWork) -> None:
+        self._log_dir = log_dir
+        self._disk_work = disk_work
+        self._is_writing = False
+        self._is_due = False
+        """A log start has moved since the write in progress began."""
+        self._waiting: list[Callable[[], None]] = []
+
+    def save(self, then: Callable[[], None] | None = None) -> None:
+        """Write the present log starts, and call `then` on the loop afterwards, also if the disk failed."""
+        if then is not None:
+            self._waiting.append(then)
+        self._is_due = True
+        if not self._is_writing:
+            self._write()
+
+    def _write(self) -> None:
+        self._is_writing, self._is_due = True, False
+        waiting, self._waiting = self._waiting, []
+        self._disk_work.run(self._log_dir.log_start_checkpoint().write, partial(self._on_written, waiting))
+
+    def _on_written(self, waiting: list[Callable[[], None]]) -> None:
+        self._is_writing = False
+        for then in waiting:
+            then()
+        if self._is_due and not self._is_writing:
+            self._write()

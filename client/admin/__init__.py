@@ -1,0 +1,1 @@
+"""The admin client, and its calls by what they are about."""

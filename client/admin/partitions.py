@@ -1,0 +1,90 @@
+"""The admin client's calls about partitions: elect their leaders, delete their oldest records, and ask their leaders for offsets
+and producers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from strandline.client.admin.leader_offsets import OffsetQuestions
+from strandline.client.admin.record_deletion import RecordDeletion
+from strandline.client.admin.requests import check_code
+from strandline.client.admin.topic_descriptions import TopicDescriptions
+from strandline.client.admin_types import DeletedRecords, ElectionResult, PartitionProducers
+from strandline.client.arguments import checked_by_partition, checked_list, checked_offsets, checked_partitions
+from strandline.client.consumer.records import OffsetAndTimestamp, TopicPartition
+from strandline.client.errors import UsageError
+from strandline.client.producer.producer_states import ProducerQuestions
+from strandline.protocol import apis
+from strandline.protocol.errors import to_code
+from strandline.protocol.messages import admin as messages
+
+_ELECTIONS = {"preferred": messages.PREFERRED_ELECTION, "unclean": messages.UNCLEAN_ELECTION}
+
+
+class PartitionCalls(TopicDescriptions):
+    """Elects leaders, deletes records, and asks the leaders of partitions. It describes topics to find the leaders."""
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]] | None = None,
+        *,
+        election: str = "preferred",
+        timeout_ms: float = 30_000,
+    ) -> list[ElectionResult]:
+        """Elect leaders of these partitions, or of all (KIP-183, KIP-460). Each has a result: see its `code` and `message`.
+
+        `election`: "preferred" elects the first replica of each partition, if it is in sync. "unclean" elects any replica that is
+        alive, for a partition without a leader; the records that this replica does not have are lost. UsageError for another
+        word; RequestTimeout."""
+        if election not in _ELECTIONS:
+            raise UsageError(f'an election is "preferred" or "unclean", not {election!r}')
+        asked = None if partitions is None else [messages.ElectLeadersPartition(*tp) for tp in checked_partitions(partitions)]
+        request = messages.ElectLeadersRequest(_ELECTIONS[election], asked, round(timeout_ms))
+
+        def check(response: messages.ElectLeadersResponse, is_retry: bool) -> None:
+            check_code(response.error_code, None, "ElectLeaders")
+
+        deadline = self._deadline(timeout_ms)
+        response = await self._ask(apis.ELECT_LEADERS, request, messages.ElectLeadersResponse, check, deadline)
+        return [
+            ElectionResult(TopicPartition(r.topic, r.partition), to_code(r.error_code), r.error_message) for r in response.results
+        ]
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition | tuple[str, int], int], *, timeout_ms: float = 30_000
+    ) -> dict[TopicPartition, DeletedRecords]:
+        """Delete the records below an offset, by partition; -1: all records that are committed now (KIP-107). They cannot be read
+        any more, and the next record keeps its offset. Each partition has a result: see its `code`.
+
+        `code` OFFSET_OUT_OF_RANGE: the offset is above the high watermark. POLICY_VIOLATION: the topic is compacted. An offset
+        below the first record changes nothing. The call returns when each replica that is alive has deleted the records. If that
+        takes longer than `timeout_ms` for a partition, `code` is its last error, for example REQUEST_TIMED_OUT, and its records
+        may be deleted all the same. UnknownTopic for a partition that does not exist; RequestTimeout."""
+        wanted = checked_offsets(before)
+        return await RecordDeletion(self._running(), self._describe, wanted, self._deadline(timeout_ms)).run()
+
+    async def describe_producers(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]],
+        producer_ids: Iterable[int] | None = None,
+        *,
+        timeout_ms: float = 30_000,
+    ) -> dict[TopicPartition, PartitionProducers]:
+        """By partition, the last batch of each idempotent producer that its leader knows, or of `producer_ids` only (KIP-664).
+
+        The id of a named producer stands for its name: the newest work epoch that has written there is returned. UnknownTopic
+        for a partition that does not exist; RequestTimeout if a leader has not answered within `timeout_ms`."""
+        cluster = self._running()
+        tps = list(dict.fromkeys(checked_partitions(partitions)))
+        asked = None if producer_ids is None else checked_list("producer_ids", producer_ids)
+        return await ProducerQuestions(cluster).describe(tps, asked, self._deadline(timeout_ms))
+
+    async def list_offsets(
+        self, wanted: Mapping[TopicPartition | tuple[str, int], int], *, timeout_ms: float = 30_000
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """By partition, the first record at or after a time (milliseconds since 1970, UTC), or at -2 (the first record of the
+        log) or -1 (after the last one that consumers may read); None if there is no such record. A partition whose leader has not
+        answered within `timeout_ms`, or that has none, is not in the result. UnknownTopic if a topic does not exist."""
+        tps = checked_by_partition(wanted)
+        deadline = self._deadline(timeout_ms)
+        return await OffsetQuestions(self._running(), self._describe).ask(tps, deadline)

@@ -1,0 +1,117 @@
+"""The offset map of one cleaning: the newest offset of each key in the part of a log that is not cleaned yet. Pure.
+
+    slot    16 bytes MD5 of the key | i64 offset        all zero: free
+
+A key is known by its hash alone, as in Kafka: with 128 bits two keys of one partition never collide in practice, and a key of any
+length takes 24 bytes. The slots lie in one bytearray of a fixed size, with open addressing. A dict would take five times as much.
+When the map is full, the cleaning ends at that offset, and the next one continues there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from hashlib import md5 as openssl_md5
+from struct import Struct
+
+from strandline.protocol.errors import UsageError
+
+try:
+    # OpenSSL allocates a context per hash, which takes longer than to hash a key.
+    from _md5 import md5  # type: ignore[import-not-found]
+except ImportError:
+    md5 = partial(openssl_md5, usedforsecurity=False)
+
+SLOT_BYTES = 24
+_HASH_BYTES = 16
+_FREE = bytes(_HASH_BYTES)
+_SLOT = Struct(">16sq")
+NOT_FOUND = -1
+NO_OFFSET = -1
+
+
+class OffsetMap:
+    """Maps keys to offsets. `latest_offset`: the last offset that was looked at; nothing above it may be judged by this map."""
+
+    def __init__(self, memory_bytes: int, load_factor: float = 0.9) -> None:
+        """`memory_bytes`: the size of all slots; `load_factor`: the part of them that may be filled (a full table is slow)."""
+        slots = _prime_up_to(memory_bytes // SLOT_BYTES)
+        self._slots = slots
+        self._table = bytearray(slots * SLOT_BYTES)
+        self.capacity = int(slots * load_factor)
+        """The number of keys that fit."""
+        if self.capacity < 1:
+            raise UsageError(f"an offset map of {memory_bytes} bytes holds no key")
+        self.size = 0
+        self.latest_offset = NO_OFFSET
+
+    def __len__(self) -> int:
+        return self.size
+
+    def put(self, keys: Iterable[bytes | None], offsets: Sequence[int]) -> bool:
+        """Put the keys of consecutive records, oldest first; None is no key. False if the map is full: the records from
+        `latest_offset` + 1 on are not in it."""
+        table, slots, size, capacity = self._table, self._slots, self.size, self.capacity
+        hash_of, number_of, read, write = md5, int.from_bytes, _SLOT.unpack_from, _SLOT.pack_into
+        offset = self.latest_offset
+        for key, offset in zip(keys, offsets, strict=True):
+            if key is None:
+                continue
+            digest = hash_of(key).digest()
+            number = number_of(digest)
+            slot = number % slots
+            at = slot * SLOT_BYTES
+            found, _ = read(table, at)
+            if found != digest:
+                if found != _FREE:
+                    at, found, _ = self._probe(digest, number, slot)
+                if found != digest:
+                    if size >= capacity:
+                        self.size, self.latest_offset = size, max(self.latest_offset, offset - 1)
+                        return False
+                    size += 1
+            write(table, at, digest, offset)
+        self.size, self.latest_offset = size, max(self.latest_offset, offset)
+        return True
+
+    def get(self, keys: Iterable[bytes | None], without_key: int = NOT_FOUND) -> list[int]:
+        """The newest offset of each key; NOT_FOUND if the map does not have it, `without_key` for None."""
+        table, slots, hash_of, number_of, read = self._table, self._slots, md5, int.from_bytes, _SLOT.unpack_from
+        offsets = []
+        for key in keys:
+            if key is None:
+                offsets.append(without_key)
+                continue
+            digest = hash_of(key).digest()
+            number = number_of(digest)
+            slot = number % slots
+            at = slot * SLOT_BYTES
+            found, offset = read(table, at)
+            if found != digest and found != _FREE:
+                _, found, offset = self._probe(digest, number, slot)
+            offsets.append(offset if found == digest else NOT_FOUND)
+        return offsets
+
+    def _probe(self, digest: bytes, number: int, slot: int) -> tuple[int, bytes, int]:
+        """Position, hash and offset of the slot of this key, or of the free slot where it belongs; `slot` has another key. If the
+        table is full and has not this key, any other slot.
+
+        The step depends on the hash, so that keys that meet in one slot part again. The number of slots is a prime, so every step
+        visits them all."""
+        table, slots, read = self._table, self._slots, _SLOT.unpack_from
+        step = 1 + (number >> 64) % (slots - 1) if slots > 1 else 1
+        at, found, offset = 0, b"", NOT_FOUND
+        for _ in range(slots):
+            slot = (slot + step) % slots
+            at = slot * SLOT_BYTES
+            found, offset = read(table, at)
+            if found in (digest, _FREE):
+                break
+        return at, found, offset
+
+
+def _prime_up_to(number: int) -> int:
+    """The largest prime that is at most `number`; `number` itself below 2."""
+    while number > 3 and any(number % divisor == 0 for divisor in range(2, int(number**0.5) + 1)):
+        number -= 1
+    return number

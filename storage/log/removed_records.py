@@ -1,0 +1,22 @@
+"""Finds how far the cleaner has removed records from a log, if the checkpoint that says so for tombstones is damaged."""
+
+from __future__ import annotations
+
+from strandline.protocol.errors import BrokerError
+from strandline.storage.log.batch_iteration import iter_batches
+from strandline.storage.log.log_state import LogState
+
+
+def removed_records_end(log: LogState) -> int:
+    """The offset after the last batch that lacks a record; 0 if the log has all records. It reads every header.
+
+    No tombstone is missing at or above it. A segment that cannot be read to its end may lack all of its records."""
+    removed = 0
+    for segment, end in log.segments_with_ends():
+        try:
+            for _, header, _, _ in iter_batches(segment, 0):
+                if header.record_count <= header.last_offset_delta:
+                    removed = header.next_offset
+        except BrokerError:
+            removed = end
+    return removed

@@ -1,0 +1,116 @@
+"""`strandline features`: describes and upgrades the level of the cluster's metadata."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli.common import (
+    CONNECT_TIMEOUT_MS,
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Json,
+    Wide,
+    new_app,
+    print_json,
+    print_table,
+    run,
+    while_waiting,
+)
+from strandline.protocol.errors import StrandlineError
+from strandline.protocol.feature_names import METADATA_VERSION
+
+if TYPE_CHECKING:
+    from strandline.client import BrokerFeatures, FeaturesDescription
+
+app = new_app("Describe and upgrade the level of the cluster's metadata.")
+
+
+@app.command()
+def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, wide: Wide = False, json: Json = False) -> None:
+    """Describe the level of the metadata, and the levels that each broker supports.
+
+    The metadata keeps its level when the software is upgraded, so that old and new nodes can run together. `strandline features
+    upgrade` raises it after all nodes have the new version.
+    """
+    found = run(_ask(bootstrap))
+    level = found.levels[METADATA_VERSION]
+    if json:
+        print_json(
+            {"feature": METADATA_VERSION, "level": level, "metadata_offset": found.metadata_offset, "brokers": _json(found)}
+        )
+        return
+    print_table(("broker", "supports"), [(b.broker_id, _supported(b)) for b in found.brokers], wide=wide)
+    print(f"{METADATA_VERSION} has level {level}")
+
+
+async def _ask(bootstrap: str) -> FeaturesDescription:
+    from strandline.client import Admin
+
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        return await admin.describe_features()
+
+
+def _supported(broker: BrokerFeatures) -> str:
+    if broker.supported is None:
+        return "no answer"
+    levels = broker.supported[METADATA_VERSION]
+    return f"{levels.min_level} to {levels.max_level}" if levels.min_level < levels.max_level else f"{levels.min_level}"
+
+
+def _json(found: FeaturesDescription) -> list[dict[str, Any]]:
+    return [
+        {
+            "broker_id": broker.broker_id,
+            "min_level": None if broker.supported is None else broker.supported[METADATA_VERSION].min_level,
+            "max_level": None if broker.supported is None else broker.supported[METADATA_VERSION].max_level,
+        }
+        for broker in found.brokers
+    ]
+
+
+@app.command()
+def upgrade(
+    level: Annotated[
+        int | None,
+        typer.Option("--level", metavar="NUMBER", min=0, help="The new level; by default the highest that all brokers support."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check whether the upgrade is possible, and change nothing.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Raise the level of the metadata. This cannot be undone.
+
+    Every controller and every registered broker must run and support the level. Nodes of a version that does not support it
+    cannot join the cluster any more.
+    """
+    before, after = run(_upgrade(bootstrap, level, dry_run))
+    if json:
+        print_json({"feature": METADATA_VERSION, "previous_level": before, "level": after, "dry_run": dry_run})
+    elif before == after:
+        print(f"{METADATA_VERSION} has level {after} already")
+    else:
+        print(f"{METADATA_VERSION} {'can be raised' if dry_run else 'is raised'} from level {before} to {after}")
+
+
+async def _upgrade(bootstrap: str, level: int | None, dry_run: bool) -> tuple[int, int]:
+    """The levels before and after."""
+    from strandline.client import Admin
+
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        found = await admin.describe_features()
+        target = _highest(found) if level is None else level
+        async with while_waiting("the controllers"):
+            await admin.update_features(target, validate_only=dry_run)
+        return found.levels[METADATA_VERSION], target
+
+
+def _highest(found: FeaturesDescription) -> int:
+    """The highest level that all brokers support. Raises StrandlineError if a broker did not answer."""
+    silent = [broker.broker_id for broker in found.brokers if broker.supported is None]
+    if silent:
+        raise StrandlineError(f"broker {silent[0]} does not answer, so the levels that it supports are not known: start it first")
+    return min((b.supported[METADATA_VERSION].max_level for b in found.brokers if b.supported is not None), default=0)

@@ -1,0 +1,145 @@
+"""`strandline log-dirs describe`: the bytes on the brokers' disks, by directory, topic and replica."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli.common import (
+    CONNECT_TIMEOUT_MS,
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Json,
+    Wide,
+    fail,
+    new_app,
+    print_json,
+    print_table,
+    run,
+)
+from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from strandline.client import LogDirDescription
+
+TIMEOUT_MS = 2000
+"""Short, because a person waits, and a broker that is down never answers."""
+
+Found = Mapping[int, "Sequence[LogDirDescription] | None"]
+"""By broker, its directories; None if it did not answer."""
+
+app = new_app("Show the space that logs take on the brokers' disks.")
+
+
+@app.callback()
+def _group() -> None:
+    """Show the space that logs take on the brokers' disks."""
+
+
+@app.command()
+def describe(
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic; may be given several times.")
+    ] = None,
+    broker: Annotated[
+        list[int] | None, typer.Option("--broker", metavar="ID", help="Only this broker; may be given several times.")
+    ] = None,
+    partitions: Annotated[bool, typer.Option("--partitions", help="Show every replica too.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    wide: Wide = False,
+    json: Json = False,
+) -> None:
+    """Show the bytes of the logs by directory and topic; with --partitions, by replica. If a broker does not answer, the others
+    are shown, and the exit code is 1.
+
+    "lag" is how many records a replica lacks up to the high watermark that it knows.
+    """
+    found = run(_ask(bootstrap, topic, broker))
+    if json:
+        print_json(document(found))
+    else:
+        print_table(("broker", "directory", "replicas", "bytes", "state"), _directories(found), wide=wide)
+        if topics := _topics(found):
+            print_table(("topic", "replicas", "bytes", "largest lag"), topics, wide=wide)
+        if partitions and (replicas := _replicas(found)):
+            print_table(("broker", "topic", "partition", "bytes", "lag"), replicas, wide=wide)
+    silent = [str(broker_id) for broker_id, dirs in found.items() if dirs is None]
+    if silent:
+        fail(f"broker{'s' if len(silent) > 1 else ''} {', '.join(silent)} did not answer: the sizes there are not known")
+
+
+async def _ask(bootstrap: str, topics: list[str] | None, brokers: list[int] | None) -> Found:
+    from strandline.client import Admin
+
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        known = sorted(one.broker_id for one in (await admin.describe_cluster()).brokers)
+        for broker_id in brokers or ():
+            if broker_id not in known:
+                raise UsageError(f"there is no broker {broker_id}; the cluster has {', '.join(map(str, known))}")
+        if topics:
+            await admin.describe_topics(topics)  # an unknown topic fails here; a broker would leave it out
+        asked = sorted(set(brokers)) if brokers else known
+        answers = await admin.describe_log_dirs(asked, topics or None, timeout_ms=TIMEOUT_MS)
+    return {broker_id: answers.get(broker_id) for broker_id in asked}
+
+
+def document(found: Found) -> dict[str, Any]:
+    """The sizes as JSON has them. A broker that did not answer has `log_dirs` null."""
+    return {
+        "complete": all(dirs is not None for dirs in found.values()),
+        "brokers": [
+            {"broker": broker_id, "log_dirs": None if dirs is None else [_directory_json(one) for one in dirs]}
+            for broker_id, dirs in found.items()
+        ],
+        "topics": [
+            {"topic": topic, "replicas": replicas, "size_bytes": size, "largest_offset_lag": lag}
+            for topic, replicas, size, lag in _topics(found)
+        ],
+    }
+
+
+def _directory_json(one: LogDirDescription) -> dict[str, Any]:
+    return {
+        "path": one.path,
+        "error": one.error.name if one.error else None,
+        "size_bytes": sum(info.size_bytes for info in one.replicas.values()),
+        "partitions": [
+            {"topic": tp.topic, "partition": tp.partition, "size_bytes": info.size_bytes, "offset_lag": info.offset_lag}
+            for tp, info in sorted(one.replicas.items())
+        ],
+    }
+
+
+def _directories(found: Found) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for broker_id, dirs in found.items():
+        if dirs is None:
+            rows.append((broker_id, None, None, None, "no answer"))
+        for one in dirs or ():
+            if one.error:
+                rows.append((broker_id, one.path, None, None, "offline"))
+            else:
+                rows.append((broker_id, one.path, len(one.replicas), sum(r.size_bytes for r in one.replicas.values()), "ok"))
+    return rows
+
+
+def _topics(found: Found) -> list[tuple[str, int, int, int]]:
+    """For each topic: name, number of replicas, bytes of all of them, largest lag."""
+    totals: dict[str, tuple[int, int, int]] = {}
+    for dirs in found.values():
+        for one in dirs or ():
+            for tp, info in one.replicas.items():
+                count, size, lag = totals.get(tp.topic, (0, 0, 0))
+                totals[tp.topic] = count + 1, size + info.size_bytes, max(lag, info.offset_lag)
+    return [(topic, *totals[topic]) for topic in sorted(totals)]
+
+
+def _replicas(found: Found) -> list[tuple[object, ...]]:
+    return [
+        (broker_id, tp.topic, tp.partition, info.size_bytes, info.offset_lag)
+        for broker_id, dirs in found.items()
+        for one in dirs or ()
+        for tp, info in sorted(one.replicas.items())
+    ]

@@ -1,0 +1,80 @@
+"""A request that a test hands to a handler by itself, without a server: it records how the handler answers it.
+
+It stands in for `ServerRequest` (`protocol/rpc/server_connection.py`), its connection for `ServerConnection`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from strandline.protocol.errors import BrokerError, ErrorCode
+
+
+class HandledConnection:
+    """Records whether a handler closes the connection or holds it, and which complaints it logs about it."""
+
+    peer = "test"
+    closed_by_peer = True
+
+    def __init__(self, id: int = 1, listener_name: str = "PLAINTEXT") -> None:
+        self.id, self.listener_name = id, listener_name
+        self.tag: Any = None
+        self.closed = self.held = False
+        self.complaints: list[str] = []
+
+    def on_malformed(self, reason: str, client_id: str | None) -> None:
+        self.complaints.append(reason)
+
+    def close_because(self, reason: str, client_id: str | None) -> None:
+        self.complaints.append(reason)
+        self.close()
+
+    def close(self) -> None:
+        self.closed = True
+
+    def hold(self) -> None:
+        assert not self.held, "held twice"
+        self.held = True
+
+    def release(self) -> None:
+        assert self.held, "released without being held"
+        self.held = False
+
+
+class HandledRequest:
+    """Fails the test if it is answered twice."""
+
+    client_id = "test"
+
+    def __init__(
+        self, body: Any, *, api_key: int = -1, connection: HandledConnection | None = None, received_at: float = 0.0
+    ) -> None:
+        self.body, self.api_key, self.received_at = body, api_key, received_at
+        self.connection = connection or HandledConnection()
+        self.answers: list[Any] = []
+        """The response; None if the handler sends none, a BrokerError if it refuses the request. Empty until it answers."""
+        self.records: Sequence[Sequence[Any]] = ()
+
+    def reply(self, body: Any, records: Any = None) -> None:
+        self._answer(body)
+        self.records = records or ()
+
+    def refuse(self, code: ErrorCode, message: str | None = None) -> None:
+        self._answer(BrokerError(code, message))
+
+    def no_reply(self) -> None:
+        self._answer(None)
+
+    def _answer(self, answer: Any) -> None:
+        assert not self.answers, "answered twice"
+        self.answers.append(answer)
+
+    @property
+    def is_answered(self) -> bool:
+        return bool(self.answers)
+
+    @property
+    def answer(self) -> Any:
+        assert self.answers, "not answered yet"
+        return self.answers[0]

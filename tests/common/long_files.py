@@ -1,0 +1,23 @@
+"""The test files that take longest: they start first, so that at the end of a parallel run no process works alone."""
+
+from __future__ import annotations
+
+LONG_FILES = (
+    "testing/simulation/test_sweep.py",
+    "cli/test_cli_topics_and_records.py",
+    "chaos/test_chaos_processes.py",
+    "cli/test_cli_failover.py",
+    "cli/test_cli_produce.py",
+    "cli/test_cli_simulate.py",
+    "processes/test_faults.py",
+    "testing/simulation/test_hunt.py",
+    "deploy/test_prometheus_live.py",
+    "cli/test_cli_bad_input.py",
+    "storage/test_kafka_reads_cleaned_log.py",
+    "cli/test_cli_state.py",
+    "testing/kit/test_simulated.py",
+    "testing/kit/test_kit_docs.py",
+    "testing/kit/test_kit_examples.py",
+)
+"""Paths below tests/, the longest first. Without this list xdist would begin with the files that have most tests, and a file with
+one test of half a minute would come last."""
