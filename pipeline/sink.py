@@ -238,11 +238,14 @@ def write_task(options: WriteOptions, job: str, batches: Iterator[pyarrow.Record
         if identity is None or note is None:
             return {}
         count = -1 if options.topic is None else await cluster.partition_count(options.topic)
-        row = b"" if first is None else hash_of_first(first, include_headers=options.include_headers)
+        is_stable = options.row_order == "stable"
+        row = hash_of_first(first, include_headers=options.include_headers) if is_stable and first is not None else b""
         return options_of(identity, context.partitionId(), replace(note, partitions=count, first_row=row))
 
     async def write_in(cluster: SharedCluster) -> Written:
-        first = await asyncio.to_thread(next, batches, None) if options.row_order == "stable" else None
+        # Before the producer is registered, because that fences the other attempts: an attempt that has failed has no rows. Spark
+        # may start its worker late, when the attempt that replaced it already writes.
+        first = await asyncio.to_thread(next, batches, None)
         async with Producer(cluster=cluster, **{**SENDING, **options.client, **await named(cluster, first)}) as producer:
             if identity is not None:
                 await check_distinct(options, identity, producer, cluster)

@@ -126,6 +126,22 @@ def test_connections_are_not_used_again_after_an_error(tasks: Tasks) -> None:
     assert tasks.some_task_connects_to_no_broker()
 
 
+def test_attempt_without_input_does_not_fence_another(tasks: Tasks) -> None:
+    """A worker that Spark starts late, for an attempt that has already failed, must not fence the attempt that replaced it."""
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from ()
+        raise OSError("the executor was lost")
+
+    context = TaskContext(tasks.topic, tasks.batch)
+    tasks._patch.setattr(sink.TaskContext, "get", lambda: context)
+    with pytest.raises(OSError, match="executor"):
+        sink.write_task(write_options(tasks.options), "", failing(), is_stream=True)
+    rows = pa.record_batch({"value": pa.array([b"row"], pa.binary())})
+    assert not sink.write_task(write_options(tasks.options), "", iter([rows]), is_stream=True).is_retry
+    tasks.written.append(b"row")
+
+
 def test_task_finds_the_new_leader_after_a_kill(tasks: Tasks, log: ThreadedCluster) -> None:
     leader = log.run(log.cluster.leader_of(tasks.topic))
     log.run(log.cluster.kill(leader))
