@@ -24,7 +24,7 @@ from strandline.controller.metadata.image import BrokerRegistration, MetadataIma
 from strandline.controller.metadata.records import AnyRecord
 from strandline.controller.partition_change import change_partition
 from strandline.controller.partition_index import PartitionIndex
-from strandline.controller.replication_control import may_lead
+from strandline.controller.replication_control import change_rules
 
 ELECTIONS_MAX = 1000
 """The most elections of one decision, as in Kafka. Other decisions come in between."""
@@ -128,12 +128,12 @@ def shuts_down(image: MetadataImage) -> bool:
 def move_leaders_back(image: MetadataImage, index: PartitionIndex, broker_id: int) -> Decision[int]:
     """Elect the broker for partitions whose preferred replica it is, at most `ELECTIONS_MAX`. The reply is the number of
     elections. A partition whose ISR lacks the broker is left out, and so is every one if the broker may not lead."""
-    is_active = may_lead(image)
+    rules = change_rules(image)
     records: list[AnyRecord] = []
     for key in index.imbalanced(broker_id):
         partition = image.partition(key)
         assert partition is not None, "the index holds only partitions of the image"
-        record = change_partition(key, partition, partition.isr, is_active, preferred=True)
+        record = change_partition(key, partition, partition.isr, rules, preferred=True)
         if record is not None and record.leader == broker_id:
             records.append(record)
             if len(records) == ELECTIONS_MAX:

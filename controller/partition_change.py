@@ -1,12 +1,28 @@
-"""The change record of one partition, from its new ISR and the brokers that may lead.
+"""The change record of one partition: its new ISR, its eligible leader replicas and its leader (Kafka's PartitionChangeBuilder).
 
-Only clean elections: the leader is a member of the ISR. When the last member of the ISR fails, the ISR keeps it, and the
-partition has no leader: only that broker has every committed record, and it is elected again when it returns.
+Only clean elections: the new leader has every committed record. The members of the ISR have them. From level 1 of the metadata
+on, so have the *eligible leader replicas* (ELR, KIP-966). A replica that leaves the ISR enters the ELR if the new ISR is smaller
+than the effective min ISR: from then on the high watermark does not move, so nothing is committed that the replica lacks. When
+the ISR has reached the min ISR again, the high watermark moves, and the ELR is empty.
+
+    ISR after the change     leader                             ISR           ELR
+    at least the min ISR     from the ISR                       as proposed   empty
+    smaller                  from the ISR                       as proposed   (old ELR + old ISR) - ISR - lost
+    empty, ELR not           first active replica of the ELR    the leader    (old ELR + old ISR) - leader - lost
+    empty, ELR empty         none: the partition waits          empty         empty
+
+*Lost* are the replicas that may lack committed records, such as those of a broker whose machine lost power. Of the replicas of a
+partition that has only one, none is lost: nobody else has the records, and without it the partition would wait for ever.
+
+At level 0 there is no ELR. When the last member of the ISR fails, the ISR keeps it, the partition has no leader, and this broker
+is elected when it returns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from strandline.controller.metadata.image import PartitionRegistration
 from strandline.controller.metadata.records import (
@@ -20,11 +36,24 @@ from strandline.protocol.partitions import TopicIdPartition
 
 MayLead = Callable[[int], bool]
 """Whether the broker may lead: it is unfenced and not shutting down."""
+MinIsr = Callable[[bytes], int]
+"""Topic id -> its `min.insync.replicas`."""
 
 
-def elect(partition: PartitionRegistration, isr: BrokerIds, may_lead: MayLead, *, preferred: bool = False) -> int:
-    """The leader of the partition with this ISR: the current leader if it may still lead, otherwise the first replica in the ISR
-    that may. With `preferred`, the first of the replicas goes before both. NO_LEADER if there is none."""
+class ChangeRules(NamedTuple):
+    """What a change depends on, besides the partition itself."""
+
+    may_lead: MayLead
+    min_isr: MinIsr | None = None
+    """None at level 0 of the metadata, which has no ELR."""
+
+
+def elect(
+    partition: PartitionRegistration, isr: BrokerIds, may_lead: MayLead, *, elr: BrokerIds = (), preferred: bool = False
+) -> int:
+    """The leader of the partition with this ISR and ELR: the current leader if it may still lead, otherwise the first replica in
+    the ISR that may, or in the ELR if the ISR is empty. With `preferred`, the first of the replicas goes before all, if it is in
+    the ISR. NO_LEADER if there is none."""
     replicas = partition.replicas
     if preferred and replicas[0] in isr and may_lead(replicas[0]):
         return replicas[0]
@@ -33,28 +62,92 @@ def elect(partition: PartitionRegistration, isr: BrokerIds, may_lead: MayLead, *
     for replica in replicas:
         if replica in isr and may_lead(replica):
             return replica
+    for replica in () if isr else replicas:
+        if replica in elr and may_lead(replica):
+            return replica
     return NO_LEADER
+
+
+@dataclass(slots=True)
+class PartitionChangeBuilder:
+    """Collects what a decision wants to change in one partition. `build` adds what follows from it."""
+
+    key: TopicIdPartition
+    partition: PartitionRegistration
+    rules: ChangeRules
+    isr: BrokerIds
+    """The new ISR, before an election."""
+    lost: BrokerIds = ()
+    """Replicas that may lack committed records: they leave the ISR and the ELR."""
+    preferred: bool = False
+    leader_recovery_state: int | None = None
+
+    def build(self) -> PartitionChangeRecord | None:
+        """The record; None if nothing changes."""
+        partition, before_election = self.partition, self._without_lost(self.isr)
+        candidates = () if self.rules.min_isr is None else self.elr_beside(before_election)
+        leader = elect(partition, before_election, self.rules.may_lead, elr=candidates, preferred=self.preferred)
+        isr = (leader,) if leader != NO_LEADER and leader not in before_election else before_election
+        recovery = self.leader_recovery_state
+        record = PartitionChangeRecord(
+            *self.key,
+            isr=self._isr_change(isr),
+            leader=leader if leader != partition.leader else NO_LEADER_CHANGE,
+            leader_recovery_state=NO_RECOVERY_CHANGE if recovery in (None, partition.leader_recovery_state) else recovery,
+            eligible_leader_replicas=_changed(partition.elr, self.elr_beside(isr)),
+            last_known_elr=_changed(partition.last_known_elr, self._last_known(leader)),
+        )
+        return None if record == PartitionChangeRecord(*self.key) else record
+
+    def elr_beside(self, isr: BrokerIds) -> BrokerIds:
+        """The ELR if the ISR is this one, in the order of the replicas."""
+        partition = self.partition
+        if self.rules.min_isr is None:
+            return partition.elr
+        if len(isr) >= self.effective_min_isr(self.rules.min_isr):
+            return ()
+        return self._without_lost(tuple(r for r in partition.replicas if r in (*partition.elr, *partition.isr) and r not in isr))
+
+    def effective_min_isr(self, min_isr: MinIsr) -> int:
+        """`min.insync.replicas`, capped by the number of replicas."""
+        return min(min_isr(self.key[0]), len(self.partition.replicas))
+
+    def _without_lost(self, members: BrokerIds) -> BrokerIds:
+        if self.rules.min_isr is None or len(self.partition.replicas) == 1:
+            return members
+        return tuple(member for member in members if member not in self.lost)
+
+    def _isr_change(self, isr: BrokerIds) -> BrokerIds | None:
+        is_kept = not isr and self.rules.min_isr is None
+        return None if is_kept else _changed(self.partition.isr, isr)
+
+    def _last_known(self, leader: int) -> BrokerIds:
+        """The last leader of a partition that has none (Kafka stores it in the field of the last known ELR)."""
+        partition = self.partition
+        if self.rules.min_isr is None:
+            return partition.last_known_elr
+        if leader != NO_LEADER:
+            return ()
+        last = (partition.leader,) if partition.leader != NO_LEADER else partition.isr[:1]
+        return partition.last_known_elr or last
+
+
+def _changed(before: BrokerIds, after: BrokerIds) -> BrokerIds | None:
+    return after if after != before else None
 
 
 def change_partition(
     key: TopicIdPartition,
     partition: PartitionRegistration,
     isr: BrokerIds,
-    may_lead: MayLead,
+    rules: ChangeRules,
     *,
+    lost: BrokerIds = (),
     preferred: bool = False,
     leader_recovery_state: int | None = None,
 ) -> PartitionChangeRecord | None:
-    """The record that sets the ISR to `isr` and elects a leader from it; None if nothing changes."""
-    leader = elect(partition, isr, may_lead, preferred=preferred)
-    leader_change = leader if leader != partition.leader else NO_LEADER_CHANGE
-    isr_change = isr if isr and isr != partition.isr else None
-    recovery = NO_RECOVERY_CHANGE
-    if leader_recovery_state is not None and leader_recovery_state != partition.leader_recovery_state:
-        recovery = leader_recovery_state
-    if leader_change == NO_LEADER_CHANGE and isr_change is None and recovery == NO_RECOVERY_CHANGE:
-        return None
-    return PartitionChangeRecord(key[0], key[1], isr=isr_change, leader=leader_change, leader_recovery_state=recovery)
+    """The record that sets the ISR to `isr`, without the `lost` replicas, and elects a leader; None if nothing changes."""
+    return PartitionChangeBuilder(key, partition, rules, isr, lost, preferred, leader_recovery_state).build()
 
 
 def without(isr: BrokerIds, broker_id: int) -> BrokerIds:

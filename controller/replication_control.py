@@ -18,7 +18,7 @@ from strandline.controller.metadata.records import (
     AnyRecord,
     PartitionChangeRecord,
 )
-from strandline.controller.partition_change import MayLead, change_partition, without
+from strandline.controller.partition_change import ChangeRules, MayLead, change_partition, without
 from strandline.controller.partition_index import PartitionIndex
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
@@ -61,6 +61,11 @@ def may_lead(image: MetadataImage) -> MayLead:
     return is_active
 
 
+def change_rules(image: MetadataImage, acceptable: MayLead | None = None) -> ChangeRules:
+    """The rules for changes of partitions of this image. `acceptable`: who may lead, if it differs from the image."""
+    return ChangeRules(acceptable or may_lead(image))
+
+
 # -- brokers that fail and return -------------------------------------------------------------------------------------
 
 
@@ -84,11 +89,12 @@ def _change_all(
     image: MetadataImage, keys: Iterable[TopicIdPartition], acceptable: MayLead, *, leaving: int | None = None
 ) -> list[AnyRecord]:
     records: list[AnyRecord] = []
+    rules = change_rules(image, acceptable)
     for key in keys:
         partition = image.partition(key)
         assert partition is not None, "the index holds only partitions of the image"
         isr = partition.isr if leaving is None else without(partition.isr, leaving)
-        record = change_partition(key, partition, isr, acceptable)
+        record = change_partition(key, partition, isr, rules)
         if record is not None:
             records.append(record)
     return records
@@ -180,7 +186,7 @@ def _accept(
     partition = image.partition(key)
     assert partition is not None, "checked by _refusal"
     isr = tuple(member.broker_id for member in item.new_isr)
-    record = change_partition(key, partition, isr, may_lead(image), leader_recovery_state=item.leader_recovery_state)
+    record = change_partition(key, partition, isr, change_rules(image), leader_recovery_state=item.leader_recovery_state)
     if record is None:
         # Unlike in Kafka: the leader withdraws a proposal, and a copy of that proposal may still arrive. The new partition
         # epoch makes the controller reject the copy.
@@ -241,7 +247,7 @@ def elect_preferred(image: MetadataImage, name: str, index: int) -> tuple[ErrorC
     preferred = partition.replicas[0]
     if partition.leader == preferred:
         return ErrorCode.ELECTION_NOT_NEEDED, f"broker {preferred} leads already", None
-    record = change_partition((topic.topic_id, index), partition, partition.isr, may_lead(image), preferred=True)
+    record = change_partition((topic.topic_id, index), partition, partition.isr, change_rules(image), preferred=True)
     if record is None or record.leader != preferred:
         why = "is not in the ISR" if preferred not in partition.isr else "is fenced or shutting down"
         return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {preferred} {why}", record

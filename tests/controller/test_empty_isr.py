@@ -8,7 +8,7 @@ from controller_world import ControllerWorld
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.image import PartitionRegistration
 from strandline.controller.metadata.records import NO_LEADER, PartitionChangeRecord
-from strandline.controller.partition_change import change_partition, elect
+from strandline.controller.partition_change import ChangeRules, change_partition, elect
 from strandline.controller.partition_index import PartitionIndex
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
@@ -35,9 +35,10 @@ def test_only_an_empty_isr_without_a_leader_is_a_state() -> None:
 
 
 @pytest.mark.parametrize("preferred", [False, True])
-def test_nobody_is_elected_from_an_empty_isr(preferred: bool) -> None:
+def test_nobody_is_elected_without_isr_and_elr(preferred: bool) -> None:
     assert elect(EMPTY, (), lambda broker_id: True, preferred=preferred) == NO_LEADER
-    assert change_partition((b"t" * 16, 0), EMPTY, (), lambda broker_id: True, preferred=preferred) is None
+    rules = ChangeRules(lambda broker_id: broker_id != 2, lambda topic_id: 2)
+    assert change_partition((b"t" * 16, 0), EMPTY, (), rules, preferred=preferred) is None
 
 
 def test_brokers_that_fail_and_return_do_not_change_the_partition(world: ControllerWorld) -> None:

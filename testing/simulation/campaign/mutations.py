@@ -24,6 +24,7 @@ from strandline.broker.process.quorum_observer import QuorumObserver
 from strandline.broker.produce.produce_handler import ProduceHandler
 from strandline.controller import cluster_control, leader_balance, leader_balancer, partition_change, replication_control
 from strandline.controller.metadata.records import NO_LEADER
+from strandline.controller.partition_change import PartitionChangeBuilder
 from strandline.controller.raft.leader_handler import LeaderHandler
 from strandline.controller.raft.roles import Leader
 from strandline.controller.raft.state_store import QuorumStateStore
@@ -171,21 +172,18 @@ def _move_under_min_isr() -> list[Patch]:
 
 @mutation("M08", "a leader is elected from outside the ISR if no member of the ISR is alive")
 def _unclean_election() -> list[Patch]:
-    elect, change = partition_change.elect, partition_change.change_partition
+    elect, build = partition_change.elect, PartitionChangeBuilder.build
 
-    def anybody(partition: Any, isr: Any, may_lead: Any, *, preferred: bool = False) -> int:
-        leader = elect(partition, isr, may_lead, preferred=preferred)
+    def anybody(partition: Any, isr: Any, may_lead: Any, **keywords: Any) -> int:
+        leader = elect(partition, isr, may_lead, **keywords)
         return leader if leader != NO_LEADER else next((r for r in partition.replicas if may_lead(r)), NO_LEADER)
 
-    def with_its_isr(key: Any, partition: Any, isr: Any, may_lead: Any, **keywords: Any) -> Any:
-        leader = anybody(partition, isr, may_lead)
-        return change(key, partition, isr if leader == NO_LEADER or leader in isr else (leader,), may_lead, **keywords)
+    def with_its_isr(self: PartitionChangeBuilder) -> Any:
+        leader = anybody(self.partition, self.isr, self.rules.may_lead)
+        self.isr = self.isr if leader == NO_LEADER or leader in self.isr else (leader,)
+        return build(self)
 
-    return [
-        (partition_change, "elect", anybody),
-        (partition_change, "change_partition", with_its_isr),
-        (replication_control, "change_partition", with_its_isr),
-    ]
+    return [(partition_change, "elect", anybody), (PartitionChangeBuilder, "build", with_its_isr)]
 
 
 @mutation("M10", "the leader serves a follower's fetch with any leader epoch")
