@@ -11,6 +11,7 @@ What is re-checked:
     the ISR changed            waiting produces (the ISR may be below the minimum now), and waiting deletions
     the log start moved        followers' parked fetches, and waiting deletions
     the low watermark moved    waiting deletions
+    a follower was truncated   consumers' parked fetches
     role or epoch changed      all of them
 """
 
@@ -67,6 +68,9 @@ class ActionQueue:
         if len(partition.deletions):
             self._deletions[partition] = None
             self._schedule()
+
+    def on_follower_truncated(self, partition: Partition) -> None:
+        self._wake(partition.consumers)
 
     def on_role_changed(self, partition: Partition) -> None:
         attached = [*partition.followers, *partition.consumers]

@@ -119,6 +119,15 @@ _REPLICATION = (
     ConfigKey("replica.fetch.wait.max.ms", "int", 500, "ms", "how long the leader parks a follower's fetch", min=0),
     ConfigKey("replica.fetch.backoff.ms", "int", 1000, "ms", "the longest delay of a partition whose fetch fails", min=1),
     ConfigKey(
+        "replica.selector.class",
+        "string",
+        None,
+        "",
+        "which replica a consumer reads from: rack-aware sends one that names its rack to a replica there; without a value, "
+        "consumers read from leaders",
+        choices=("rack-aware", "org.apache.kafka.common.replica.RackAwareReplicaSelector"),
+    ),
+    ConfigKey(
         "replica.high.watermark.checkpoint.interval.ms",
         "long",
         5000,
@@ -271,6 +280,7 @@ class BrokerConfig:
     replica_fetch_min_bytes: int
     replica_fetch_wait_max_ms: int
     replica_fetch_backoff_ms: int
+    replica_selector_class: str | None
     replica_high_watermark_checkpoint_interval_ms: int
 
     log_flush_scheduler_interval_ms: int

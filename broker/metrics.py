@@ -14,7 +14,9 @@ COUNTERS = (
     "failed_fetches",
     "failed_produces",
     "fetches",
+    "follower_bytes_out",
     "messages_in",
+    "nominations",
     "produces",
     "replication_bytes_in",
     "replication_bytes_out",
@@ -34,6 +36,10 @@ class TopicMetrics:
         self.messages_in = 0
         self.bytes_out = 0
         """Bytes of records sent to consumers."""
+        self.follower_bytes_out = 0
+        """The part of `bytes_out` that this broker sent from partitions that it follows (KIP-392)."""
+        self.nominations = 0
+        """Fetches of consumers that this broker answered with the id of a replica in the consumer's rack, for each partition."""
         self.replication_bytes_in = 0
         """Bytes of records fetched from leaders."""
         self.replication_bytes_out = 0

@@ -40,6 +40,8 @@ class ReplicaConfig:
     max_incremental_fetch_session_cache_slots: int = 1000
     producer_id_expiration_ms: int = 86_400_000
     """The state of a producer without a name is dropped after so long a silence."""
+    replica_selector_class: str | None = None
+    """Selects the replica that a consumer with a rack reads from (`fetch/replica_selector.py`); None: always the leader."""
     topic_defaults: dict[str, Any] | None = None
     """The broker's own defaults for topic settings, by the broker's keys (`log.segment.bytes`, `min.insync.replicas`, ...)."""
 

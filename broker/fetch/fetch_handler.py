@@ -8,6 +8,9 @@ If the visit makes an answer (enough bytes, an error, a divergence, or a request
 Otherwise the request is parked on its session until a partition moves, and the dirty partitions are visited again. Only the
 arrival of the request records a follower's progress, never a later visit: the follower did not fetch at that moment.
 
+A consumer that names its rack may be sent to another replica, in that rack (`replica_selector.py`). Such an answer has no records
+for the partition, and does not wait. A follower serves such a consumer up to its own high watermark.
+
 A read that would block on the disk is not done here. A thread brings the page into the cache, and then the visit is repeated with
 every check. Meanwhile no other request waits.
 """
@@ -18,9 +21,10 @@ from collections.abc import Callable
 
 from strandline.broker.disk_work import RunBlocking
 from strandline.broker.fetch.fetch_session import FetchSession, FetchSessionCache, SessionPartition
+from strandline.broker.fetch.replica_selector import ReplicaSelector
 from strandline.broker.partition.directory import PartitionDirectory
 from strandline.broker.partition.log_failures import LogFailures
-from strandline.broker.partition.partition import Partition, Role
+from strandline.broker.partition.partition import Partition
 from strandline.broker.purgatory import DelayedOperation, Purgatory
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
@@ -195,10 +199,32 @@ class Fetch(DelayedOperation):
     def visit_for_consumer(self, cached: SessionPartition, partition: Partition, answer: _Answer) -> None:
         """Add what a consumer may see of the partition to the answer: records below the high watermark."""
         partition.check_leader_epoch(cached.current_leader_epoch)
-        if partition.role is Role.NONE:
-            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if partition.leader_state is None:
+            partition.check_serves_readers(self.session.rack_id)
         diverging = partition.divergence(cached.fetch_offset, cached.last_fetched_epoch)
+        if diverging is None and self.session.rack_id and self.maybe_nominate(cached, partition, answer):
+            return
         self._add(cached, partition, partition.log.high_watermark, diverging, False, answer)
+
+    def maybe_nominate(self, cached: SessionPartition, partition: Partition, answer: _Answer) -> bool:
+        """If this broker leads and another replica should serve the consumer, answer with its id, without records and at once
+        (KIP-392). Returns whether it did."""
+        handler, leader_state = self.handler, partition.leader_state
+        if handler.selector is None or leader_state is None:
+            return False
+        selected = handler.selector(leader_state, cached.fetch_offset, self.session.rack_id, handler.directory.rack_of)
+        if selected is None:
+            return False
+        high_watermark = partition.log.high_watermark
+        start = partition.log.log_start_offset
+        response = FetchPartitionResponse(cached.key[0], cached.key[1], 0, high_watermark, high_watermark, start)
+        response.preferred_read_replica = selected
+        answer.responses.append(response)
+        answer.records.append([])
+        answer.seen.append((cached, 0, True))  # A consumer that stays in spite of the nomination must not wait for a new record.
+        answer.is_urgent = True
+        partition.metrics.nominations += 1
+        return True
 
     def _add(
         self,
@@ -308,6 +334,8 @@ class Fetch(DelayedOperation):
             metrics.replication_bytes_out += size
         else:
             metrics.bytes_out += size
+            if self.session.rack_id and partition is not None and partition.leader_state is None:
+                metrics.follower_bytes_out += size
 
     def _part(self) -> None:
         session = self.session
@@ -330,6 +358,7 @@ class FetchHandler:
         *,
         response_bytes_max: int,
         run_blocking: RunBlocking | None = None,
+        selector: ReplicaSelector | None = None,
     ) -> None:
         self.directory = directory
         self.failures = failures
@@ -337,6 +366,8 @@ class FetchHandler:
         self.purgatory = purgatory
         self.response_bytes_max = response_bytes_max
         """The largest response, whatever the request says; a single batch may exceed it."""
+        self.selector = selector
+        """Selects the replica that a consumer with a rack reads from; None: consumers read from leaders."""
         self.has_threads = run_blocking is not None
         self._now = now
         self._run_blocking = run_blocking

@@ -133,11 +133,12 @@ class FetchSession:
         "last_fetch_time",
         "parked",
         "partitions",
+        "rack_id",
         "replica_epoch",
         "replica_id",
     )
 
-    def __init__(self, session_id: int, replica_id: int, replica_epoch: int, now: float) -> None:
+    def __init__(self, session_id: int, replica_id: int, replica_epoch: int, now: float, rack_id: str = "") -> None:
         self.id = session_id
         self.epoch = next_epoch(INITIAL_EPOCH)
         """The session epoch that the next request must name."""
@@ -145,6 +146,8 @@ class FetchSession:
         self.replica_epoch = replica_epoch
         self.is_follower = replica_id >= 0
         """Sessions of followers are privileged: consumers must not starve replication."""
+        self.rack_id = rack_id
+        """The rack of the consumer, from its newest request; empty if it reads from leaders only (KIP-392)."""
         self.partitions: dict[TopicIdPartition, SessionPartition] = {}
         self.dirty: dict[TopicIdPartition, SessionPartition] = {}
         """The partitions to visit before the next answer, the longest waiting first. Other modules do not change it: they call
@@ -226,12 +229,12 @@ class FetchSessionCache:
         if session.partitions:
             return session, False
         self.remove(session.id)
-        return FetchSession(NO_SESSION, request.replica_id, request.replica_epoch, now), False
+        return FetchSession(NO_SESSION, request.replica_id, request.replica_epoch, now, request.rack_id), False
 
     def full_fetch(self, request: FetchRequest, now: float) -> FetchSession:
         """The session of a request that names all its partitions. Its id is 0 if it ends with the answer: the request asked for
         none, or the cache has no room for it."""
-        session = FetchSession(NO_SESSION, request.replica_id, request.replica_epoch, now)
+        session = FetchSession(NO_SESSION, request.replica_id, request.replica_epoch, now, request.rack_id)
         session.update(request.partitions)
         if request.session_epoch == INITIAL_EPOCH and session.partitions:
             self._maybe_admit(session, now)
@@ -252,6 +255,7 @@ class FetchSessionCache:
             session.parked.complete()
         session.update(request.partitions, request.forgotten)
         session.epoch = next_epoch(session.epoch)
+        session.rack_id = request.rack_id
         session.last_fetch_time = now
         self._sessions[session.id] = self._sessions.pop(session.id)
         return session

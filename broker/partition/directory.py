@@ -55,6 +55,11 @@ class PartitionDirectory:
         registration = self.image.brokers.get(broker_id)
         return -1 if registration is None else registration.broker_epoch
 
+    def rack_of(self, broker_id: int) -> str | None:
+        """The rack of a broker; None if it has none or is not registered."""
+        registration = self.image.brokers.get(broker_id)
+        return None if registration is None else registration.rack
+
     def is_active(self, broker_id: int) -> bool:
         """Whether a broker is registered, not fenced and not in controlled shutdown."""
         registration = self.image.brokers.get(broker_id)

@@ -269,6 +269,16 @@ class LeaderState:
         if replica is not None and replica.session is session:
             replica.session = None
 
+    def readable_replicas(self, fetch_offset: int) -> list[Replica]:
+        """The followers in the committed ISR whose logs hold this position, for a consumer that asks where to read (KIP-392)."""
+        return [
+            replica
+            for member in self.isr.isr
+            if (replica := self.replicas.get(member)) is not None
+            and replica.log_start_offset <= fetch_offset <= replica.log_end_offset
+            and self._is_eligible(replica)
+        ]
+
     def _is_eligible(self, replica: Replica) -> bool:
         """Whether the replica may be in the ISR: the process that fetched must be the one that is registered and active."""
         context = self.context

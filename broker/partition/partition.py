@@ -9,8 +9,9 @@ it. What arrives after a wait (a fetch response, an AlterPartition answer) names
 the present epoch before anything is changed.
 
 Reading: a follower reads up to the log end, a consumer up to the high watermark (the last stable offset is the same until there
-are transactions). The position of a fetch is first compared with the leader's history. Below the log start the error is
-OFFSET_OUT_OF_RANGE, also if the epochs diverge, because then only a restart at the leader's log start helps.
+are transactions). A consumer with a rack may also read from a follower, up to that follower's own high watermark. The position of
+a fetch is first compared with the history of the log. Below the log start the error is OFFSET_OUT_OF_RANGE, also if the epochs
+diverge, because then only a restart at the leader's log start helps.
 
 Damage (for example a bit that flipped on the disk): the log serves nothing from `corrupt_at` on. A damaged leader logs it, and
 its broker asks to be fenced for a moment if another member of the ISR can lead. A damaged follower fetches from `corrupt_at`, and
@@ -82,6 +83,9 @@ class PartitionObserver(Protocol):
 
     def on_low_watermark_moved(self, partition: Partition) -> None:
         """The low watermark may have moved: a follower has moved its log start, or is not waited for any more."""
+
+    def on_follower_truncated(self, partition: Partition) -> None:
+        """This replica follows and has removed records: its consumers may be at a position that its log does not have."""
 
     def on_role_changed(self, partition: Partition) -> None:
         """The role or the leader epoch has changed, or the partition is not on this broker any more."""
@@ -309,26 +313,36 @@ class Partition:
 
     def divergence(self, fetch_offset: int, last_fetched_epoch: int) -> EpochEndOffset | None:
         """Compare the position of a fetch with our log: the epoch and end offset at which the histories diverge, or None if the
-        position is one of our log. Raises OFFSET_OUT_OF_RANGE or OFFSET_NOT_AVAILABLE (KIP-320, KIP-392, KIP-595)."""
+        position is one of our log. Raises OFFSET_OUT_OF_RANGE (KIP-320, KIP-392, KIP-595).
+
+        A follower cannot judge histories: its log may lack what the leader's has, or may not be truncated yet. So a follower
+        never names a divergence. It answers OFFSET_OUT_OF_RANGE instead, and the consumer asks the leader."""
         log_ = self.log
         if fetch_offset < log_.log_start_offset:
             raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{fetch_offset} is below the start, {log_.log_start_offset}")
         end = log_.log_end_offset
-        if self.leader_state is None:
-            # A follower cannot judge histories: a consumer may know records from the leader that are not here yet.
-            if fetch_offset > end:
-                raise BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{fetch_offset} is not here yet")
-        elif last_fetched_epoch >= 0:
+        if last_fetched_epoch >= 0:
             known = last_fetched_epoch
             if known != log_.latest_epoch:
                 known, end = log_.end_offset_for_epoch(last_fetched_epoch)
                 if known < 0:
                     raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"epoch {last_fetched_epoch} is not in our history")
             if known < last_fetched_epoch or end < fetch_offset:
+                if self.leader_state is None:
+                    raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{fetch_offset} is not a position of this follower's log")
                 return EpochEndOffset(known, end)
         elif fetch_offset > end:
             raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{fetch_offset} is above the end, {end}")
         return None
+
+    def check_serves_readers(self, rack_id: str) -> None:
+        """Check that a consumer may read from this replica, which does not lead. `rack_id`: the consumer's rack; empty if the
+        consumer reads from leaders only (KIP-392).
+
+        Raises NOT_LEADER_OR_FOLLOWER. A follower that has left the ISR still serves, as in Kafka. Its consumers leave it when
+        their metadata says so."""
+        if self.role is not Role.FOLLOWER or not rack_id:
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def last_offset_for_leader_epoch(self, current_leader_epoch: int, epoch: int) -> tuple[int, int]:
         """The largest epoch <= `epoch` in the leader's history and its end offset; (-1, -1) if there is none (KIP-101).
@@ -527,6 +541,7 @@ class Partition:
             self._check_may_drop_damage(self.log.corrupt_at)
         logger.info("partition.restarted", **self.fields, offset=offset, reason=reason)
         self.log.truncate_fully_and_start_at(offset, ProducerStates.from_leader(producers, offset))
+        self.observer.on_follower_truncated(self)
 
     def truncate_to(self, offset: int, reason: str) -> None:
         """Cut the log, and log and count what was cut."""
@@ -536,6 +551,7 @@ class Partition:
         offset = min(offset, log_.log_end_offset)  # The cut is lower than asked for if that lies inside a batch.
         if was_cut:
             logger.info("partition.truncated", **self.fields, offset=offset, records=end - offset, reason=reason)
+            self.observer.on_follower_truncated(self)
         if offset < high_watermark:
             self.context.metrics.truncated_below_hw += 1
             logger.warning("partition.truncated_below_hw", **self.fields, offset=offset, previous_high_watermark=high_watermark)

@@ -9,6 +9,7 @@ from strandline.broker.describe_log_dirs import DescribeLogDirsHandler
 from strandline.broker.disk_work import RunBlocking
 from strandline.broker.fetch.fetch_handler import FetchHandler
 from strandline.broker.fetch.offsets_handler import OffsetsHandler
+from strandline.broker.fetch.replica_selector import SELECTORS
 from strandline.broker.produce.describe_producers import DescribeProducersHandler
 from strandline.broker.produce.preparation import MayAppend, always
 from strandline.broker.produce.produce_handler import ProduceHandler
@@ -41,6 +42,7 @@ def data_handlers(
         now,
         response_bytes_max=replicas.config.fetch_max_bytes,
         run_blocking=run_blocking,
+        selector=SELECTORS[replicas.config.replica_selector_class],
     )
     produce = ProduceHandler(directory, failures, replicas.purgatory, wall_clock_ms, run_preparation, may_append)
     return {

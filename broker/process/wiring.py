@@ -125,6 +125,7 @@ def open_replicas(
             fetch_max_bytes=config.fetch_max_bytes,
             max_incremental_fetch_session_cache_slots=config.max_incremental_fetch_session_cache_slots,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
+            replica_selector_class=config.replica_selector_class,
             topic_defaults=config.topic_defaults,
         ),
         doors=doors,

@@ -31,6 +31,8 @@ from strandline.testing.history import History
 
 SERVER_TIMEOUT_MS = 2000
 """How long, in ms, the broker may wait for the high watermark before it responds REQUEST_TIMED_OUT."""
+ANY_RACK = "probe"
+"""Followers serve consumers that name a rack; which one makes no difference to them."""
 ANSWER_TIMEOUT_MS = 120_000
 """Longer than any pause: a paused broker answers its requests when it resumes."""
 PARTITION = 0
@@ -147,7 +149,7 @@ async def replica_end(peer: Peer, picture: Picture, partition: int, offset: int)
     """Find whether a follower's log reaches `offset`, with a fetch as a consumer sends it (KIP-392): the follower returns an
     error for an offset beyond its log end. Raises BrokerError if the request as a whole fails."""
     where = FetchPartition(picture.topic_id, partition, -1, offset, -1, 0, 1)
-    request = FetchRequest(-1, -1, 0, 0, 1, 0, 0, -1, [where])
+    request = FetchRequest(-1, -1, 0, 0, 1, 0, 0, -1, [where], rack_id=ANY_RACK)
     response = await peer.ask(apis.FETCH, request, FetchResponse)
     if response.error_code:
         raise BrokerError(to_code(response.error_code))

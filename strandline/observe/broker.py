@@ -152,7 +152,10 @@ def compaction(server: BrokerServer) -> Iterator[Reading]:
 def traffic(server: BrokerServer) -> Iterator[Reading]:
     if server.has_logs:
         metrics = server.replicas.metrics
-        yield from _of_topic(metrics.total(), ())
+        total = metrics.total()
+        yield from _of_topic(total, ())
+        yield Reading("strandline_preferred_replica_nominations_total", total.nominations)
+        yield Reading("strandline_bytesout_as_follower_total", total.follower_bytes_out)
         for topic, of_topic in metrics.topics.items():
             yield from _of_topic(of_topic, (topic,))
 

@@ -175,6 +175,19 @@ TRAFFIC = Section(
         _topic("failedproducerequests", "Of these, the failed ones.", "FailedProduceRequestsPerSec"),
         _topic("totalfetchrequests", "Reads for fetch requests, each counted once per partition.", "TotalFetchRequestsPerSec"),
         _topic("failedfetchrequests", "Partitions for which a fetch response had an error.", "FailedFetchRequestsPerSec"),
+        Row(
+            "strandline_preferred_replica_nominations_total",
+            "counter",
+            "Fetches that this broker, as the leader, answered by sending the consumer to a replica in its rack (KIP-392), each "
+            "counted once per partition.",
+            BROKER,
+        ),
+        Row(
+            "strandline_bytesout_as_follower_total",
+            "counter",
+            "The bytes sent to consumers from partitions that this broker follows (KIP-392).",
+            BROKER,
+        ),
     ),
 )
 

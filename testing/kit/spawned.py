@@ -45,6 +45,8 @@ from strandline.testing.kit.view import NodeView, PartitionView, View
 ASK_TIMEOUT_MS = 500
 POLL_S = 0.02
 TAIL_BYTES = 64 << 10
+ANY_RACK = "probe"
+"""Followers serve consumers that name a rack; which one makes no difference to them."""
 
 FAST_PROCESSES: Mapping[str, Any] = {"broker.session.timeout.ms": 1500, "broker.heartbeat.interval.ms": 300}
 """Not shorter than this: other load on the machine delays processes."""
@@ -246,7 +248,8 @@ class SpawnedNodes(Nodes):
 
     async def _reaches(self, replica: int, topic_id: bytes, partition: int, offset: int) -> bool:
         where = FetchPartition(topic_id, partition, -1, offset, -1, 0, 1)
-        answer = await self._peers[replica].ask(apis.FETCH, FetchRequest(-1, -1, 0, 0, 1, 0, 0, -1, [where]), FetchResponse)
+        request = FetchRequest(-1, -1, 0, 0, 1, 0, 0, -1, [where], rack_id=ANY_RACK)
+        answer = await self._peers[replica].ask(apis.FETCH, request, FetchResponse)
         return answer is not None and not answer.error_code and not answer.partitions[0].error_code
 
     # -- files of the nodes -------------------------------------------------------------------------------------------

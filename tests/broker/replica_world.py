@@ -395,8 +395,9 @@ def deliver(partition: Partition, position: Any, request: HandledRequest) -> boo
 # -- small makers -----------------------------------------------------------------------------------------------------
 
 
-def register(broker_id: int, *, epoch: int | None = None, fenced: bool = False) -> RegisterBrokerRecord:
-    return RegisterBrokerRecord(broker_id, 10 + broker_id if epoch is None else epoch, bytes(16), fenced=fenced)
+def register(broker_id: int, *, epoch: int | None = None, fenced: bool = False, rack: str | None = None) -> RegisterBrokerRecord:
+    epoch = 10 + broker_id if epoch is None else epoch
+    return RegisterBrokerRecord(broker_id, epoch, bytes(16), rack=rack, fenced=fenced)
 
 
 def fence(broker_id: int, *, fenced: int = 1, epoch: int | None = None) -> BrokerRegistrationChangeRecord:

@@ -166,12 +166,12 @@ def test_a_follower_that_reads_damage_fetches_again(world: ReplicaWorld) -> None
     cool_down(world, 2)
     flip(follower.files, 7)
     for _ in range(3):
-        assert code(follower.fetch(want(7))) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert code(follower.fetch(want(7), rack_id="a")) == ErrorCode.KAFKA_STORAGE_ERROR
     assert follower.fetchers.starts == [(P, 1)]
     world.set_isr(1, 3)
     world.replicate(2, 1)
     assert follower.files.read(SEGMENT) == world[1].files.read(SEGMENT)
-    assert values(follower.fetch(want(7)))[0] == b"value-0007"
+    assert values(follower.fetch(want(7), rack_id="a"))[0] == b"value-0007"
 
 
 def test_fetched_bytes_that_fail_their_checksum_are_not_appended(world: ReplicaWorld) -> None:

@@ -600,7 +600,7 @@ def test_a_follower_does_not_judge_a_consumers_position() -> None:
     world.topic()
     with pytest.raises(BrokerError) as e:
         world[2].p.divergence(7, 1)
-    assert e.value.code == ErrorCode.OFFSET_NOT_AVAILABLE
+    assert e.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 # -- the follower's side ----------------------------------------------------------------------------------------------

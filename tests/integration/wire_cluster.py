@@ -177,9 +177,9 @@ class WireCluster(Cluster):
     async def fetch(
         self, node: int, topic_id: bytes, offset: int = 0, *, partition: int = 0, max_wait_ms: int = 0
     ) -> tuple[Any, list[str]]:
-        """Fetch as a consumer; returns the partition's response and the values."""
+        """Fetch as a consumer that also reads from followers; returns the partition's response and the values."""
         wanted = FetchPartition(topic_id, partition, -1, offset, -1, -1, 1 << 20)
-        request = FetchRequest(-1, -1, max_wait_ms, 1, 1 << 20, 0, 0, -1, [wanted])
+        request = FetchRequest(-1, -1, max_wait_ms, 1, 1 << 20, 0, 0, -1, [wanted], rack_id="any")
         response = cast(FetchResponse, await self.ask(node, apis.FETCH, request))
         values = [bytes(r.value or b"").decode() for records in response.records for r in iter_records(records)]
         return response.partitions[0], values

@@ -70,8 +70,7 @@ async def s30(stage: Stage) -> None:
 
 @scenario("S31", "A consumer reads from a follower", source="KIP-392, KAFKA-15390, KAFKA-14372")
 async def s31(stage: Stage) -> None:
-    """A follower serves what it knows to be committed, not what it has, and wakes waiting fetches when it learns more. (That the
-    leader sends the consumer there, the other half of KIP-392, is not built.)"""
+    """A follower serves what it knows to be committed, not what it has, and wakes waiting fetches when it learns more."""
     await stage.open(replicas=[1, 2, 3])
     await stage.append(5)
     await stage.until(lambda: stage.hw(2) == 5, what="broker 2 knows HW 5")

@@ -61,6 +61,7 @@ from strandline.testing.simulation.kernel.world import World
 
 Story = Callable[["Stage"], Awaitable[None]]
 LATEST, EARLIEST = -1, -2
+ANY_RACK = "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,11 +300,20 @@ class Stage:
         return response.partitions[0]
 
     async def fetch(
-        self, broker: int, offset: int, *, index: int = 0, max_wait_ms: int = 0, epoch: int = -1, last_epoch: int = -1
+        self,
+        broker: int,
+        offset: int,
+        *,
+        index: int = 0,
+        max_wait_ms: int = 0,
+        epoch: int = -1,
+        last_epoch: int = -1,
+        rack: str = ANY_RACK,
     ) -> tuple[Any, list[tuple[int, bytes]]]:
-        """Fetch as a consumer. Returns the response for the partition, and the records as (offset, value)."""
+        """Fetch as a consumer that names a rack, so that followers serve it. Returns the response for the partition, and the
+        records as (offset, value)."""
         wanted = FetchPartition(self.cluster.topic_id(self.topic), index, epoch, offset, last_epoch, -1, 1 << 20)
-        request = FetchRequest(-1, -1, max_wait_ms, 1, 1 << 20, 0, 0, -1, [wanted])
+        request = FetchRequest(-1, -1, max_wait_ms, 1, 1 << 20, 0, 0, -1, [wanted], rack_id=rack)
         response: FetchResponse = await self.ask(broker, apis.FETCH, request)
         found = [
             (r.offset, bytes(r.value or b"")) for records in response.records for r in iter_records(records) if r.offset >= offset
