@@ -25,6 +25,8 @@ from strandline.protocol.messages.admin import (
     CONFIG_SET,
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreateTopicsRequest,
@@ -69,6 +71,8 @@ _FORWARDED = (
     apis.CREATE_PARTITIONS,
     apis.INCREMENTAL_ALTER_CONFIGS,
     apis.ELECT_LEADERS,
+    apis.ALTER_PARTITION_REASSIGNMENTS,
+    apis.LIST_PARTITION_REASSIGNMENTS,
     apis.UNREGISTER_BROKER,
     apis.UPDATE_FEATURES,
     apis.DESCRIBE_QUORUM,
@@ -241,6 +245,8 @@ def _visible(body: Message, response: Message) -> Condition | None:
     if isinstance(body, ElectLeadersRequest) and isinstance(response, ElectLeadersResponse):
         elected = [(result.topic, result.partition) for result in response.results if not result.error_code]
         return lambda image: all(_has_preferred_leader(image, *where) for where in elected)
+    if isinstance(body, AlterPartitionReassignmentsRequest) and isinstance(response, AlterPartitionReassignmentsResponse):
+        return _reassignments_visible(body, response)
     if isinstance(body, UpdateFeaturesRequest) and isinstance(response, UpdateFeaturesResponse):
         failed = {result.feature for result in response.results if result.error_code}
         level = max((u.max_version_level for u in body.feature_updates if u.feature not in failed), default=0)
@@ -257,6 +263,25 @@ def _has_preferred_leader(image: MetadataImage, name: str, index: int) -> bool:
     topic = image.topic(name)
     partition = topic.partitions.get(index) if topic is not None else None
     return partition is None or partition.leader == partition.replicas[0]
+
+
+def _reassignments_visible(body: AlterPartitionReassignmentsRequest, response: AlterPartitionReassignmentsResponse) -> Condition:
+    failed = {(t.name, p.partition_index) for t in response.responses for p in t.partitions if p.error_code}
+    targets = {
+        (topic.name, p.partition_index): p.replicas
+        for topic in body.topics
+        for p in topic.partitions
+        if (topic.name, p.partition_index) not in failed
+    }
+    return lambda image: all(_has_target(image, *where, target) for where, target in targets.items())
+
+
+def _has_target(image: MetadataImage, name: str, index: int, target: list[int] | None) -> bool:
+    topic = image.topic(name)
+    partition = topic.partitions.get(index) if topic is not None else None
+    if partition is None:
+        return True
+    return not partition.is_reassigning if target is None else list(partition.replicas[: len(target)]) == target
 
 
 def _configs_visible(body: IncrementalAlterConfigsRequest, response: IncrementalAlterConfigsResponse) -> Condition:

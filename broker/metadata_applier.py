@@ -169,7 +169,7 @@ class MetadataApplier:
         open_log = partial(
             self._log_dir.open_log,
             *(name, key[1], key[0], self._log_config(settings), self._doors.wall_clock_ms()),
-            may_be_new=registration is None or registration.leader_epoch == 0,
+            may_be_new=registration is None or registration.leader_epoch == 0 or self._is_being_added(registration),
         )
         try:
             return open_log()
@@ -179,6 +179,11 @@ class MetadataApplier:
             # The log belongs to an earlier topic of this name, which the cluster has deleted. It is set aside, not destroyed.
             self._log_dir.set_aside(name, key[1], "another topic has the name now")
             return open_log()
+
+    def _is_being_added(self, registration: PartitionRegistration) -> bool:
+        """Whether a reassignment adds the replica here, which then starts without a log."""
+        broker_id = self._directory.broker_id
+        return broker_id in registration.adding_replicas and broker_id not in registration.isr
 
     def _delete(self, key: TopicIdPartition, reason: ErrorCode) -> None:
         self._directory.converting.discard(key)

@@ -183,6 +183,37 @@ class ElectionResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ReassignmentResult:
+    """`code` NONE: the reassignment has begun, is complete already, or is cancelled. Otherwise `message` says why nothing was
+    changed."""
+
+    partition: TopicPartition
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReassignment:
+    """A reassignment that is not complete. Replicas are broker ids."""
+
+    replicas: tuple[int, ...]
+    """The wanted ones, in order of preference, and then `removing_replicas`."""
+    adding_replicas: tuple[int, ...]
+    """The wanted ones that the partition did not have before."""
+    removing_replicas: tuple[int, ...]
+    """Those that leave when the reassignment completes."""
+    original_replicas: tuple[int, ...]
+    """Those to which a cancellation returns."""
+    throttle_rate: int | None = None
+    """Bytes per second that each broker may send, and receive, for it; None: no limit."""
+
+    @property
+    def target_replicas(self) -> tuple[int, ...]:
+        """The wanted replicas."""
+        return tuple(replica for replica in self.replicas if replica not in self.removing_replicas)
+
+
+@dataclass(frozen=True, slots=True)
 class DeletedRecords:
     """The outcome of `delete_records` for one partition. `code` NONE: no replica that is alive has a record below
     `low_watermark`. REQUEST_TIMED_OUT: the leader may have deleted the records, but not every replica has. Otherwise `message`

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from strandline.controller.metadata.image import MetadataDelta, PartitionRegistration
+from strandline.controller.reassignment import assignment_of
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.partitions import TopicIdPartition
 
@@ -56,6 +57,7 @@ def log_changes(delta: MetadataDelta, cause: str = "") -> None:
         created = delta.image.topics_by_id[topic_id]
         logger.info("topic.created", topic=created.name, topic_id=topic_id.hex(), partitions=len(created.partitions))
     _log_partitions(delta, cause)
+    _log_reassignments(delta)
 
 
 def _log_partitions(delta: MetadataDelta, cause: str) -> None:
@@ -69,6 +71,39 @@ def _log_partitions(delta: MetadataDelta, cause: str) -> None:
             _log_partition(delta, key, before, after, cause)
     for topic_id, keys in groupby(sorted(created), key=lambda key: key[0]):
         _log_shared(delta, topic_id, [index for _, index in keys], cause)
+
+
+def _log_reassignments(delta: MetadataDelta) -> None:
+    """A line for each reassignment that has begun, was replaced or has ended, up to PARTITION_LINES_MAX per batch."""
+    found = []
+    for key in delta.changed_partitions:
+        before, after = delta.before.partition(key), delta.image.partition(key)
+        if before is not None and after is not None and assignment_of(before) != assignment_of(after):
+            found.append((key, before, after))
+    for key, before, after in found[:PARTITION_LINES_MAX]:
+        _log_reassignment(delta.image.topics_by_id[key[0]].name, key[1], before, after)
+    if len(found) > PARTITION_LINES_MAX:
+        logger.info("reassignments.changed", partitions=len(found), metadata_offset=delta.image.offset)
+
+
+def _log_reassignment(topic: str, index: int, before: PartitionRegistration, after: PartitionRegistration) -> None:
+    epoch, replicas = after.leader_epoch, list(after.replicas)
+    if after.is_reassigning:
+        logger.info(
+            "reassignment.started",
+            topic=topic,
+            partition=index,
+            leader_epoch=epoch,
+            replicas=replicas,
+            adding_replicas=list(after.adding_replicas),
+            removing_replicas=list(after.removing_replicas),
+            throttle_rate=after.throttle_rate,
+        )
+    elif before.is_reassigning and after.replicas == before.original_replicas:
+        logger.info("reassignment.cancelled", topic=topic, partition=index, leader_epoch=epoch, replicas=replicas)
+    else:
+        isr = list(after.isr)
+        logger.info("reassignment.completed", topic=topic, partition=index, leader_epoch=epoch, replicas=replicas, isr=isr)
 
 
 def _log_partition(

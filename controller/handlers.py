@@ -14,6 +14,11 @@ from strandline.controller.controller import ActiveState, Controller
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.cluster_describe import describe_brokers
 from strandline.controller.producer_id_control import allocate_producer_ids, init_named_producer
+from strandline.controller.reassignment_control import (
+    alter_partition_reassignments,
+    complete_after_configs,
+    list_partition_reassignments,
+)
 from strandline.controller.replication_control import alter_partition, elect_leaders
 from strandline.controller.topic_control import TopicControl, delete_topics
 from strandline.protocol import apis
@@ -57,9 +62,13 @@ class ControllerApis:
             apis.CREATE_TOPICS: lambda active, body: topics.create_topics(c.image, active.index, body),
             apis.DELETE_TOPICS: lambda active, body: delete_topics(c.image, body),
             apis.CREATE_PARTITIONS: lambda active, body: topics.create_partitions(c.image, body),
-            apis.INCREMENTAL_ALTER_CONFIGS: lambda active, body: incremental_alter_configs(c.image, body),
+            apis.INCREMENTAL_ALTER_CONFIGS: self._alter_configs,
             apis.DESCRIBE_CONFIGS: lambda active, body: Decision(describe_configs(c.image, body)),
             apis.ELECT_LEADERS: lambda active, body: elect_leaders(c.image, body),
+            apis.ALTER_PARTITION_REASSIGNMENTS: lambda active, body: alter_partition_reassignments(c.image, body),
+            apis.LIST_PARTITION_REASSIGNMENTS: lambda active, body: Decision(
+                list_partition_reassignments(c.image, active.index, body)
+            ),
             apis.UNREGISTER_BROKER: lambda active, body: unregister_broker(
                 c.image, active.index, active.sessions, body, now=c.now()
             ),
@@ -94,6 +103,12 @@ class ControllerApis:
     def _heartbeat(self, active: ActiveState, body: Any) -> Decision[Any]:
         c = self._controller
         return heartbeat(c.image, active.index, active.sessions, body, committed_offset=c.committed_offset, now=c.now())
+
+    def _alter_configs(self, active: ActiveState, body: Any) -> Decision[Any]:
+        image = self._controller.image
+        decision = incremental_alter_configs(image, body)
+        decision.records += complete_after_configs(image, active.index, decision.records)
+        return decision
 
     def _describe_cluster(self, body: DescribeClusterRequest) -> DescribeClusterResponse:
         by_id = (broker for _, broker in sorted(self._controller.image.brokers.items()))

@@ -114,7 +114,7 @@ def _obstacle(image: MetadataImage, index: PartitionIndex, broker_id: int) -> st
     leaving = [b.broker_id for b in image.brokers.values() if current_state(b) is BrokerControlState.CONTROLLED_SHUTDOWN]
     if leaving:
         return f"broker {leaving[0]} is in controlled shutdown"
-    missing = index.hosted_by(broker_id) - len(index.with_broker_in_isr(broker_id))
+    missing = index.out_of_isr(broker_id)
     if missing:
         return f"it is not in the ISR of {missing} of its {index.hosted_by(broker_id)} partitions"
     return "it has left an ISR, or was restarted, again and again"

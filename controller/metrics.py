@@ -16,6 +16,7 @@ ELECTION_CAUSES = (
     "leader_proposed",
     "leaders_balanced",
     "preferred_election",
+    "reassignment_requested",
 )
 """The causes of decisions that elect leaders, as docs/logs.md explains them."""
 

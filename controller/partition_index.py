@@ -15,8 +15,8 @@ _Keys = dict[TopicIdPartition, None]
 
 
 class PartitionIndex:
-    """Looks up partitions by a member of their ISR, by a missing leader and by a preferred replica that does not lead, and topics
-    by the form of their name."""
+    """Looks up partitions by a member of their ISR, by a missing leader, by a preferred replica that does not lead and by a
+    reassignment, and topics by the form of their name."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._in_isr: dict[int, _Keys] = {}
@@ -30,6 +30,10 @@ class PartitionIndex:
         """Broker -> how many partitions have it as their preferred replica."""
         self._imbalanced: dict[int, _Keys] = {}
         """Broker -> partitions whose preferred replica it is, and that it does not lead. A broker without any has no entry."""
+        self._out_of_isr: dict[int, int] = {}
+        """Broker -> how many partitions have it among their replicas, and not in the ISR. A replica that a reassignment adds does
+        not count until it has joined the ISR."""
+        self._reassigning: _Keys = {}
         self._by_folded_name: dict[str, dict[str, None]] = {}
         """Topic name with '_' for '.' -> the topics of that form. Two of them would share metric names."""
         for topic in image.topics_by_id.values():
@@ -66,8 +70,16 @@ class PartitionIndex:
         return self._hosted.get(broker_id, 0)
 
     def is_in_all_isrs(self, broker_id: int) -> bool:
-        """Whether the broker is in the ISR of every partition that has a replica on it."""
-        return len(self._in_isr.get(broker_id, ())) == self.hosted_by(broker_id)
+        """Whether the broker is in the ISR of every partition that has a replica on it, except one that a reassignment adds."""
+        return not self.out_of_isr(broker_id)
+
+    def out_of_isr(self, broker_id: int) -> int:
+        """How many partitions have a replica on the broker that is not in the ISR, without those that a reassignment adds."""
+        return self._out_of_isr.get(broker_id, 0)
+
+    def reassigning(self) -> list[TopicIdPartition]:
+        """The partitions that are reassigned."""
+        return list(self._reassigning)
 
     def brokers_out_of_balance(self) -> list[int]:
         """The brokers that do not lead every partition whose preferred replica they are."""
@@ -96,6 +108,11 @@ class PartitionIndex:
                 if broker_id not in old_isr:
                     self._in_isr.setdefault(broker_id, {})[key] = None
         self._update_replicas(before.replicas if before else (), after.replicas if after else ())
+        self._update_out_of_isr(before, after)
+        if after is not None and after.is_reassigning:
+            self._reassigning[key] = None
+        elif before is not None and before.is_reassigning:
+            del self._reassigning[key]
         self._update_balance(key, before, after)
         old_leader = before.leader if before else None
         new_leader = after.leader if after else None
@@ -114,6 +131,14 @@ class PartitionIndex:
             self._preferring[before[0]] -= 1
         if after:
             self._preferring[after[0]] = self._preferring.get(after[0], 0) + 1
+
+    def _update_out_of_isr(self, before: PartitionRegistration | None, after: PartitionRegistration | None) -> None:
+        was, is_now = _outside(before), _outside(after)
+        if was != is_now:
+            for broker_id in was:
+                self._out_of_isr[broker_id] -= 1
+            for broker_id in is_now:
+                self._out_of_isr[broker_id] = self._out_of_isr.get(broker_id, 0) + 1
 
     def _update_balance(
         self, key: TopicIdPartition, before: PartitionRegistration | None, after: PartitionRegistration | None
@@ -153,11 +178,21 @@ class PartitionIndex:
                 del self._by_folded_name[fold_name(name)]
 
 
+def _outside(partition: PartitionRegistration | None) -> BrokerIds:
+    """The replicas of the partition that should be in the ISR and are not."""
+    if partition is None or len(partition.isr) == len(partition.replicas):
+        return ()
+    isr, adding = partition.isr, partition.adding_replicas
+    return tuple(replica for replica in partition.replicas if replica not in isr and replica not in adding)
+
+
 def _missing_leader(partition: PartitionRegistration | None) -> int | None:
-    """The preferred replica of the partition if it does not lead; None if it leads, or if there is no partition."""
+    """The preferred replica of the partition if it does not lead. None if it leads, if a reassignment adds it and it is not in
+    the ISR yet, or if there is no partition."""
     if partition is None or partition.leader == partition.replicas[0]:
         return None
-    return partition.replicas[0]
+    preferred = partition.replicas[0]
+    return None if preferred in partition.adding_replicas and preferred not in partition.isr else preferred
 
 
 def fold_name(name: str) -> str:

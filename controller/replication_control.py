@@ -20,6 +20,7 @@ from strandline.controller.metadata.records import (
 )
 from strandline.controller.partition_change import ChangeRules, MayLead, change_partition, without
 from strandline.controller.partition_index import PartitionIndex
+from strandline.controller.reassignment import completion, min_isr_of
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
     PREFERRED_ELECTION,
@@ -186,7 +187,11 @@ def _accept(
     partition = image.partition(key)
     assert partition is not None, "checked by _refusal"
     isr = tuple(member.broker_id for member in item.new_isr)
-    record = change_partition(key, partition, isr, change_rules(image), leader_recovery_state=item.leader_recovery_state)
+    rules, recovery, record = change_rules(image), item.leader_recovery_state, None
+    if partition.is_reassigning:
+        record = completion(key, partition, isr, min_isr_of(image, item.topic_id), rules, recovery)
+    if record is None:
+        record = change_partition(key, partition, isr, rules, leader_recovery_state=recovery)
     if record is None:
         # Unlike in Kafka: the leader withdraws a proposal, and a copy of that proposal may still arrive. The new partition
         # epoch makes the controller reject the copy.

@@ -21,6 +21,7 @@ from strandline.controller.metadata.records import (
     TopicRecord,
 )
 from strandline.controller.partition_index import PartitionIndex, fold_name
+from strandline.controller.reassignment import assignment_of
 from strandline.controller.replica_placer import ReplicaPlacer
 from strandline.controller.replication_control import may_lead
 from strandline.controller.topic_names import name_problem
@@ -134,7 +135,8 @@ class TopicControl:
     # -- add partitions --
 
     def create_partitions(self, image: MetadataImage, request: CreatePartitionsRequest) -> Decision[CreatePartitionsResponse]:
-        """Add partitions to topics (CreatePartitions, KIP-195), with the replication factor that the topic has.
+        """Add partitions to topics (CreatePartitions, KIP-195), with the replication factor that the topic has, or will have
+        after its reassignment.
 
         The reply has an error per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS if the topic has as many already,
         INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, INVALID_REQUEST. With `validate_only` nothing is written. Raises
@@ -171,7 +173,7 @@ class TopicControl:
     def _assignments_of_added(
         self, image: MetadataImage, topic: TopicImage, request: CreatePartitionsTopic, added: int
     ) -> Sequence[BrokerIds]:
-        existing = [topic.partitions[i].replicas for i in range(len(topic.partitions))]
+        existing = [assignment_of(topic.partitions[i]).without_removed().replicas for i in range(len(topic.partitions))]
         factor = len(existing[0])
         if request.assignments is None:
             return ReplicaPlacer(usable_brokers(image), self._random, existing).place(added, factor)

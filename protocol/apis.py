@@ -42,6 +42,8 @@ DESCRIBE_LOG_DIRS = 35
 CREATE_PARTITIONS = 37
 ELECT_LEADERS = 43
 INCREMENTAL_ALTER_CONFIGS = 44
+ALTER_PARTITION_REASSIGNMENTS = 45
+LIST_PARTITION_REASSIGNMENTS = 46
 VOTE = 52
 BEGIN_QUORUM_EPOCH = 53
 END_QUORUM_EPOCH = 54
@@ -95,6 +97,20 @@ APIS: dict[int, Api] = {
             "IncrementalAlterConfigs",
             admin.IncrementalAlterConfigsRequest,
             admin.IncrementalAlterConfigsResponse,
+            _BOTH,
+        ),
+        Api(
+            ALTER_PARTITION_REASSIGNMENTS,
+            "AlterPartitionReassignments",
+            admin.AlterPartitionReassignmentsRequest,
+            admin.AlterPartitionReassignmentsResponse,
+            _BOTH,
+        ),
+        Api(
+            LIST_PARTITION_REASSIGNMENTS,
+            "ListPartitionReassignments",
+            admin.ListPartitionReassignmentsRequest,
+            admin.ListPartitionReassignmentsResponse,
             _BOTH,
         ),
         Api(VOTE, "Vote", cluster.VoteRequest, cluster.VoteResponse, (CONTROLLER,)),

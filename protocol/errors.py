@@ -82,6 +82,7 @@ class ErrorCode(IntEnum):
     PREFERRED_LEADER_NOT_AVAILABLE = 80
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
     ELECTION_NOT_NEEDED = 84
+    NO_REASSIGNMENT_IN_PROGRESS = 85
     INVALID_RECORD = 87
     PRODUCER_FENCED = 90
     RESOURCE_NOT_FOUND = 91
@@ -165,6 +166,7 @@ ERRORS: dict[ErrorCode, Flags] = {
         (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, _REFRESH, "the preferred leader is not in sync or not alive"),
         (ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, _REFRESH, "no eligible leader is alive"),
         (ErrorCode.ELECTION_NOT_NEEDED, _REFRESH, "the leader is already the wanted one"),
+        (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, _FATAL, "the partition is not being reassigned"),
         (ErrorCode.INVALID_RECORD, _FATAL, "a record is malformed, or breaks a rule of its topic"),
         (ErrorCode.PRODUCER_FENCED, _FATAL, "a newer producer of the same identity has taken over"),
         (ErrorCode.RESOURCE_NOT_FOUND, _FATAL, "there is no such resource"),

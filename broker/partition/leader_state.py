@@ -66,6 +66,7 @@ class LeaderState:
         "epoch",
         "epoch_start_offset",
         "events",
+        "is_reassigning",
         "isr",
         "key",
         "log",
@@ -73,6 +74,7 @@ class LeaderState:
         "min_isr",
         "partition_epoch",
         "replicas",
+        "replication_factor",
         "topic",
     )
 
@@ -107,11 +109,16 @@ class LeaderState:
         """Every assigned replica except the leader."""
         self.min_isr = 1
         """`min.insync.replicas`, capped by the number of replicas."""
+        self.replication_factor = len(registration.replicas)
+        """The number of replicas, without those that a reassignment adds."""
+        self.is_reassigning = False
         self._repeat = False
         """The proposal in flight got an answer that decides nothing: propose it again at the next tick of the shrink timer."""
         self._assign(registration)
 
     def _assign(self, registration: PartitionRegistration) -> None:
+        self.replication_factor = len(registration.replicas) - len(registration.adding_replicas)
+        self.is_reassigning = registration.is_reassigning
         known, now = self.replicas, self.context.now()
         in_sync = self.isr.maximal
         self.replicas = {}

@@ -73,7 +73,18 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
     """Eligible leader replicas (KIP-966): a subset of `replicas`, from level 1 of the metadata on."""
     last_known_elr: BrokerIds = ()
     adding_replicas: BrokerIds = ()
+    """While the partition is reassigned, the members of `replicas` that are new. They are needed in the ISR to complete."""
     removing_replicas: BrokerIds = ()
+    """While the partition is reassigned, the members of `replicas` that leave when it completes. They are the last ones in the
+    order of preference."""
+    original_replicas: BrokerIds = ()
+    """The replicas before the reassignment, still all in `replicas`. Empty exactly when it is not reassigned."""
+    throttle_rate: int = 0
+    """Bytes per second that a broker may send or receive for this reassignment; 0: no limit. It ends with the reassignment."""
+
+    @property
+    def is_reassigning(self) -> bool:
+        return bool(self.original_replicas)
 
     def merge(self, change: PartitionChangeRecord) -> PartitionRegistration:
         """The registration after the change."""
@@ -90,6 +101,8 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
             self.last_known_elr if change.last_known_elr is None else change.last_known_elr,
             self.adding_replicas if change.adding_replicas is None else change.adding_replicas,
             self.removing_replicas if change.removing_replicas is None else change.removing_replicas,
+            self.original_replicas if change.original_replicas is None else change.original_replicas,
+            self.throttle_rate if change.throttle_rate is None else change.throttle_rate,
         )
 
     def contradiction(self) -> str | None:
@@ -104,9 +117,20 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
             return f"its leader is broker {self.leader}, which is not in the ISR {list(self.isr)}"
         if not set(self.elr) <= replicas:
             return f"its eligible leader replicas {list(self.elr)} are not all among the replicas {list(self.replicas)}"
+        if (self.original_replicas or self.adding_replicas or self.removing_replicas) and self._reassignment_is_wrong(replicas):
+            return (
+                f"its reassignment from {list(self.original_replicas)} adds {list(self.adding_replicas)} and removes "
+                f"{list(self.removing_replicas)}, which contradicts its replicas {list(self.replicas)}"
+            )
         if not 0 <= self.leader_epoch <= self.partition_epoch:
             return f"its leader epoch is {self.leader_epoch}, which must not exceed its partition epoch {self.partition_epoch}"
         return None
+
+    def _reassignment_is_wrong(self, replicas: set[int]) -> bool:
+        adding, removing, original = set(self.adding_replicas), set(self.removing_replicas), set(self.original_replicas)
+        if not original or not (adding or removing):
+            return True
+        return not adding | removing | original <= replicas or bool(adding & (removing | original))
 
     def beyond_level_0(self) -> str | None:
         """A sentence that names a field of this registration that records of level 0 cannot hold; None if there is none."""
@@ -114,6 +138,8 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
             return "its ISR is empty, which needs level 1 of the metadata"
         if self.elr or self.last_known_elr:
             return "it has eligible leader replicas, which need level 1 of the metadata"
+        if self.is_reassigning:
+            return "it is reassigned, which needs level 1 of the metadata"
         return None
 
 
@@ -382,6 +408,8 @@ class _Builder:
             record.last_known_elr,
             record.adding_replicas,
             record.removing_replicas,
+            record.original_replicas,
+            record.throttle_rate,
         )
         self._check(record.topic_id, record.partition, partition)
         partitions[record.partition] = partition

@@ -93,7 +93,12 @@ class PartitionRecord(MetadataRecord, tag=3, frozen=True):
     `isr`."""
     last_known_elr: BrokerIds = ()
     adding_replicas: BrokerIds = ()
+    """While the partition is reassigned (KIP-455), like the three fields after it; from level 1 on."""
     removing_replicas: BrokerIds = ()
+    original_replicas: BrokerIds = ()
+    """The replicas before the reassignment, to which a cancellation returns."""
+    throttle_rate: int = 0
+    """Bytes per second that a broker may send or receive for this reassignment; 0: no limit."""
 
 
 class ConfigRecord(MetadataRecord, tag=4, frozen=True):
@@ -116,12 +121,15 @@ class PartitionChangeRecord(MetadataRecord, tag=5, frozen=True):
     isr: BrokerIds | None = None
     leader: int = NO_LEADER_CHANGE
     replicas: BrokerIds | None = None
+    """From level 1 on, like the other fields of a reassignment."""
     adding_replicas: BrokerIds | None = None
     removing_replicas: BrokerIds | None = None
     leader_recovery_state: int = NO_RECOVERY_CHANGE
     eligible_leader_replicas: BrokerIds | None = None
     """From level 1 on, like `last_known_elr` and an empty `isr`."""
     last_known_elr: BrokerIds | None = None
+    original_replicas: BrokerIds | None = None
+    throttle_rate: int | None = None
 
 
 class RemoveTopicRecord(MetadataRecord, tag=9, frozen=True):
@@ -213,7 +221,8 @@ def encode_record(record: MetadataRecord, level: int = LEVEL_MAX) -> bytes:
     return _encoder.encode(record) if level else _encode_at_level_0(record)
 
 
-_REGISTER_BROKER_FIELDS_AT_LEVEL_0 = 8
+_FIELDS_AT_LEVEL_0: dict[type[MetadataRecord], int] = {RegisterBrokerRecord: 8, PartitionRecord: 12, PartitionChangeRecord: 10}
+"""The number of fields at level 0, of the records that have got more since."""
 
 
 def _encode_at_level_0(record: MetadataRecord) -> bytes:
@@ -222,10 +231,10 @@ def _encode_at_level_0(record: MetadataRecord) -> bytes:
         raise InternalError(
             f"a {type(record).__name__} with {beyond} needs level 1 of {METADATA_VERSION}, and the cluster has level 0"
         )
-    if isinstance(record, RegisterBrokerRecord):
-        fields = msgspec.structs.astuple(record)[:_REGISTER_BROKER_FIELDS_AT_LEVEL_0]
-        return _encoder.encode([record.__struct_config__.tag, *fields])
-    return _encoder.encode(record)
+    count = _FIELDS_AT_LEVEL_0.get(type(record))
+    if count is None:
+        return _encoder.encode(record)
+    return _encoder.encode([record.__struct_config__.tag, *msgspec.structs.astuple(record)[:count]])
 
 
 def _beyond_level_0(record: MetadataRecord) -> str | None:
@@ -241,7 +250,14 @@ def _beyond_level_0(record: MetadataRecord) -> str | None:
             return "eligible leader replicas"
         case PartitionRecord() | PartitionChangeRecord() if record.isr == ():
             return "an empty ISR"
+        case PartitionRecord() if record.adding_replicas or record.removing_replicas or record.original_replicas:
+            return "a reassignment"
+        case PartitionChangeRecord() if any(getattr(record, name) is not None for name in _FIELDS_OF_REASSIGNMENTS):
+            return "a reassignment"
     return None
+
+
+_FIELDS_OF_REASSIGNMENTS = ("replicas", "adding_replicas", "removing_replicas", "original_replicas", "throttle_rate")
 
 
 def decode_record(data: bytes | memoryview) -> AnyRecord:

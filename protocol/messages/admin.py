@@ -398,6 +398,87 @@ class ElectLeadersResponse(Message):
     throttle_time_ms: Count = 0
 
 
+# -- reassignments ----------------------------------------------------------------------------------------------------
+
+
+class ReassignablePartition(Message):
+    """`replicas`: the wanted ones, the preferred leader first; nil cancels the partition's reassignment."""
+
+    partition_index: PartitionIndex
+    replicas: Annotated[list[NodeId], MANY] | None = None
+
+
+class ReassignableTopic(Message):
+    name: Name
+    partitions: Annotated[list[ReassignablePartition], MANY]
+
+
+class AlterPartitionReassignmentsRequest(Message):
+    """Move replicas to other brokers, or cancel that (KIP-455). A new target replaces the one of a running reassignment.
+
+    `allow_replication_factor_change` false: a target with another number of replicas is INVALID_REPLICATION_FACTOR (KIP-860).
+    `throttle_rate`: bytes per second that each broker may send, and receive, for these reassignments; 0: no limit."""
+
+    topics: Annotated[list[ReassignableTopic], MANY]
+    timeout_ms: Count = 60000
+    allow_replication_factor_change: bool = True
+    throttle_rate: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+
+
+class ReassignablePartitionResult(Message):
+    partition_index: PartitionIndex
+    error_code: Int16 = 0
+    error_message: Text | None = None
+
+
+class ReassignableTopicResult(Message):
+    name: Name
+    partitions: list[ReassignablePartitionResult]
+
+
+class AlterPartitionReassignmentsResponse(Message):
+    error_code: Int16
+    error_message: Text | None
+    responses: list[ReassignableTopicResult]
+    throttle_time_ms: Count = 0
+
+
+class ListPartitionReassignmentsTopic(Message):
+    name: Name
+    partition_indexes: Annotated[list[PartitionIndex], MANY]
+
+
+class ListPartitionReassignmentsRequest(Message):
+    """`topics` nil: all reassignments of the cluster."""
+
+    topics: Annotated[list[ListPartitionReassignmentsTopic], MANY] | None = None
+    timeout_ms: Count = 60000
+
+
+class OngoingPartitionReassignment(Message):
+    """A running reassignment. `replicas` has the target first, then `removing_replicas`. `original_replicas` are those to which
+    a cancellation returns."""
+
+    partition_index: PartitionIndex
+    replicas: list[NodeId]
+    adding_replicas: list[NodeId]
+    removing_replicas: list[NodeId]
+    original_replicas: list[NodeId] = []
+    throttle_rate: Int64 = 0
+
+
+class OngoingTopicReassignment(Message):
+    name: Name
+    partitions: list[OngoingPartitionReassignment]
+
+
+class ListPartitionReassignmentsResponse(Message):
+    error_code: Int16
+    error_message: Text | None
+    topics: list[OngoingTopicReassignment]
+    throttle_time_ms: Count = 0
+
+
 # -- UpdateFeatures ---------------------------------------------------------------------------------------------------
 
 UPGRADE = 1

@@ -99,7 +99,7 @@ def partitions(server: BrokerServer) -> Iterator[Reading]:
     """One pass over the replicas of this broker: a few series per partition, and the totals."""
     if not server.has_logs:
         return
-    leaders = under_replicated = under_min_isr = at_min_isr = producers = kept_by_future = 0
+    leaders = reassigning = under_replicated = under_min_isr = at_min_isr = producers = kept_by_future = 0
     prefix = "kafka_cluster_partition_"
     for partition in server.replicas.partitions.values():
         log, labels = partition.log, (partition.topic, str(partition.key[1]))
@@ -110,7 +110,8 @@ def partitions(server: BrokerServer) -> Iterator[Reading]:
         if leader_state is None:
             continue
         in_sync = len(leader_state.isr.isr)
-        is_under_replicated = in_sync < len(leader_state.replicas) + 1
+        is_under_replicated = in_sync < leader_state.replication_factor
+        reassigning += leader_state.is_reassigning
         leaders += 1
         under_replicated += is_under_replicated
         under_min_isr += in_sync < leader_state.min_isr
@@ -121,6 +122,7 @@ def partitions(server: BrokerServer) -> Iterator[Reading]:
         yield Reading(prefix + "atminisr", in_sync == leader_state.min_isr, labels)
     prefix = "kafka_server_replicamanager_"
     yield Reading(prefix + "leadercount", leaders)
+    yield Reading(prefix + "reassigningpartitions", reassigning)
     yield Reading(prefix + "underreplicatedpartitions", under_replicated)
     yield Reading(prefix + "underminisrpartitioncount", under_min_isr)
     yield Reading(prefix + "atminisrpartitioncount", at_min_isr)

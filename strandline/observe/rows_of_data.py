@@ -16,7 +16,7 @@ REPLICATION = Section(
         _replica(
             "underreplicatedpartitions",
             "gauge",
-            "Partitions led here with fewer in-sync replicas than replicas.",
+            "Partitions led here with fewer in-sync replicas than replicas; replicas that a reassignment adds do not count.",
             "UnderReplicatedPartitions",
         ),
         _replica(
@@ -31,6 +31,7 @@ REPLICATION = Section(
             "Partitions led here with exactly min.insync.replicas in sync: if one more leaves, acks=all is rejected.",
             "AtMinIsrPartitionCount",
         ),
+        _replica("reassigningpartitions", "gauge", "Partitions led here that are reassigned.", "ReassigningPartitions"),
         _replica("leadercount", "gauge", "Partitions led here.", "LeaderCount"),
         _replica("partitioncount", "gauge", "Replicas here, led or followed.", "PartitionCount"),
         _replica(

@@ -1,0 +1,158 @@
+"""The rules by which the replicas of one partition move to other brokers (KIP-455). Pure.
+
+A reassignment has a target, the replicas that the partition shall have. It begins with the replicas of both:
+
+    original  1 2 3         replicas  4 5 3 1 2     the target first, then the replicas that leave
+    target    4 5 3         adding    4 5           not in the original; they copy the log as any follower
+                            removing  1 2           not in the target; they stay in the ISR, and may lead, until the end
+
+It completes in one record when every added replica is in the ISR, and the members of the ISR that stay are at least
+min.insync.replicas: so no acknowledged record depends on a replica that leaves (KAFKA-15665, KAFKA-19975). Only then do the
+replicas leave, and their brokers delete the logs. A removal raises the leader epoch, so that no fetch of the old set counts.
+
+A second target replaces the first one. Replicas that only the first one would have added are removed when the second completes,
+not at once: one of them may lead. A cancellation goes back to the original replicas, in their original order (in Kafka, the
+order is lost), whichever targets there were in between.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
+from strandline.controller.metadata.records import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE, BrokerIds, PartitionChangeRecord
+from strandline.controller.partition_change import ChangeRules, change_partition
+from strandline.protocol.partitions import TopicIdPartition
+
+MIN_ISR = "min.insync.replicas"
+
+
+class Assignment(NamedTuple):
+    """The replicas of a partition, and its reassignment. Without one, all fields but the first are empty."""
+
+    replicas: BrokerIds
+    adding: BrokerIds = ()
+    removing: BrokerIds = ()
+    original: BrokerIds = ()
+    throttle_rate: int = 0
+
+    def without_removed(self) -> Assignment:
+        """The assignment after the reassignment."""
+        return Assignment(tuple(replica for replica in self.replicas if replica not in self.removing))
+
+
+def assignment_of(partition: PartitionRegistration) -> Assignment:
+    p = partition
+    return Assignment(p.replicas, p.adding_replicas, p.removing_replicas, p.original_replicas, p.throttle_rate)
+
+
+def begin(partition: PartitionRegistration, target: BrokerIds, throttle_rate: int = 0) -> Assignment:
+    """The assignment with which a reassignment to `target` begins, or with which it replaces the one that is running. If it adds
+    and removes no replica, only the order changes, and the reassignment is over at once."""
+    original = partition.original_replicas or partition.replicas
+    adding = tuple(replica for replica in target if replica not in original)
+    removing = tuple(replica for replica in partition.replicas if replica not in target)
+    if not adding and not removing:
+        return Assignment(target)
+    return Assignment((*target, *removing), adding, removing, original, throttle_rate)
+
+
+def may_complete(assignment: Assignment, isr: BrokerIds, min_isr: int) -> bool:
+    """Whether the reassignment completes with this ISR; False if there is none. `min_isr` is min.insync.replicas of the topic."""
+    if not assignment.original or not set(assignment.adding) <= set(isr):
+        return False
+    staying = [replica for replica in assignment.replicas if replica not in assignment.removing]
+    in_sync = [replica for replica in staying if replica in isr]
+    return len(in_sync) >= max(1, min(min_isr, len(staying)))
+
+
+def cancel(partition: PartitionRegistration) -> Assignment | None:
+    """The assignment after a cancellation; None if no replica of it is in the ISR or the ELR: then only the added ones have every
+    acknowledged record, and the partition would lose some."""
+    if not set(partition.original_replicas) & {*partition.isr, *partition.elr}:
+        return None
+    return Assignment(partition.original_replicas)
+
+
+def only(members: BrokerIds, assignment: Assignment) -> BrokerIds:
+    """The members that are replicas of the assignment."""
+    return tuple(member for member in members if member in assignment.replicas)
+
+
+# -- the records ------------------------------------------------------------------------------------------------------
+
+
+def min_isr_of(image: MetadataImage, topic_id: bytes) -> int:
+    """min.insync.replicas of the topic, as far as the metadata knows it."""
+    value = image.topic_config(image.topics_by_id[topic_id].name)[MIN_ISR]
+    assert isinstance(value, int)
+    return value
+
+
+def completion(
+    key: TopicIdPartition,
+    partition: PartitionRegistration,
+    isr: BrokerIds,
+    min_isr: int,
+    rules: ChangeRules,
+    leader_recovery_state: int | None = None,
+) -> PartitionChangeRecord | None:
+    """The record by which the partition gets this ISR and its reassignment completes; None if it does not complete with it."""
+    assignment = assignment_of(partition)
+    if not may_complete(assignment, isr, min_isr):
+        return None
+    return change_assignment(key, partition, assignment.without_removed(), isr, rules, leader_recovery_state)
+
+
+def change_assignment(
+    key: TopicIdPartition,
+    partition: PartitionRegistration,
+    wanted: Assignment,
+    isr: BrokerIds,
+    rules: ChangeRules,
+    leader_recovery_state: int | None = None,
+) -> PartitionChangeRecord | None:
+    """The record by which the partition gets this assignment, and the members of `isr` that are in it; None if nothing changes.
+    If a replica leaves, or the leader changes, the leader epoch rises."""
+    p = partition
+    kept = PartitionRegistration(
+        wanted.replicas,
+        only(p.isr, wanted),
+        p.leader,
+        p.leader_epoch,
+        p.partition_epoch,
+        p.leader_recovery_state,
+        only(p.elr, wanted),
+        only(p.last_known_elr, wanted),
+        wanted.adding,
+        wanted.removing,
+        wanted.original,
+        wanted.throttle_rate,
+    )
+    record = change_partition(key, kept, only(isr, wanted), rules, leader_recovery_state=leader_recovery_state)
+    after = kept if record is None else msgspec.structs.replace(kept.merge(record), partition_epoch=p.partition_epoch)
+    return None if after == p else _difference(key, p, after)
+
+
+def _difference(key: TopicIdPartition, before: PartitionRegistration, after: PartitionRegistration) -> PartitionChangeRecord:
+    leaves = not set(before.replicas) <= set(after.replicas)
+    is_recovery_same = after.leader_recovery_state == before.leader_recovery_state
+    return PartitionChangeRecord(
+        *key,
+        isr=_changed(before.isr, after.isr),
+        leader=after.leader if leaves or after.leader != before.leader else NO_LEADER_CHANGE,
+        replicas=_changed(before.replicas, after.replicas),
+        adding_replicas=_changed(before.adding_replicas, after.adding_replicas),
+        removing_replicas=_changed(before.removing_replicas, after.removing_replicas),
+        leader_recovery_state=NO_RECOVERY_CHANGE if is_recovery_same else after.leader_recovery_state,
+        eligible_leader_replicas=_changed(before.elr, after.elr),
+        last_known_elr=_changed(before.last_known_elr, after.last_known_elr),
+        original_replicas=_changed(before.original_replicas, after.original_replicas),
+        throttle_rate=None if after.throttle_rate == before.throttle_rate else after.throttle_rate,
+    )
+
+
+def _changed(before: BrokerIds, after: BrokerIds) -> BrokerIds | None:
+    return None if after == before else after
