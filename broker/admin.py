@@ -11,20 +11,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from strandline.broker.config import KEYS, BrokerConfig
+from strandline.broker.config import BrokerConfig
 from strandline.broker.process.controller_channel import Channel
 from strandline.broker.produce.producer_ids import ProducerIds
 from strandline.controller.metadata.cluster_describe import describe_brokers
 from strandline.controller.metadata.config_describe import describe_broker, describe_resources, describe_topic
-from strandline.controller.metadata.config_keys import DYNAMIC_BROKER_CONFIGS, TOPIC_CONFIGS, by_name
+from strandline.controller.metadata.config_keys import TOPIC_CONFIGS, list_items
 from strandline.controller.metadata.image import NO_LEADER, MetadataImage, PartitionRegistration, TopicImage
+from strandline.controller.metadata.node_keys import DYNAMIC_BROKER_CONFIGS
 from strandline.controller.metadata.voters import Voter
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
+    CONFIG_APPEND,
+    CONFIG_DELETE,
     CONFIG_SET,
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
+    AlterableConfig,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     CreatePartitionsRequest,
@@ -62,8 +66,6 @@ time."""
 OWN_IMAGE_WAIT_S = 5.0
 """How long a response waits until the broker's own image has the change. Then it is sent anyway, because the change is
 committed."""
-
-_BROKER_KEYS = by_name(KEYS)
 
 _FORWARDED = (
     apis.CREATE_TOPICS,
@@ -151,19 +153,17 @@ class AdminHandlers:
         body = request.body
         assert isinstance(body, DescribeConfigsRequest)
         image = self._image()
-        request.reply(
-            describe_resources(body, lambda kind, name, documentation: self._describe(image, kind, name, documentation))
-        )
+        request.reply(describe_resources(body, lambda kind, name: self._describe(image, kind, name)))
 
-    def _describe(self, image: MetadataImage, kind: int, name: str, documentation: bool) -> list[DescribedConfig]:
+    def _describe(self, image: MetadataImage, kind: int, name: str) -> list[DescribedConfig]:
         config = self._config
         if kind == RESOURCE_TOPIC:
-            return describe_topic(image, name, broker_id=config.node_id, static=config.given_values, documentation=documentation)
+            return describe_topic(image, name, broker_id=config.node_id, static=config.given_values)
         if kind != RESOURCE_BROKER:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource type {kind} has no configuration")
         if name not in ("", str(config.node_id)):
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"ask broker {name} itself: this is broker {config.node_id}")
-        return describe_broker(image, name, static=config.given_values, static_keys=_BROKER_KEYS, documentation=documentation)
+        return describe_broker(image, name, static=config.given_values)
 
     # -- producer ids -------------------------------------------------------------------------------------------------
 
@@ -286,14 +286,32 @@ def _has_target(image: MetadataImage, name: str, index: int, target: list[int] |
 
 def _configs_visible(body: IncrementalAlterConfigsRequest, response: IncrementalAlterConfigsResponse) -> Condition:
     failed = {(result.resource_type, result.resource_name) for result in response.responses if result.error_code}
-    expected: list[tuple[int, str, str, str | None]] = []
-    for resource in body.resources:
-        kind, name = resource.resource_type, resource.resource_name
-        keys = TOPIC_CONFIGS if kind == RESOURCE_TOPIC else DYNAMIC_BROKER_CONFIGS
-        if (kind, name) not in failed:
-            for config in resource.configs:
-                key = keys[config.name]
-                # Values are stored in one form, in whatever form the request gives them.
-                value = key.text(key.parse(config.value)) if config.config_operation == CONFIG_SET else None
-                expected.append((kind, name, config.name, value))
-    return lambda image: all(image.config(kind, name).get(key) == value for kind, name, key, value in expected)
+    conditions = [
+        _config_visible(resource.resource_type, resource.resource_name, config)
+        for resource in body.resources
+        if (resource.resource_type, resource.resource_name) not in failed
+        for config in resource.configs
+    ]
+    return lambda image: all(condition(image) for condition in conditions)
+
+
+def _config_visible(kind: int, name: str, config: AlterableConfig) -> Condition:
+    def value(image: MetadataImage) -> str | None:
+        return image.config(kind, name).get(config.name)
+
+    if config.config_operation == CONFIG_DELETE:
+        return lambda image: value(image) is None
+    keys = TOPIC_CONFIGS if kind == RESOURCE_TOPIC else DYNAMIC_BROKER_CONFIGS
+    key = keys[config.name]
+    if config.config_operation == CONFIG_SET:
+        # Values are stored in one form, in whatever form the request gives them.
+        text = key.text(key.parse(config.value))
+        return lambda image: value(image) == text
+    has_items = config.config_operation == CONFIG_APPEND
+    items = set(list_items(config.value or ""))
+
+    def is_changed(image: MetadataImage) -> bool:
+        present = set(list_items(value(image) or ""))
+        return items <= present if has_items else not items & present
+
+    return is_changed

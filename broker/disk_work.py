@@ -71,6 +71,13 @@ class WorkThreads:
 
         run_blocking(work, unless_stopped, self._pool)
 
+    def resize(self, count: int) -> None:
+        """Change the number of threads. Work that was handed over before still runs on the old ones."""
+        if self._is_stopped:
+            return
+        before, self._pool = self._pool, ThreadPoolExecutor(count, thread_name_prefix="work")
+        before.shutdown(wait=False)
+
     def stop(self) -> None:
         """Drop the work that has not begun, and call no `then` any more. Does not wait."""
         self._is_stopped = True

@@ -80,6 +80,12 @@ class MetadataApplier:
             self._on_brokers_changed(delta.changed_brokers)
         self._directory.metrics.metadata_apply.observe(self._doors.stopwatch() - began_at)
 
+    def expire_producers_after(self, silence_ms: int) -> None:
+        """Change how long the logs remember a silent producer."""
+        self._producer_id_expiration_ms = silence_ms
+        for partition in self._directory.partitions.values():
+            partition.log.config = replace(partition.log.config, producer_id_expiration_ms=silence_ms)
+
     def _apply_topics(self, delta: MetadataDelta, began_at: float) -> None:
         for topic in delta.removed_topics:
             for index in topic.partitions:

@@ -124,6 +124,10 @@ class ReplicaManager:
         """Make the replicas agree with the image after the delta."""
         self._applier.apply_delta(delta, broker_epoch)
 
+    def expire_producers_after(self, silence_ms: int) -> None:
+        """Change `producer.id.expiration.ms`."""
+        self._applier.expire_producers_after(silence_ms)
+
     def on_disk_error(self, error: DiskError) -> None:
         """Take the log directory offline."""
         self.failures.on_disk_error(error)

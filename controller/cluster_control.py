@@ -21,6 +21,7 @@ from enum import Enum
 import msgspec
 
 from strandline.controller.broker_sessions import BrokerSession, BrokerSessions
+from strandline.controller.config_control import removal_of_broker_configs
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.features import UnsupportedLevel, levels_of
 from strandline.controller.metadata.image import BrokerRegistration, MetadataImage
@@ -161,8 +162,8 @@ def _registration_record(request: BrokerRegistrationRequest, broker_epoch: int, 
 def unregister_broker(
     image: MetadataImage, index: PartitionIndex, sessions: BrokerSessions, request: UnregisterBrokerRequest, *, now: float
 ) -> Decision[UnregisterBrokerResponse]:
-    """Remove the registration of a broker that has stopped for good (UnregisterBroker, KIP-631). If a process of it starts again,
-    it registers anew.
+    """Remove the registration of a broker that has stopped for good (UnregisterBroker, KIP-631), and the configuration that was
+    set for it. If a process of it starts again, it registers anew.
 
     The response has the error BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST while the broker is alive or hosts replicas. Kafka
     accepts both, although a live broker registers again at once, and replicas are left without a broker that could host them."""
@@ -173,7 +174,8 @@ def unregister_broker(
     problem = _is_needed(image, index, sessions, broker, now)
     if problem is not None:
         return Decision(UnregisterBrokerResponse(ErrorCode.INVALID_REQUEST, f"broker {broker.broker_id} {problem}"))
-    return Decision(UnregisterBrokerResponse(0), [UnregisterBrokerRecord(broker.broker_id, broker.broker_epoch)])
+    records: list[AnyRecord] = [UnregisterBrokerRecord(broker.broker_id, broker.broker_epoch)]
+    return Decision(UnregisterBrokerResponse(0), records + removal_of_broker_configs(image, broker.broker_id))
 
 
 def _is_needed(

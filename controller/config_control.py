@@ -8,24 +8,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.config_describe import describe_broker, describe_resources, describe_topic
 from strandline.controller.metadata.config_keys import (
-    DYNAMIC_BROKER_CONFIGS,
     TOPIC_CONFIGS,
     ConfigKey,
+    Update,
     as_topic_values,
+    by_name,
     check_topic_values,
+    list_items,
     parse,
     unknown_key,
 )
 from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.node_keys import BROKER_KEYS, CONTROLLER_KEYS, NODE_CONFIGS
 from strandline.controller.metadata.records import AnyRecord, ConfigRecord
+from strandline.controller.min_isr_warnings import warnings_of_cluster, warnings_of_topic
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
 from strandline.protocol.messages.admin import (
+    CONFIG_APPEND,
     CONFIG_DELETE,
     CONFIG_SET,
+    CONFIG_SUBTRACT,
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
     AlterableConfig,
@@ -38,23 +45,60 @@ from strandline.protocol.messages.admin import (
     IncrementalAlterConfigsResponse,
 )
 
+_OPERATIONS = {CONFIG_SET: "set", CONFIG_DELETE: "delete", CONFIG_APPEND: "append", CONFIG_SUBTRACT: "subtract"}
 
-def check_config(keys: Mapping[str, ConfigKey], name: str, value: str) -> str:
-    """The value as it is stored. Raises BrokerError INVALID_CONFIG with the reason; for an unknown key it names the nearest
-    known one."""
+
+def check_config(key: ConfigKey, value: str) -> str:
+    """The value as it is stored. Raises BrokerError INVALID_CONFIG with the reason."""
     try:
-        key = keys.get(name)
-        if key is None:
-            raise unknown_key(name, keys)
         return key.text(key.parse(value)) or ""
     except UsageError as e:
         raise BrokerError(ErrorCode.INVALID_CONFIG, str(e)) from None
 
 
+def topic_key(name: str) -> ConfigKey:
+    """The key of a topic. Raises BrokerError INVALID_CONFIG, which names the nearest known key for an unknown one."""
+    key = TOPIC_CONFIGS.get(name)
+    if key is None:
+        raise BrokerError(ErrorCode.INVALID_CONFIG, str(unknown_key(name, TOPIC_CONFIGS)))
+    return key
+
+
+def dynamic_key(name: str, broker: str) -> ConfigKey:
+    """The key of a broker resource; `broker`: its id, or empty for all brokers. Raises BrokerError INVALID_CONFIG if the key is
+    unknown, cannot be changed while the nodes run, or cannot be changed there."""
+    key = NODE_CONFIGS.get(name)
+    if key is None:
+        raise BrokerError(ErrorCode.INVALID_CONFIG, str(unknown_key(name, NODE_CONFIGS)))
+    if key.update is Update.RESTART:
+        text = f"cannot be changed while the {_users(name)} run: set it in their configuration files, and restart them"
+    elif key.update is Update.CLUSTER and broker:
+        text = "has one value for the whole cluster, and not one for each broker: set it for the cluster"
+    elif key.update is Update.BROKER and not broker:
+        text = "has a value for each broker, and not one for the whole cluster: set it for a broker"
+    else:
+        return key
+    raise BrokerError(ErrorCode.INVALID_CONFIG, f"config {name} {text}")
+
+
+def _users(name: str) -> str:
+    of_brokers, of_controllers = name in by_name(BROKER_KEYS), name in by_name(CONTROLLER_KEYS)
+    return "nodes" if of_brokers and of_controllers else "brokers" if of_brokers else "controllers"
+
+
+# -- altering ---------------------------------------------------------------------------------------------------------
+
+
+class _Change(NamedTuple):
+    records: list[AnyRecord]
+    warnings: list[str]
+
+
 def incremental_alter_configs(
     image: MetadataImage, request: IncrementalAlterConfigsRequest
 ) -> Decision[IncrementalAlterConfigsResponse]:
-    """Each resource is changed as a whole or not at all."""
+    """Change keys of resources (IncrementalAlterConfigs, KIP-339): set, delete, append to a list, subtract from a list. Each
+    resource is changed as a whole or not at all; its error names everything that is wrong with it."""
     decision: Decision[IncrementalAlterConfigsResponse] = Decision(IncrementalAlterConfigsResponse([]))
     times = Counter((r.resource_type, r.resource_name) for r in request.resources)
     for resource in request.resources:
@@ -63,35 +107,89 @@ def incremental_alter_configs(
         try:
             if times[(resource.resource_type, resource.resource_name)] > 1:
                 raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource {resource.resource_name!r} is named twice in the request")
-            records = _alter_resource(image, resource)
+            change = _alter_resource(image, resource)
         except BrokerError as e:
             result.error_code, result.error_message = e.code, e.message
             continue
+        result.warnings = change.warnings
         if not request.validate_only:
-            decision.records += records
+            decision.records += change.records
     return decision
 
 
-def _alter_resource(image: MetadataImage, resource: AlterConfigsResource) -> list[AnyRecord]:
-    keys = _keys_of_resource(image, resource.resource_type, resource.resource_name)
+def _alter_resource(image: MetadataImage, resource: AlterConfigsResource) -> _Change:
     now_set = image.config(resource.resource_type, resource.resource_name)
+    _check_resource(image, resource, now_set)
+    wanted = _wanted_values(image, resource, now_set)
+    _check_together(image, resource, {**now_set, **wanted})
+    records: list[AnyRecord] = [
+        ConfigRecord(resource.resource_type, resource.resource_name, name, value)
+        for name, value in wanted.items()
+        if value != now_set.get(name)
+    ]
+    return _Change(records, _warnings(image, resource, wanted))
+
+
+def _wanted_values(image: MetadataImage, resource: AlterConfigsResource, now_set: Mapping[str, str]) -> dict[str, str | None]:
+    """Key -> its new text, or None to remove it. BrokerError with everything that is wrong, and the code of the first error."""
     wanted: dict[str, str | None] = {}
-    records: list[AnyRecord] = []
-    seen: dict[str, None] = {}
+    errors: list[BrokerError] = []
     for config in resource.configs:
-        if config.name in seen:
-            raise BrokerError(ErrorCode.INVALID_CONFIG, f"config {config.name} is given twice")
-        seen[config.name] = None
-        value = wanted[config.name] = _requested_value(keys, config)
-        if value != now_set.get(config.name):
-            records.append(ConfigRecord(resource.resource_type, resource.resource_name, config.name, value))
-    _check_together(image, resource, wanted)
-    return records
+        try:
+            if config.name in wanted:
+                raise BrokerError(ErrorCode.INVALID_CONFIG, f"config {config.name} is given twice")
+            wanted[config.name] = None
+            wanted[config.name] = _wanted_value(image, resource, now_set, config)
+        except BrokerError as e:
+            errors.append(e)
+    if errors:
+        raise BrokerError(errors[0].code, "; ".join(e.message or e.code.name for e in errors))
+    return wanted
 
 
-def _check_together(image: MetadataImage, resource: AlterConfigsResource, wanted: Mapping[str, str | None]) -> None:
+def _wanted_value(
+    image: MetadataImage, resource: AlterConfigsResource, now_set: Mapping[str, str], config: AlterableConfig
+) -> str | None:
+    operation = _OPERATIONS.get(config.config_operation)
+    if operation is None:
+        known = ", ".join(f"{number} ({name})" for number, name in _OPERATIONS.items())
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"config operation {config.config_operation} is none of {known}")
+    if config.config_operation == CONFIG_DELETE and config.name in now_set:
+        return None  # Also a key that this version does not accept: another version may have stored it.
+    is_topic = resource.resource_type == RESOURCE_TOPIC
+    key = topic_key(config.name) if is_topic else dynamic_key(config.name, resource.resource_name)
+    if config.config_operation == CONFIG_DELETE:
+        return None
+    if config.value is None:
+        raise BrokerError(ErrorCode.INVALID_CONFIG, f"config {config.name}: the {operation} operation needs a value")
+    if config.config_operation == CONFIG_SET:
+        return check_config(key, config.value)
+    if key.type != "list":
+        text = f"config {config.name} is no list, so the {operation} operation does not apply; set its value"
+        raise BrokerError(ErrorCode.INVALID_CONFIG, text)
+    before = _list_in_effect(image, resource, key)
+    items = list_items(config.value)
+    if config.config_operation == CONFIG_APPEND:
+        after = before + [item for item in dict.fromkeys(items) if item not in before]
+    else:
+        after = [item for item in before if item not in items]
+    return check_config(key, ",".join(after))
+
+
+def _list_in_effect(image: MetadataImage, resource: AlterConfigsResource, key: ConfigKey) -> list[str]:
+    """The value to which items are appended: that of the resource, or else the one that applies to it now, as far as the metadata
+    log knows it. (Kafka takes the default in place of the cluster's value.)"""
+    name, own = resource.resource_name, image.config(resource.resource_type, resource.resource_name).get(key.name)
+    if own is not None:
+        return list_items(own)
+    if resource.resource_type == RESOURCE_TOPIC:
+        return list(image.topic_config(name)[key.name])  # type: ignore[arg-type]
+    of_cluster = image.config(RESOURCE_BROKER, "").get(key.name) if name else None
+    return list(key.default or []) if of_cluster is None else list_items(of_cluster)
+
+
+def _check_together(image: MetadataImage, resource: AlterConfigsResource, values: Mapping[str, str | None]) -> None:
     """Refuse values that contradict other values of the same resource. For a broker, these are the defaults of its topics."""
-    values = {**image.config(resource.resource_type, resource.resource_name), **wanted}
     given = {name: value for name, value in values.items() if value is not None}
     if resource.resource_type == RESOURCE_BROKER:
         check_topic_configs(image, as_topic_values(given))
@@ -108,48 +206,52 @@ def check_topic_configs(image: MetadataImage, configs: Mapping[str, str]) -> Non
         raise BrokerError(ErrorCode.INVALID_CONFIG, str(e)) from None
 
 
-def _requested_value(keys: Mapping[str, ConfigKey], config: AlterableConfig) -> str | None:
-    if config.config_operation == CONFIG_DELETE:
-        if config.name not in keys:
-            raise BrokerError(ErrorCode.INVALID_CONFIG, str(unknown_key(config.name, keys)))
-        return None
-    if config.config_operation != CONFIG_SET:
-        raise BrokerError(
-            ErrorCode.INVALID_REQUEST, f"config operation {config.config_operation} is not supported, only set and delete"
-        )
-    if config.value is None:
-        raise BrokerError(ErrorCode.INVALID_CONFIG, f"config {config.name}: the set operation needs a value")
-    return check_config(keys, config.name, config.value)
+def _warnings(image: MetadataImage, resource: AlterConfigsResource, wanted: Mapping[str, str | None]) -> list[str]:
+    min_isr = wanted.get("min.insync.replicas")
+    if min_isr is None:
+        return []
+    if resource.resource_type == RESOURCE_BROKER:
+        return warnings_of_cluster(image, int(min_isr))
+    topic = image.topic(resource.resource_name)
+    return [] if topic is None else warnings_of_topic(topic.name, int(min_isr), topic.partitions.values())
 
 
-def _keys_of_resource(image: MetadataImage, resource_type: int, name: str) -> Mapping[str, ConfigKey]:
-    """The keys that the resource may have. Raises BrokerError if the resource does not exist."""
+# -- resources --------------------------------------------------------------------------------------------------------
+
+
+def _check_resource(image: MetadataImage, resource: AlterConfigsResource, now_set: Mapping[str, str]) -> None:
+    """Raises BrokerError if the resource does not exist. What an unregistered broker has left can be removed."""
+    only_removes = all(config.config_operation == CONFIG_DELETE for config in resource.configs)
+    if not (now_set and only_removes and resource.resource_type == RESOURCE_BROKER):
+        check_resource(image, resource.resource_type, resource.resource_name)
+
+
+def check_resource(image: MetadataImage, resource_type: int, name: str) -> None:
+    """Raises BrokerError if the resource does not exist. A broker resource is a registered broker's id, or empty for all."""
     if resource_type == RESOURCE_TOPIC:
         if image.topic(name) is None:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-        return TOPIC_CONFIGS
-    if resource_type == RESOURCE_BROKER:
-        check_broker_resource(image, name)
-        return DYNAMIC_BROKER_CONFIGS
-    raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} is neither topic (2) nor broker (4)")
+    elif resource_type != RESOURCE_BROKER:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} is neither topic (2) nor broker (4)")
+    elif name:
+        if not (name.isascii() and name.isdigit() and len(name) <= 10):
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"a broker resource is named by its id, not {name!r}")
+        if name != str(int(name)) or int(name) not in image.brokers:
+            raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {name} is not registered")
 
 
-def check_broker_resource(image: MetadataImage, name: str) -> None:
-    """A broker resource is a registered broker's id, or empty for all of them."""
-    if name == "":
-        return
-    if not (name.isascii() and name.isdigit() and len(name) <= 10):
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"a broker resource is named by its id, not {name!r}")
-    if name != str(int(name)) or int(name) not in image.brokers:
-        raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {name} is not registered")
+def removal_of_broker_configs(image: MetadataImage, broker_id: int) -> list[AnyRecord]:
+    """Records that remove the values of a broker that is unregistered, so that another machine does not inherit them with the
+    broker id. (Kafka keeps them, and then refuses to remove them.)"""
+    name = str(broker_id)
+    return [ConfigRecord(RESOURCE_BROKER, name, key, None) for key in image.config(RESOURCE_BROKER, name)]
 
 
 def describe_configs(image: MetadataImage, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """What the metadata log holds. Only a broker itself knows the values of its own configuration file."""
 
-    def describe(resource_type: int, name: str, documentation: bool) -> list[DescribedConfig]:
-        _keys_of_resource(image, resource_type, name)
-        describe_one = describe_topic if resource_type == RESOURCE_TOPIC else describe_broker
-        return describe_one(image, name, documentation=documentation)
+    def describe(resource_type: int, name: str) -> list[DescribedConfig]:
+        check_resource(image, resource_type, name)
+        return describe_topic(image, name) if resource_type == RESOURCE_TOPIC else describe_broker(image, name)
 
     return describe_resources(request, describe)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from random import Random
 
 from strandline.controller.cluster_control import usable_brokers
-from strandline.controller.config_control import check_config, check_topic_configs
+from strandline.controller.config_control import check_config, check_topic_configs, topic_key
 from strandline.controller.decision import Decision
-from strandline.controller.metadata.config_keys import TOPIC_CONFIGS
 from strandline.controller.metadata.image import MetadataImage, TopicImage
 from strandline.controller.metadata.records import (
     AnyRecord,
@@ -20,6 +19,7 @@ from strandline.controller.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from strandline.controller.min_isr_warnings import warnings_of_topic
 from strandline.controller.partition_index import PartitionIndex, fold_name
 from strandline.controller.reassignment import assignment_of
 from strandline.controller.replica_placer import ReplicaPlacer
@@ -109,9 +109,12 @@ class TopicControl:
         check_topic_configs(image, configs)
         topic_id = self._new_topic_id(image)
         records: list[AnyRecord] = [TopicRecord(topic.name, topic_id)]
-        records += _new_partitions(image, topic_id, assignments, first_index=0)
+        placed = _new_partitions(image, topic_id, assignments, first_index=0)
+        records += placed
         records += [ConfigRecord(RESOURCE_TOPIC, topic.name, name, value) for name, value in configs.items()]
-        return records, CreatableTopicResult(topic.name, topic_id, 0, None, len(assignments), len(assignments[0]))
+        min_isr = configs.get("min.insync.replicas")
+        warnings = [] if min_isr is None else warnings_of_topic(topic.name, int(min_isr), placed)
+        return records, CreatableTopicResult(topic.name, topic_id, 0, None, len(assignments), len(assignments[0]), warnings)
 
     def _counts(self, topic: CreatableTopic) -> tuple[int, int]:
         if topic.num_partitions == 0 or topic.num_partitions < -1:
@@ -168,7 +171,7 @@ class TopicControl:
                 f"topic {request.name} has {present} partitions; the new number must be higher, not {request.count}",
             )
         assignments = self._assignments_of_added(image, topic, request, request.count - present)
-        return _new_partitions(image, topic.topic_id, assignments, first_index=present)
+        return list(_new_partitions(image, topic.topic_id, assignments, first_index=present))
 
     def _assignments_of_added(
         self, image: MetadataImage, topic: TopicImage, request: CreatePartitionsTopic, added: int
@@ -249,10 +252,10 @@ def _assignment_problem(image: MetadataImage, replicas: BrokerIds, factor: int) 
 
 def _new_partitions(
     image: MetadataImage, topic_id: bytes, assignments: Sequence[BrokerIds], *, first_index: int
-) -> list[AnyRecord]:
+) -> list[PartitionRecord]:
     """The ISR of a new partition is all its active replicas; the first of them leads."""
     is_active = may_lead(image)
-    records: list[AnyRecord] = []
+    records: list[PartitionRecord] = []
     for index, replicas in enumerate(assignments, first_index):
         isr = tuple(broker_id for broker_id in replicas if is_active(broker_id))
         if not isr:
@@ -271,7 +274,7 @@ def _topic_configs(topic: CreatableTopic) -> dict[str, str]:
         if config.name in configs:
             raise BrokerError(ErrorCode.INVALID_CONFIG, f"config {config.name} is given twice")
         if config.value is not None:
-            configs[config.name] = check_config(TOPIC_CONFIGS, config.name, config.value)
+            configs[config.name] = check_config(topic_key(config.name), config.value)
     return configs
 
 

@@ -150,13 +150,9 @@ def environment_name(key: str) -> str:
 
 def keys_of(role: str) -> Sequence[Any]:
     """The `ConfigKey`s of a node with this role."""
-    if role == "broker":
-        from strandline.broker.config import KEYS as BROKER_KEYS
+    from strandline.controller.metadata.node_keys import BROKER_KEYS, CONTROLLER_KEYS
 
-        return BROKER_KEYS
-    from strandline.controller.config import KEYS as CONTROLLER_KEYS
-
-    return CONTROLLER_KEYS
+    return BROKER_KEYS if role == "broker" else CONTROLLER_KEYS
 
 
 def make_server(role: str, mapping: Mapping[str, Any]) -> tuple[str, Server]:

@@ -125,8 +125,12 @@ class LogCleaner:
         self._throttle = Throttle(settings.io_max_bytes_per_second)
         self._requests_served = requests_served
         self._load = RequestLoad()
-        self._stopping = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+        self._is_started = False
+        self._wake = asyncio.Event()
+        """Set, and replaced unless the cleaner stops, to end all pauses."""
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        """By the number of the thread. A surplus thread is removed when its round has ended."""
         self._looked_at = 0.0
         self.metrics = CleanerMetrics()
         self.in_progress: dict[TopicIdPartition, LogToClean] = {}
@@ -136,7 +140,7 @@ class LogCleaner:
 
     @property
     def dead_threads(self) -> int:
-        return 0 if self._stopping.is_set() else sum(task.done() for task in self._tasks)
+        return 0 if self._is_stopping else sum(task.done() for task in self._tasks.values())
 
     @property
     def since_last_look_ms(self) -> int:
@@ -156,22 +160,43 @@ class LogCleaner:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        self._is_started = True
+        self._start_threads()
+
+    def _start_threads(self) -> None:
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._run(n), name=f"log-cleaner-{n}") for n in range(self._settings.threads)]
+        for number in range(self._settings.threads):
+            if number not in self._tasks:
+                self._tasks[number] = loop.create_task(self._run(number), name=f"log-cleaner-{number}")
+
+    def use_settings(self, settings: CleanerSettings) -> None:
+        """Use these settings from now on. The rate and the backoff change at once. A round in progress keeps its memory, and a
+        surplus thread ends after its round."""
+        if settings.io_max_bytes_per_second != self._settings.io_max_bytes_per_second:
+            self._throttle = Throttle(settings.io_max_bytes_per_second)
+        self._settings = settings
+        self._end_pauses()
+        if self._is_started and not self._is_stopping:
+            self._start_threads()
 
     async def stop(self) -> None:
         """End every round after its present slice, and remove the files that it has not finished."""
-        self._stopping.set()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._is_stopping = True
+        self._end_pauses()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def kill(self) -> None:
         """Stop without touching the disk, as a killed process does."""
-        self._stopping.set()
-        for task in self._tasks:
+        self._is_stopping = True
+        self._end_pauses()
+        for task in self._tasks.values():
             task.cancel()
 
     async def _run(self, thread: int) -> None:
-        while not self._stopping.is_set():
+        while not self._is_stopping:
+            if thread >= self._settings.threads:
+                del self._tasks[thread]
+                return
             found = self._choose()
             if found is None or not await self._clean(thread, found):
                 await self._pause(self._settings.backoff_ms / 1000)
@@ -179,10 +204,15 @@ class LogCleaner:
     def _is_busy(self, now: float) -> bool:
         return self._load.is_busy(self._requests_served(), now)
 
+    def _end_pauses(self) -> None:
+        self._wake.set()
+        if not self._is_stopping:
+            self._wake = asyncio.Event()
+
     async def _pause(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._stopping.wait()
+                await self._wake.wait()
         except TimeoutError:
             pass
 
@@ -243,7 +273,7 @@ class LogCleaner:
 
     def _after_round(self, key: TopicIdPartition, log: Log) -> None:
         """Apply the retention that has waited, unless the log was closed meanwhile."""
-        if self._stopping.is_set() or not self._is_open(key, log):
+        if self._is_stopping or not self._is_open(key, log):
             return
         try:
             self._apply_retention(log)
@@ -378,8 +408,10 @@ class _Round:
             await self._pause(delay_s)
 
     async def _pause(self, seconds: float) -> None:
-        """Pause, and look often whether the round has ended: with a low rate limit a slice may be paid for in hours."""
-        while seconds > 0:
+        """Pause, and look often whether the round has ended: with a low rate limit a slice may be paid for in hours. Another rate
+        ends the pause."""
+        throttle = self._cleaner._throttle
+        while seconds > 0 and throttle is self._cleaner._throttle:
             await self._cleaner._pause(min(seconds, LOOK_S))
             self._check_unchanged()
             seconds -= LOOK_S
@@ -400,7 +432,7 @@ class _Round:
     def _check_unchanged(self) -> None:
         log, plan_ = self._log, self._plan
         self._check_open()
-        if self._cleaner._stopping.is_set():
+        if self._cleaner._is_stopping:
             raise CleaningAborted("the broker stops")
         if log.truncations != plan_.truncations:
             raise CleaningAborted("the log was truncated")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from strandline.broker.disk_work import WorkThreads
+from strandline.broker.dynamic_config import DynamicConfig
 from strandline.broker.log_cleaner.runner import LogCleaner
 from strandline.broker.log_manager_tasks import LogManagerTasks
 from strandline.broker.replica_manager import ReplicaManager
@@ -24,6 +25,7 @@ class Opened:
     """Prepare compressed batches."""
     log_cleaner: LogCleaner
     cleaner_threads: WorkThreads
+    dynamic_config: DynamicConfig
 
 
 @dataclass(frozen=True, slots=True)

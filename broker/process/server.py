@@ -73,7 +73,12 @@ class BrokerServer:
         self.made_at = doors.stopwatch()
         self.request_metrics = RequestMetrics(doors.stopwatch)
         self.link = ControllerLink(config, self._identity(config.advertised_listeners or config.listeners), self._on_fatal)
-        self.link.metadata.listeners += [self._apply_to_replicas, self._apply_to_fetchers, self.link.lifecycle.on_metadata]
+        self.link.metadata.listeners += [
+            self._apply_configs,
+            self._apply_to_replicas,
+            self._apply_to_fetchers,
+            self.link.lifecycle.on_metadata,
+        ]
         self.ready = self.link.lifecycle.ready
         """Set while the broker is unfenced."""
         self.phase: Opened | Registered | Running | None = None
@@ -150,6 +155,10 @@ class BrokerServer:
 
     def _identity(self, listeners: tuple[Listener, ...], log_dir: LogDir | None = None) -> Identity:
         return identity_of(self.config, self.incarnation_id, listeners, log_dir, self._levels)
+
+    def _apply_configs(self, delta: MetadataDelta) -> None:
+        if not self.lifecycle.is_replaced(delta.image):
+            self._open_data().dynamic_config.apply_delta(delta)
 
     def _apply_to_replicas(self, delta: MetadataDelta) -> None:
         if self.lifecycle.is_replaced(delta.image):
@@ -254,12 +263,17 @@ class BrokerServer:
     async def _listen(self, opened: Opened) -> tuple[Listener, ...]:
         """Accept connections; returns the listeners to advertise."""
         handlers = broker_handlers(self.config, opened, self.link, self._doors)
+        opened.dynamic_config.listen("max.connections", self._limit_connections)
         for server in self._servers:
             server.cluster_id = self.config.cluster_id
             server.handlers.update(handlers)
             await server.serve()
         advertised = self.config.advertised_listeners or self._bound
         return tuple(Listener(a.name, a.host, a.port or b.port) for a, b in zip(advertised, self._bound, strict=True))
+
+    def _limit_connections(self, config: BrokerConfig) -> None:
+        for server in self._servers:
+            server.limit_connections(config.max_connections)
 
     def _server(self, listener_name: str, end_of_iteration: EndOfIteration) -> Server:
         config = self.config

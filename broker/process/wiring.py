@@ -8,6 +8,7 @@ from collections.abc import Callable
 from strandline.broker.admin import AdminHandlers
 from strandline.broker.config import BrokerConfig
 from strandline.broker.disk_work import WorkThreads, run_blocking
+from strandline.broker.dynamic_config import DynamicConfig
 from strandline.broker.log_cleaner.runner import CleanerSettings, LogCleaner
 from strandline.broker.log_manager_tasks import LogManagerTasks
 from strandline.broker.partition.alter_partition import AlterPartitionManager
@@ -153,7 +154,19 @@ def open_replicas(
         stopwatch=doors.stopwatch,
         requests_served=lambda: request_metrics.requests + fetchers.fetches,
     )
-    return Opened(log_dir, tasks, fetchers, replicas, WorkThreads(PREPARING_THREADS), cleaner, cleaner_threads)
+    work_threads = WorkThreads(PREPARING_THREADS)
+    opened = Opened(log_dir, tasks, fetchers, replicas, work_threads, cleaner, cleaner_threads, DynamicConfig(config))
+    _listen_to_changes(opened)
+    return opened
+
+
+def _listen_to_changes(opened: Opened) -> None:
+    """Tell the users of dynamic keys their new values."""
+    listen = opened.dynamic_config.listen
+    listen("log.cleaner.", lambda new: opened.log_cleaner.use_settings(_cleaner_settings(new)))
+    listen("log.cleaner.threads", lambda new: opened.cleaner_threads.resize(new.log_cleaner_threads))
+    listen("replica.fetch.", lambda new: opened.fetchers.use_settings(_fetcher_settings(new)))
+    listen("producer.id.expiration.ms", lambda new: opened.replicas.expire_producers_after(new.producer_id_expiration_ms))
 
 
 def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, doors: Doors) -> dict[int, Handler]:

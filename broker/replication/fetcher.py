@@ -123,7 +123,8 @@ class FetcherCore:
     ) -> None:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
-        self._settings = settings
+        self.settings = settings
+        """Replaced when they change; each fetch is planned with the settings of its time."""
         self._on_disk_error = on_disk_error
         self._entries: dict[TopicIdPartition, _PartitionFetch] = {}
         self._dirty: dict[TopicIdPartition, None] = {}
@@ -189,7 +190,7 @@ class FetcherCore:
 
     def _delay(self, entry: _PartitionFetch, now: float) -> None:
         """Do not fetch the partition for a while; twice as long as the last time."""
-        delay_ms = min(FIRST_BACKOFF_MS << min(entry.attempts, 16), self._settings.backoff_ms)
+        delay_ms = min(FIRST_BACKOFF_MS << min(entry.attempts, 16), self.settings.backoff_ms)
         entry.attempts += 1
         entry.state = _DELAYED
         entry.due = now + delay_ms / 1000
@@ -254,7 +255,7 @@ class FetcherCore:
                     fetch_offset=position.fetch_offset,
                     last_fetched_epoch=position.last_fetched_epoch,
                     log_start_offset=position.log_start_offset,
-                    partition_max_bytes=self._settings.partition_bytes_max,
+                    partition_max_bytes=self.settings.partition_bytes_max,
                 )
             )
             assert position.last_fetched_epoch >= 0 or position.fetch_offset <= position.log_start_offset, (
@@ -268,7 +269,7 @@ class FetcherCore:
         for key in self._forgotten:
             self._session_keys.pop(key, None)
         self._forgotten.clear()
-        settings = self._settings
+        settings = self.settings
         return FetchRequest(
             replica_id=self._broker_id,
             replica_epoch=self._broker_epoch(),
@@ -339,7 +340,7 @@ class FetcherCore:
         self._start_over()
 
     def _pause(self, now: float) -> None:
-        self._paused_until = now + min(FIRST_BACKOFF_MS << min(self._failures, 16), self._settings.backoff_ms) / 1000
+        self._paused_until = now + min(FIRST_BACKOFF_MS << min(self._failures, 16), self.settings.backoff_ms) / 1000
 
     def _start_over(self) -> None:
         """Handle the loss of the connection: no request in flight gets a response, and the leader may be another process."""

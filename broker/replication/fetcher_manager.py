@@ -85,6 +85,12 @@ class FetcherManager:
             if fetcher is not None:
                 fetcher.hurry()
 
+    def use_settings(self, settings: FetcherSettings) -> None:
+        """Use these settings from the next fetch of each fetcher on."""
+        self._settings = settings
+        for fetcher in self._fetchers.values():
+            fetcher.core.settings = settings
+
     def close(self) -> None:
         self._closed = True
         for fetcher in self._fetchers.values():

@@ -1,15 +1,16 @@
-"""DescribeConfigs: every key of a topic or broker, its value, and where the value comes from.
+"""DescribeConfigs: every key of a topic or broker, its value, and the places that have a value of it.
 
 A broker adds its own configuration file to what the metadata log holds; a controller does not know that file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from strandline.controller.metadata.config_keys import DYNAMIC_BROKER_CONFIGS, TOPIC_CONFIGS, ConfigKey, as_topic_values
+from strandline.controller.metadata.config_keys import TOPIC_CONFIGS, ConfigKey, Update, broker_key_of
 from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.node_keys import BROKER_KEYS, DYNAMIC_BROKER_CONFIGS
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
     CONFIG_SOURCE_DEFAULT,
@@ -19,6 +20,7 @@ from strandline.protocol.messages.admin import (
     CONFIG_SOURCE_STATIC_BROKER,
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
+    ConfigSynonym,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
@@ -27,100 +29,102 @@ from strandline.protocol.messages.admin import (
 )
 
 _Layers = list[tuple[int, Mapping[str, Any]]]
-"""(source, values by the name of the key), the strongest first. A topic's own values are in no layer."""
-Describe = Callable[[int, str, bool], list[DescribedConfig]]
-"""Describes a resource by its type and name, with documentation or without; raises BrokerError if it cannot."""
+"""(source, values by the broker's name of the key), the strongest first. A topic's own values are in no layer."""
+Describe = Callable[[int, str], list[DescribedConfig]]
+"""Describes a resource by its type and name; raises BrokerError if it cannot."""
 
 
 def describe_resources(request: DescribeConfigsRequest, describe: Describe) -> DescribeConfigsResponse:
     """Each requested resource by itself: an error of one is in its own result."""
-    documentation = request.include_documentation
-    return DescribeConfigsResponse([_describe_resource(resource, describe, documentation) for resource in request.resources])
+    return DescribeConfigsResponse([_describe_resource(request, resource, describe) for resource in request.resources])
 
 
-def _describe_resource(resource: DescribeConfigsResource, describe: Describe, documentation: bool) -> DescribeConfigsResult:
+def _describe_resource(
+    request: DescribeConfigsRequest, resource: DescribeConfigsResource, describe: Describe
+) -> DescribeConfigsResult:
     kind, name, wanted = resource.resource_type, resource.resource_name, resource.configuration_keys
     try:
-        described = describe(kind, name, documentation)
+        described = describe(kind, name)
     except BrokerError as e:
         return DescribeConfigsResult(e.code, e.message, kind, name)
     configs = [config for config in described if wanted is None or config.name in wanted]
+    for config in configs:
+        if not request.include_documentation:
+            config.documentation = None
+        if not request.include_synonyms:
+            config.synonyms = []
     return DescribeConfigsResult(0, None, kind, name, configs)
 
 
 def describe_topic(
-    image: MetadataImage,
-    name: str,
-    *,
-    broker_id: int | None = None,
-    static: Mapping[str, Any] | None = None,
-    documentation: bool = False,
+    image: MetadataImage, name: str, *, broker_id: int | None = None, static: Mapping[str, Any] | None = None
 ) -> list[DescribedConfig]:
     """All keys of a topic. A broker passes its own id and the values of its file (`static`, by the broker's names of the keys).
     Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION."""
     if image.topic(name) is None:
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
     own = image.config(RESOURCE_TOPIC, name)
-    broker = None if broker_id is None else str(broker_id)
-    below: _Layers = [(source, as_topic_values(values)) for source, values in _broker_layers(image, broker, static)]
+    layers = _broker_layers(image, broker_id, static)
     described = []
     for key in TOPIC_CONFIGS.values():
-        if key.name in own:
-            value, source = own[key.name], CONFIG_SOURCE_DYNAMIC_TOPIC
-        else:
-            value, source = _find(key.name, below, key)
-        described.append(_describe(key, value, source, read_only=False, documentation=documentation))
+        values = list(_values_of_topic_key(key, own, layers))
+        described.append(_describe(key, values[0][0], [synonym for _, synonym in values], Update.TOPIC))
     return described
 
 
-def describe_broker(
-    image: MetadataImage,
-    name: str,
-    *,
-    static: Mapping[str, Any] | None = None,
-    static_keys: Mapping[str, ConfigKey] | None = None,
-    documentation: bool = False,
-) -> list[DescribedConfig]:
-    """The keys of the broker whose id is `name`; for the empty name, only those that are set as defaults of all brokers.
-
-    A broker passes the values of its own file (`static`) and all its keys (`static_keys`); those that are not dynamic are
-    read-only.
-    """
+def describe_broker(image: MetadataImage, name: str, *, static: Mapping[str, Any] | None = None) -> list[DescribedConfig]:
+    """The keys of the broker whose id is `name`; for the empty name, only those that are set as defaults of all brokers. A broker
+    passes the values of its own file (`static`)."""
     if name == "":
         defaults = image.config(RESOURCE_BROKER, "")
+        layers: _Layers = [(CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER, defaults)]
         keys = [key for key in DYNAMIC_BROKER_CONFIGS.values() if key.name in defaults]
-        source = CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER
-        return [_describe(k, defaults[k.name], source, read_only=False, documentation=documentation) for k in keys]
-    layers = _broker_layers(image, name, static)
+    else:
+        layers, keys = _broker_layers(image, int(name), static), list(BROKER_KEYS)
     described = []
-    for key in {**(static_keys or {}), **DYNAMIC_BROKER_CONFIGS}.values():
-        value, source = _find(key.name, layers, key)
-        read_only = key.name not in DYNAMIC_BROKER_CONFIGS
-        described.append(_describe(key, value, source, read_only=read_only, documentation=documentation))
+    for key in keys:
+        values = list(_values_of_key(key, layers))
+        described.append(_describe(key, values[0].value, values, key.update))
     return described
 
 
-def _broker_layers(image: MetadataImage, broker: str | None, static: Mapping[str, Any] | None) -> _Layers:
+def _broker_layers(image: MetadataImage, broker_id: int | None, static: Mapping[str, Any] | None) -> _Layers:
     return [
-        (CONFIG_SOURCE_DYNAMIC_BROKER, image.config(RESOURCE_BROKER, broker) if broker else {}),
+        (CONFIG_SOURCE_DYNAMIC_BROKER, image.broker_overrides(broker_id)),
         (CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER, image.config(RESOURCE_BROKER, "")),
         (CONFIG_SOURCE_STATIC_BROKER, static or {}),
     ]
 
 
-def _find(name: str, layers: _Layers, key: ConfigKey) -> tuple[Any, int]:
+def _values_of_key(key: ConfigKey, layers: _Layers) -> Iterator[ConfigSynonym]:
     for source, values in layers:
-        if name in values:
-            return values[name], source
-    return key.default, CONFIG_SOURCE_DEFAULT
+        if key.name in values:
+            yield ConfigSynonym(key.name, key.text(values[key.name]), source)
+    yield ConfigSynonym(key.name, key.text(key.default), CONFIG_SOURCE_DEFAULT)
 
 
-def _describe(key: ConfigKey, value: Any, source: int, *, read_only: bool, documentation: bool) -> DescribedConfig:
+def _values_of_topic_key(key: ConfigKey, own: Mapping[str, str], layers: _Layers) -> Iterator[tuple[str | None, ConfigSynonym]]:
+    """The values of a topic key, and the places that have them. A broker may have it in hours: then the two differ."""
+    if key.name in own:
+        yield own[key.name], ConfigSynonym(key.name, own[key.name], CONFIG_SOURCE_DYNAMIC_TOPIC)
+    for source, values in layers:
+        found = broker_key_of(key, values)
+        if found is not None:
+            name, value = found
+            yield key.text(value), ConfigSynonym(name, key.text(values[name]), source)
+    default = key.text(key.default)
+    yield default, ConfigSynonym(key.synonym or key.name, default, CONFIG_SOURCE_DEFAULT)
+
+
+def _describe(key: ConfigKey, value: str | None, synonyms: list[ConfigSynonym], update: Update) -> DescribedConfig:
+    """`synonyms`: the one that counts first."""
     return DescribedConfig(
         key.name,
-        key.text(value),
-        read_only,
-        source,
+        value,
+        update is Update.RESTART,
+        synonyms[0].source,
         config_type=key.type,
-        documentation=key.meaning if documentation else None,
+        documentation=key.meaning,
+        synonyms=synonyms,
+        update=update,
     )

@@ -1,4 +1,5 @@
-"""The table of configuration keys: name, type, default, unit and meaning of each; everything else is derived from it.
+"""The table of the keys of topics: name, type, default, unit and meaning of each; everything else is derived from it. The keys of
+brokers and controllers are in `node_keys.py`.
 
 Values are text (in files, the environment, ConfigRecords) or plain Python values. `parse` turns a mapping into typed values, or
 raises UsageError with one sentence, which names the nearest known key for an unknown one. Names, types, defaults and units are
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from strandline.protocol.errors import UsageError
@@ -24,6 +26,20 @@ INT_MAX = 2**31 - 1
 
 REQUIRED: Final[Any] = type("Required", (), {"__repr__": lambda self: "(required)"})()
 """The default of a key that must be given."""
+
+
+class Update(StrEnum):
+    """Where a key can be changed while the nodes run. The values are for people."""
+
+    RESTART = "restart"
+    """Only in the node's file; the node has to be restarted."""
+    CLUSTER = "cluster"
+    """For the whole cluster: a value per broker would make no sense, because nodes must agree on it."""
+    BROKER = "broker"
+    """For one broker."""
+    CLUSTER_OR_BROKER = "cluster, broker"
+    """For all brokers, and differently for one of them."""
+    TOPIC = "topic"
 
 
 class CoarseKey(NamedTuple):
@@ -55,6 +71,8 @@ class ConfigKey:
     """For a topic key, the broker key that holds its default."""
     coarser: tuple[CoarseKey, ...] = ()
     """For a topic key, the broker keys that hold its default in coarser units, the finest first."""
+    update: Update = Update.RESTART
+    """For a key of a node, where it can be changed; a topic key can always be changed."""
 
     @property
     def is_required(self) -> bool:
@@ -132,10 +150,15 @@ def _parse_string(key: ConfigKey, value: Any) -> str:
 
 
 def _parse_list(key: ConfigKey, value: Any) -> list[str]:
-    items = value.split(",") if isinstance(value, str) else value
+    items = list_items(value) if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
         raise key._wrong(value, "must be a list, separated by commas")
     return [item.strip() for item in items if item.strip()]
+
+
+def list_items(text: str) -> list[str]:
+    """The items of a list in its text form."""
+    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 _PARSERS: dict[str, Callable[[ConfigKey, Any], Any]] = {
@@ -457,7 +480,10 @@ def check_topic_values(values: Mapping[str, Any]) -> None:
 
 _TOPIC_KEY_OF_BROKER_KEY: dict[str, str] = {key.synonym: key.name for key in _TOPIC_KEYS if key.synonym}
 
-DYNAMIC_BROKER_CONFIGS: dict[str, ConfigKey] = {
+SAME_ON_ALL_BROKERS = frozenset({"min.insync.replicas", "unclean.leader.election.enable"})
+"""Topic defaults that leaders, followers and controllers must agree on. They can be set for all brokers, but not for one."""
+
+TOPIC_DEFAULT_CONFIGS: dict[str, ConfigKey] = {
     synonym: ConfigKey(
         synonym,
         topic.type,
@@ -468,11 +494,12 @@ DYNAMIC_BROKER_CONFIGS: dict[str, ConfigKey] = {
         topic.max,
         topic.choices,
         _broker_check(topic),
+        update=Update.CLUSTER if synonym in SAME_ON_ALL_BROKERS else Update.CLUSTER_OR_BROKER,
     )
     for synonym, name in _TOPIC_KEY_OF_BROKER_KEY.items()
     for topic in (TOPIC_CONFIGS[name],)
 }
-"""Keys of a broker resource that can be changed while it runs: the defaults of its topics."""
+"""The keys of a broker that hold the defaults of its topics."""
 
 
 def _coarse_configs(topic: ConfigKey) -> Iterator[ConfigKey]:
@@ -495,6 +522,17 @@ def as_topic_values(broker_values: Mapping[str, Any]) -> dict[str, Any]:
     for name in broker_values:
         topic = _TOPIC_KEY_OF_COARSE_KEY.get(name)
         if topic is not None and topic.name not in found:
-            coarse = next(one for one in topic.coarser if broker_values.get(one.name) is not None)
-            found[topic.name] = max(-1, int(broker_values[coarse.name]) * coarse.unit_ms)
+            of_broker = broker_key_of(topic, broker_values)
+            if of_broker is not None:
+                found[topic.name] = of_broker[1]
     return found
+
+
+def broker_key_of(topic: ConfigKey, broker_values: Mapping[str, Any]) -> tuple[str, Any] | None:
+    """The finest broker key that has a value of a topic key, and the value in the unit of the topic key."""
+    if topic.synonym is not None and broker_values.get(topic.synonym) is not None:
+        return topic.synonym, broker_values[topic.synonym]
+    for coarse in topic.coarser:
+        if broker_values.get(coarse.name) is not None:
+            return coarse.name, max(-1, int(broker_values[coarse.name]) * coarse.unit_ms)
+    return None

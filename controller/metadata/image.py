@@ -262,6 +262,12 @@ class MetadataImage(msgspec.Struct, frozen=True):
         """False if the name with this number was removed. True for a number that this image has not seen yet."""
         return number in self.producer_numbers or number >= self.next_producer_number
 
+    def broker_overrides(self, broker_id: int | None) -> dict[str, str]:
+        """The values that are set for one broker. Keys on which all brokers must agree are left out: earlier versions stored
+        such values."""
+        own = {} if broker_id is None else self.config(RESOURCE_BROKER, str(broker_id))
+        return {name: value for name, value in own.items() if name not in config_keys.SAME_ON_ALL_BROKERS}
+
     def topic_config(
         self, name: str, *, broker_id: int | None = None, static: Mapping[str, Any] | None = None
     ) -> dict[str, config_keys.Value]:
@@ -269,7 +275,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
         layers = [
             config_keys.as_topic_values(static or {}),
             config_keys.as_topic_values(self.config(RESOURCE_BROKER, "")),
-            config_keys.as_topic_values(self.config(RESOURCE_BROKER, str(broker_id)) if broker_id is not None else {}),
+            config_keys.as_topic_values(self.broker_overrides(broker_id)),
             self.config(RESOURCE_TOPIC, name),
         ]
         merged: dict[str, Any] = {}

@@ -148,12 +148,15 @@ class CreateTopicsRequest(Message):
 
 
 class CreatableTopicResult(Message):
+    """`warnings`: sentences for people about a topic that was created."""
+
     name: Name
     topic_id: Uuid = ZERO_UUID
     error_code: Int16 = 0
     error_message: Text | None = None
     num_partitions: Int32 = -1
     replication_factor: Int16 = -1
+    warnings: list[Text] = []
 
 
 class CreateTopicsResponse(Message):
@@ -222,6 +225,9 @@ CONFIG_SOURCE_DEFAULT = 5
 
 CONFIG_SET = 0
 CONFIG_DELETE = 1
+CONFIG_APPEND = 2
+CONFIG_SUBTRACT = 3
+"""Append items to, and subtract items from, a key whose type is "list" (KIP-339)."""
 
 
 class DescribeConfigsResource(Message):
@@ -233,9 +239,21 @@ class DescribeConfigsResource(Message):
 class DescribeConfigsRequest(Message):
     resources: list[DescribeConfigsResource]
     include_documentation: bool = False
+    include_synonyms: bool = False
+
+
+class ConfigSynonym(Message):
+    """One place that has a value of a key. On a broker, the default of a topic key has another name."""
+
+    name: Name
+    value: Text | None
+    source: Int16
 
 
 class DescribedConfig(Message):
+    """`synonyms`: every place that has a value, the one that counts first (KIP-226). `update`: where the key can be changed while
+    the nodes run: "restart" (nowhere), "topic", "cluster", "broker" or "cluster, broker"."""
+
     name: Name
     value: Text | None
     read_only: bool
@@ -243,6 +261,8 @@ class DescribedConfig(Message):
     is_sensitive: bool = False
     config_type: Name = "string"
     documentation: Text | None = None
+    synonyms: list[ConfigSynonym] = []
+    update: Name = ""
 
 
 class DescribeConfigsResult(Message):
@@ -276,10 +296,13 @@ class IncrementalAlterConfigsRequest(Message):
 
 
 class AlterConfigsResourceResponse(Message):
+    """`warnings`: sentences for people about a change that was accepted."""
+
     error_code: Int16
     error_message: Text | None
     resource_type: Int16
     resource_name: Name
+    warnings: list[Text] = []
 
 
 class IncrementalAlterConfigsResponse(Message):

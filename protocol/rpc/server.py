@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 from strandline.protocol.apis import API_VERSIONS, APIS
 from strandline.protocol.doors import STOPWATCH
@@ -100,6 +101,11 @@ class Server:
             self._new_connection, host, port, backlog=self.limits.accept_backlog, reuse_address=True, start_serving=False
         )
         return int(self._listener.sockets[0].getsockname()[1])
+
+    def limit_connections(self, max_connections: int) -> None:
+        """Change the largest number of connections. Connections above it stay open until they end."""
+        self.limits = replace(self.limits, max_connections=max_connections)
+        self._connections_max = self.limits.connections_max(open_files_max())
 
     async def serve(self) -> None:
         """Accept connections on the address of `bind`."""

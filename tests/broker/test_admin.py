@@ -9,9 +9,10 @@ import pytest
 from handled_request import HandledConnection, HandledRequest
 
 from strandline.broker.admin import AdminHandlers
-from strandline.broker.config import KEYS, BrokerConfig
+from strandline.broker.config import BrokerConfig
 from strandline.broker.produce.producer_ids import ProducerIds
 from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.node_keys import BROKER_KEYS
 from strandline.controller.metadata.records import (
     AnyRecord,
     ConfigRecord,
@@ -207,7 +208,7 @@ def test_a_topics_configs_name_the_source_of_each_value() -> None:
 def test_a_brokers_configs_are_its_own_and_only_topic_defaults_can_be_changed() -> None:
     admin = handlers(Metadata(broker(1)))
     configs = described(admin, RESOURCE_BROKER, "1")
-    assert set(configs) == {key.name for key in KEYS}
+    assert set(configs) == {key.name for key in BROKER_KEYS}
     assert configs["node.id"].read_only
     assert not configs["log.segment.bytes"].read_only
     assert list(described(admin, RESOURCE_BROKER, "1", "node.id")) == ["node.id"]

@@ -6,7 +6,8 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from strandline.broker.config import KEYS, BrokerConfig, key_of
+from strandline.broker.config import BrokerConfig, key_of
+from strandline.controller.metadata.node_keys import BROKER_KEYS
 from strandline.controller.metadata.voters import Voter
 from strandline.protocol.errors import UsageError
 from strandline.protocol.messages.common import Listener
@@ -87,8 +88,8 @@ def test_a_wildcard_listener_is_fine_when_an_address_is_advertised() -> None:
 
 
 def test_every_key_has_a_meaning_and_stands_once() -> None:
-    assert all(key.meaning for key in KEYS)
-    assert len({key.name for key in KEYS}) == len(KEYS)
+    assert all(key.meaning for key in BROKER_KEYS)
+    assert len({key.name for key in BROKER_KEYS}) == len(BROKER_KEYS)
 
 
 TYPES = {"int": int, "long": int, "boolean": bool}
@@ -96,7 +97,7 @@ TYPES = {"int": int, "long": int, "boolean": bool}
 
 def test_a_field_that_is_named_after_a_key_has_its_type_and_value() -> None:
     config, hints = BrokerConfig.from_mapping(MINIMAL), get_type_hints(BrokerConfig)
-    checked = [key for key in KEYS if key.type in TYPES and key.name.replace(".", "_") in hints]
+    checked = [key for key in BROKER_KEYS if key.type in TYPES and key.name.replace(".", "_") in hints]
     assert len(checked) > 20
     for key in checked:
         field = key.name.replace(".", "_")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from replica_world import NOW_MS, TOPIC, Node, P, ReplicaWorld, config, remove_topic
 from structlog.testing import capture_logs
+from waiting import until
 
 from strandline.broker.log_cleaner.choice import assess, choose
 from strandline.broker.log_cleaner.runner import IDLE_SLICE_BYTES, PAUSE_S, SLICE_BYTES, CleanerSettings, LogCleaner
@@ -255,7 +256,7 @@ async def test_round_ends_when_its_log_changes(change: str, at: int) -> None:
         "policy": lambda: world.change(config("orders", "cleanup.policy", "delete")),
         "topic": lambda: world.change(remove_topic()),
         "segments": lambda: (log.increment_log_start_offset(2), log.delete_old_segments(NOW_MS)),
-        "stop": bench.cleaner._stopping.set,
+        "stop": bench.cleaner.kill,
     }[change]
     with capture_logs() as lines:
         assert await bench.clean() is False
@@ -321,6 +322,42 @@ async def test_round_ends_in_the_middle_of_a_long_pause(monkeypatch: pytest.Monk
         await asyncio.sleep(0)
     bench.world.change(config("orders", "cleanup.policy", "delete"))
     assert await asyncio.wait_for(cleaning, 5) is False
+
+
+async def test_another_rate_ends_a_long_pause() -> None:
+    bench = Bench(CleanerSettings(io_max_bytes_per_second=0.001))
+    bench.write(b"1", b"2", b"3")
+    cleaning = asyncio.create_task(bench.clean())
+    while not bench.slices.count:
+        await asyncio.sleep(0)
+    bench.cleaner.use_settings(CleanerSettings())
+    assert await asyncio.wait_for(cleaning, 10) is True
+
+
+async def test_number_of_threads_follows_the_settings() -> None:
+    bench = Bench()
+    cleaner = bench.cleaner
+    cleaner.use_settings(CleanerSettings(threads=3))
+    assert not cleaner._tasks, "it was not started"
+    cleaner.start()
+    assert sorted(cleaner._tasks) == [0, 1, 2]
+    for threads in (1, 2):
+        cleaner.use_settings(CleanerSettings(threads=threads))
+        await until(lambda n=threads: sorted(cleaner._tasks) == list(range(n)))
+        assert cleaner.dead_threads == 0
+    await asyncio.wait_for(cleaner.stop(), 10)
+    cleaner.use_settings(CleanerSettings(threads=3))
+    assert all(task.done() for task in cleaner._tasks.values())
+
+
+async def test_another_backoff_applies_at_once() -> None:
+    bench = Bench(CleanerSettings(backoff_ms=3_600_000))
+    bench.cleaner.start()
+    await until(lambda: bench.cleaner._wake._waiters)  # type: ignore[attr-defined]
+    bench.write(b"1", b"2", b"3")
+    bench.cleaner.use_settings(CleanerSettings(backoff_ms=3_600_001))
+    await until(lambda: bench.records() == [(2, b"3")])
+    await asyncio.wait_for(bench.cleaner.stop(), 10)
 
 
 async def test_full_disk_ends_the_round_and_loses_nothing() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
+from waiting import until
+
 from strandline.broker.disk_work import WorkThreads
 
 
@@ -25,6 +27,31 @@ def test_then_follows_the_work_on_the_loop_also_if_it_failed() -> None:
         await asyncio.wait_for(done.wait(), 10)
         assert seen == [False, asyncio.get_running_loop()]
         threads.stop()
+
+    asyncio.run(scenario())
+
+
+def test_another_number_of_threads_loses_no_work() -> None:
+    async def scenario() -> None:
+        threads, go_on, both, done = WorkThreads(1), threading.Event(), threading.Barrier(2), asyncio.Event()
+        seen: list[int] = []
+
+        def wait() -> None:
+            assert go_on.wait(10)
+
+        def meet() -> None:
+            both.wait(10)
+
+        threads(wait, lambda: seen.append(1))
+        threads(lambda: None, lambda: seen.append(2))
+        threads.resize(2)
+        threads(meet, lambda: seen.append(3))
+        threads(meet, done.set)
+        await asyncio.wait_for(done.wait(), 20)
+        go_on.set()
+        await until(lambda: sorted(seen) == [1, 2, 3])
+        threads.stop()
+        threads.resize(3)
 
     asyncio.run(scenario())
 

@@ -10,10 +10,15 @@ from strandline.controller.metadata.records import NO_LEADER
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
+    CONFIG_SET,
+    RESOURCE_BROKER,
+    AlterableConfig,
+    AlterConfigsResource,
     CreatableTopic,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DeleteTopicState,
+    IncrementalAlterConfigsRequest,
     UnregisterBrokerRequest,
 )
 from strandline.protocol.messages.cluster import AllocateProducerIdsRequest, BrokerHeartbeatRequest
@@ -338,6 +343,22 @@ def test_a_dead_broker_without_replicas_is_unregistered() -> None:
     assert sorted(world.image.brokers) == [1, 2]
     assert world.replayed().brokers == world.image.brokers
     assert unregister(world, 3)[0] == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_the_configuration_of_an_unregistered_broker_is_removed() -> None:
+    """Another machine with this broker id must not inherit it."""
+    world = ControllerWorld(brokers=2)
+    resources = [
+        AlterConfigsResource(RESOURCE_BROKER, name, [AlterableConfig("log.roll.ms", CONFIG_SET, "5")]) for name in ("", "1", "2")
+    ]
+    world.call(apis.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest(resources))
+    world.kill_broker(2)
+    unregister(world, 2)
+    assert {resource: dict(values) for resource, values in world.image.configs.items()} == {
+        (RESOURCE_BROKER, ""): {"log.roll.ms": "5"},
+        (RESOURCE_BROKER, "1"): {"log.roll.ms": "5"},
+    }
+    assert world.replayed().configs == world.image.configs
 
 
 def test_an_unregistered_broker_registers_anew() -> None:

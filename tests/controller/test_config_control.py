@@ -7,18 +7,21 @@ from typing import Any
 import pytest
 from controller_world import ControllerWorld
 
+from strandline.controller.decision import Decision
 from strandline.controller.metadata.config_describe import describe_broker, describe_topic
 from strandline.controller.metadata.config_keys import (
-    DYNAMIC_BROKER_CONFIGS,
     REQUIRED,
     TOPIC_CONFIGS,
     ConfigKey,
     nearest,
     parse,
 )
+from strandline.controller.metadata.node_keys import BROKER_KEYS
+from strandline.controller.metadata.records import ConfigRecord
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode, UsageError
 from strandline.protocol.messages.admin import (
+    CONFIG_APPEND,
     CONFIG_DELETE,
     CONFIG_SET,
     CONFIG_SOURCE_DEFAULT,
@@ -26,6 +29,7 @@ from strandline.protocol.messages.admin import (
     CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER,
     CONFIG_SOURCE_DYNAMIC_TOPIC,
     CONFIG_SOURCE_STATIC_BROKER,
+    CONFIG_SUBTRACT,
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
     AlterableConfig,
@@ -33,6 +37,7 @@ from strandline.protocol.messages.admin import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     IncrementalAlterConfigsRequest,
+    TopicConfig,
 )
 
 
@@ -100,13 +105,28 @@ REFUSALS: list[tuple[AlterConfigsResource, ErrorCode, str]] = [
     (topic(("message.timestamp.type", CONFIG_SET, "Never")), ErrorCode.INVALID_CONFIG, "CreateTime, LogAppendTime"),
     (topic(("unclean.leader.election.enable", CONFIG_SET, "true")), ErrorCode.INVALID_CONFIG, "not supported yet"),
     (topic(("flush.ms", CONFIG_SET, "1"), ("flush.ms", CONFIG_SET, "2")), ErrorCode.INVALID_CONFIG, "given twice"),
-    (topic(("flush.ms", 2, "1")), ErrorCode.INVALID_REQUEST, "only set and delete"),
+    (topic(("flush.ms", 9, "1")), ErrorCode.INVALID_REQUEST, "none of 0 (set), 1 (delete)"),
     (topic(name="nowhere"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic 'nowhere'"),
     (broker("one"), ErrorCode.INVALID_REQUEST, "by its id"),
     (broker("٣"), ErrorCode.INVALID_REQUEST, "by its id"),
     (broker("01"), ErrorCode.BROKER_ID_NOT_REGISTERED, "not registered"),
     (broker("9"), ErrorCode.BROKER_ID_NOT_REGISTERED, "not registered"),
     (broker("1", ("segment.bytes", CONFIG_SET, "9999")), ErrorCode.INVALID_CONFIG, "log.segment.bytes"),
+    (broker("2", ("log.cleaner.enable", CONFIG_SET, "false")), ErrorCode.INVALID_CONFIG, "while the brokers run"),
+    (broker("1", ("broker.connection.loss.grace.ms", CONFIG_SET, "1")), ErrorCode.INVALID_CONFIG, "while the controllers run"),
+    (broker("1", ("listeners", CONFIG_SET, "P://h:1")), ErrorCode.INVALID_CONFIG, "while the nodes run"),
+    (broker("1", ("min.insync.replicas", CONFIG_SET, "2")), ErrorCode.INVALID_CONFIG, "one value for the whole cluster"),
+    (broker("1", ("auto.leader.rebalance.enable", CONFIG_SET, "true")), ErrorCode.INVALID_CONFIG, "one value for the whole"),
+    (broker("2", ("log.cleaner.thread", CONFIG_SET, "2")), ErrorCode.INVALID_CONFIG, "did you mean 'log.cleaner.threads'"),
+    (broker("2", ("log.cleaner.threads", CONFIG_SET, "65")), ErrorCode.INVALID_CONFIG, "at most 64"),
+    (topic(("flush.ms", CONFIG_APPEND, "1")), ErrorCode.INVALID_CONFIG, "is no list"),
+    (topic(("cleanup.policy", CONFIG_SUBTRACT, None)), ErrorCode.INVALID_CONFIG, "the subtract operation needs a value"),
+    (topic(("cleanup.policy", CONFIG_APPEND, "compat")), ErrorCode.INVALID_CONFIG, "one of delete, compact"),
+    (
+        topic(("retentoin.ms", CONFIG_SET, "1"), ("flush.ms", CONFIG_SET, "-1")),
+        ErrorCode.INVALID_CONFIG,
+        "did you mean 'retention.ms'?; config flush.ms: '-1' is not allowed: must be at least 0",
+    ),
     (AlterConfigsResource(3, "t", []), ErrorCode.INVALID_REQUEST, "neither topic"),
 ]
 
@@ -152,7 +172,7 @@ def test_a_topics_value_overrides_the_brokers_the_clusters_and_the_files(world: 
 def test_describing_names_the_place_that_each_value_comes_from(world: ControllerWorld) -> None:
     alter(world, topic(("segment.bytes", CONFIG_SET, "400")), broker("", ("log.roll.ms", CONFIG_SET, "5")))
     alter(world, broker("1", ("message.max.bytes", CONFIG_SET, "6000")))
-    described = describe_topic(world.image, "t", broker_id=1, static={"log.retention.ms": 7}, documentation=True)
+    described = describe_topic(world.image, "t", broker_id=1, static={"log.retention.ms": 7})
     by_name = {d.name: (d.value, d.config_source) for d in described}
     assert set(by_name) == set(TOPIC_CONFIGS)
     assert by_name["segment.bytes"] == ("400", CONFIG_SOURCE_DYNAMIC_TOPIC)
@@ -163,8 +183,7 @@ def test_describing_names_the_place_that_each_value_comes_from(world: Controller
     assert by_name["unclean.leader.election.enable"] == ("false", CONFIG_SOURCE_DEFAULT)
     assert all(d.documentation for d in described)
     assert [d.name for d in describe_broker(world.image, "")] == ["log.roll.ms"]
-    own = {"node.id": ConfigKey("node.id", "int", REQUIRED, "", "the id")}
-    brokers = {d.name: d for d in describe_broker(world.image, "1", static={"node.id": 1}, static_keys=own)}
+    brokers = {d.name: d for d in describe_broker(world.image, "1", static={"node.id": 1})}
     assert (brokers["node.id"].value, brokers["node.id"].read_only) == ("1", True)
     assert (brokers["message.max.bytes"].value, brokers["message.max.bytes"].read_only) == ("6000", False)
 
@@ -219,7 +238,113 @@ def test_the_controller_describes_what_it_is_asked_for(world: ControllerWorld) -
     found, missing, of_broker = world.call(apis.DESCRIBE_CONFIGS, DescribeConfigsRequest(asked)).results
     assert [c.name for c in found.configs] == ["segment.bytes"]
     assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert {c.name for c in of_broker.configs} == set(DYNAMIC_BROKER_CONFIGS)
+    assert {c.name for c in of_broker.configs} == {key.name for key in BROKER_KEYS}
+
+
+def test_items_are_appended_to_lists_and_subtracted(world: ControllerWorld) -> None:
+    def policy(operation: int, value: str) -> str | None:
+        assert alter(world, topic(("cleanup.policy", operation, value))) == [(0, None)]
+        return world.image.config(RESOURCE_TOPIC, "t").get("cleanup.policy")
+
+    assert policy(CONFIG_APPEND, "compact") == "delete,compact", "to the default"
+    assert policy(CONFIG_APPEND, "compact,delete") == "delete,compact"
+    assert policy(CONFIG_SUBTRACT, "delete") == "compact"
+    assert policy(CONFIG_SUBTRACT, "delete") == "compact"
+    assert policy(CONFIG_SUBTRACT, " compact ,") == ""
+    assert world.image.topic_config("t")["cleanup.policy"] == []
+
+
+def test_items_are_appended_to_what_the_cluster_has(world: ControllerWorld) -> None:
+    """Kafka appends to the built-in default in place of it."""
+    alter(world, broker("", ("log.cleanup.policy", CONFIG_SET, "compact")))
+    alter(
+        world, topic(("cleanup.policy", CONFIG_APPEND, "delete")), broker("1", ("log.cleanup.policy", CONFIG_SUBTRACT, "compact"))
+    )
+    assert world.image.config(RESOURCE_TOPIC, "t") == {"cleanup.policy": "compact,delete"}
+    assert world.image.config(RESOURCE_BROKER, "1") == {"log.cleanup.policy": ""}
+
+
+def stored(world: ControllerWorld, record: ConfigRecord) -> None:
+    """Write a record that this version would refuse to write."""
+    world.controller.submit(lambda _: Decision(None, [record]), lambda _: None)
+    world.commit()
+
+
+def test_value_of_one_broker_from_an_earlier_version_is_ignored_and_can_be_removed(world: ControllerWorld) -> None:
+    """Leaders, followers and controllers must agree on min.insync.replicas."""
+    stored(world, ConfigRecord(RESOURCE_BROKER, "1", "min.insync.replicas", "3"))
+    assert world.image.topic_config("t", broker_id=1)["min.insync.replicas"] == 1
+    described = {d.name: d.value for d in describe_broker(world.image, "1")}
+    assert described["min.insync.replicas"] == "1"
+    assert alter(world, broker("1", ("min.insync.replicas", CONFIG_DELETE, None))) == [(0, None)]
+    assert world.image.config(RESOURCE_BROKER, "1") == {}
+
+
+def test_what_an_unregistered_broker_has_left_can_be_removed_and_not_changed(world: ControllerWorld) -> None:
+    stored(world, ConfigRecord(RESOURCE_BROKER, "9", "log.roll.ms", "5"))
+    ((code, _),) = alter(world, broker("9", ("log.roll.ms", CONFIG_SET, "6")))
+    assert code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert alter(world, broker("9", ("log.roll.ms", CONFIG_DELETE, None))) == [(0, None)]
+    assert (RESOURCE_BROKER, "9") not in world.image.configs
+
+
+def test_synonyms_name_every_place_with_a_value_the_one_that_counts_first(world: ControllerWorld) -> None:
+    alter(world, topic(("retention.ms", CONFIG_SET, "1")), broker("", ("log.retention.ms", CONFIG_SET, "2")))
+    alter(world, broker("1", ("log.retention.ms", CONFIG_SET, "3")))
+    described = {d.name: d for d in describe_topic(world.image, "t", broker_id=1, static={"log.retention.hours": 4})}
+    assert [(s.name, s.value, s.source) for s in described["retention.ms"].synonyms] == [
+        ("retention.ms", "1", CONFIG_SOURCE_DYNAMIC_TOPIC),
+        ("log.retention.ms", "3", CONFIG_SOURCE_DYNAMIC_BROKER),
+        ("log.retention.ms", "2", CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER),
+        ("log.retention.hours", "4", CONFIG_SOURCE_STATIC_BROKER),
+        ("log.retention.ms", "604800000", CONFIG_SOURCE_DEFAULT),
+    ]
+    keys = {d.name: d for d in describe_broker(world.image, "1", static={"log.cleaner.threads": 2})}
+    assert [(s.value, s.source) for s in keys["log.cleaner.threads"].synonyms] == [
+        ("2", CONFIG_SOURCE_STATIC_BROKER),
+        ("1", CONFIG_SOURCE_DEFAULT),
+    ]
+    assert (keys["log.cleaner.threads"].update, keys["log.cleaner.threads"].read_only) == ("cluster, broker", False)
+    assert (keys["log.cleaner.enable"].update, keys["log.cleaner.enable"].read_only) == ("restart", True)
+
+
+def test_synonyms_and_documentation_come_on_request(world: ControllerWorld) -> None:
+    asked = [DescribeConfigsResource(RESOURCE_TOPIC, "t", ["segment.bytes"])]
+    for wanted in (False, True):
+        (result,) = world.call(apis.DESCRIBE_CONFIGS, DescribeConfigsRequest(asked, wanted, wanted)).results
+        (config,) = result.configs
+        assert (bool(config.documentation), bool(config.synonyms)) == (wanted, wanted)
+
+
+# -- min.insync.replicas that does not mean what it says ------------------------------------------------------------------
+
+
+def warnings(world: ControllerWorld, resource: AlterConfigsResource) -> list[str]:
+    answer = world.call(apis.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest([resource]))
+    assert [r.error_code for r in answer.responses] == [0]
+    return list(answer.responses[0].warnings)
+
+
+def test_min_isr_above_the_replication_factor_is_accepted_with_a_warning() -> None:
+    world = ControllerWorld(brokers=3)
+    world.create("pair", [[1, 2], [2, 3]])
+    assert warnings(world, topic(("min.insync.replicas", CONFIG_SET, "2"), name="pair")) == []
+    (warning,) = warnings(world, topic(("min.insync.replicas", CONFIG_SET, "3"), name="pair"))
+    assert "acts as 2 on topic pair" in warning
+    assert world.image.config(RESOURCE_TOPIC, "pair") == {"min.insync.replicas": "3"}
+
+
+def test_min_isr_above_the_isr_warns_that_writes_are_rejected() -> None:
+    world = ControllerWorld(brokers=3)
+    world.create("trio", [[1, 2, 3], [2, 3, 1]])
+    world.create("own", [[3, 1, 2]], configs=[TopicConfig("min.insync.replicas", "1")])
+    world.kill_broker(3)
+    (warning,) = warnings(world, topic(("min.insync.replicas", CONFIG_SET, "3"), name="trio"))
+    assert "2 of 2 partitions of topic trio reject writes" in warning
+    assert warnings(world, topic(("min.insync.replicas", CONFIG_DELETE, None), name="trio")) == []
+    capped, rejecting = warnings(world, broker("", ("min.insync.replicas", CONFIG_SET, "4")))
+    assert "acts as the replication factor on topic trio" in capped
+    assert "partitions of topic trio reject" in rejecting
 
 
 # -- the keys themselves ------------------------------------------------------------------------------------------------

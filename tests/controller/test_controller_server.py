@@ -12,7 +12,8 @@ import pytest
 from controller_servers import ConnectedBroker, ControllerServers, config_of, server_of
 from waiting import free_port, until
 
-from strandline.controller.config import KEYS, ControllerConfig
+from strandline.controller.config import ControllerConfig
+from strandline.controller.metadata.node_keys import CONTROLLER_KEYS
 from strandline.controller.server import ControllerServer
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
@@ -212,7 +213,7 @@ def test_a_configuration_has_every_key_with_its_default() -> None:
     config = ControllerConfig.from_mapping(right)
     assert (config.node_id, config.host, config.port, config.listener_name) == (101, "::1", 1, "CONTROLLER")
     assert (config.broker_session_timeout_ms, config.broker_connection_loss_grace_ms) == (3000, 100)
-    assert set(config.values) == {key.name for key in KEYS}
+    assert set(config.values) == {key.name for key in CONTROLLER_KEYS}
     given = {**right, "listeners": "CTRL://0.0.0.0:1", "controller.quorum.fetch.timeout.ms": 100}
     config = ControllerConfig.from_mapping(given)
     assert (config.listener_name, config.host) == ("CTRL", "0.0.0.0")

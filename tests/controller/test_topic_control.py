@@ -233,6 +233,18 @@ def delete(world: ControllerWorld, *topics: DeleteTopicState) -> list[ErrorCode]
     return [ErrorCode(t.error_code) for t in world.call(apis.DELETE_TOPICS, DeleteTopicsRequest(list(topics))).topics]
 
 
+def test_a_min_isr_above_the_replication_factor_gets_a_warning(world: ControllerWorld) -> None:
+    """Only if the request names it: a default of the cluster is meant for other topics too."""
+    topics = [
+        CreatableTopic(name, 1, 2, configs=[TopicConfig("min.insync.replicas", value)])
+        for name, value in (("fits", "2"), ("capped", "3"))
+    ]
+    fits, capped = world.call(apis.CREATE_TOPICS, CreateTopicsRequest(topics)).topics
+    assert (fits.error_code, fits.warnings) == (0, [])
+    assert (capped.error_code, len(capped.warnings)) == (0, 1)
+    assert "acts as 2 on topic capped" in capped.warnings[0]
+
+
 def test_topics_are_deleted_by_name_or_by_id_with_their_configs(world: ControllerWorld) -> None:
     world.create("t", num_partitions=3, replication_factor=3, configs=[TopicConfig("retention.ms", "1")])
     topic_id = world.create("u")

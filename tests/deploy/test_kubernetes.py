@@ -16,8 +16,9 @@ import pytest
 import yaml
 from tools import DEPLOY, check
 
-from strandline.broker.config import KEYS, BrokerConfig
+from strandline.broker.config import BrokerConfig
 from strandline.controller.config import ControllerConfig
+from strandline.controller.metadata.node_keys import BROKER_KEYS
 from strandline.node import from_environment
 
 FOLDER = DEPLOY / "kubernetes"
@@ -219,7 +220,7 @@ def test_every_port_of_a_listener_is_named(role: str) -> None:
 
 
 def test_a_broker_has_time_to_hand_over_its_leaders() -> None:
-    shutdown_ms = next(key.default for key in KEYS if key.name == "controlled.shutdown.timeout.ms")
+    shutdown_ms = next(key.default for key in BROKER_KEYS if key.name == "controlled.shutdown.timeout.ms")
     assert pod("broker")["spec"]["terminationGracePeriodSeconds"] * 1000 >= 3 * shutdown_ms
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from tools import DEPLOY, check, tool
 
-from strandline.broker.config import KEYS, BrokerConfig
+from strandline.broker.config import BrokerConfig
 from strandline.controller.config import ControllerConfig
+from strandline.controller.metadata.node_keys import BROKER_KEYS
 from strandline.node import from_environment
 
 UNITS = DEPLOY / "systemd"
@@ -114,7 +115,7 @@ def test_the_instance_sets_id_and_directory(role: str) -> None:
 
 def test_a_broker_has_time_to_hand_over_its_leaders() -> None:
     """A SIGKILL during a controlled shutdown would make it an unclean one."""
-    shutdown_ms = next(key.default for key in KEYS if key.name == "controlled.shutdown.timeout.ms")
+    shutdown_ms = next(key.default for key in BROKER_KEYS if key.name == "controlled.shutdown.timeout.ms")
     assert float(values("broker", "Service", "TimeoutStopSec")[0]) * 1000 >= 3 * shutdown_ms
 
 
