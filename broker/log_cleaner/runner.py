@@ -36,7 +36,7 @@ from strandline.protocol.loggers import get_logger
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.storage.cleaner.batch_cleaning import Rules
 from strandline.storage.cleaner.cleaning import SegmentGroup, build_map, groups, plan
-from strandline.storage.cleaner.offset_map import SLOT_BYTES, OffsetMap
+from strandline.storage.cleaner.offset_map import MARKED_PER_BYTE, SLOT_BYTES, OffsetMap
 from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.files import DiskError, Files
 from strandline.storage.log.log import Log
@@ -45,7 +45,7 @@ from strandline.storage.log.segment import DamagedBatch
 
 logger = get_logger(__name__)
 
-SLICE_BYTES, IDLE_SLICE_BYTES = 16 << 10, 128 << 10
+SLICE_BYTES, IDLE_SLICE_BYTES = 16 << 10, 512 << 10
 """About how many bytes a slice reads and writes while the broker serves requests, and while it does not. A slice has at least one
 batch. Larger slices cost less of the loop's time."""
 PAUSE_S = 0.003
@@ -53,6 +53,8 @@ PAUSE_S = 0.003
 LOOK_S = 1.0
 """How long a pause lasts at most before the round looks whether its log has changed."""
 _LOAD_FACTOR = 0.5
+_MARKS_PART = 16
+"""At most this part of a map's memory holds marks. Of the default size, that is enough for 33 million offsets."""
 _PRIME_GAP_MAX = 512
 """A map has a prime number of slots, and the next smaller prime is never further away for any size that fits into memory."""
 
@@ -342,11 +344,13 @@ class _Round:
 
     def _new_map(self) -> OffsetMap:
         """A map of the configured size, or a smaller one if the dirty part has fewer records than fit. At most every second slot
-        of the smaller one is used, because look-ups in a nearly full map need several steps."""
+        of the smaller one is used, because look-ups in a nearly full map need several steps. The marks are part of that size."""
         settings, dirty = self._cleaner._settings, self._plan.end_offset - self._plan.first_dirty
+        memory = settings.dedupe_buffer_size // settings.threads
+        marked = min(dirty, memory // _MARKS_PART * MARKED_PER_BYTE)
         slots = int(dirty / min(settings.io_buffer_load_factor, _LOAD_FACTOR)) + _PRIME_GAP_MAX
-        memory = min(settings.dedupe_buffer_size // settings.threads, slots * SLOT_BYTES)
-        return OffsetMap(memory, settings.io_buffer_load_factor)
+        memory = min(memory - marked // MARKED_PER_BYTE, slots * SLOT_BYTES)
+        return OffsetMap(memory, settings.io_buffer_load_factor, marked)
 
     async def _rewrite(self, group: SegmentGroup, rules: Rules) -> None:
         """Rewrite one group and put it in its place, unless nothing would change."""

@@ -20,7 +20,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct, error
 from typing import NamedTuple, NoReturn
 
@@ -240,7 +240,7 @@ _CHECKED = Struct(">hiqqqhii")
 
 
 def with_records(
-    header: BatchHeader, records: list[bytes], record_count: int, codec: Codec = Codec.NONE, level: int | None = None
+    header: BatchHeader, records: Sequence[Buffer], record_count: int, codec: Codec = Codec.NONE, level: int | None = None
 ) -> bytes:
     """The batch of this header with other encoded records, compressed with `codec`. Size, checksum, codec and record count are
     those of the new records; everything else in the header stays."""
@@ -262,7 +262,7 @@ def with_records(
 
 
 def assemble(
-    records: list[bytes],
+    records: Sequence[Buffer],
     *,
     base_offset: int,
     leader_epoch: int,

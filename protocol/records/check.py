@@ -135,7 +135,7 @@ class _Walk:
             if data[pos + at : end : size] != byte * count:
                 return False
         for i in range(index_size):
-            if data[pos + index_at + i : end : size] != _index_bytes(index_size, i)[first : first + count]:
+            if data[pos + index_at + i : end : size] != index_bytes(index_size, i)[first : first + count]:
                 return False
         self.index += count
         self.pos = end
@@ -248,7 +248,7 @@ class _Walk:
             elif size < 0x80 and not size & 1:
                 at += 1 + (size >> 1)
             else:
-                at = _pass_field(data, at, end, "key", -1)
+                at = pass_field(data, at, end, "key", -1)
 
             size = data[at]
             if size < 0x80 and not size & 1:
@@ -256,9 +256,9 @@ class _Walk:
             elif data[at + 1] < 0x80 and not size & 1:
                 at += 2 + ((size & 0x7F | data[at + 1] << 7) >> 1)
             else:
-                at = _pass_field(data, at, end, "value", -1)
+                at = pass_field(data, at, end, "value", -1)
 
-            at = _pass_headers(data, at, end) if data[at] else at + 1
+            at = pass_headers(data, at, end) if data[at] else at + 1
             if at != end:
                 raise ValueError("its fields do not fill its length")
             pos = end
@@ -267,7 +267,7 @@ class _Walk:
 
 
 @lru_cache(maxsize=8)
-def _index_bytes(size: int, byte: int) -> bytes:
+def index_bytes(size: int, byte: int) -> bytes:
     """Return byte `byte` of the varint of each offset delta that takes `size` bytes, by offset delta."""
     more = 0x80 if byte < size - 1 else 0
     if not byte:
@@ -277,29 +277,29 @@ def _index_bytes(size: int, byte: int) -> bytes:
     return once * (_BOUNDS[size - 1] // len(once))
 
 
-_Shape = tuple[list[tuple[int, bytes]], int, int, int]
+Shape = tuple[list[tuple[int, bytes]], int, int, int]
 """The shape of a record without headers: each byte that its neighbours share and its position from the record's start, the
 position of the offset delta, the record's size, and its timestamp delta."""
 
 
-def _shape_at(data: bytes, start: int, index: int, index_size: int) -> _Shape | None:
+def _shape_at(data: bytes, start: int, index: int, index_size: int) -> Shape | None:
     """The shape of the record at `start`; None if it has headers or is malformed."""
     key_at = start + (3 if data[start] < 0x80 else 4) + index_size
     if data[key_at : key_at + 1] != b"\1":
-        return _shape(data, start, index)
+        return shape_of(data, start, index)
     end = key_at + (2 if data[key_at + 1] < 0x80 else 3)
-    return _plain_shape(data[start:end], index) or _shape(data, start, index)
+    return _plain_shape(data[start:end], index) or shape_of(data, start, index)
 
 
 @lru_cache(maxsize=1024)
-def _plain_shape(head: bytes, index: int) -> _Shape | None:
+def _plain_shape(head: bytes, index: int) -> Shape | None:
     """The shape of a record without a key and with timestamp delta 0, by the bytes before its value."""
     value_size = head[-1] >> 1 if head[-2] < 0x80 else (head[-2] & 0x7F | head[-1] << 7) >> 1
-    shape = _shape(head + bytes(value_size + 1), 0, index)
+    shape = shape_of(head + bytes(value_size + 1), 0, index)
     return shape if shape is not None and shape[0][-2][0] == len(head) - 1 else None
 
 
-def _shape(data: bytes, start: int, index: int) -> _Shape | None:
+def shape_of(data: bytes, start: int, index: int) -> Shape | None:
     """The shape of the record at `start`; None if it has headers or is malformed."""
     try:
         size, attributes_at = _read_varint(data, start, _INT32_BYTES, "length")
@@ -308,8 +308,8 @@ def _shape(data: bytes, start: int, index: int) -> _Shape | None:
         delta, key_at = _read_varint(data, index_at, _INT32_BYTES, "offset delta")
         if delta != index or key_at - index_at != varint_size(index) or end > len(data):
             return None
-        value_at = _pass_field(data, key_at, end, "key", -1)
-        last_at = _pass_field(data, value_at, end, "value", -1)
+        value_at = pass_field(data, key_at, end, "key", -1)
+        last_at = pass_field(data, value_at, end, "value", -1)
     except (IndexError, ValueError):
         return None
     if last_at + 1 != end or data[last_at]:
@@ -361,7 +361,7 @@ def _read_varint(data: bytes, at: int, size_max: int, what: str) -> tuple[int, i
     return number, end
 
 
-def _pass_field(data: bytes, at: int, end: int, what: str, smallest: int) -> int:
+def pass_field(data: bytes, at: int, end: int, what: str, smallest: int) -> int:
     """The end of a field, which is a length and as many bytes. A length of -1 means null, and is allowed if `smallest` is -1."""
     size, at = _read_varint(data, at, _INT32_BYTES, f"{what} length")
     if size < smallest:
@@ -373,7 +373,7 @@ def _pass_field(data: bytes, at: int, end: int, what: str, smallest: int) -> int
     return at
 
 
-def _pass_headers(data: bytes, at: int, end: int) -> int:
+def pass_headers(data: bytes, at: int, end: int) -> int:
     """The end of the headers. Lengths of one byte are read in place; if a field exceeds the record, the result lies beyond
     `end`."""
     count, at = _read_varint(data, at, _INT32_BYTES, "header count")
@@ -381,7 +381,7 @@ def _pass_headers(data: bytes, at: int, end: int) -> int:
         raise ValueError(f"its header count is {count}, and {max(end - at, 0)} bytes are left")
     for _ in range(count):
         size = data[at]
-        at = _pass_field(data, at, end, "header name", 0) if size & 0x81 else at + 1 + (size >> 1)
+        at = pass_field(data, at, end, "header name", 0) if size & 0x81 else at + 1 + (size >> 1)
         size = data[at]
-        at = _pass_field(data, at, end, "header value", -1) if size & 0x81 else at + 1 + (size >> 1)
+        at = pass_field(data, at, end, "header value", -1) if size & 0x81 else at + 1 + (size >> 1)
     return at

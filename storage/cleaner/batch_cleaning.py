@@ -7,19 +7,22 @@ horizon of its batch has passed, so that every consumer that is at most that lat
                        the timestamp deltas are encoded against it, so no record changes its time (KIP-534)
     later cleaning     drops the tombstones once that time has passed
 
+If the pass that built the map has marked the records of a batch, the marks tell which ones are superseded, and the keys are not
+read again.
+
 A changed batch keeps base offset, last offset, producer and sequences, so that nothing else about it changes. The encoded
 records are copied as they are. Control batches, and everything above the offsets of the map, stay untouched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from strandline.protocol.records import batch as v2
 from strandline.protocol.records.batch import BatchHeader, Buffer, corrupt
 from strandline.protocol.records.compression import CannotDecompress, Codec
-from strandline.protocol.records.reader import Columns, decode_columns
+from strandline.protocol.records.layout import Layout, LayoutReader, record_starts, timestamp_delta
 from strandline.protocol.records.varint import decode_varint, encode_varint
 from strandline.storage.cleaner.offset_map import OffsetMap
 
@@ -49,7 +52,7 @@ class CleanedBatch(NamedTuple):
     that a newer record of its key supersedes does not count, because a reader that misses it finds the newer record."""
 
 
-def clean_batch(data: Buffer, header: BatchHeader, rules: Rules) -> CleanedBatch:
+def clean_batch(data: Buffer, header: BatchHeader, rules: Rules, reader: LayoutReader) -> CleanedBatch:
     """Remove the records that the rules remove. The checksum must have been checked.
 
     BrokerError: CORRUPT_MESSAGE, UNSUPPORTED_COMPRESSION_TYPE."""
@@ -57,42 +60,56 @@ def clean_batch(data: Buffer, header: BatchHeader, rules: Rules) -> CleanedBatch
         return CleanedBatch(data)
     if not header.record_count:
         return CleanedBatch(data if (header.producer_id, header.last_offset) in rules.last_batches else None)
-    columns = decode_columns(data, 0, header, check_crc=False)
-    live = _newest_rows(columns, header, rules)
-    kept = _without_expired(columns, header, rules, live)
+    kept = rules.map.kept_rows(header)
+    if kept is not None:
+        return CleanedBatch(_with_marked_rows(data, header, kept, rules))
+    layout = reader.read(data, header)
+    live = _newest_rows(layout, header, rules)
+    kept = _without_expired(layout, header, rules, live)
     removed_end = 0
     if len(kept) < len(live):
-        offsets = columns.offsets()
+        offsets = layout.offsets(header.base_offset)
         removed_end = max(offsets[row] for row in set(live).difference(kept)) + 1
-    return CleanedBatch(_with_rows(data, header, columns, kept, rules), removed_end)
+    return CleanedBatch(_with_rows(data, header, layout, kept, rules), removed_end)
 
 
-def _with_rows(data: Buffer, header: BatchHeader, columns: Columns, kept: list[int], rules: Rules) -> Buffer | None:
+def _with_marked_rows(data: Buffer, header: BatchHeader, kept: list[int], rules: Rules) -> Buffer | None:
+    """The batch with these rows, of which none is a tombstone."""
+    if len(kept) == header.record_count:
+        return data
     if not kept:
         return _emptied(header) if (header.producer_id, header.last_offset) in rules.last_batches else None
-    sets_horizon = not header.attributes & v2.DELETE_HORIZON_MASK and any(columns.values[row] is None for row in kept)
+    try:
+        encoded = v2.record_bytes(data, 0, header)
+    except CannotDecompress as e:
+        corrupt(f"the batch at offset {header.base_offset}: {e}")
+    return _rebuilt(header, encoded, record_starts(encoded, header.record_count), kept, None)
+
+
+def _with_rows(data: Buffer, header: BatchHeader, layout: Layout, kept: list[int], rules: Rules) -> Buffer | None:
+    if not kept:
+        return _emptied(header) if (header.producer_id, header.last_offset) in rules.last_batches else None
+    sets_horizon = not header.attributes & v2.DELETE_HORIZON_MASK and not set(kept).isdisjoint(layout.tombstones)
     if len(kept) == header.record_count and not sets_horizon:
         return data
     horizon = min(rules.now_ms + rules.delete_retention_ms, _TIME_MAX) if sets_horizon else None
-    return _rebuilt(data, header, columns, kept, horizon)
+    return _rebuilt(header, layout.data, layout.starts, kept, horizon)
 
 
-def _newest_rows(columns: Columns, header: BatchHeader, rules: Rules) -> list[int]:
+def _newest_rows(layout: Layout, header: BatchHeader, rules: Rules) -> list[int]:
     """The rows whose key has no newer record in the map."""
-    if columns.keys is None and header.last_offset <= rules.map.latest_offset:
-        return []
-    latest, offsets = rules.map.latest_offset, columns.offsets()
-    keys = columns.keys if columns.keys is not None else [None] * len(offsets)
-    newest = rules.map.get(keys, without_key=_REMOVED)
+    latest, offsets = rules.map.latest_offset, layout.offsets(header.base_offset)
+    newest = rules.map.get(layout.keys, without_key=_REMOVED)
     return [row for row, offset in enumerate(offsets) if offset >= newest[row] or offset > latest]
 
 
-def _without_expired(columns: Columns, header: BatchHeader, rules: Rules, live: list[int]) -> list[int]:
+def _without_expired(layout: Layout, header: BatchHeader, rules: Rules, live: list[int]) -> list[int]:
     """The rows without the tombstones whose delete horizon has passed."""
-    if not header.attributes & v2.DELETE_HORIZON_MASK or rules.now_ms < header.base_timestamp:
+    if not layout.tombstones or not header.attributes & v2.DELETE_HORIZON_MASK or rules.now_ms < header.base_timestamp:
         return live
-    latest, values, offsets = rules.map.latest_offset, columns.values, columns.offsets()
-    return [row for row in live if values[row] is not None or offsets[row] > latest]
+    latest, offsets = rules.map.latest_offset, layout.offsets(header.base_offset)
+    expired = {row for row in layout.tombstones if offsets[row] <= latest}
+    return [row for row in live if row not in expired]
 
 
 def _emptied(header: BatchHeader) -> bytes:
@@ -101,47 +118,49 @@ def _emptied(header: BatchHeader) -> bytes:
     return v2.with_records(header._replace(attributes=kept, base_timestamp=header.max_timestamp), [], 0)
 
 
-def _rebuilt(data: Buffer, header: BatchHeader, columns: Columns, kept: list[int], horizon: int | None) -> bytes:
-    """The batch with these rows. `horizon`: the delete horizon that it gets; None if it gets no new one."""
-    try:
-        encoded = v2.record_bytes(data, 0, header)
-    except CannotDecompress as e:
-        corrupt(f"the batch at offset {header.base_offset}: {e}")
-    starts, base_timestamp = _starts(encoded, header.record_count), header.base_timestamp
-    attributes, newest = header.attributes, header.max_timestamp
-    if horizon is None:
-        records = [encoded[starts[row] : starts[row + 1]] for row in kept]
-    else:
-        shift = base_timestamp - horizon
-        records = [_shifted(encoded, starts[row], starts[row + 1], shift) for row in kept]
-        attributes, base_timestamp = attributes | v2.DELETE_HORIZON_MASK, horizon
+def _rebuilt(header: BatchHeader, encoded: bytes, starts: list[int], kept: list[int], horizon: int | None) -> bytes:
+    """The batch with these rows of its encoded records. `horizon`: the delete horizon that it gets, or None."""
+    changed, newest = header, header.max_timestamp
     if not header.is_log_append_time and len(kept) < header.record_count:
-        newest = _newest(columns, kept)
-    changed = header._replace(attributes=attributes, base_timestamp=base_timestamp, max_timestamp=newest)
+        newest = _newest(header, encoded, starts, kept)
+    if horizon is None:
+        records = _runs(encoded, starts, kept)
+        if newest != header.max_timestamp:
+            changed = header._replace(max_timestamp=newest)
+    else:
+        shift = header.base_timestamp - horizon
+        records = [_shifted(encoded, starts[row], starts[row + 1], shift) for row in kept]
+        attributes = header.attributes | v2.DELETE_HORIZON_MASK
+        changed = header._replace(attributes=attributes, base_timestamp=horizon, max_timestamp=newest)
     return v2.with_records(changed, records, len(kept), Codec(header.compression))
 
 
-def _newest(columns: Columns, kept: list[int]) -> int:
-    times = columns.timestamps
-    return columns.base_timestamp if times is None else max(times[row] for row in kept)
+def _runs(encoded: bytes, starts: list[int], kept: list[int]) -> Sequence[Buffer]:
+    """The bytes of these rows: one piece for each run of rows that lie side by side."""
+    view, pieces = memoryview(encoded), []
+    first = end = kept[0]
+    for row in kept:
+        if row != end:
+            pieces.append(view[starts[first] : starts[end]])
+            first = row
+        end = row + 1
+    pieces.append(view[starts[first] : starts[end]])
+    return pieces
 
 
-def _starts(encoded: bytes, count: int) -> list[int]:
-    """The position of each record, and the end of the last one. The records were decoded before, so no size is negative.
-
-    Sizes of one and two bytes are decoded here, because a call per record would double the time."""
-    starts, at = [0], 0
-    for _ in range(count):
-        first = encoded[at]
-        if first < 0x80:
-            at += 1 + (first >> 1)
-        elif (second := encoded[at + 1]) < 0x80:
-            at += 2 + ((first & 0x7F | second << 7) >> 1)
-        else:
-            size, at = decode_varint(encoded, at)
-            at += size
-        starts.append(at)
-    return starts
+def _newest(header: BatchHeader, encoded: bytes, starts: list[int], kept: list[int]) -> int:
+    """The newest timestamp of these rows. Producers send their records in the order of time, so the last row is read first: if it
+    has the newest timestamp of the batch, no other one is read."""
+    newest = header.max_timestamp - header.base_timestamp
+    largest = -_TIME_MAX
+    for row in reversed(kept):
+        largest = max(largest, timestamp_delta(encoded, starts[row]))
+        if largest >= newest:
+            break
+    found = header.base_timestamp + largest
+    if not -_TIME_MAX <= found <= _TIME_MAX:
+        corrupt(f"the batch at offset {header.base_offset} has the timestamp {found}")
+    return found
 
 
 def _shifted(encoded: bytes, start: int, end: int, shift: int) -> bytes:

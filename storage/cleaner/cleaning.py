@@ -18,12 +18,13 @@ the process had died.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from strandline.protocol.errors import BrokerError
 from strandline.protocol.records.batch import BatchHeader, Buffer, check_crc, corrupt
-from strandline.protocol.records.reader import decode_columns
+from strandline.protocol.records.layout import LayoutReader
 from strandline.storage.cleaner.batch_cleaning import Rules, clean_batch
 from strandline.storage.cleaner.offset_map import OffsetMap
 from strandline.storage.cleaner.segment_writer import SegmentWriter
@@ -123,23 +124,29 @@ def build_map(files: Files, plan: CleaningPlan, offset_map: OffsetMap) -> Iterat
     """Put the keys of the dirty part into the map, until its end or until the map is full. Yields the bytes read by each step.
 
     BrokerError CORRUPT_MESSAGE for a damaged batch, UNSUPPORTED_COMPRESSION_TYPE; DiskError."""
-    offset_map.latest_offset = plan.first_dirty - 1
+    offset_map.begin(plan.first_dirty)
+    reader = LayoutReader()
     for each in plan.segments:
         if each.end_offset <= plan.first_dirty:
             continue
         for header, data in _batches(files, plan, each):
-            if not _put(offset_map, header, data):
+            if not _put(offset_map, header, data, reader):
                 return
             yield header.size
 
 
-def _put(offset_map: OffsetMap, header: BatchHeader, data: Buffer) -> bool:
+def _put(offset_map: OffsetMap, header: BatchHeader, data: Buffer, reader: LayoutReader) -> bool:
     """Put the keys of one batch into the map. False if it is full."""
-    if header.record_count and not header.is_control and header.last_offset > offset_map.latest_offset:
-        columns = decode_columns(data, 0, header, check_crc=False).since(offset_map.latest_offset + 1)
-        if columns.keys is not None and not offset_map.put(columns.keys, columns.offsets()):
+    latest = offset_map.latest_offset
+    if header.record_count and not header.is_control and header.last_offset > latest:
+        layout = reader.read(data, header)
+        offsets = layout.offsets(header.base_offset)
+        first = bisect_right(offsets, latest)
+        for row in layout.tombstones:
+            offset_map.mark_tombstone(offsets[row])
+        if not offset_map.put(layout.keys[first:] if first else layout.keys, offsets[first:]):
             return False
-    offset_map.latest_offset = max(offset_map.latest_offset, header.last_offset)
+    offset_map.latest_offset = max(latest, header.last_offset)
     return True
 
 
@@ -194,10 +201,11 @@ class SegmentGroup:
             raise
 
     def _copy(self, files: Files, rules: Rules, writer: SegmentWriter) -> Iterator[int]:
+        reader = LayoutReader()
         for each in self.members:
             for header, data in _batches(files, self.plan, each):
                 written = writer.size
-                cleaned = clean_batch(data, header, rules)
+                cleaned = clean_batch(data, header, rules, reader)
                 writer.add(header, data, cleaned.data)
                 self._removed_tombstones_end = max(self._removed_tombstones_end, cleaned.removed_tombstones_end)
                 yield header.size + writer.size - written

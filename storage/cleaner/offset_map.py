@@ -5,6 +5,9 @@
 A key is known by its hash alone, as in Kafka: with 128 bits two keys of one partition never collide in practice, and a key of any
 length takes 24 bytes. The slots lie in one bytearray of a fixed size, with open addressing. A dict would take five times as much.
 When the map is full, the cleaning ends at that offset, and the next one continues there.
+
+Beside the slots there may be two bits for each offset of the part that is not cleaned yet: whether a newer record of its key came
+later, and whether it is a tombstone. They spare the second pass the keys of most batches.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from hashlib import md5 as openssl_md5
 from struct import Struct
 
 from strandline.protocol.errors import UsageError
+from strandline.protocol.records.batch import BatchHeader
+from strandline.storage.cleaner.offset_marks import OffsetMarks
 
 try:
     # OpenSSL allocates a context per hash, which takes longer than to hash a key.
@@ -28,13 +33,16 @@ _FREE = bytes(_HASH_BYTES)
 _SLOT = Struct(">16sq")
 NOT_FOUND = -1
 NO_OFFSET = -1
+MARKED_PER_BYTE = 4
+"""How many offsets have marks in a byte: two bits each."""
 
 
 class OffsetMap:
     """Maps keys to offsets. `latest_offset`: the last offset that was looked at; nothing above it may be judged by this map."""
 
-    def __init__(self, memory_bytes: int, load_factor: float = 0.9) -> None:
-        """`memory_bytes`: the size of all slots; `load_factor`: the part of them that may be filled (a full table is slow)."""
+    def __init__(self, memory_bytes: int, load_factor: float = 0.9, marked_offsets: int = 0) -> None:
+        """`memory_bytes`: the size of all slots; `load_factor`: the part of them that may be filled (a full table is slow);
+        `marked_offsets`: how many offsets have marks, which take additional memory."""
         slots = _prime_up_to(memory_bytes // SLOT_BYTES)
         self._slots = slots
         self._table = bytearray(slots * SLOT_BYTES)
@@ -44,6 +52,14 @@ class OffsetMap:
             raise UsageError(f"an offset map of {memory_bytes} bytes holds no key")
         self.size = 0
         self.latest_offset = NO_OFFSET
+        self._superseded = OffsetMarks(marked_offsets)
+        """Marks every record up to `latest_offset` that has no key, or of whose key a newer one was put."""
+        self._tombstones = OffsetMarks(marked_offsets)
+
+    def begin(self, first_offset: int) -> None:
+        """Name the offset of the first record that may be put; before any is."""
+        self.latest_offset = first_offset - 1
+        self._superseded.first_offset = self._tombstones.first_offset = first_offset
 
     def __len__(self) -> int:
         return self.size
@@ -53,26 +69,46 @@ class OffsetMap:
         `latest_offset` + 1 on are not in it."""
         table, slots, size, capacity = self._table, self._slots, self.size, self.capacity
         hash_of, number_of, read, write = md5, int.from_bytes, _SLOT.unpack_from, _SLOT.pack_into
+        supersede = self._superseded.mark
         offset = self.latest_offset
         for key, offset in zip(keys, offsets, strict=True):
             if key is None:
+                supersede(offset)
                 continue
             digest = hash_of(key).digest()
             number = number_of(digest)
             slot = number % slots
             at = slot * SLOT_BYTES
-            found, _ = read(table, at)
-            if found != digest:
-                if found != _FREE:
-                    at, found, _ = self._probe(digest, number, slot)
-                if found != digest:
-                    if size >= capacity:
-                        self.size, self.latest_offset = size, max(self.latest_offset, offset - 1)
-                        return False
-                    size += 1
+            found, older = read(table, at)
+            if found != digest and found != _FREE:
+                at, found, older = self._probe(digest, number, slot)
+            if found == digest:
+                supersede(older)
+            elif size >= capacity:
+                self.size, self.latest_offset = size, max(self.latest_offset, offset - 1)
+                return False
+            else:
+                size += 1
             write(table, at, digest, offset)
         self.size, self.latest_offset = size, max(self.latest_offset, offset)
         return True
+
+    def mark_tombstone(self, offset: int) -> None:
+        self._tombstones.mark(offset)
+
+    def kept_rows(self, header: BatchHeader) -> list[int] | None:
+        """The rows of a batch that have no newer record, if its marks are enough to tell; None otherwise. They are enough if the
+        whole batch was put, none of its offsets lacks a record, and none of its records is a tombstone."""
+        first, last, count = header.base_offset, header.last_offset, header.record_count
+        marks = self._superseded
+        if last > self.latest_offset or not marks.covers(first, last) or count <= header.last_offset_delta:
+            return None
+        if self._tombstones.between(first, last):
+            return None
+        superseded = marks.between(first, last)
+        if not superseded:
+            return list(range(count))
+        return [row for row, bit in enumerate(reversed(f"{superseded:0{count}b}")) if bit == "0"]
 
     def get(self, keys: Iterable[bytes | None], without_key: int = NOT_FOUND) -> list[int]:
         """The newest offset of each key; NOT_FOUND if the map does not have it, `without_key` for None."""

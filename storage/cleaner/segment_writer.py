@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.protocol.records.batch import BatchHeader, Buffer, corrupt, iter_headers
+from strandline.protocol.records.batch import BatchHeader, Buffer, corrupt, read_header
 from strandline.protocol.records.filler import is_filler, make_fillers
 from strandline.storage.disk import Files, join
 from strandline.storage.log.replacement import CLEANED_SUFFIX, CleanedSegment
@@ -43,7 +43,7 @@ class SegmentWriter:
             return
         self.has_changes |= cleaned is not data
         self._close_gap()
-        self._write(cleaned)
+        self._write(cleaned, header if cleaned is data else read_header(cleaned))
         self._next_offset = self._gap_end = header.next_offset
 
     def _remove(self, header: BatchHeader) -> None:
@@ -55,12 +55,11 @@ class SegmentWriter:
 
     def _close_gap(self) -> None:
         for filler in make_fillers(self._next_offset, self._gap_end, self._gap_epoch):
-            self._write(filler)
+            self._write(filler, read_header(filler))
         self._next_offset, self._gap_batches = self._gap_end, 0
 
-    def _write(self, data: Buffer) -> None:
-        for _, header in iter_headers(data):
-            self._segment.note(header.last_offset, self.size, header.size, header.max_timestamp, self._interval)
+    def _write(self, data: Buffer, header: BatchHeader) -> None:
+        self._segment.note(header.last_offset, self.size, header.size, header.max_timestamp, self._interval)
         self._pending.append(bytes(data))
         self._pending_bytes += len(data)
         self.size += len(data)

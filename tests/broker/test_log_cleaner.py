@@ -183,7 +183,7 @@ async def test_round_keeps_the_newest_value_and_remembers_where_it_ended() -> No
     assert bench.node.files.read("/data/cleaner-offset-checkpoint") == b"0\n1\norders 0 3\n"
 
 
-BATCHES = 32
+BATCHES = 96
 """Of half a small slice each: more than the first slice takes, which is a large one, because nobody has sent a request yet."""
 
 
@@ -399,7 +399,10 @@ async def test_damaged_batch_makes_its_log_uncleanable_and_the_others_go_on() ->
 
 
 async def test_small_map_cleans_in_several_rounds() -> None:
-    bench = Bench(CleanerSettings(dedupe_buffer_size=24 * 3, io_buffer_load_factor=1.0), min_cleanable_dirty_ratio=0)
+    three_keys_and_their_marks = 24 * 3 + 4
+    bench = Bench(
+        CleanerSettings(dedupe_buffer_size=three_keys_and_their_marks, io_buffer_load_factor=1.0), min_cleanable_dirty_ratio=0
+    )
     for n in range(8):
         bench.write(b"old", key=b"%d" % n)
     for n in range(8):

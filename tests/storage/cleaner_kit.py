@@ -43,13 +43,15 @@ def clean(
     first_dirty: int = 0,
     *,
     keys: int = 10_000,
+    marked: int = 10_000,
     now_ms: int = NOW_MS,
     delete_retention_ms: int = DAY_MS,
     save: Callable[[], object] | None = None,
 ) -> Cleaned:
-    """One whole cleaning, with a map for `keys` keys. `save` makes the bound of removed tombstones durable."""
+    """One whole cleaning, with a map for `keys` keys and marks for `marked` offsets. `save` makes the bound of
+    removed tombstones durable."""
     planned = plan(log, first_dirty)
-    offset_map = OffsetMap(keys * SLOT_BYTES, load_factor=1.0)
+    offset_map = OffsetMap(keys * SLOT_BYTES, load_factor=1.0, marked_offsets=marked)
     for _ in build_map(log.files, planned, offset_map):
         pass
     rules = Rules(offset_map, now_ms, delete_retention_ms, planned.last_batches)

@@ -92,12 +92,13 @@ class Model:
         self.log.append_as_leader(keyed(rows, timestamp_ms=self.now_ms, codec=codec, producer=producer), 0, self.now_ms)
         self.appended += [(key, value, self.now_ms + n) for n, (key, value) in enumerate(rows)]
 
-    def clean(self, keys: int) -> Cleaned:
+    def clean(self, keys: int, marked: int = 10_000) -> Cleaned:
         end = self.log.segments[-1].base_offset
         for offset in range(min(end, self.log.high_watermark)):
             if self.appended[offset][1] is None:
                 self.first_cleaned_at.setdefault(offset, self.now_ms)
-        return clean(self.log, self.first_dirty, keys=keys, now_ms=self.now_ms, delete_retention_ms=DELETE_RETENTION_MS)
+        times = {"now_ms": self.now_ms, "delete_retention_ms": DELETE_RETENTION_MS}
+        return clean(self.log, self.first_dirty, keys=keys, marked=marked, **times)
 
     def reopen(self, *, lossy: bool) -> None:
         """Crash, and open the log again, with the checkpoints of its last flush."""
@@ -162,9 +163,9 @@ class CleanedLog(RuleBasedStateMachine):
     def wait(self, ms: int) -> None:
         self.model.now_ms += ms
 
-    @rule(keys=st.sampled_from([1, 2, 5, 1009]))
-    def clean(self, keys: int) -> None:
-        cleaned = self.model.clean(keys)
+    @rule(keys=st.sampled_from([1, 2, 5, 1009]), marked=st.sampled_from([0, 7, 1009]))
+    def clean(self, keys: int, marked: int) -> None:
+        cleaned = self.model.clean(keys, marked)
         assert cleaned.next_dirty >= self.model.first_dirty
         self.model.first_dirty = cleaned.next_dirty
         self.model.check_cleaned(cleaned.next_dirty)

@@ -31,6 +31,7 @@ from strandline.controller.raft.state_store import QuorumStateStore
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
 from strandline.storage.checkpoints import CLEAN_SHUTDOWN, CleanShutdown
 from strandline.storage.cleaner import batch_cleaning, cleaning
+from strandline.storage.cleaner.offset_map import OffsetMap
 from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.disk import join
 from strandline.storage.files import Files
@@ -338,11 +339,11 @@ def _remember_one() -> list[Patch]:
 def _drop_live_key() -> list[Patch]:
     newest_rows = batch_cleaning._newest_rows
 
-    def too_few(columns: Any, header: Any, rules: Any) -> list[int]:
-        newest, offsets = rules.map.get(columns.keys or [None] * len(columns.values)), columns.offsets()
-        return [row for row in newest_rows(columns, header, rules) if offsets[row] != newest[row]]
+    def too_few(layout: Any, header: Any, rules: Any) -> list[int]:
+        newest, offsets = rules.map.get(layout.keys), layout.offsets(header.base_offset)
+        return [row for row in newest_rows(layout, header, rules) if offsets[row] != newest[row]]
 
-    return [(batch_cleaning, "_newest_rows", too_few)]
+    return [(batch_cleaning, "_newest_rows", too_few), (OffsetMap, "kept_rows", lambda self, header: None)]
 
 
 @mutation("M25", "a follower that has missed removed tombstones fetches on, and keeps the values that they have deleted")
@@ -352,9 +353,9 @@ def _no_fresh_copy() -> list[Patch]:
 
 @mutation("M26", "the cleaner drops tombstones at once, without a delete horizon (KIP-534)")
 def _no_delete_horizon() -> list[Patch]:
-    def at_once(columns: Any, header: Any, rules: Any, live: list[int]) -> list[int]:
-        latest, offsets = rules.map.latest_offset, columns.offsets()
-        return [row for row in live if columns.values[row] is not None or offsets[row] > latest]
+    def at_once(layout: Any, header: Any, rules: Any, live: list[int]) -> list[int]:
+        latest, offsets = rules.map.latest_offset, layout.offsets(header.base_offset)
+        return [row for row in live if row not in layout.tombstones or offsets[row] > latest]
 
     return [(batch_cleaning, "_without_expired", at_once)]
 
@@ -363,8 +364,8 @@ def _no_delete_horizon() -> list[Patch]:
 def _judge_above_the_map() -> list[Patch]:
     clean_batch = batch_cleaning.clean_batch
 
-    def judging_all(data: Any, header: Any, rules: Any) -> Any:
-        return clean_batch(data, header, rules._replace(map=_Endless(rules.map)))
+    def judging_all(data: Any, header: Any, rules: Any, reader: Any) -> Any:
+        return clean_batch(data, header, rules._replace(map=_Endless(rules.map)), reader)
 
     return [(cleaning, "clean_batch", judging_all)]
 
@@ -376,6 +377,9 @@ class _Endless:
 
     def __init__(self, offset_map: Any) -> None:
         self.get = offset_map.get
+
+    def kept_rows(self, header: Any) -> None:
+        """No batch is judged by its marks, which know nothing of the records above the map."""
 
 
 # -- the disk ---------------------------------------------------------------------------------------------------------

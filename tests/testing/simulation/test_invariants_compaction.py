@@ -10,6 +10,7 @@ from cleaner_kit import DAY_MS, clean, keyed
 from invariant_bench import BROKERS, NOW_MS, Bench, bench
 
 from strandline.storage.cleaner import batch_cleaning, cleaning, segment_writer
+from strandline.storage.cleaner.offset_map import OffsetMap
 from strandline.testing.simulation.invariants import producers, reads, rest
 
 LATER_MS = NOW_MS + 2 * DAY_MS
@@ -119,7 +120,8 @@ def test_consumer_gets_what_is_left_of_a_batch(at: Bench):
 
 def test_i26_last_value_of_a_key_is_removed(at: Bench, monkeypatch: pytest.MonkeyPatch):
     put(at, "a1 b1 a2 x1")
-    monkeypatch.setattr(batch_cleaning, "_newest_rows", lambda columns, header, rules: [])
+    monkeypatch.setattr(OffsetMap, "kept_rows", lambda offset_map, header: None)
+    monkeypatch.setattr(batch_cleaning, "_newest_rows", lambda layout, header, rules: [])
     with at.flags("I26", "the last value of the key"):
         clean(at.log(1))
 
@@ -141,8 +143,8 @@ def test_i26_record_is_changed(at: Bench, monkeypatch: pytest.MonkeyPatch):
     forged[12:16] = (0).to_bytes(4, "big")
     original = cleaning.clean_batch
 
-    def clean_batch(data: Any, header: Any, rules: Any) -> Any:
-        return batch_cleaning.CleanedBatch(bytes(forged)) if header.base_offset == 1 else original(data, header, rules)
+    def clean_batch(data: Any, header: Any, rules: Any, reader: Any) -> Any:
+        return batch_cleaning.CleanedBatch(bytes(forged)) if header.base_offset == 1 else original(data, header, rules, reader)
 
     monkeypatch.setattr(cleaning, "clean_batch", clean_batch)
     with at.flags("I26", "at offset 1 of epoch 0, but its leader wrote"):
@@ -152,8 +154,8 @@ def test_i26_record_is_changed(at: Bench, monkeypatch: pytest.MonkeyPatch):
 def test_i26_tombstone_is_removed_before_its_horizon(at: Bench, monkeypatch: pytest.MonkeyPatch):
     put(at, "a1 a- b1 x1")
 
-    def without_tombstones(columns: Any, _header: Any, _rules: Any, live: list[int]) -> list[int]:
-        return [row for row in live if columns.values[row] is not None]
+    def without_tombstones(layout: Any, _header: Any, _rules: Any, live: list[int]) -> list[int]:
+        return [row for row in live if row not in layout.tombstones]
 
     monkeypatch.setattr(batch_cleaning, "_without_expired", without_tombstones)
     with at.flags("I26", "before its delete horizon"):
