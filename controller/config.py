@@ -35,9 +35,6 @@ class ControllerConfig:
     broker_session_timeout_ms: int
     broker_connection_loss_grace_ms: int
     producer_name_expiration_ms: int
-    auto_leader_rebalance_enable: bool
-    leader_imbalance_check_interval_s: int
-    leader_imbalance_per_broker_percentage: int
     num_partitions: int
     default_replication_factor: int
     max_connections: int
@@ -70,9 +67,6 @@ class ControllerConfig:
             broker_session_timeout_ms=values["broker.session.timeout.ms"],
             broker_connection_loss_grace_ms=values["broker.connection.loss.grace.ms"],
             producer_name_expiration_ms=values["producer.name.expiration.ms"],
-            auto_leader_rebalance_enable=values["auto.leader.rebalance.enable"],
-            leader_imbalance_check_interval_s=values["leader.imbalance.check.interval.seconds"],
-            leader_imbalance_per_broker_percentage=values["leader.imbalance.per.broker.percentage"],
             num_partitions=values["num.partitions"],
             default_replication_factor=values["default.replication.factor"],
             max_connections=values["max.connections"],

@@ -92,6 +92,8 @@ class Controller:
         self.metrics = ControllerMetrics()
         self.timers: list[ActivityTimer] = []
         """Started, in this order, when this controller has become active, and stopped when it has resigned."""
+        self.on_configs_changed: list[Callable[[], None]] = []
+        """Called when this controller, while it is active, has changed a configuration in its image."""
         self._session_timeout_s = session_timeout_ms / 1000
         self._uncommitted: deque[MetadataImage] = deque()
         """The images after each own append that is not committed yet, in order."""
@@ -152,6 +154,9 @@ class Controller:
             self._uncommitted.append(delta.image)
         else:
             self.committed = delta.image
+        if delta.changed_configs:
+            for notify in self.on_configs_changed:
+                notify()
         return last_offset
 
     # -- brokers that fall silent ---------------------------------------------------------------------------------------

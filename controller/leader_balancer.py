@@ -1,7 +1,7 @@
 """The timer by which the active controller moves leaders back to their preferred replicas (`leader_balance.py` decides when).
 
 It looks ten times per interval, at most once a second. If a broker gets more leaders than one decision may elect, it continues as
-soon as the elections are committed.
+soon as the elections are committed. Changed settings apply at once, and every broker waits for a whole interval again.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from strandline.controller.controller import ActiveState, Controller
 from strandline.controller.decision import Decision
@@ -21,31 +22,45 @@ logger = get_logger(__name__)
 LOOK_S_MAX = 1.0
 
 
+class BalanceSettings(NamedTuple):
+    """The settings `auto.leader.rebalance.enable` and `leader.imbalance.*`."""
+
+    is_enabled: bool
+    interval_s: float
+    percentage: int
+
+
 class LeaderBalancer:
     """Moves leaders back while this controller is active."""
 
-    def __init__(self, controller: Controller, *, interval_s: float, percentage: int, is_enabled: bool) -> None:
+    def __init__(self, controller: Controller, settings: Callable[[], BalanceSettings]) -> None:
+        """`settings`: the present ones. Call `on_configs_changed` when they may have changed."""
         self._controller = controller
-        self._interval_s = interval_s
-        self._percentage = percentage
-        self._is_enabled = is_enabled
-        self._look_s = min(interval_s / 10, LOOK_S_MAX)
+        self._present_settings = settings
+        self._settings = settings()
         self._balance = self._new_balance()
         self._due: deque[int] = deque()
         """Brokers whose leaders move back now, the next one first."""
+        self._is_moving = False
+        """Whether elections wait for their commit. Then there is no timer."""
         self._timer: asyncio.TimerHandle | None = None
 
     def on_active(self) -> None:
         self.on_inactive()
+        self._settings = self._present_settings()
         self._balance = self._new_balance()
-        if self._is_enabled:
-            self._arm()
+        self._arm()
 
     def on_inactive(self) -> None:
         self._due.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def on_configs_changed(self) -> None:
+        """Use the present settings, if they differ from those before."""
+        if self._controller.active is not None and self._present_settings() != self._settings:
+            self.on_active()
 
     def late(self) -> list[LateReturn]:
         """The brokers that have waited for their leaders for long."""
@@ -55,10 +70,13 @@ class LeaderBalancer:
         return self._balance.late(controller.image, controller.active.index, controller.now())
 
     def _new_balance(self) -> LeaderBalance:
-        return LeaderBalance(interval_s=self._interval_s, percentage=self._percentage)
+        return LeaderBalance(interval_s=self._settings.interval_s, percentage=self._settings.percentage)
 
     def _arm(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._look_s, self._look)
+        """Look again after a while, unless elections wait for their commit: then that is the next event."""
+        if self._settings.is_enabled and not self._is_moving:
+            look_s = min(self._settings.interval_s / 10, LOOK_S_MAX)
+            self._timer = asyncio.get_running_loop().call_later(look_s, self._look)
 
     def _look(self) -> None:
         self._timer = None
@@ -75,7 +93,7 @@ class LeaderBalancer:
             self._due.clear()
             self._arm()
             return
-        broker_id = self._due[0]
+        broker_id, self._is_moving = self._due[0], True
         self._controller.submit(self._moves_to(broker_id), self._on_moved_to(broker_id))
 
     def _moves_to(self, broker_id: int) -> Callable[[ActiveState], Decision[int]]:
@@ -83,6 +101,7 @@ class LeaderBalancer:
 
     def _on_moved_to(self, broker_id: int) -> Callable[[int | BrokerError], None]:
         def on_moved(reply: int | BrokerError) -> None:
+            self._is_moving = False
             if isinstance(reply, BrokerError):
                 self._on_failed()
             else:
@@ -97,7 +116,8 @@ class LeaderBalancer:
                 "controller.leaders_balanced", node_id=self._controller.node_id, broker_id=broker_id, partitions=elections
             )
         if elections < ELECTIONS_MAX:
-            self._due.popleft()
+            if self._due:  # They were cleared if the settings changed meanwhile.
+                self._due.popleft()
             self._balance.on_moved(broker_id, self._controller.now())
         self._timer = asyncio.get_running_loop().call_later(0, self._move_next)
 

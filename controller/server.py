@@ -15,9 +15,10 @@ from typing import Any
 from strandline.controller.cluster_id import Agreed, agree_on_cluster_id, log_agreed
 from strandline.controller.config import ControllerConfig
 from strandline.controller.controller import Controller
+from strandline.controller.dynamic_config import current_values
 from strandline.controller.feature_upgrade import FeatureUpgrades
 from strandline.controller.handlers import ControllerApis
-from strandline.controller.leader_balancer import LeaderBalancer
+from strandline.controller.leader_balancer import BalanceSettings, LeaderBalancer
 from strandline.controller.liveness import BrokerLiveness, probe_broker
 from strandline.controller.metadata.features import SUPPORTED, Levels, check_level, finalized
 from strandline.controller.metadata.image import MetadataImage
@@ -190,12 +191,8 @@ class ControllerServer:
         name_expiry = NameExpiry(
             controller, wall_clock_ms=self._doors.wall_clock_ms, expiration_ms=config.producer_name_expiration_ms
         )
-        leader_balancer = LeaderBalancer(
-            controller,
-            interval_s=config.leader_imbalance_check_interval_s,
-            percentage=config.leader_imbalance_per_broker_percentage,
-            is_enabled=config.auto_leader_rebalance_enable,
-        )
+        leader_balancer = LeaderBalancer(controller, lambda: balance_settings(controller.image, config))
+        controller.on_configs_changed.append(leader_balancer.on_configs_changed)
         controller.timers += [liveness, name_expiry, leader_balancer]
         quorum = Quorum.open(
             node_id=config.node_id,
@@ -325,3 +322,13 @@ class _ReadyController(Controller):
         super().on_leader_changed(leader_id, epoch)
         if leader_id is not None and leader_id >= 0 and leader_id != self.node_id:
             self._ready.set()
+
+
+def balance_settings(image: MetadataImage, config: ControllerConfig) -> BalanceSettings:
+    """The settings by which leaders return, after the changes in the image."""
+    values = current_values(image, config.values)
+    return BalanceSettings(
+        values["auto.leader.rebalance.enable"],
+        values["leader.imbalance.check.interval.seconds"],
+        values["leader.imbalance.per.broker.percentage"],
+    )

@@ -9,6 +9,7 @@ from controller_world import ControllerWorld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strandline.controller.config import ControllerConfig
 from strandline.controller.leader_balance import (
     ELECTIONS_MAX,
     LATE_S,
@@ -18,16 +19,23 @@ from strandline.controller.leader_balance import (
     move_leaders_back,
     shuts_down,
 )
-from strandline.controller.leader_balancer import LeaderBalancer
+from strandline.controller.leader_balancer import BalanceSettings, LeaderBalancer
 from strandline.controller.metadata.records import PartitionChangeRecord, decode_record
 from strandline.controller.partition_index import PartitionIndex
+from strandline.controller.server import balance_settings
 from strandline.protocol import apis
 from strandline.protocol.messages.admin import (
+    CONFIG_DELETE,
+    CONFIG_SET,
     PREFERRED_ELECTION,
+    RESOURCE_BROKER,
+    AlterableConfig,
+    AlterConfigsResource,
     DeleteTopicsRequest,
     DeleteTopicState,
     ElectLeadersPartition,
     ElectLeadersRequest,
+    IncrementalAlterConfigsRequest,
 )
 
 INTERVAL_S = 10.0
@@ -222,7 +230,7 @@ async def test_at_most_a_thousand_leaders_move_in_one_decision_and_the_rest_foll
     world.kill_broker(1)
     cluster.bring_back(1)
     cluster.catch_up(1, *range(ELECTIONS_MAX + 5))
-    balancer = LeaderBalancer(world.controller, interval_s=0.01, percentage=0, is_enabled=True)
+    balancer = LeaderBalancer(world.controller, lambda: BalanceSettings(True, 0.01, 0))
     balancer.on_active()
     first = len(world.quorum.batches)
     async with asyncio.timeout(30):
@@ -241,7 +249,7 @@ async def test_at_most_a_thousand_leaders_move_in_one_decision_and_the_rest_foll
 
 
 async def test_a_disabled_balance_has_no_timer() -> None:
-    balancer = LeaderBalancer(ControllerWorld().controller, interval_s=1, percentage=0, is_enabled=False)
+    balancer = LeaderBalancer(ControllerWorld().controller, lambda: BalanceSettings(False, 1, 0))
     balancer.on_active()
     assert balancer._timer is None
 
@@ -252,7 +260,7 @@ async def test_an_inactive_controller_moves_no_leaders() -> None:
     world.kill_broker(1)
     cluster.bring_back(1)
     cluster.catch_up(1, 0)
-    balancer = LeaderBalancer(world.controller, interval_s=0.001, percentage=0, is_enabled=True)
+    balancer = LeaderBalancer(world.controller, lambda: BalanceSettings(True, 0.001, 0))
     world.controller.timers.append(balancer)
     balancer.on_active()
     world.controller.on_resign(1)
@@ -263,6 +271,61 @@ async def test_an_inactive_controller_moves_no_leaders() -> None:
         while cluster.index.brokers_out_of_balance():
             await asyncio.sleep(0.001)
             world.now += 0.001
+    balancer.on_inactive()
+
+
+def set_for_cluster(world: ControllerWorld, key: str, value: str | None) -> None:
+    operation = CONFIG_DELETE if value is None else CONFIG_SET
+    resource = AlterConfigsResource(RESOURCE_BROKER, "", [AlterableConfig(key, operation, value)])
+    (result,) = world.call(apis.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest([resource])).responses
+    assert result.error_code == 0, result.error_message
+
+
+async def test_balance_is_switched_off_and_on_while_the_controller_is_active() -> None:
+    world = ControllerWorld()
+    config = ControllerConfig.from_mapping(
+        {"node.id": 9, "log.dirs": "/d", "controller.quorum.voters": "9@h:1", "leader.imbalance.check.interval.seconds": 50}
+    )
+    balancer = LeaderBalancer(world.controller, lambda: balance_settings(world.image, config))
+    world.controller.on_configs_changed.append(balancer.on_configs_changed)
+    balancer.on_active()
+    assert balancer._settings == BalanceSettings(True, 50, 0)
+    timer = balancer._timer
+    set_for_cluster(world, "log.roll.ms", "5")
+    assert balancer._timer is timer, "not its own key"
+    set_for_cluster(world, "auto.leader.rebalance.enable", "false")
+    assert balancer._timer is None
+    set_for_cluster(world, "leader.imbalance.check.interval.seconds", "5")
+    assert balancer._timer is None
+    set_for_cluster(world, "auto.leader.rebalance.enable", None)
+    assert balancer._timer is not None
+    assert balancer._settings == BalanceSettings(True, 5, 0)
+    balancer.on_inactive()
+
+
+async def test_change_during_a_move_leaves_one_timer() -> None:
+    """The commit of the elections comes after the change."""
+    cluster = Balanced([[1, 2]])
+    world = cluster.world
+    world.kill_broker(1)
+    cluster.bring_back(1)
+    cluster.catch_up(1, 0)
+    used = BalanceSettings(True, 0.001, 0)
+    balancer = LeaderBalancer(world.controller, lambda: used)
+    balancer.on_active()
+    async with asyncio.timeout(10):
+        while not balancer._is_moving:
+            await asyncio.sleep(0.001)
+            world.now += 0.001
+    used = BalanceSettings(True, 1000, 0)
+    balancer.on_configs_changed()
+    assert balancer._timer is None
+    world.commit()
+    assert cluster.leaders() == [1]
+    assert balancer._timer is not None
+    async with asyncio.timeout(10):
+        while balancer._timer.when() < asyncio.get_running_loop().time() + 0.5:
+            await asyncio.sleep(0.001)
     balancer.on_inactive()
 
 
