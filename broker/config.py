@@ -18,7 +18,7 @@ from strandline.controller.metadata.config_keys import (
     check_topic_values,
     parse,
 )
-from strandline.controller.metadata.node_config import only_directory, parse_address
+from strandline.controller.metadata.node_config import parse_address, separate_directories
 from strandline.controller.metadata.node_keys import BROKER_KEYS
 from strandline.controller.metadata.voters import Voter, parse_voters
 from strandline.protocol.errors import UsageError
@@ -58,7 +58,8 @@ class BrokerConfig:
     advertised_listeners: tuple[Listener, ...] | None
     """None: the listeners, with the ports that were bound."""
     inter_broker_listener_name: str
-    data_dir: str
+    data_dirs: tuple[str, ...]
+    """The directories of `log.dirs`, at least one."""
     voters: tuple[Voter, ...]
     broker_rack: str | None
 
@@ -117,7 +118,7 @@ class BrokerConfig:
             listeners=listeners,
             advertised_listeners=None if advertised is None else _listeners("advertised.listeners", advertised),
             inter_broker_listener_name=values["inter.broker.listener.name"] or listeners[0].name,
-            data_dir=only_directory(values["log.dirs"]),
+            data_dirs=separate_directories(values["log.dirs"]),
             voters=parse_voters(values["controller.quorum.voters"]),
             values=values,
             given=frozenset(mapping),

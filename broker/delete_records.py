@@ -18,6 +18,8 @@ the next round of retention.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from strandline.broker.log_start_saver import LogStartSaver
 from strandline.broker.partition.directory import PartitionDirectory
 from strandline.broker.partition.log_failures import LogFailures
@@ -31,7 +33,7 @@ from strandline.protocol.messages.data import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
 )
-from strandline.protocol.partitions import refuse_repeated
+from strandline.protocol.partitions import TopicIdPartition, refuse_repeated
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.files import DiskError
 from strandline.storage.log.log_config import LogConfig
@@ -77,10 +79,10 @@ class DelayedDeleteRecords(DelayedOperation):
         self._maybe_complete()
 
     def on_saved(self) -> None:
-        """The log starts were written, or the disk has failed."""
+        """The log starts were written, or a disk has failed."""
         self._is_saved = True
-        if self._directory.disk_error is not None:
-            self._fail_others(ErrorCode.KAFKA_STORAGE_ERROR)
+        if self._directory.offline:
+            self._fail_others(ErrorCode.KAFKA_STORAGE_ERROR, self._directory.offline)
         self._maybe_complete()
 
     def _maybe_complete(self) -> None:
@@ -98,9 +100,11 @@ class DelayedDeleteRecords(DelayedOperation):
             self._fail_others(ErrorCode.REQUEST_TIMED_OUT)
         self._request.reply(DeleteRecordsResponse(self.responses))
 
-    def _fail_others(self, code: ErrorCode) -> None:
+    def _fail_others(self, code: ErrorCode, keys: Collection[TopicIdPartition] | None = None) -> None:
+        """Fail the partitions that are not waited for: all of them, or those of `keys`."""
         for index, response in enumerate(self.responses):
-            if not response.error_code and index not in self._partitions:
+            is_meant = keys is None or (response.topic_id, response.partition) in keys
+            if is_meant and not response.error_code and index not in self._partitions:
                 response.error_code, response.low_watermark = code, -1
 
 

@@ -1,15 +1,15 @@
 """Serving DescribeLogDirs: the size of each replica on this broker, and how far it is behind (KIP-113).
 
-A broker answers for its own replicas only, those that it leads and those that it follows. The sizes are counted as the logs grow:
-no file is read for an answer.
+A broker answers for its own replicas only, those that it leads and those that it follows, by log directory. The sizes are counted
+as the logs grow: no file is read for an answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from strandline.broker.partition.directory import PartitionDirectory
-from strandline.controller.metadata.image import TopicImage
+from strandline.broker.partition.partition import Partition
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.admin import (
     DescribableLogDirTopic,
@@ -20,39 +20,48 @@ from strandline.protocol.messages.admin import (
     DescribeLogDirsTopic,
 )
 from strandline.protocol.rpc.server import ServerRequest
+from strandline.storage.directory.log_dirs import LogDirs
 
 
 class DescribeLogDirsHandler:
-    """Answers DescribeLogDirs requests. `path`: the log directory."""
+    """Answers DescribeLogDirs requests."""
 
-    def __init__(self, directory: PartitionDirectory, path: str) -> None:
+    def __init__(self, directory: PartitionDirectory, log_dirs: LogDirs) -> None:
         self._directory = directory
-        self._path = path
+        self._log_dirs = log_dirs
 
     def handle(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, DescribeLogDirsRequest)
-        code = ErrorCode.NONE if self._directory.disk_error is None else ErrorCode.KAFKA_STORAGE_ERROR
-        topics = [] if code else list(self._topics(body.topics))
-        request.reply(DescribeLogDirsResponse([DescribeLogDirsResult(code, self._path, topics)]))
+        by_dir: dict[str, list[Partition]] = {log_dir.path: [] for log_dir in self._log_dirs.online}
+        for partition in self._asked(body.topics):
+            log_dir = self._log_dirs.of(partition.log)
+            if log_dir.offline is None:
+                by_dir[log_dir.path].append(partition)
+        results = [DescribeLogDirsResult(0, path, list(_topics(found))) for path, found in by_dir.items()]
+        results += [DescribeLogDirsResult(ErrorCode.KAFKA_STORAGE_ERROR, path, []) for path in self._log_dirs.offline]
+        request.reply(DescribeLogDirsResponse(results))
 
-    def _topics(self, asked: list[DescribableLogDirTopic] | None) -> Iterator[DescribeLogDirsTopic]:
-        """The requested topics that have a replica here; with None, all topics that have one."""
-        image = self._directory.image
-        wanted: Mapping[str, list[int] | None]
+    def _asked(self, asked: list[DescribableLogDirTopic] | None) -> Iterator[Partition]:
+        """The replicas here of the requested topics and partitions; with None, all."""
+        image, partitions = self._directory.image, self._directory.partitions
         if asked is None:
-            wanted = {topic.name: None for topic in image.topics_by_id.values()}
+            topics = image.topics_by_id.values()
+            wanted = [(topic.topic_id, index) for topic in topics for index in topic.partitions]
         else:
-            wanted = {item.topic: item.partitions for item in asked}
-        for name, indexes in wanted.items():
-            topic = image.topic(name)
-            found = [] if topic is None else list(self._partitions(topic, indexes))
-            if found:
-                yield DescribeLogDirsTopic(name, found)
+            wanted = []
+            for item in asked:
+                topic = image.topic(item.topic)
+                if topic is not None:
+                    indexes = topic.partitions if item.partitions is None else item.partitions
+                    wanted += [(topic.topic_id, index) for index in indexes]
+        return (partitions[key] for key in dict.fromkeys(wanted) if key in partitions)
 
-    def _partitions(self, topic: TopicImage, indexes: list[int] | None) -> Iterator[DescribeLogDirsPartition]:
-        for index in topic.partitions if indexes is None else dict.fromkeys(indexes):
-            partition = self._directory.partitions.get((topic.topic_id, index))
-            if partition is not None:
-                log = partition.log
-                yield DescribeLogDirsPartition(index, log.size_bytes, max(log.high_watermark - log.log_end_offset, 0))
+
+def _topics(partitions: Iterable[Partition]) -> Iterator[DescribeLogDirsTopic]:
+    by_topic: dict[str, list[DescribeLogDirsPartition]] = {}
+    for partition in partitions:
+        log = partition.log
+        lag = max(log.high_watermark - log.log_end_offset, 0)
+        by_topic.setdefault(partition.topic, []).append(DescribeLogDirsPartition(partition.key[1], log.size_bytes, lag))
+    return (DescribeLogDirsTopic(name, found) for name, found in by_topic.items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from strandline.protocol.loggers import get_logger
@@ -24,13 +24,18 @@ class DiskWork:
 
     def run(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
         """Run `work`, and `then` on the loop afterwards, also if the work failed."""
+        self.run_each((work,), then)
+
+    def run_each(self, works: Sequence[Callable[[], None]], then: Callable[[], None] | None = None) -> None:
+        """Run all of `works`, whichever of them fail: one for each disk. Then run `then` on the loop."""
         failures: list[DiskError] = []
 
         def guarded() -> None:
-            try:
-                work()
-            except DiskError as e:
-                failures.append(e)
+            for work in works:
+                try:
+                    work()
+                except DiskError as e:
+                    failures.append(e)
 
         def done() -> None:
             for failure in failures:

@@ -14,6 +14,7 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol.loggers import get_logger
 from strandline.storage.checkpoints import StrayMetadata
 from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.directory.log_dirs import LogDirs
 from strandline.storage.directory.strays import find_strays
 from strandline.storage.files import DiskError, Files
 from strandline.storage.log.log import FlushWork, Log, LogConfig
@@ -28,9 +29,9 @@ class LogManagerTasks:
     """Runs the tasks over all logs of a broker. Slow work on the disk runs on threads."""
 
     def __init__(
-        self, log_dir: LogDir, files: Files, *, wall_clock_ms: Callable[[], int], on_disk_error: Callable[[DiskError], None]
+        self, log_dirs: LogDirs, files: Files, *, wall_clock_ms: Callable[[], int], on_disk_error: Callable[[DiskError], None]
     ) -> None:
-        self._log_dir = log_dir
+        self._log_dirs = log_dirs
         self._files = files
         self._wall_clock_ms = wall_clock_ms
         self._on_disk_error = on_disk_error
@@ -42,9 +43,10 @@ class LogManagerTasks:
         self.recovered = False
 
     async def recover(self) -> None:
-        """Open every log on the disk, before the broker registers. After a crash each log scans its tail, which may take long.
+        """Open every log on the disks, before the broker registers. After a crash each log scans its tail, which may take long.
+        A directory that fails is offline. Raises `DiskError` if all have failed.
 
-        It runs on a thread, so that a SIGTERM is handled meanwhile; then no further log is opened. Raises `DiskError`."""
+        It runs on a thread, so that a SIGTERM is handled meanwhile; then no further log is opened."""
         work = asyncio.get_running_loop().run_in_executor(None, self._open_all)
         try:
             await asyncio.shield(work)
@@ -55,26 +57,39 @@ class LogManagerTasks:
             raise
 
     def _open_all(self) -> None:
+        self.logs = len(self._log_dirs.existing_logs())
+        errors = []
+        for log_dir in self._log_dirs.online:
+            try:
+                self._open_all_of(log_dir)
+            except DiskError as e:
+                log_dir.fail(e)
+                errors.append(e)
+        if not self._log_dirs.online:
+            raise errors[0]
+
+    def _open_all_of(self, log_dir: LogDir) -> None:
         now_ms = self._wall_clock_ms()
-        existing = self._log_dir.existing_logs()
-        self.logs = len(existing)
+        existing = log_dir.existing_logs()
         for topic, partition, topic_id in existing:
             if self._interrupted:
                 return
-            self._log_dir.open_log(topic, partition, topic_id, LogConfig(), now_ms)
+            log_dir.open_log(topic, partition, topic_id, LogConfig(), now_ms)
             self.logs_recovered += 1
         if existing:
-            logger.info("logs.recovered", log_dir=self._log_dir.path, logs=len(existing), clean=self._log_dir.was_clean)
+            logger.info("logs.recovered", log_dir=log_dir.path, logs=len(existing), clean=log_dir.was_clean)
 
     def checkpoint(self) -> None:
-        """Flush closed segments on a thread, then write the recovery-point checkpoint, which says that they are durable."""
-        work = self._log_dir.flush_work()
-        self._aside(lambda: [item.run() for _, item in work], lambda: self._on_flushed(work))
+        """Flush closed segments on a thread, then write the recovery-point checkpoint, which says that they are durable; for each
+        directory by itself."""
+        for log_dir in self._log_dirs.online:
+            work = log_dir.flush_work()
+            self._aside(partial(_flush, work), partial(self._on_flushed, log_dir, work))
 
-    def _on_flushed(self, work: list[tuple[Log, FlushWork]]) -> None:
+    def _on_flushed(self, log_dir: LogDir, work: list[tuple[Log, FlushWork]]) -> None:
         for log_, item in work:
             log_.on_flushed(item)
-        self._aside(self._log_dir.checkpoints().write)
+        self._aside(log_dir.checkpoints().write)
 
     def _aside(self, work: Callable[[], object], then: Callable[[], None] | None = None) -> None:
         """Run `work` on a thread, then `then` on the loop. A disk error is reported instead."""
@@ -139,7 +154,6 @@ class LogManagerTasks:
                     action(partition.log)
                 except DiskError as e:
                     self._on_disk_error(e)
-                    return
             if start + LOGS_PER_TURN < len(keys):
                 asyncio.get_running_loop().call_soon(visit, start + LOGS_PER_TURN)
 
@@ -147,8 +161,9 @@ class LogManagerTasks:
 
     def remove_deleted(self) -> None:
         """Remove the directories that an earlier process had renamed for deletion."""
-        for path in self._log_dir.unfinished_deletions():
-            self.remove_directory(path)
+        for log_dir in self._log_dirs.dirs:
+            for path in log_dir.unfinished_deletions():
+                self.remove_directory(path)
 
     def remove_directory(self, path: str) -> None:
         asyncio.get_running_loop().run_in_executor(None, self._remove_tree, path)
@@ -168,20 +183,27 @@ class LogManagerTasks:
         must not make brokers delete data. After an unclean stop there is no broker epoch to compare, so the logs are kept for
         `log.stray.retention.ms` (`storage/directory/strays.py`).
         """
-        existing = self._log_dir.existing_logs()
+        for log_dir in self._log_dirs.online:
+            try:
+                self._clear_strays(log_dir, image, broker_id, broker_epoch)
+            except DiskError as e:
+                self._on_disk_error(e)
+
+    def _clear_strays(self, log_dir: LogDir, image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
+        existing = log_dir.existing_logs()
         witness_id = next((topic_id for _, _, topic_id in existing if topic_id in image.topics_by_id), None)
-        proven = witness_id is not None and 0 <= self._log_dir.previous_broker_epoch < broker_epoch
+        proven = witness_id is not None and 0 <= log_dir.previous_broker_epoch < broker_epoch
         stray = None if witness_id is None else StrayMetadata(self._wall_clock_ms(), witness_id)
         for topic, index, topic_id in existing:
             registration = image.partition((topic_id, index))
             if registration is not None and broker_id in registration.replicas:
                 continue
             logger.warning("logs.stray_found", topic_id=topic_id.hex(), log=f"{topic}-{index}", deleted=proven)
-            path = self._log_dir.delete_log(topic, index, topic_id) if proven else None
+            path = log_dir.delete_log(topic, index, topic_id) if proven else None
             if path is not None:
                 self.remove_directory(path)
             elif not proven:
-                self._log_dir.set_aside(topic, index, "the cluster does not know it, or has assigned it to other brokers", stray)
+                log_dir.set_aside(topic, index, "the cluster does not know it, or has assigned it to other brokers", stray)
 
     def remove_strays(self, image: MetadataImage, broker_id: int, retention_ms: int) -> None:
         """Remove, on a thread, the strays that are older than `retention_ms` (-1: none) and proven to be of this cluster.
@@ -189,11 +211,12 @@ class LogManagerTasks:
         `image`: the published metadata. An image that is still empty says nothing about any log.
         """
         if retention_ms >= 0 and image.offset >= 0:
-            self._aside(partial(self._remove_strays, image, broker_id, self._wall_clock_ms() - retention_ms))
+            for log_dir in self._log_dirs.online:
+                self._aside(partial(self._remove_strays, log_dir, image, broker_id, self._wall_clock_ms() - retention_ms))
 
-    def _remove_strays(self, image: MetadataImage, broker_id: int, before_ms: int) -> None:
+    def _remove_strays(self, log_dir: LogDir, image: MetadataImage, broker_id: int, before_ms: int) -> None:
         try:
-            for stray in find_strays(self._files, self._log_dir.path):
+            for stray in find_strays(self._files, log_dir.path):
                 registration = image.partition((stray.topic_id, stray.partition))
                 is_ours = registration is not None and broker_id in registration.replicas
                 if not is_ours and stray.since_ms <= before_ms and not self._files.exists(stray.deletion_path):
@@ -201,4 +224,9 @@ class LogManagerTasks:
                     self._files.rename(stray.path, stray.deletion_path)
                     self._remove_tree(stray.deletion_path)
         except DiskError as e:
-            logger.warning("logs.not_removed", path=self._log_dir.path, reason=str(e))
+            logger.warning("logs.not_removed", path=log_dir.path, reason=str(e))
+
+
+def _flush(work: list[tuple[Log, FlushWork]]) -> None:
+    for _, item in work:
+        item.run()

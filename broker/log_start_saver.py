@@ -11,14 +11,14 @@ from collections.abc import Callable
 from functools import partial
 
 from strandline.broker.disk_work import DiskWork
-from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.directory.log_dirs import LogDirs
 
 
 class LogStartSaver:
     """Writes the log starts of all logs, one write at a time. Moves during a write share the next one."""
 
-    def __init__(self, log_dir: LogDir, disk_work: DiskWork) -> None:
-        self._log_dir = log_dir
+    def __init__(self, log_dirs: LogDirs, disk_work: DiskWork) -> None:
+        self._log_dirs = log_dirs
         self._disk_work = disk_work
         self._is_writing = False
         self._is_due = False
@@ -26,7 +26,7 @@ class LogStartSaver:
         self._waiting: list[Callable[[], None]] = []
 
     def save(self, then: Callable[[], None] | None = None) -> None:
-        """Write the present log starts, and call `then` on the loop afterwards, also if the disk failed."""
+        """Write the present log starts, and call `then` on the loop afterwards, also if a disk failed."""
         if then is not None:
             self._waiting.append(then)
         self._is_due = True
@@ -36,7 +36,8 @@ class LogStartSaver:
     def _write(self) -> None:
         self._is_writing, self._is_due = True, False
         waiting, self._waiting = self._waiting, []
-        self._disk_work.run(self._log_dir.log_start_checkpoint().write, partial(self._on_written, waiting))
+        writes = [log_dir.log_start_checkpoint().write for log_dir in self._log_dirs.online]
+        self._disk_work.run_each(writes, partial(self._on_written, waiting))
 
     def _on_written(self, waiting: list[Callable[[], None]]) -> None:
         self._is_writing = False

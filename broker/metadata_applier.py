@@ -25,7 +25,7 @@ from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import RESOURCE_BROKER, RESOURCE_TOPIC
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.records.compression import LEVELS, Codec, Compression
-from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.directory.log_dirs import LogDirs
 from strandline.storage.files import DiskError
 from strandline.storage.log.log import Log
 from strandline.storage.log.log_config import LogConfig
@@ -45,7 +45,7 @@ class MetadataApplier:
         *,
         failures: LogFailures,
         fetchers: FetcherPort,
-        log_dir: LogDir,
+        log_dirs: LogDirs,
         disk_work: DiskWork,
         context: PartitionContext,
         observer: PartitionObserver,
@@ -56,7 +56,7 @@ class MetadataApplier:
         self._directory = directory
         self._failures = failures
         self._fetchers = fetchers
-        self._log_dir = log_dir
+        self._log_dirs = log_dirs
         self._disk_work = disk_work
         self._context = context
         self._observer = observer
@@ -109,18 +109,29 @@ class MetadataApplier:
         self._logs_roles = len(leaders) + len(followers) <= ROLE_LINES_MAX
         became_leader = self._directory.metrics.became_leader
         for key, registration in leaders:
-            self._take_role(key, registration, self._lead)
+            self._take_role(delta, key, registration, self._lead)
         if self._directory.metrics.became_leader > became_leader:
             self._directory.metrics.leader_takeover.observe(self._doors.stopwatch() - began_at)
         for key, registration in followers:
-            self._take_role(key, registration, self._follow)
+            self._take_role(delta, key, registration, self._follow)
 
     def _take_role(
-        self, key: TopicIdPartition, registration: PartitionRegistration, take: Callable[[Partition, PartitionRegistration], None]
+        self,
+        delta: MetadataDelta,
+        key: TopicIdPartition,
+        registration: PartitionRegistration,
+        take: Callable[[Partition, PartitionRegistration], None],
     ) -> None:
-        """Give a partition its role. If its log cannot be opened, that is logged, and the other partitions take theirs."""
+        """Give a partition its role, unless its log directory is offline or fails. If its log cannot be opened, that is logged,
+        and the other partitions take theirs."""
+        if self._log_dirs.has_offline and self._is_offline(delta, key):
+            self._directory.offline[key] = None
+            return
         try:
             take(self._partition_for(key), registration)
+        except DiskError as e:
+            self._failures.on_disk_error(e)
+            self._directory.offline[key] = None
         except BrokerError as e:
             logger.error(
                 "partition.open_failed",
@@ -173,7 +184,7 @@ class MetadataApplier:
     def _open(self, name: str, key: TopicIdPartition, settings: dict[str, Any]) -> Log:
         registration = self._directory.image.partition(key)
         open_log = partial(
-            self._log_dir.open_log,
+            self._log_dirs.open_log,
             *(name, key[1], key[0], self._log_config(settings), self._doors.wall_clock_ms()),
             may_be_new=registration is None or registration.leader_epoch == 0 or self._is_being_added(registration),
         )
@@ -183,7 +194,7 @@ class MetadataApplier:
             if e.code != ErrorCode.INCONSISTENT_TOPIC_ID:
                 raise
             # The log belongs to an earlier topic of this name, which the cluster has deleted. It is set aside, not destroyed.
-            self._log_dir.set_aside(name, key[1], "another topic has the name now")
+            self._log_dirs.set_aside(name, key[1], "another topic has the name now")
             return open_log()
 
     def _is_being_added(self, registration: PartitionRegistration) -> bool:
@@ -191,8 +202,19 @@ class MetadataApplier:
         broker_id = self._directory.broker_id
         return broker_id in registration.adding_replicas and broker_id not in registration.isr
 
+    def _is_offline(self, delta: MetadataDelta, key: TopicIdPartition) -> bool:
+        """Whether the partition's log is, or may be, in an offline directory. It cannot be there if the partition came to this
+        broker while this process ran."""
+        if key in self._directory.partitions or key in self._directory.offline:
+            return key in self._directory.offline
+        before = delta.before.partition(key)
+        is_new = delta.before.offset >= 0 and (before is None or self._directory.broker_id not in before.replicas)
+        name = self._directory.image.topics_by_id[key[0]].name
+        return not is_new and self._log_dirs.may_be_offline(name, key[1], key[0])
+
     def _delete(self, key: TopicIdPartition, reason: ErrorCode) -> None:
         self._directory.converting.discard(key)
+        self._directory.offline.pop(key, None)
         partition = self._directory.partitions.pop(key, None)
         if partition is None:
             return
@@ -200,12 +222,15 @@ class MetadataApplier:
         partition.stop(reason)
         self._directory.metrics.on_partition_left(partition.topic)
         logger.info("partition.deleted", **partition.fields)
-        self._discard(self._log_dir.delete_log(partition.topic, key[1], key[0]))
+        try:
+            self._discard(self._log_dirs.delete_log(partition.topic, key[1], key[0]))
+        except DiskError as e:
+            self._failures.on_disk_error(e)
 
     def _discard(self, path: str | None) -> None:
         """Remove a renamed directory, on a thread if there is one, because it may be large."""
         if path is not None:
-            self._disk_work.run(partial(self._log_dir.files.remove_tree, path))
+            self._disk_work.run(partial(self._log_dirs.files.remove_tree, path))
 
     def _apply_configs(self, delta: MetadataDelta) -> None:
         """Apply changed settings: those of a topic to its partitions, those of the broker to all partitions."""

@@ -26,6 +26,7 @@ from strandline.protocol.doors import Doors
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.directory.log_dirs import LogDirs
 from strandline.storage.files import DiskError
 
 
@@ -53,7 +54,7 @@ class ReplicaManager:
         self,
         *,
         broker_id: int,
-        log_dir: LogDir,
+        log_dirs: LogDirs,
         config: ReplicaConfig,
         doors: Doors,
         now: Callable[[], float],
@@ -62,7 +63,7 @@ class ReplicaManager:
         fetchers: FetcherPort,
         call_soon: Callable[[Callable[[], None]], object] | None = None,
         run_blocking: RunBlocking | None = None,
-        on_log_dir_failed: Callable[[DiskError], None] | None = None,
+        on_log_dir_failed: Callable[[LogDir, bool], None] | None = None,
         on_leader_damaged: Callable[[], None] | None = None,
     ) -> None:
         """Without `call_soon` the end of an event-loop iteration is `call_later(0)`; without `run_blocking` work on the disk may
@@ -71,19 +72,19 @@ class ReplicaManager:
         self.partitions = directory.partitions
         self.metrics = directory.metrics
         self.config = config
-        self._log_dir = log_dir
+        self._log_dirs = log_dirs
         self._is_checkpointing = False
         self._action_queue = ActionQueue(call_soon or (lambda callback: call_later(0.0, callback)))
         self.failures = LogFailures(
-            directory, fetchers, log_dir, now=now, on_log_dir_failed=on_log_dir_failed, on_leader_damaged=on_leader_damaged
+            directory, fetchers, log_dirs, now=now, on_log_dir_failed=on_log_dir_failed, on_leader_damaged=on_leader_damaged
         )
         self._disk_work = DiskWork(run_blocking, self.failures.on_disk_error)
-        self.log_starts = LogStartSaver(log_dir, self._disk_work)
+        self.log_starts = LogStartSaver(log_dirs, self._disk_work)
         self._applier = MetadataApplier(
             directory,
             failures=self.failures,
             fetchers=fetchers,
-            log_dir=log_dir,
+            log_dirs=log_dirs,
             disk_work=self._disk_work,
             context=PartitionContext(
                 broker_id=broker_id,
@@ -95,7 +96,7 @@ class ReplicaManager:
                 is_active=directory.is_active,
                 metrics=directory.metrics,
                 save_log_starts=self.log_starts.save,
-                save_cleaner_offsets=log_dir.save_cleaner_offsets,
+                save_cleaner_offsets=lambda log: log_dirs.of(log).save_cleaner_offsets(),
             ),
             observer=self._action_queue,
             doors=doors,
@@ -112,13 +113,13 @@ class ReplicaManager:
 
     @property
     def disk_error(self) -> DiskError | None:
-        """The error that took the log directory offline; None while it is in order."""
+        """The error that took the last log directory offline; None while one is in order."""
         return self.directory.disk_error
 
     @property
     def offline_replicas(self) -> int:
-        """How many partitions were here when the log directory failed."""
-        return self.failures.offline_replicas
+        """How many partitions of this broker are, or may be, in an offline log directory."""
+        return len(self.failures.offline)
 
     def apply_delta(self, delta: MetadataDelta, broker_epoch: int) -> None:
         """Make the replicas agree with the image after the delta."""
@@ -129,7 +130,7 @@ class ReplicaManager:
         self._applier.expire_producers_after(silence_ms)
 
     def on_disk_error(self, error: DiskError) -> None:
-        """Take the log directory offline."""
+        """Take the log directory of the error's path offline."""
         self.failures.on_disk_error(error)
 
     # -- periodic tasks -----------------------------------------------------------------------------------------------
@@ -146,7 +147,8 @@ class ReplicaManager:
         if self.disk_error is not None or self._is_checkpointing:
             return
         self._is_checkpointing = True
-        self._disk_work.run(self._log_dir.high_watermark_checkpoint().write, self._on_checkpoint)
+        writes = [log_dir.high_watermark_checkpoint().write for log_dir in self._log_dirs.online]
+        self._disk_work.run_each(writes, self._on_checkpoint)
 
     def _on_checkpoint(self) -> None:
         self._is_checkpointing = False

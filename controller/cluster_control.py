@@ -230,12 +230,22 @@ def heartbeat(
     if next_ is not current:
         decision.records, decision.may_split = transition(image, index, broker, next_), True
         decision.cause = _CAUSES[next_]
+    decision.records += _failed_dirs(broker, request)
     if next_ is BrokerControlState.SHUTDOWN_NOW:
         # The broker stops now: a new process of it need not wait for the session to end.
         sessions.remove(broker.broker_id)
     elif next_ is BrokerControlState.CONTROLLED_SHUTDOWN and session.shutdown_offset < 0:
         _remember_shutdown_offset(decision, session, image.offset)
     return decision
+
+
+def _failed_dirs(broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> list[AnyRecord]:
+    """The record by which log directories leave the registration because they have failed. It comes last: if it is lost with a
+    fail-over, the next heartbeat names them again. A broker without any directory keeps the last ones: it is fenced."""
+    online = tuple(each for each in broker.log_dirs if each not in request.offline_log_dirs)
+    if not online or online == broker.log_dirs:
+        return []
+    return [BrokerRegistrationChangeRecord(broker.broker_id, broker.broker_epoch, log_dirs=online)]
 
 
 def _remember_shutdown_offset(decision: Decision[BrokerHeartbeatResponse], session: BrokerSession, last_offset: int) -> None:

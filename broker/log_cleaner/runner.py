@@ -37,7 +37,7 @@ from strandline.protocol.partitions import TopicIdPartition
 from strandline.storage.cleaner.batch_cleaning import Rules
 from strandline.storage.cleaner.cleaning import SegmentGroup, build_map, groups, plan
 from strandline.storage.cleaner.offset_map import MARKED_PER_BYTE, SLOT_BYTES, OffsetMap
-from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.directory.log_dirs import LogDirs
 from strandline.storage.files import DiskError, Files
 from strandline.storage.log.log import Log
 from strandline.storage.log.replacement import CleaningAborted
@@ -90,6 +90,8 @@ class UncleanableLog(NamedTuple):
     reason: str
     cleanable_bytes: int
     """The size of its closed segments."""
+    log_dir: str = ""
+    """The path of its directory."""
 
 
 class LogCleaner:
@@ -97,7 +99,7 @@ class LogCleaner:
 
     def __init__(
         self,
-        log_dir: LogDir,
+        log_dirs: LogDirs,
         directory: PartitionDirectory,
         failures: LogFailures,
         settings: CleanerSettings,
@@ -114,7 +116,7 @@ class LogCleaner:
         segment has replaced, after the time that the log's settings give. `apply_retention`: deletes old segments of a log, which
         waits while the log is being cleaned. DiskError. `requests_served`: how many requests of clients and fetches from leaders
         this broker has handled; while there are some, the cleaner pauses between its slices."""
-        self._log_dir = log_dir
+        self._log_dirs = log_dirs
         self._directory = directory
         self._failures = failures
         self._settings = settings
@@ -156,7 +158,7 @@ class LogCleaner:
             partition = self._directory.partitions.get(key)
             if partition is not None and each.is_current(partition.log) and partition.log.config.compacts:
                 size = sum(segment.size for segment in partition.log.segments[:-1])
-                found.append(UncleanableLog(partition.topic, key[1], each.reason, size))
+                found.append(UncleanableLog(partition.topic, key[1], each.reason, size, self._log_dirs.of(partition.log).path))
         return found
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -221,17 +223,23 @@ class LogCleaner:
     # -- choosing -----------------------------------------------------------------------------------------------------
 
     def _choose(self) -> LogToClean | None:
-        if self._log_dir.offline is not None:
+        if not self._log_dirs.online:
             return None
         self._looked_at = self._stopwatch()
         now_ms = self._wall_clock_ms()
-        try:
-            logs = [assess(key, log, now_ms) for key, log in self._compacted_logs()]
-        except DiskError as e:
-            self._failures.on_disk_error(e)
-            return None
+        logs = []
+        for key, log in self._compacted_logs():
+            if self._is_open(key, log):  # not in a directory that an earlier log has found to have failed
+                try:
+                    logs.append(assess(key, log, now_ms))
+                except DiskError as e:
+                    self._failures.on_disk_error(e)
         self.metrics.on_assessed(logs)
-        return choose(each for each in logs if each.key not in self.in_progress and not self._is_uncleanable(each.key))
+        return choose(each for each in logs if self._may_clean(each.key))
+
+    def _may_clean(self, key: TopicIdPartition) -> bool:
+        is_here = key in self._directory.partitions  # not if its directory has just failed
+        return is_here and key not in self.in_progress and not self._is_uncleanable(key)
 
     def _compacted_logs(self) -> list[tuple[TopicIdPartition, Log]]:
         return [(key, each.log) for key, each in self._directory.partitions.items() if each.log.config.compacts]
@@ -340,7 +348,7 @@ class _Round:
             size_bytes=log.size_bytes,
             took_ms=round(seconds * 1000),
         )
-        await self._on_thread(cleaner._log_dir.cleaner_checkpoint().write)
+        await self._on_thread(cleaner._log_dirs.of(log).cleaner_checkpoint().write)
 
     def _new_map(self) -> OffsetMap:
         """A map of the configured size, or a smaller one if the dirty part has fewer records than fit. At most every second slot
@@ -376,7 +384,7 @@ class _Round:
         assert cleaned is not None
         if cleaned.removed_tombstones_end > log.tombstones_removed_below:
             log.tombstones_removed_below = cleaned.removed_tombstones_end
-            await self._on_thread(self._cleaner._log_dir.cleaner_checkpoint().write)
+            await self._on_thread(self._cleaner._log_dirs.of(log).cleaner_checkpoint().write)
             self._check_open()  # Whatever else ends the round does so after the replacement, which the bound has announced.
         paths = log.replace_segments(group.old, cleaned, self._plan.truncations)
         self._cleaner._remove_later(log, paths)
@@ -388,7 +396,7 @@ class _Round:
             lacked_tombstones = log.tombstones_removed_below > log.first_dirty_offset
             log.first_dirty_offset = offset
             if lacked_tombstones:
-                await self._on_thread(self._cleaner._log_dir.cleaner_checkpoint().write)
+                await self._on_thread(self._cleaner._log_dirs.of(log).cleaner_checkpoint().write)
         self._check_unchanged()
 
     # -- slices -------------------------------------------------------------------------------------------------------

@@ -41,8 +41,8 @@ class PartitionContext:
     metrics: BrokerMetrics = field(default_factory=BrokerMetrics)
     save_log_starts: Callable[[], None] = lambda: None
     """Writes the log starts to the disk soon."""
-    save_cleaner_offsets: Callable[[], None] = lambda: None
-    """Makes `first_dirty_offset` and `tombstones_removed_below` of all logs durable now. DiskError."""
+    save_cleaner_offsets: Callable[[Log], None] = lambda log: None
+    """Makes `first_dirty_offset` and `tombstones_removed_below` of a log durable now. DiskError."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,11 @@ class PartitionDirectory:
         """The partitions whose topic is compacted, or has a codec of its own (`compression.type` is not `producer`). Empty on
         many brokers: then a produce request does without a look at its partitions before the append."""
         self.metrics = BrokerMetrics()
+        self.offline: dict[TopicIdPartition, None] = {}
+        """The partitions of this broker whose logs are, or may be, in a log directory that is offline. None of them is in
+        `partitions`. A dict serves as an ordered set."""
         self.disk_error: DiskError | None = None
-        """Set once the log directory failed: nothing is served from it any more."""
+        """Set once the last log directory failed: nothing is served any more."""
 
     def partition(self, key: TopicIdPartition) -> Partition:
         """The partition. Raises `BrokerError` that says why it is not here."""
@@ -41,7 +44,7 @@ class PartitionDirectory:
         registration = topic.partitions.get(key[1])
         if registration is None:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {key[1]}")
-        if self.disk_error is not None and self.broker_id in registration.replicas:
+        if key in self.offline or (self.disk_error is not None and self.broker_id in registration.replicas):
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
         raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.broker_id} is not a replica of {topic.name}-{key[1]}")
 

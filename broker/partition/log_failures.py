@@ -1,14 +1,14 @@
 """What a broker does when its disk fails or a batch on it is damaged.
 
-- **The log directory fails** (any `DiskError`): the broker leads and follows nothing any more, and answers what waits. There is
-  one directory, so the process ends soon afterwards.
+- **A log directory fails** (any `DiskError` on a path in it): the broker gives up the roles of the partitions there, and answers
+  what waits for them. The others go on. When the last directory has failed, the process ends soon afterwards.
 - **A batch is damaged**: a follower fetches its log again from there. A leader refuses the reads, and asks for another leader if
   the ISR has another member.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from strandline.broker.partition.directory import PartitionDirectory
 from strandline.broker.partition.partition import Partition, Role
@@ -18,6 +18,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.directory.log_dirs import LogDirs
 from strandline.storage.files import DiskError
 
 logger = get_logger(__name__)
@@ -33,21 +34,22 @@ class LogFailures:
         self,
         directory: PartitionDirectory,
         fetchers: FetcherPort,
-        log_dir: LogDir,
+        log_dirs: LogDirs,
         *,
         now: Callable[[], float],
-        on_log_dir_failed: Callable[[DiskError], None] | None,
+        on_log_dir_failed: Callable[[LogDir, bool], None] | None,
         on_leader_damaged: Callable[[], None] | None,
     ) -> None:
+        """`on_log_dir_failed` gets the directory, and whether this broker led a partition in it."""
         self._directory = directory
         self._fetchers = fetchers
-        self._log_dir = log_dir
+        self._log_dirs = log_dirs
         self._now = now
         self._on_log_dir_failed = on_log_dir_failed
         self._on_leader_damaged = on_leader_damaged
         self._damage_quiet_until = 0.0
-        self.offline_replicas = 0
-        """How many partitions were here when the log directory failed."""
+        self.failed_dirs: list[LogDir] = []
+        """The directories that have failed in this process, in that order."""
 
     @property
     def broker_id(self) -> int:
@@ -56,6 +58,11 @@ class LogFailures:
     @property
     def disk_error(self) -> DiskError | None:
         return self._directory.disk_error
+
+    @property
+    def offline(self) -> Collection[TopicIdPartition]:
+        """The partitions of this broker that are, or may be, in an offline log directory."""
+        return self._directory.offline
 
     def code_of(self, key: TopicIdPartition, error: BrokerError) -> ErrorCode:
         """The error code for a client whose read failed. CORRUPT_MESSAGE would blame what the client sent; it is this broker's
@@ -66,16 +73,24 @@ class LogFailures:
         return ErrorCode.KAFKA_STORAGE_ERROR
 
     def on_disk_error(self, error: DiskError) -> None:
-        """The log directory failed: give up every role, and answer all waiting requests with KAFKA_STORAGE_ERROR."""
-        if self._directory.disk_error is not None:
-            return
-        self._directory.disk_error = error
-        self.offline_replicas = len(self._directory.partitions)
-        self._log_dir.fail(error)
-        logger.error("log_dir.offline", log_dir=self._log_dir.path, partitions=len(self._directory.partitions), reason=str(error))
-        self.stop_all(ErrorCode.KAFKA_STORAGE_ERROR)
+        """A log directory failed: give up the roles of the partitions there, and answer the requests that wait for them with
+        KAFKA_STORAGE_ERROR."""
+        for log_dir in self._log_dirs.of_error(error):
+            if log_dir not in self.failed_dirs:
+                self._on_dir_failed(log_dir, error)
+
+    def _on_dir_failed(self, log_dir: LogDir, error: DiskError) -> None:
+        self.failed_dirs.append(log_dir)
+        log_dir.fail(error)
+        if not self._log_dirs.online:
+            self._directory.disk_error = error
+        lost = [partition for partition in self._directory.partitions.values() if partition.log.failure is log_dir.failure]
+        has_leaders = any(partition.leader_state is not None for partition in lost)
+        logger.error("log_dir.offline", log_dir=log_dir.path, partitions=len(lost), reason=str(error))
+        self._directory.offline.update(dict.fromkeys(partition.key for partition in lost))
+        self._stop(lost, ErrorCode.KAFKA_STORAGE_ERROR)
         if self._on_log_dir_failed is not None:
-            self._on_log_dir_failed(error)
+            self._on_log_dir_failed(log_dir, has_leaders)
 
     def on_damage(self, key: TopicIdPartition) -> None:
         """A read met a damaged batch, or a damaged log refused a write. A follower fetches again from the damage; a leader asks
@@ -99,9 +114,12 @@ class LogFailures:
             logger.warning("partition.damaged_read_refused", **partition.fields, offset=offset, role=role)
 
     def stop_all(self, reason: ErrorCode) -> None:
-        partitions = list(self._directory.partitions.values())
-        self._directory.partitions.clear()
-        self._directory.converting.clear()
+        self._stop(list(self._directory.partitions.values()), reason)
+
+    def _stop(self, partitions: list[Partition], reason: ErrorCode) -> None:
+        for partition in partitions:
+            del self._directory.partitions[partition.key]
+            self._directory.converting.discard(partition.key)
         for partition in partitions:
             self._fetchers.remove(partition.key)
             partition.stop(reason)

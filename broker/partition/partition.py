@@ -457,7 +457,7 @@ class Partition:
         log_ = self.log
         if removed_below > log_.tombstones_removed_below:
             log_.tombstones_removed_below = removed_below
-            self.context.save_cleaner_offsets()
+            self.context.save_cleaner_offsets(log_)
 
     def _cut_damage(self, offset: int) -> None:
         """Cut the log at the damage: the leader's history agrees with ours up to there, and its records are at hand."""

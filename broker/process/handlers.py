@@ -16,6 +16,7 @@ from strandline.broker.produce.produce_handler import ProduceHandler
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.protocol import apis
 from strandline.protocol.rpc.server import ServerRequest
+from strandline.storage.directory.log_dirs import LogDirs
 
 
 def data_handlers(
@@ -23,7 +24,7 @@ def data_handlers(
     *,
     now: Callable[[], float],
     wall_clock_ms: Callable[[], int],
-    log_dir_path: str,
+    log_dirs: LogDirs,
     run_blocking: RunBlocking | None = None,
     run_preparation: RunBlocking | None = None,
     may_append: MayAppend = always,
@@ -52,5 +53,5 @@ def data_handlers(
         apis.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
         apis.DELETE_RECORDS: DeleteRecordsHandler(directory, failures, replicas.purgatory, replicas.log_starts).handle,
         apis.DESCRIBE_PRODUCERS: DescribeProducersHandler(directory).handle,
-        apis.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(directory, log_dir_path).handle,
+        apis.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(directory, log_dirs).handle,
     }

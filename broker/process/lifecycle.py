@@ -117,7 +117,7 @@ class BrokerLifecycle:
         return self._replaced
 
     def on_log_dir_offline(self, directory_id: bytes) -> None:
-        self.core.offline_log_dirs = (directory_id,)
+        self.core.offline_log_dirs += (directory_id,)
         self._wake.set()
 
     def step_down(self) -> None:

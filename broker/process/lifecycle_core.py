@@ -45,7 +45,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The fixed data that a broker sends when it registers: ids, listeners, rack and log directory."""
+    """The fixed data that a broker sends when it registers: ids, listeners, rack and log directories."""
 
     broker_id: int
     cluster_id: str
@@ -55,6 +55,7 @@ class Identity:
     lives."""
     rack: str | None
     log_dirs: tuple[bytes, ...]
+    """The ids of the directories that were online at the start."""
     previous_broker_epoch: int
     """The broker epoch of the last clean shutdown on this data directory; -1 after an unclean one (KIP-966)."""
     levels: Levels = SUPPORTED
@@ -77,6 +78,7 @@ class LifecycleCore:
         self.wants_step_down = False
         """Asks to be fenced with each heartbeat; reset once it was."""
         self.offline_log_dirs: tuple[bytes, ...] = ()
+        """The log directories that have failed in this process."""
         self._duplicate_since_s: float | None = None
         """Since when the controller has answered every registration with DUPLICATE_BROKER_REGISTRATION."""
 
@@ -90,7 +92,7 @@ class LifecycleCore:
             incarnation_id=identity.incarnation_id,
             listeners=list(identity.listeners),
             rack=identity.rack,
-            log_dirs=list(identity.log_dirs),
+            log_dirs=[each for each in identity.log_dirs if each not in self.offline_log_dirs],
             previous_broker_epoch=identity.previous_broker_epoch,
             features=list(identity.levels.features),
         )

@@ -10,14 +10,14 @@ from strandline.broker.log_cleaner.runner import LogCleaner
 from strandline.broker.log_manager_tasks import LogManagerTasks
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.broker.replication.fetcher_manager import FetcherManager
-from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.directory.log_dirs import LogDirs
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The ports are taken, the cluster is known, and the data directory is open. The logs in it may still be in recovery."""
+    """The ports are taken, the cluster is known, and the data directories are open. Their logs may still be in recovery."""
 
-    log_dir: LogDir
+    log_dirs: LogDirs
     log_manager_tasks: LogManagerTasks
     fetchers: FetcherManager
     replicas: ReplicaManager

@@ -1,6 +1,6 @@
 """A broker process: its start and its stop, step by step. `wiring.py` puts the parts together, `phases.py` names the phases.
 
-Start: claim the data directory, bind the ports, ask the controllers for the cluster id, format a fresh directory, recover its
+Start: claim the data directories, bind the ports, ask the controllers for the cluster id, format fresh directories, recover the
 logs, listen, find the quorum, register, catch up with the metadata log, take the roles that it names, be unfenced. `start`
 returns when the controller has registered the broker; `ready` is set when it is unfenced.
 
@@ -8,8 +8,8 @@ Stop: hand over the leaders (controlled shutdown), answer the waiting requests, 
 clean-shutdown marker with the broker epoch. A process that ends without these steps has crashed, and the next start treats it as
 a crash.
 
-`failure` is done when the broker cannot go on: its data directory failed, another process has its id, or the controllers belong
-to another cluster. The owner of the process waits for it and for signals.
+`failure` is done when the broker cannot go on: its last data directory failed, another process has its id, or the controllers
+belong to another cluster. The owner of the process waits for it and for signals.
 """
 
 from __future__ import annotations
@@ -45,14 +45,16 @@ from strandline.protocol.rpc.end_of_iteration import EndOfIteration
 from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.server import Limits, Server
 from strandline.protocol.rpc.sockets import describe_bind_error
-from strandline.storage.directory.log_dir import Claim, LogDir
+from strandline.storage.directory.claims import Claims
+from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.directory.log_dirs import LogDirs
 from strandline.storage.files import DiskError, Files
 
 logger = get_logger(__name__)
 
 DRAIN_MS = 500
 OFFLINE_NOTICE_S = 1.0
-"""How long a broker whose disk failed keeps running, so that its heartbeat can report the failure to the controller."""
+"""How long a broker whose last disk failed keeps running, so that its heartbeat can report the failure to the controller."""
 
 
 class BrokerServer:
@@ -82,7 +84,7 @@ class BrokerServer:
         self.ready = self.link.lifecycle.ready
         """Set while the broker is unfenced."""
         self.phase: Opened | Registered | Running | None = None
-        """The phase that the start has reached; None before the data directory is open."""
+        """The phase that the start has reached; None before the data directories are open."""
         self._servers: list[Server] = []
         self._bound: tuple[Listener, ...] = ()
         """The listeners with the ports that were bound."""
@@ -107,12 +109,12 @@ class BrokerServer:
 
     @property
     def has_logs(self) -> bool:
-        """Whether the data directory is open: only then are there `log_manager_tasks`, `fetchers` and `replicas`."""
+        """Whether the data directories are open: only then are there `log_manager_tasks`, `fetchers` and `replicas`."""
         return self.opened is not None
 
     @property
-    def log_dir(self) -> LogDir | None:
-        return None if self.opened is None else self.opened.log_dir
+    def log_dirs(self) -> LogDirs | None:
+        return None if self.opened is None else self.opened.log_dirs
 
     @property
     def log_manager_tasks(self) -> LogManagerTasks:
@@ -132,7 +134,7 @@ class BrokerServer:
 
     def _open_data(self) -> Opened:
         if self.opened is None:
-            raise InternalError(f"the data directory of broker {self.config.node_id} is not open yet")
+            raise InternalError(f"the data directories of broker {self.config.node_id} are not open yet")
         return self.opened
 
     @property
@@ -153,8 +155,8 @@ class BrokerServer:
 
     # -- metadata -----------------------------------------------------------------------------------------------------
 
-    def _identity(self, listeners: tuple[Listener, ...], log_dir: LogDir | None = None) -> Identity:
-        return identity_of(self.config, self.incarnation_id, listeners, log_dir, self._levels)
+    def _identity(self, listeners: tuple[Listener, ...], log_dirs: LogDirs | None = None) -> Identity:
+        return identity_of(self.config, self.incarnation_id, listeners, log_dirs, self._levels)
 
     def _apply_configs(self, delta: MetadataDelta) -> None:
         if not self.lifecycle.is_replaced(delta.image):
@@ -164,10 +166,7 @@ class BrokerServer:
         if self.lifecycle.is_replaced(delta.image):
             return
         if delta.before.offset < 0:
-            try:
-                self.log_manager_tasks.clear_strays(delta.image, self.config.node_id, self.lifecycle.broker_epoch)
-            except DiskError as e:
-                self.replicas.on_disk_error(e)
+            self.log_manager_tasks.clear_strays(delta.image, self.config.node_id, self.lifecycle.broker_epoch)
         self.replicas.apply_delta(delta, self.lifecycle.broker_epoch)
 
     def _apply_to_fetchers(self, delta: MetadataDelta) -> None:
@@ -191,23 +190,23 @@ class BrokerServer:
         self.phase = self._run(registered)
 
     async def _open(self) -> Opened:
-        """Bind the ports, learn the cluster id, open the data directory. If a port is in use, no controller is found, or the
-        controllers belong to another cluster, every byte of the directory stays as it was."""
+        """Bind the ports, learn the cluster id, open the data directories. If a port is in use, no controller is found, or the
+        controllers belong to another cluster, every byte of the directories stays as it was."""
         config = self.config
-        claim = Claim.take(
-            self._files, config.data_dir, node_id=config.node_id, cluster_id=config.cluster_id or None, role="broker"
+        claims = Claims.take(
+            self._files, config.data_dirs, node_id=config.node_id, cluster_id=config.cluster_id or None, role="broker"
         )
         try:
             end_of_iteration = await self._bind()
-            cluster_id = await self._find_cluster(claim.cluster_id)
+            cluster_id = await self._find_cluster(claims.cluster_id)
         except BaseException:
-            claim.release()
+            claims.release()
             raise
         self.config = replace(config, cluster_id=cluster_id)
         self.metadata.use_cluster(cluster_id)
         return open_replicas(
             self.config,
-            LogDir.open_claimed(claim, cluster_id=cluster_id, random=self._doors.random),
+            claims.open(cluster_id=cluster_id, random=self._doors.random),
             link=self.link,
             doors=self._doors,
             files=self._files,
@@ -225,12 +224,12 @@ class BrokerServer:
         try:
             await opened.log_manager_tasks.recover()
         except DiskError as e:
-            raise UsageError(f"data directory {self.config.data_dir} cannot be used: {e}") from None
+            raise UsageError(f"data directory {self._named_dirs} cannot be used: {e}") from None
 
     async def _register(self, opened: Opened, failure: asyncio.Future[StrandlineError]) -> Registered:
         listeners = await self._listen(opened)
         lifecycle = self.link.lifecycle
-        lifecycle.core.identity = self._identity(listeners, opened.log_dir)
+        lifecycle.core.identity = self._identity(listeners, opened.log_dirs)
         self.link.start()
         self._start_timers(opened)
         if self.config.log_cleaner_enable:
@@ -317,7 +316,7 @@ class BrokerServer:
             self.log_manager_tasks.remove_strays(image, self.config.node_id, self.config.log_stray_retention_ms)
 
     def _guarded(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Wrap a periodic task: a disk error in it takes the log directory offline, like a disk error anywhere else."""
+        """Wrap a periodic task: a disk error in it takes its log directory offline, like a disk error anywhere else."""
 
         def run() -> None:
             if self.replicas.disk_error is None:
@@ -339,10 +338,10 @@ class BrokerServer:
             raise failure.result()
 
     async def _abandon(self) -> None:
-        """The start failed: release the lock and the ports, end the tasks, and leave the data directory as it was."""
+        """The start failed: release the locks and the ports, end the tasks, and leave the data directories as they were."""
         await self._close_network()
-        if self.log_dir is not None:
-            self.log_dir.close(clean=self.log_dir.was_clean, broker_epoch=self.log_dir.previous_broker_epoch)
+        if self.log_dirs is not None:
+            self.log_dirs.close_as_found()
         self._stopped = True
 
     # -- stop ---------------------------------------------------------------------------------------------------------
@@ -362,11 +361,11 @@ class BrokerServer:
 
     async def kill(self) -> None:
         """End like a killed process, as far as other nodes and the files can tell: hand over nothing, write nothing."""
-        if self._stopped or self.log_dir is None:
+        if self._stopped or self.log_dirs is None:
             return
         self._stopped = True
         await self._close_network(drain_ms=0)
-        self.log_dir.close(clean=False)
+        self.log_dirs.close(clean=False)
 
     async def _hand_over(self) -> None:
         if not (self.config.controlled_shutdown_enable and self.lifecycle.registered.is_set()):
@@ -393,7 +392,7 @@ class BrokerServer:
 
     def _close_logs(self, opened: Opened) -> None:
         try:
-            opened.log_dir.close(clean=opened.replicas.disk_error is None, broker_epoch=self.lifecycle.broker_epoch)
+            opened.log_dirs.close(broker_epoch=self.lifecycle.broker_epoch)
         except DiskError as e:
             logger.error("broker.clean_shutdown_failed", reason=str(e))
         logger.info("broker.stopped", broker_id=self.config.node_id, broker_epoch=self.lifecycle.broker_epoch)
@@ -405,11 +404,22 @@ class BrokerServer:
             logger.error("broker.failed", reason=str(error))
             self.failure.set_result(error)
 
-    def _on_log_dir_failed(self, error: DiskError) -> None:
-        """Report the failure to the controller, which moves the leaders; then end the process, which has nothing left to do."""
-        self.lifecycle.on_log_dir_offline(self._open_data().log_dir.directory_id)
-        sentence = UsageError(f"the data directory {self.config.data_dir} failed ({error}); a broker cannot go on without one")
+    def _on_log_dir_failed(self, log_dir: LogDir, had_leaders: bool) -> None:
+        """Report the failure to the controller. The partitions of the directory need other leaders, so this broker asks to be
+        fenced for a moment if it led one. Without any directory the process has nothing left to do, and ends."""
+        self.lifecycle.on_log_dir_offline(log_dir.directory_id)
+        if self.replicas.disk_error is None:
+            if had_leaders:
+                self.lifecycle.step_down()
+            return
+        sentence = UsageError(
+            f"the data directory {self._named_dirs} failed ({self.replicas.disk_error}); a broker cannot go on without one"
+        )
         asyncio.get_running_loop().call_later(OFFLINE_NOTICE_S, self._on_fatal, sentence)
+
+    @property
+    def _named_dirs(self) -> str:
+        return ", ".join(self.config.data_dirs)
 
 
 __all__ = ["BrokerServer"]

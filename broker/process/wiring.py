@@ -31,7 +31,8 @@ from strandline.protocol.messages.common import Listener
 from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.server import Handler
 from strandline.storage.directory.log_dir import LogDir
-from strandline.storage.files import DiskError, Files
+from strandline.storage.directory.log_dirs import LogDirs
+from strandline.storage.files import Files
 
 PREPARING_THREADS = 2
 """More would not help: most of the work is Python's, which one thread at a time can do, and the event loop takes turns with them
@@ -79,9 +80,9 @@ class ControllerLink:
 
 
 def identity_of(
-    config: BrokerConfig, incarnation_id: bytes, listeners: tuple[Listener, ...], log_dir: LogDir | None, levels: Levels
+    config: BrokerConfig, incarnation_id: bytes, listeners: tuple[Listener, ...], log_dirs: LogDirs | None, levels: Levels
 ) -> Identity:
-    """Build the data that the broker sends when it registers. `log_dir`: None before it is open."""
+    """Build the data that the broker sends when it registers. `log_dirs`: None before they are open."""
     # The controllers check at the first listener whether the broker lives: it must be the one for traffic between nodes.
     listeners = tuple(sorted(listeners, key=lambda listener: listener.name != config.inter_broker_listener_name))
     return Identity(
@@ -90,24 +91,24 @@ def identity_of(
         incarnation_id=incarnation_id,
         listeners=listeners,
         rack=config.broker_rack,
-        log_dirs=() if log_dir is None else (log_dir.directory_id,),
-        previous_broker_epoch=-1 if log_dir is None else log_dir.previous_broker_epoch,
+        log_dirs=() if log_dirs is None else tuple(log_dir.directory_id for log_dir in log_dirs.online),
+        previous_broker_epoch=-1 if log_dirs is None else log_dirs.previous_broker_epoch,
         levels=levels,
     )
 
 
 def open_replicas(
     config: BrokerConfig,
-    log_dir: LogDir,
+    log_dirs: LogDirs,
     *,
     link: ControllerLink,
     doors: Doors,
     files: Files,
     call_soon: Callable[[Callable[[], None]], object],
     request_metrics: RequestMetrics,
-    on_log_dir_failed: Callable[[DiskError], None],
+    on_log_dir_failed: Callable[[LogDir, bool], None],
 ) -> Opened:
-    """The parts that need the data directory. The logs in it are not recovered yet."""
+    """The parts that need the data directories. The logs in them are not recovered yet."""
     loop = asyncio.get_running_loop()
     fetchers = FetcherManager(
         broker_id=config.node_id,
@@ -120,7 +121,7 @@ def open_replicas(
     )
     replicas = ReplicaManager(
         broker_id=config.node_id,
-        log_dir=log_dir,
+        log_dirs=log_dirs,
         config=ReplicaConfig(
             replica_lag_time_max_ms=config.replica_lag_time_max_ms,
             fetch_max_bytes=config.fetch_max_bytes,
@@ -139,10 +140,10 @@ def open_replicas(
         on_log_dir_failed=on_log_dir_failed,
         on_leader_damaged=link.lifecycle.step_down,
     )
-    tasks = LogManagerTasks(log_dir, files, wall_clock_ms=doors.wall_clock_ms, on_disk_error=replicas.on_disk_error)
+    tasks = LogManagerTasks(log_dirs, files, wall_clock_ms=doors.wall_clock_ms, on_disk_error=replicas.on_disk_error)
     cleaner_threads = WorkThreads(config.log_cleaner_threads)
     cleaner = LogCleaner(
-        log_dir,
+        log_dirs,
         replicas.directory,
         replicas.failures,
         _cleaner_settings(config),
@@ -155,7 +156,7 @@ def open_replicas(
         requests_served=lambda: request_metrics.requests + fetchers.fetches,
     )
     work_threads = WorkThreads(PREPARING_THREADS)
-    opened = Opened(log_dir, tasks, fetchers, replicas, work_threads, cleaner, cleaner_threads, DynamicConfig(config))
+    opened = Opened(log_dirs, tasks, fetchers, replicas, work_threads, cleaner, cleaner_threads, DynamicConfig(config))
     _listen_to_changes(opened)
     return opened
 
@@ -176,7 +177,7 @@ def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, 
         opened.replicas,
         now=now,
         wall_clock_ms=doors.wall_clock_ms,
-        log_dir_path=opened.log_dir.path,
+        log_dirs=opened.log_dirs,
         run_blocking=run_blocking,
         run_preparation=opened.work_threads,
         may_append=refuse_unless_trusted(link.pause_detector, now),

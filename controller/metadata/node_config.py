@@ -1,4 +1,4 @@
-"""Configuration that brokers and controllers share, beyond the table of keys: addresses, the data directory, and the HTTP
+"""Configuration that brokers and controllers share, beyond the table of keys: addresses, the data directories, and the HTTP
 listener."""
 
 from __future__ import annotations
@@ -31,7 +31,28 @@ def _check_http_listener(value: str) -> str | None:
 
 
 def only_directory(directories: list[str]) -> str:
-    """The one directory of `log.dirs`. Raises UsageError if there is none, or more than one."""
+    """The one directory of a controller's `log.dirs`. Raises UsageError if there is none, or more than one."""
     if len(directories) != 1:
-        raise UsageError(f"config log.dirs must name one directory, not {len(directories)}: several are not supported yet")
+        raise UsageError(f"config log.dirs must name one directory, not {len(directories)}: a controller has one log")
     return directories[0]
+
+
+def separate_directories(directories: list[str]) -> tuple[str, ...]:
+    """The directories of a broker's `log.dirs`. Raises UsageError if there is none, one is named twice, or one lies in another:
+    each must be able to fail, and to be moved to another disk, without the others."""
+    if not directories:
+        raise UsageError("config log.dirs must name at least one directory")
+    parts = {directory: _parts(directory) for directory in directories}
+    for index, directory in enumerate(directories):
+        for other in directories[index + 1 :]:
+            outer, inner = sorted((directory, other), key=lambda each: len(parts[each]))
+            if parts[inner] == parts[outer]:
+                raise UsageError(f"config log.dirs names {directory} twice")
+            if parts[inner][: len(parts[outer])] == parts[outer]:
+                raise UsageError(f"config log.dirs: {inner} lies in {outer}; each directory must be separate")
+    return tuple(directories)
+
+
+def _parts(path: str) -> list[str]:
+    """The names on the path; "/" or nothing comes before them."""
+    return ["/" if path.startswith("/") else "", *(part for part in path.split("/") if part not in ("", "."))]

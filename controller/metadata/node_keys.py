@@ -44,7 +44,7 @@ _IDENTITY = (
         "",
         "the listener for traffic between brokers; default: the first one",
     ),
-    ConfigKey("log.dirs", "list", REQUIRED, "", "the data directory (one, for now)"),
+    ConfigKey("log.dirs", "list", REQUIRED, "", "the data directories, each on a disk of its own; one is enough"),
     ConfigKey("controller.quorum.voters", "list", REQUIRED, "", "the controllers: id@host:port, ..."),
     ConfigKey("broker.rack", "string", None, "", "the rack of the broker; replicas are spread over racks"),
     http_listener_key("127.0.0.1:8092"),

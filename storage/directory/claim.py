@@ -36,6 +36,10 @@ METADATA_LOG = f"{METADATA_TOPIC}-0"
 _CHECKPOINTS = frozenset({HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS})
 
 
+class UnusableDirectory(UsageError):
+    """The disk refuses a data directory. That says nothing about other directories."""
+
+
 class Claim:
     """A locked data directory of this process. Continue with `LogDir.open_claimed`, or give it back by `release`."""
 
@@ -87,7 +91,7 @@ class Claim:
         self.lock.release()
 
 
-def cannot_use(files: Files, path: str, e: DiskError) -> UsageError:
+def cannot_use(files: Files, path: str, e: DiskError) -> UnusableDirectory:
     """The error for a directory that the disk refuses. For a lack of permissions it names the owner and this process's user."""
     text = f"data directory {path} cannot be used: {e}"
     if e.errno in (errno.EACCES, errno.EPERM):
@@ -95,7 +99,7 @@ def cannot_use(files: Files, path: str, e: DiskError) -> UsageError:
         while files.owner(existing) is None and existing != parent(existing):
             existing = parent(existing)
         text += f" ({existing} belongs to uid {files.owner(existing)}, this process runs as uid {os.geteuid()})"
-    return UsageError(text)
+    return UnusableDirectory(text)
 
 
 def _look(files: Files, path: str, node_id: int, cluster_id: str | None, role: str | None) -> MetaProperties | None:

@@ -284,6 +284,15 @@ class LogDir:
         """The logs that have a directory here, by topic and partition."""
         return [ExistingLog(*key, topic_id) for key, topic_id in sorted(self._existing.items())]
 
+    def topic_id_of(self, topic: str, partition: int) -> bytes | None:
+        """The topic id of the log that has this name; None if there is none."""
+        return self._existing.get((topic, partition))
+
+    @property
+    def log_count(self) -> int:
+        """The number of logs that have a directory here."""
+        return len(self._existing)
+
     def open_log(
         self, topic: str, partition: int, topic_id: bytes, config: LogConfig, now_ms: int, *, may_be_new: bool = True
     ) -> Log:

@@ -131,16 +131,18 @@ def partitions(server: BrokerServer) -> Iterator[Reading]:
 
 
 def compaction(server: BrokerServer) -> Iterator[Reading]:
-    log_dir = server.log_dir
-    if log_dir is None or not server.has_logs:
+    log_dirs = server.log_dirs
+    if log_dirs is None:
         return
     cleaner, metrics = server.log_cleaner, server.log_cleaner.metrics
     uncleanable = cleaner.uncleanable_now()
     prefix = "kafka_log_logcleanermanager_"
     yield Reading(prefix + "max_dirty_percent", metrics.max_dirty_percent)
     yield Reading(prefix + "time_since_last_run_ms", cleaner.since_last_look_ms)
-    yield Reading(prefix + "uncleanable_partitions_count", len(uncleanable), (log_dir.path,))
-    yield Reading(prefix + "uncleanable_bytes", sum(each.cleanable_bytes for each in uncleanable), (log_dir.path,))
+    for log_dir in log_dirs.online:
+        here = [each for each in uncleanable if each.log_dir == log_dir.path]
+        yield Reading(prefix + "uncleanable_partitions_count", len(here), (log_dir.path,))
+        yield Reading(prefix + "uncleanable_bytes", sum(each.cleanable_bytes for each in here), (log_dir.path,))
     prefix = "kafka_log_logcleaner_"
     yield Reading(prefix + "max_clean_time_secs", metrics.max_clean_time_s)
     yield Reading(prefix + "max_buffer_utilization_percent", metrics.max_buffer_utilization_percent)
@@ -192,17 +194,19 @@ def _expired(metrics: BrokerMetrics) -> Iterator[Reading]:
 
 
 def disk(server: BrokerServer) -> Iterator[Reading]:
-    log_dir = server.log_dir
-    if log_dir is None or not server.has_logs:
+    log_dirs = server.log_dirs
+    if log_dirs is None:
         return
-    offline = log_dir.offline is not None
-    yield Reading("kafka_log_logmanager_offlinelogdirectorycount", offline)
-    yield Reading("kafka_log_logmanager_logdirectoryoffline", offline, (log_dir.path,))
-    yield from reading.disk(log_dir.path, sum(log.size_bytes for log in list(log_dir.logs.values())))
-    yield from reading.logs(log_dir.metrics)
+    offline = log_dirs.offline
+    yield Reading("kafka_log_logmanager_offlinelogdirectorycount", len(offline))
+    for path in server.config.data_dirs:
+        yield Reading("kafka_log_logmanager_logdirectoryoffline", path in offline, (path,))
+    for log_dir in log_dirs.dirs:
+        yield from reading.disk(log_dir.path, sum(log.size_bytes for log in list(log_dir.logs.values())))
+    yield from reading.logs(log_dirs.metrics)
     yield from reading.losses(
-        corrupt_range=log_dir.metrics.corrupt_ranges,
-        offline_log_dir=offline,
+        corrupt_range=log_dirs.metrics.corrupt_ranges,
+        offline_log_dir=len(offline),
         truncated_below_hw=server.replicas.metrics.truncated_below_hw,
         elected_with_missing_records=server.replicas.metrics.elected_with_missing_records,
     )

@@ -44,15 +44,16 @@ class Check(NamedTuple):
 class BrokerState(NamedTuple):
     """A snapshot of the state that decides a broker's readiness. The defaults are those of a process that just started."""
 
-    data_dir: str = ""
+    data_dirs: tuple[str, ...] = ()
     cluster_id: str = ""
     """Empty while the broker asks the controllers for it."""
     logs: int = 0
-    """The number of logs in the data directory."""
+    """The number of logs in the data directories."""
     logs_recovered: int = 0
     recovered: bool = False
     """True when all logs are open."""
-    disk_error: str = ""
+    offline_dirs: tuple[tuple[str, str], ...] = ()
+    """Path and reason of each data directory that is offline."""
     registered: bool = False
     broker_epoch: int = -1
     caught_up: bool = False
@@ -110,9 +111,11 @@ def _recovery(state: BrokerState) -> Check:
 
 
 def _log_dirs(state: BrokerState) -> Check:
-    if state.disk_error:
-        return Check("log_dirs", False, f"{state.data_dir} is offline: {state.disk_error}")
-    return Check("log_dirs", state.recovered, f"{state.data_dir} is online" if state.recovered else "not open yet")
+    if not state.recovered:
+        return Check("log_dirs", False, "not open yet")
+    offline = [f"{path} is offline: {reason}" for path, reason in state.offline_dirs]
+    online = [f"{path} is online" for path in state.data_dirs if path not in dict(state.offline_dirs)]
+    return Check("log_dirs", bool(online), "; ".join(offline + online))
 
 
 def _registered(state: BrokerState) -> Check:
@@ -137,11 +140,21 @@ def _unfenced(state: BrokerState) -> Check:
 
 
 def broker_warnings(state: BrokerState) -> list[str]:
-    """One sentence per log that grows because of a timestamp in the future, or because it cannot be compacted. At most ten of
-    each are named, the others are counted."""
+    """One sentence per log that grows because of a timestamp in the future, or because it cannot be compacted, and per data
+    directory that is offline while others serve. At most ten of each are named, the others are counted."""
     return [
+        *_offline_dirs(state),
         *_some([_future_timestamp(*one) for one in state.future_timestamps], "with a timestamp in the future"),
         *_some([_uncleanable(*one) for one in state.uncleanable], "that cannot be compacted"),
+    ]
+
+
+def _offline_dirs(state: BrokerState) -> list[str]:
+    if len(state.offline_dirs) == len(state.data_dirs):
+        return []  # a check says so
+    return [
+        f"data directory {path} is offline, and its replicas are not served: {reason}; repair the disk, then restart the broker"
+        for path, reason in state.offline_dirs
     ]
 
 
@@ -228,16 +241,16 @@ def _count(number: int, noun: str) -> str:
 def read_broker(server: BrokerServer, now: float) -> BrokerState:
     config, lifecycle, metadata = server.config, server.lifecycle, server.metadata
     if not server.has_logs:
-        return BrokerState(config.data_dir)
+        return BrokerState(config.data_dirs)
     tasks = server.log_manager_tasks
-    error = server.replicas.disk_error
+    log_dirs = server.log_dirs
     return BrokerState(
-        data_dir=config.data_dir,
+        data_dirs=config.data_dirs,
         cluster_id=config.cluster_id,
         logs=tasks.logs,
         logs_recovered=tasks.logs_recovered,
         recovered=tasks.recovered,
-        disk_error="" if error is None else str(error),
+        offline_dirs=() if log_dirs is None else tuple(log_dirs.offline.items()),
         registered=lifecycle.registered.is_set(),
         broker_epoch=lifecycle.broker_epoch,
         caught_up=metadata.published.is_set(),

@@ -49,7 +49,7 @@ from strandline.protocol.messages.data import (
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.records.builder import encode_batch
 from strandline.protocol.records.reader import iter_records
-from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.directory.claims import Claims
 from strandline.storage.memory.memory_files import MemoryFiles
 
 TOPIC = b"topic-id-number1"
@@ -167,17 +167,26 @@ class Node:
     """The data side of one broker."""
 
     def __init__(
-        self, broker_id: int, loop: VirtualLoop, config: ReplicaConfig, files: MemoryFiles | None = None, **options: Any
+        self,
+        broker_id: int,
+        loop: VirtualLoop,
+        config: ReplicaConfig,
+        files: MemoryFiles | None = None,
+        *,
+        paths: tuple[str, ...] = ("/data",),
+        **options: Any,
     ):
         self.id = broker_id
         self.loop = loop
         self.files = files or MemoryFiles()
         self.alter = HeldSubmitter()
         self.fetchers = RecordedFetchers()
-        self.log_dir = LogDir.open(self.files, "/data", node_id=broker_id, cluster_id="cluster", random=Random(broker_id))
+        claims = Claims.take(self.files, paths, node_id=broker_id)
+        self.log_dirs = claims.open(cluster_id="cluster", random=Random(broker_id))
+        self.log_dir = self.log_dirs.dirs[0]
         self.manager = ReplicaManager(
             broker_id=broker_id,
-            log_dir=self.log_dir,
+            log_dirs=self.log_dirs,
             config=config,
             doors=Doors(wall_clock_ms=lambda: NOW_MS, random=Random(broker_id)),
             now=loop.now,
@@ -191,7 +200,7 @@ class Node:
             self.manager,
             now=loop.now,
             wall_clock_ms=lambda: NOW_MS,
-            log_dir_path=self.log_dir.path,
+            log_dirs=self.log_dirs,
             run_blocking=options.get("run_blocking"),
             run_preparation=options.get("run_blocking"),
         )

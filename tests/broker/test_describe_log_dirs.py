@@ -54,6 +54,6 @@ def test_only_requested_replicas_are_described() -> None:
 def test_a_failed_log_directory_is_an_error_without_replicas() -> None:
     world = ReplicaWorld()
     world.topic(replicas=(1,))
-    world[1].manager.directory.disk_error = DiskError("write", "x", 5)
+    world[1].manager.on_disk_error(DiskError("write", "x", 5))
     result = describe(world[1])
     assert (result.error_code, result.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, [])

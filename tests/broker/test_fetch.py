@@ -427,7 +427,7 @@ def test_warm_partitions_do_not_wait_for_cold_ones() -> None:
 
 def test_a_read_error_takes_the_log_directory_offline() -> None:
     failed: list[object] = []
-    world = ReplicaWorld(1, on_log_dir_failed=failed.append)
+    world = ReplicaWorld(1, on_log_dir_failed=lambda log_dir, had_leaders: failed.append(log_dir))
     world.topic(replicas=(1,))
     leader = world[1]
     leader.produce("a")

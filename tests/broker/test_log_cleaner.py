@@ -52,7 +52,7 @@ class Bench:
         self.now_ms = NOW_MS
         manager = self.node.manager
         self.cleaner = LogCleaner(
-            self.node.log_dir,
+            self.node.log_dirs,
             manager.directory,
             manager.failures,
             settings or CleanerSettings(),

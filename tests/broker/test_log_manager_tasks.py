@@ -26,6 +26,7 @@ from strandline.protocol.producer_names import named_producer_id
 from strandline.protocol.records.builder import encode_batch
 from strandline.storage.checkpoints import PartitionMetadata
 from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.directory.log_dirs import LogDirs
 from strandline.storage.files import DiskError, MemoryFiles
 from strandline.storage.log.log import Log, LogConfig
 
@@ -43,7 +44,7 @@ class Disk:
     def open(self) -> None:
         self.log_dir = LogDir.open(self.files, "/data", node_id=1, cluster_id="c")
         self.log_manager_tasks = LogManagerTasks(
-            self.log_dir, self.files, wall_clock_ms=lambda: self.now_ms, on_disk_error=self.errors.append
+            LogDirs([self.log_dir]), self.files, wall_clock_ms=lambda: self.now_ms, on_disk_error=self.errors.append
         )
 
     def log(self, name: str, topic_id: bytes, config: LogConfig | None = None) -> Log:

@@ -336,7 +336,7 @@ def test_waiting_produces_fail_promptly_when_the_leadership_ends(end: str, expec
 
 def test_a_full_disk_answers_storage_error_and_takes_the_directory_offline() -> None:
     failed: list[object] = []
-    world = ReplicaWorld(1, on_log_dir_failed=failed.append)
+    world = ReplicaWorld(1, on_log_dir_failed=lambda log_dir, had_leaders: failed.append(log_dir))
     world.topic(replicas=(1,))
     leader = world[1]
     leader.produce("a")

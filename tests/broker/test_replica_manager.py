@@ -178,7 +178,7 @@ def test_a_failed_disk_ends_everything_that_was_on_it_and_nothing_else_dies() ->
 
 def test_a_log_that_cannot_be_opened_takes_the_directory_offline() -> None:
     failed: list[object] = []
-    world = ReplicaWorld(1, on_log_dir_failed=failed.append)
+    world = ReplicaWorld(1, on_log_dir_failed=lambda log_dir, had_leaders: failed.append(log_dir))
     world[1].files.fail_next("write", "*", errno.ENOSPC, times=99)
     world.topic(replicas=(1,))
     assert len(failed) == 1

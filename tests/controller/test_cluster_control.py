@@ -162,6 +162,20 @@ def test_a_broker_whose_disks_have_all_failed_is_fenced_and_stays_so() -> None:
     assert world.heartbeat(2, offline_log_dirs=[disk]).is_fenced
 
 
+def test_a_failed_log_directory_leaves_the_registration_and_the_broker_goes_on() -> None:
+    """Until the last one fails: that fences the broker."""
+    first, second = b"d" * 16, b"e" * 16
+    world = ControllerWorld(brokers=1)
+    world.start_broker(2, log_dirs=[first, second])
+    assert not world.heartbeat(2, offline_log_dirs=[first]).is_fenced
+    assert world.image.brokers[2].log_dirs == (second,)
+    offset = world.image.offset
+    assert not world.heartbeat(2, offline_log_dirs=[first]).is_fenced
+    assert world.image.offset == offset, "a repeated report changes nothing"
+    assert world.heartbeat(2, offline_log_dirs=[first, second]).is_fenced
+    assert world.image.brokers[2].fenced
+
+
 # -- sessions ---------------------------------------------------------------------------------------------------------
 
 

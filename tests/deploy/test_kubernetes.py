@@ -261,4 +261,5 @@ def test_the_log_directory_is_below_the_volumes_root(role: str) -> None:
     (mount,) = container(role)["volumeMounts"]
     (claim,) = one("StatefulSet", role)["spec"]["volumeClaimTemplates"]
     assert claim["metadata"]["name"] == mount["name"]
-    assert Path(config(role, ordinals(role)[0]).data_dir).parent == Path(mount["mountPath"])
+    (directory,) = config(role, ordinals(role)[0]).values["log.dirs"]
+    assert Path(directory).parent == Path(mount["mountPath"])

@@ -33,7 +33,7 @@ async def clean_at(cluster: WireCluster, topic_id: bytes, node: int, days: int) 
     def work() -> None:
         log.roll()
         log.first_dirty_offset = clean(log, now_ms=NOW_MS + days * DAY_MS).next_dirty
-        server.log_dir.save_cleaner_offsets()
+        server.log_dirs.dirs[0].save_cleaner_offsets()
 
     await cluster.inside(node, work)
 

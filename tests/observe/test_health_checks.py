@@ -18,7 +18,7 @@ from strandline.observe.health import (
 )
 
 READY_BROKER = BrokerState(
-    data_dir="/data",
+    data_dirs=("/data",),
     cluster_id="c",
     logs=3,
     logs_recovered=3,
@@ -57,7 +57,7 @@ def test_a_healthy_broker_passes_every_check() -> None:
     ("change", "name", "words"),
     [
         ({"cluster_id": ""}, "cluster_id", "asks the controllers"),
-        ({"disk_error": "no space left on device"}, "log_dirs", "/data is offline: no space left on device"),
+        ({"offline_dirs": (("/data", "no space left"),)}, "log_dirs", "/data is offline: no space left"),
         ({"registered": False}, "registered", "no controller has accepted"),
         ({"caught_up": False}, "metadata", "has not caught up"),
         ({"metadata_age_ms": 3100}, "metadata", "as of 3.1 s ago"),
@@ -69,6 +69,14 @@ def test_each_problem_of_a_broker_fails_one_check(change: dict[str, Any], name: 
     found = failed(broker_checks(READY_BROKER._replace(**change)))
     assert list(found) == [name]
     assert words in found[name]
+
+
+def test_one_of_several_directories_that_fails_is_a_warning() -> None:
+    """The broker serves the partitions of its other directories, so it stays ready."""
+    state = READY_BROKER._replace(data_dirs=("/d1", "/d2"), offline_dirs=(("/d2", "input/output error"),))
+    assert failed(broker_checks(state)) == {}
+    (warning,) = broker_warnings(state)
+    assert warning.startswith("data directory /d2 is offline, and its replicas are not served: input/output error")
 
 
 def test_a_recovery_reports_its_progress() -> None:

@@ -330,7 +330,7 @@ async def test_a_failed_log_directory_shows() -> None:
     async with WireCluster(brokers=2) as cluster:
         await load(cluster)
         watch = Watch(cluster)
-        path = cluster.server(1).config.data_dir
+        path = cluster.server(1).config.data_dirs[0]
         assert watch.node(1).value("kafka_log_logmanager_logdirectoryoffline", logDirectory=path) == 0
 
         def fail() -> Scrape:

@@ -585,7 +585,7 @@ _room(
     (
         "G242",
         "DelayedDeleteRecords.on_saved",
-        "self._directory.disk_error is not None",
+        "self._directory.offline",
         NEVER,
         "DeleteRecords succeeds although the log start could not be written",
     ),

@@ -1,4 +1,4 @@
-"""I25: a process treats the logs of a disk as cleanly closed only if the process before it closed them.
+"""I25: a process treats the logs of a data directory as cleanly closed only if the last process that used it closed them.
 
 An orderly stop leaves a clean-shutdown marker, which spares the next start the reading of every log. The marker is true until
 something is written. If it outlived that, a later start would trust logs that a crash has torn. Because the damage may show much
@@ -12,13 +12,14 @@ from strandline.testing.simulation.invariants.violation import Violation
 
 
 def on_closing(ghosts: Ghosts, disk: object) -> None:
-    """An orderly close of this disk's logs has begun: the next start may treat them as cleanly closed."""
+    """An orderly close of the logs of this data directory has begun: the next start may treat them as cleanly closed."""
     ghosts.closed_disks.add(disk)
 
 
 def on_loaded(ghosts: Ghosts, disk: object, node: int, was_clean: bool) -> None:
-    """A process has started on this disk, and has read whether its logs were cleanly closed (`was_clean`). Violation if it treats
-    them so although the previous process did not close them. From now on the process writes, so the disk counts as not closed."""
+    """A process has opened this data directory, and has read whether its logs were cleanly closed (`was_clean`). Violation if it
+    treats them so although the previous process did not close them. From now on the process writes, so the directory counts as
+    not closed."""
     if was_clean and disk not in ghosts.closed_disks:
         text = f"node {node} treats its logs as cleanly closed, but its previous process died without closing them"
         raise Violation("I25", text, node=node)

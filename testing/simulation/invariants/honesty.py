@@ -10,6 +10,9 @@ A check raises `Violation`, with the number of its invariant, if the invariant d
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.testing.simulation.invariants.ghosts import Ghosts, PartitionGhost, ReplicaGhost
 
 
@@ -41,15 +44,15 @@ def on_elected_with_missing_records(replica: ReplicaGhost) -> None:
     replica.partition.reported.append(f"broker {replica.node} became leader although its log had lost records")
 
 
-def on_log_dir_failed(ghosts: Ghosts, node: int, counted: int, is_told: bool) -> None:
-    """`counted` is the number of replicas that the metric reports as offline."""
+def on_log_dir_failed(ghosts: Ghosts, node: int, offline: Collection[TopicIdPartition], is_told: bool) -> None:
+    """`offline`: the partitions whose replicas on this node the metric counts as offline from now on."""
     for partition in ghosts.partitions.values():
-        replica = partition.replicas.get(node)
-        if replica is None:
+        if node not in partition.replicas:
             continue
         if not is_told:
-            raise partition.violation("I20", f"the log directory of broker {node} failed, but the broker did not report it", node)
-        partition.reported.append(f"{counted} replicas of broker {node} offline")
+            raise partition.violation("I20", f"a log directory of broker {node} failed, but the broker did not report it", node)
+        if partition.key in offline:
+            partition.reported.append(f"replica of broker {node} offline")
 
 
 def check(partition: PartitionGhost) -> None:

@@ -8,7 +8,7 @@ for those that changed since the last one; if none did, that costs a look at two
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -232,8 +232,8 @@ class Invariants:
         replica.damage = offset if replica.damage is None else min(offset, replica.damage)
         honesty.on_damage(replica, offset, counted_before)
 
-    def on_log_dir_failed(self, node: int, offline_replicas: int, is_told: bool) -> None:
-        honesty.on_log_dir_failed(self.ghosts, node, offline_replicas, is_told)
+    def on_log_dir_failed(self, node: int, offline: Collection[TopicIdPartition], is_told: bool) -> None:
+        honesty.on_log_dir_failed(self.ghosts, node, offline, is_told)
 
     def on_log_start(self, replica: ReplicaGhost, log: Log) -> None:
         if log.log_start_offset != replica.path.start:

@@ -39,11 +39,11 @@ def bounds(process: Process) -> list[tuple[str, int, int]]:
     if tasks is not None:
         found.append(("tasks", len(tasks), TASKS_BASE + TASKS_PER_CONNECTION * connections))
     if getattr(server, "has_logs", False):
-        budget, sessions = server.log_dir.budget, server.replicas.sessions
+        budget, sessions = server.log_dirs.budget, server.replicas.sessions
         found.append(("bytes in the recent tails", budget.bytes, budget.bytes_max))
         found.append(("batches in the recent tails", len(budget.queue), budget.batches_max))
         found.append(("fetch sessions", len(sessions), sessions.slots))
-        segments = sum(len(log.segments) for log in server.log_dir.logs.values())
+        segments = sum(len(log.segments) for log in server.log_dirs.logs)
         found.append(("open files", len(process.open_files), segments + FILES_BASE))
     return found
 

@@ -73,7 +73,9 @@ POINTS: dict[str, dict[str, str]] = {
         "on_response, superseded": "proposals that a response no longer decides (marks)",
         "on_lost, doubtful": "proposals that may have been committed (marks)",
     },
-    "broker.partition.log_failures:LogFailures": {"on_disk_error": "the report of a broker that its disk failed (I20)"},
+    "broker.partition.log_failures:LogFailures": {
+        "on_disk_error, failed_dirs, offline": "the report of a broker that a disk failed (I20)"
+    },
     "broker.purgatory:DelayedOperation": {"complete": "an operation is completed a second time (marks)"},
     "broker.purgatory:Purgatory": {
         "park": "a produce request waits for the high watermark (marks)",

@@ -201,7 +201,7 @@ class Probes:
 
         def make_stop(original: Function) -> Function:
             async def stop(server: Any) -> None:
-                does_nothing = getattr(server, "is_stopping", False) or getattr(server, "log_dir", server) is None
+                does_nothing = getattr(server, "is_stopping", False) or getattr(server, "log_dirs", server) is None
                 await original(server)
                 if not does_nothing:
                     self._stopped(server)
@@ -347,12 +347,12 @@ class Probes:
     def _logs_close_in_order(self, log_dir: LogDir, *_: Any) -> None:
         disk = getattr(log_dir.files, "disk", None)
         if disk is not None:
-            self.invariants.on_logs_closing(disk)
+            self.invariants.on_logs_closing((disk, log_dir.directory_id))
 
     def _logs_found(self, _: None, log_dir: LogDir) -> None:
         disk = getattr(log_dir.files, "disk", None)
         if disk is not None:
-            self.invariants.on_logs_found(disk, log_dir.meta.node_id, log_dir.was_clean)
+            self.invariants.on_logs_found((disk, log_dir.directory_id), log_dir.meta.node_id, log_dir.was_clean)
 
     # -- partitions ---------------------------------------------------------------------------------------------------
 
@@ -364,7 +364,7 @@ class Probes:
         self._before(Partition, "truncate_to_divergence", self._diverging)
 
         self._around(Partition, "truncate_to", self._before_cut, self._after_cut)
-        self._around(LogFailures, "on_disk_error", lambda failures, _: failures.disk_error is None, self._disk_failed)
+        self._around(LogFailures, "on_disk_error", lambda failures, _: len(failures.failed_dirs), self._disk_failed)
 
     def _partition(self, _: None, partition: Partition, *__: Any, **___: Any) -> None:
         replica = replica_of(partition.log)
@@ -408,9 +408,10 @@ class Probes:
         if replica is not None:
             self.invariants.on_truncated_below(replica, seen[0], partition.context.metrics.truncated_below_hw - seen[1])
 
-    def _disk_failed(self, is_first: bool, _: None, failures: LogFailures, *__: Any) -> None:
-        if is_first:
-            self.invariants.on_log_dir_failed(failures.broker_id, failures.offline_replicas, failures.disk_error is not None)
+    def _disk_failed(self, failed_before: int, _: None, failures: LogFailures, *__: Any) -> None:
+        is_told = bool(failures.failed_dirs)
+        if len(failures.failed_dirs) > failed_before or not is_told:
+            self.invariants.on_log_dir_failed(failures.broker_id, failures.offline, is_told)
 
     # -- the ISR ------------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from strandline.testing.simulation.scenarios import (
     disks,
     environment,
     isr,
+    log_dirs,
     producers,
     quorum,
     requests,
@@ -38,7 +39,7 @@ from strandline.testing.simulation.story.story import tell
 
 __all__ = ["SCENARIOS", "WAITING", "Scenario", "Stage", "find", "run_scenario", "scenario"]
 
-FILES = (truncation, isr, requests, producers, disks, quorum, environment, compaction, balance)
+FILES = (truncation, isr, requests, producers, disks, quorum, environment, compaction, balance, log_dirs)
 LIMIT_S = 900.0
 
 

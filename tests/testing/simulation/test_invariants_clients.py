@@ -292,9 +292,12 @@ def test_i20_uncounted_damage(at: Bench):
 
 
 def test_i20_unreported_failure_of_a_log_directory(at: Bench):
-    honesty.on_log_dir_failed(at.ghosts, 2, 1, True)
-    with breaks("I20", "the log directory of broker 2 failed"):
-        honesty.on_log_dir_failed(at.ghosts, 2, 0, False)
+    honesty.on_log_dir_failed(at.ghosts, 2, [], True)
+    assert at.orders.reported == [], "the replica is in another directory"
+    honesty.on_log_dir_failed(at.ghosts, 2, [at.orders.key], True)
+    assert at.orders.reported == ["replica of broker 2 offline"]
+    with breaks("I20", "a log directory of broker 2 failed"):
+        honesty.on_log_dir_failed(at.ghosts, 2, [], False)
 
 
 def test_i20_unreported_loss(at: Bench):
@@ -324,7 +327,7 @@ def loaded(**found: Any) -> Process:
         has_logs=True,
         incarnation_id=bytes(16),
         servers=[SimpleNamespace(connections=connections, limits=limits)],
-        log_dir=SimpleNamespace(budget=budget, logs={}),
+        log_dirs=SimpleNamespace(budget=budget, logs=[]),
         replicas=SimpleNamespace(sessions=sessions),
     )
     task = SimpleNamespace(cancelling=lambda: 0, get_coro=lambda: SimpleNamespace(__qualname__="Broker._leaked"))
