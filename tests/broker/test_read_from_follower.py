@@ -6,9 +6,9 @@ import pytest
 from handled_request import HandledRequest
 from replica_world import P, ReplicaWorld, begin_shutdown, code, fetched, register, values, want
 
-from strandline.broker.config import KEYS
 from strandline.broker.fetch.replica_selector import SELECTORS
 from strandline.broker.replica_manager import ReplicaConfig
+from strandline.controller.metadata.node_keys import BROKER_KEYS
 from strandline.protocol.errors import ErrorCode
 
 RACKS = {1: "a", 2: "b", 3: "c", 4: "b"}
@@ -129,7 +129,7 @@ def test_consumer_that_ignores_its_nomination_does_not_wait_for_a_new_record() -
 
 
 def test_selectors_are_those_that_the_configuration_accepts() -> None:
-    (key,) = (key for key in KEYS if key.name == "replica.selector.class")
+    (key,) = (key for key in BROKER_KEYS if key.name == "replica.selector.class")
     assert set(SELECTORS) == {None, *key.choices}
 
 
