@@ -13,6 +13,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cluster": ("cluster", "Describe the brokers and the active controller; unregister a broker."),
     "health": ("health", "Check whether a node or the whole cluster is healthy."),
     "quorum": ("quorum", "Describe the controllers' quorum."),
+    "reassign": ("reassign", "Move partitions to other brokers, or change their number of replicas."),
     "elect": ("elect", "Elect the preferred leader of a partition, or of all."),
     "features": ("features", "Describe and upgrade the level of the cluster's metadata."),
     "log-dirs": ("log_dirs", "Show the space that logs take on the brokers' disks."),

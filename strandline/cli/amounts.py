@@ -1,0 +1,34 @@
+"""Bytes and times as people write and read them: "10MB", "3.2 MB", "4 min"."""
+
+from __future__ import annotations
+
+import re
+
+from strandline.protocol.errors import UsageError
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+
+def parse_bytes(text: str, option: str) -> int:
+    """A number of bytes: "500000", "10MB", "1.5 GiB", "10MB/s". UsageError that names the option."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?(?:/S)?", text.strip().upper(), re.ASCII)
+    size = round(float(found[1]) * _UNITS[found[2]]) if found is not None and found[2] in _UNITS else 0
+    if size < 1:
+        raise UsageError(f"{option} takes bytes per second, such as 500000, 10MB or 1.5GiB, not {text!r}")
+    return size
+
+
+def show_bytes(size: float) -> str:
+    """A number of bytes with three digits: "812 B", "3.21 MB"."""
+    for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}" if size < 1000 * unit else f"{size / unit:.0f} {name}"
+    return f"{round(size)} B"
+
+
+def show_time(seconds: float) -> str:
+    """A duration in its two largest units at most: "12 s", "4 min", "3 h 20 min"."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
