@@ -84,8 +84,8 @@ def check_times(header: BatchHeader, times: RecordTimes, config: LogConfig, now_
         return
     _refuse_append_time(header)
     if is_out_of_range(times, config, now_ms):
-        is_ahead = times.newest - now_ms > config.message_timestamp_after_max_ms
-        text = _describe_time(times.newest if is_ahead else times.oldest, now_ms)
+        is_oldest = is_out_of_range(RecordTimes(times.oldest, times.oldest), config, now_ms)
+        text = _describe_time(times.oldest if is_oldest else times.newest, now_ms)
         raise BrokerError(ErrorCode.INVALID_TIMESTAMP, f"a record {text}")
 
 
@@ -113,8 +113,8 @@ def _wrong_times(columns: Columns, config: LogConfig, now_ms: int) -> dict[int, 
     """The timestamps that are out of range, by the index of the record."""
     if columns.timestamps is None:
         return dict.fromkeys(range(len(columns.values)), columns.base_timestamp)
-    newest, oldest = now_ms + config.message_timestamp_after_max_ms, now_ms - config.message_timestamp_before_max_ms
-    return {i: time for i, time in enumerate(columns.timestamps) if time > newest or time < -1 or 0 <= time < oldest}
+    times = enumerate(columns.timestamps)
+    return {i: time for i, time in times if is_out_of_range(RecordTimes(time, time), config, now_ms)}
 
 
 def _refuse(record_count: int, without_key: Sequence[int], wrong_times: Mapping[int, int], now_ms: int) -> NoReturn:
