@@ -56,11 +56,23 @@ class TopicDescription:
     topic_id: bytes
     partitions: list[PartitionDescription]
     is_internal: bool = False
+    warnings: tuple[str, ...] = ()
+    """Sentences for people, if this is the response to the creation of the topic."""
 
     @property
     def replication_factor(self) -> int:
         """The largest number of replicas that a partition has."""
         return max((len(partition.replicas) for partition in self.partitions), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """One place that has a value of a config. A broker's default of a topic config has another name there."""
+
+    name: str
+    value: str | None
+    source: str
+    """As of a `ConfigEntry`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +87,11 @@ class ConfigEntry:
     is_sensitive: bool = False
     type: str = "string"
     documentation: str | None = None
+    synonyms: tuple[ConfigSynonym, ...] = ()
+    """Every place that has a value, the one that counts first, and the default last."""
+    update: str = ""
+    """Where it can be changed while the nodes run: "topic", "cluster", "broker", "cluster, broker", or "restart" (nowhere).
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from strandline.client.admin.requests import AdminRequests, check_code
-from strandline.client.admin_types import ConfigEntry
+from strandline.client.admin_types import ConfigEntry, ConfigSynonym
 from strandline.client.arguments import checked_list
 from strandline.client.errors import RequestFailed, UsageError
 from strandline.protocol import apis
@@ -35,7 +35,7 @@ class ConfigCalls(AdminRequests):
         resource = messages.DescribeConfigsResource(
             _resource(resource_type), str(name), None if keys is None else checked_list("keys", keys)
         )
-        request = messages.DescribeConfigsRequest([resource], include_documentation=True)
+        request = messages.DescribeConfigsRequest([resource], include_documentation=True, include_synonyms=True)
 
         def check(response: messages.DescribeConfigsResponse, is_retry: bool) -> None:
             for result in response.results:
@@ -53,16 +53,22 @@ class ConfigCalls(AdminRequests):
         name: str | int,
         configs: Mapping[str, str | int | float | bool | None],
         *,
+        append: Mapping[str, str | Iterable[str]] | None = None,
+        subtract: Mapping[str, str | Iterable[str]] | None = None,
         validate_only: bool = False,
         timeout_ms: float = 30_000,
-    ) -> None:
+    ) -> list[str]:
         """Set these keys and leave the others as they are (KIP-339); None removes a key, so that its default applies again.
-        Resources are named as for `describe_configs`. `validate_only`: check the request and change nothing. UnknownTopic;
-        RequestFailed with `code` INVALID_CONFIG; RequestTimeout."""
+        `append`, `subtract`: items of keys whose type is "list"; they change the value that applies now. Resources are named as
+        for `describe_configs`. `validate_only`: check the request and change nothing.
+
+        Returns warnings, which are sentences for people, for example about a min.insync.replicas above the replication factor.
+        UnknownTopic; RequestFailed with `code` INVALID_CONFIG; RequestTimeout."""
         changes = [
             messages.AlterableConfig(key, messages.CONFIG_DELETE if value is None else messages.CONFIG_SET, config_text(value))
             for key, value in configs.items()
         ]
+        changes += _item_changes(messages.CONFIG_APPEND, append) + _item_changes(messages.CONFIG_SUBTRACT, subtract)
         resource = messages.AlterConfigsResource(_resource(resource_type), str(name), changes)
         request = messages.IncrementalAlterConfigsRequest([resource], validate_only)
 
@@ -71,7 +77,9 @@ class ConfigCalls(AdminRequests):
                 check_code(result.error_code, result.error_message, "IncrementalAlterConfigs", topic=result.resource_name)
 
         deadline = self._deadline(timeout_ms)
-        await self._ask(apis.INCREMENTAL_ALTER_CONFIGS, request, messages.IncrementalAlterConfigsResponse, check, deadline)
+        kind = messages.IncrementalAlterConfigsResponse
+        response = await self._ask(apis.INCREMENTAL_ALTER_CONFIGS, request, kind, check, deadline)
+        return [warning for result in response.responses for warning in result.warnings]
 
     def _known_broker(self, name: str | int) -> int:
         """The id of an unfenced broker; RequestFailed if the cluster has none with this id."""
@@ -92,6 +100,13 @@ def _resource(resource_type: str) -> int:
     return _RESOURCE_TYPES[resource_type]
 
 
+def _item_changes(operation: int, items: Mapping[str, str | Iterable[str]] | None) -> list[messages.AlterableConfig]:
+    return [
+        messages.AlterableConfig(key, operation, given if isinstance(given, str) else ",".join(given))
+        for key, given in (items or {}).items()
+    ]
+
+
 def config_text(value: str | int | float | bool | None) -> str | None:
     """A value of a configuration key as brokers expect it: "true" for True. None stays None."""
     if isinstance(value, bool):
@@ -108,4 +123,6 @@ def _config_entry(config: messages.DescribedConfig) -> ConfigEntry:
         is_sensitive=config.is_sensitive,
         type=config.config_type,
         documentation=config.documentation,
+        synonyms=tuple(ConfigSynonym(s.name, s.value, _SOURCES.get(s.source, "unknown")) for s in config.synonyms),
+        update=config.update,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from strandline.client.admin.configs import config_text
 from strandline.client.admin.requests import RETRY_S, check_code
@@ -27,7 +28,7 @@ class TopicCalls(TopicDescriptions):
         self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, timeout_ms: float = 30_000
     ) -> list[TopicDescription]:
         """Create topics (a name alone gets the cluster's defaults), and wait until the brokers know them and each partition has a
-        leader. Returns their descriptions, sorted by name.
+        leader. Returns their descriptions, sorted by name, with `warnings` about them.
 
         `validate_only`: check the request, create nothing, return an empty list. RequestFailed with `code` TOPIC_ALREADY_EXISTS,
         INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG and others; RequestTimeout if a
@@ -43,10 +44,12 @@ class TopicCalls(TopicDescriptions):
                     check_code(result.error_code, result.error_message, "CreateTopics", topic=result.name)
 
         deadline = self._deadline(timeout_ms)
-        await self._ask(apis.CREATE_TOPICS, request, messages.CreateTopicsResponse, check, deadline)
+        response = await self._ask(apis.CREATE_TOPICS, request, messages.CreateTopicsResponse, check, deadline)
         if validate_only:
             return []
-        return await self._wait_for_topics([topic.name for topic in wanted], deadline)
+        warnings = {result.name: tuple(result.warnings) for result in response.topics}
+        found = await self._wait_for_topics([topic.name for topic in wanted], deadline)
+        return [replace(topic, warnings=warnings.get(topic.name, ())) for topic in found]
 
     async def _wait_for_topics(self, names: Sequence[str], deadline: float) -> list[TopicDescription]:
         while True:

@@ -21,7 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pipeline": ("pipeline", "Run jobs on Spark: lake, audit, snapshots of the last values, replay, simulations."),
     "bench": ("bench", "Measure produce, consume, latency and fail-over."),
     "simulate": ("simulate", "Run a cluster from one seed, with simulated time, network, disks and faults."),
-    "config": ("config", "Describe the configuration of topics and brokers; list the keys."),
+    "config": ("config", "Show, change and compare configuration; list the keys."),
     "completion": ("completion", "Print the completion script of bash, zsh or fish."),
     "broker": ("run", "Run one broker in this process."),
     "controller": ("run", "Run one controller in this process."),

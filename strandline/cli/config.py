@@ -1,9 +1,8 @@
-"""`strandline config`: the configuration of a topic or broker, and every key with its default, unit and meaning."""
+"""`strandline config`: shows, changes and compares the configuration of topics, brokers and the cluster, and lists the keys."""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -15,6 +14,7 @@ from strandline.cli.common import (
     Wide,
     fail,
     new_app,
+    note,
     print_json,
     print_table,
     run,
@@ -23,33 +23,91 @@ from strandline.cli.config_table import SOURCES, is_given
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from strandline.client import ConfigEntry
+    from strandline.client import Admin, ConfigEntry
 
-app = new_app("Describe the configuration of topics and brokers, or list the keys.")
+app = new_app("Show, change and compare the configuration of topics, brokers and the cluster; list the keys.")
+
+KINDS = ("topic", "broker", "cluster")
+_WHAT = "topic NAME|broker ID|cluster"
+Words = Annotated[list[str], typer.Argument(metavar=f"{_WHAT} [KEY...]", help="What to show, and which keys of it.")]
+All = Annotated[bool, typer.Option("--all", help="Show the keys with default values too.")]
 
 
-class Kind(StrEnum):
-    topic = "topic"
-    broker = "broker"
+class Resource(NamedTuple):
+    """A topic, a broker, or the cluster, which has an empty name."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "cluster" else f"{self.kind} {self.name}"
+
+    @property
+    def resource_type(self) -> str:
+        """The admin client's name of the kind: the cluster is the default of all brokers."""
+        return "topic" if self.kind == "topic" else "broker"
+
+
+def resource_of(words: list[str]) -> tuple[Resource, list[str]]:
+    """The resource that the first words name, and the other words. UsageError."""
+    kind, rest = words[0], words[1:]
+    if kind not in KINDS:
+        from strandline.controller.metadata.config_keys import nearest
+
+        guess = nearest(kind, KINDS)
+        raise UsageError(f"{kind!r} is none of topic, broker and cluster" + (f"; did you mean {guess!r}?" if guess else ""))
+    if kind == "cluster":
+        return Resource(kind, ""), rest
+    if not rest:
+        raise UsageError(f"the {kind} is missing: strandline config ... {kind} {'NAME' if kind == 'topic' else 'ID'}")
+    if kind == "broker" and not rest[0].isdecimal():
+        raise UsageError(f"a broker is named by its id, a number, not {rest[0]!r}")
+    return Resource(kind, rest[0]), rest[1:]
+
+
+# -- show -------------------------------------------------------------------------------------------------------------
 
 
 @app.command()
-def describe(
-    kind: Annotated[Kind, typer.Argument(metavar="topic|broker", help="Describe a topic or a broker.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The topic, or the broker's id.")],
-    all_keys: Annotated[bool, typer.Option("--all", help="Show the keys with default values too.")] = False,
+def get(
+    words: Words,
+    all_keys: All = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     wide: Wide = False,
     json: Json = False,
 ) -> None:
-    """Show the configuration of a topic or broker, and the source of each value. Without --all or --json, only the values
-    that are not defaults."""
-    configs = run(_ask(bootstrap, kind.value, name))
+    """Show the configuration of a topic, a broker or the cluster, and the source of each value. Without KEY, --all or --json,
+    only the values that are not defaults."""
+    resource, wanted = resource_of(words)
+    configs = run(ask(bootstrap, resource))
+    by_name = {c.name: c for c in configs}
+    for name in wanted:
+        if name not in by_name:
+            _refuse_unknown(resource, name, by_name)
+    _show(resource, [by_name[name] for name in wanted] or configs, all_keys or bool(wanted), wide, json)
+
+
+@app.command()
+def describe(
+    words: Words,
+    all_keys: All = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    wide: Wide = False,
+    json: Json = False,
+) -> None:
+    """The same as `config get`."""
+    get(words, all_keys, bootstrap, wide, json)
+
+
+def _refuse_unknown(resource: Resource, name: str, known: dict[str, ConfigEntry]) -> None:
+    from strandline.controller.metadata.config_keys import unknown_key
+
+    raise unknown_key(name, known, f"config key of a {resource.kind}" if resource.name else "config key of the cluster")
+
+
+def _show(resource: Resource, configs: list[ConfigEntry], all_keys: bool, wide: bool, json: bool) -> None:
     if json:
-        document = [
-            {"name": c.name, "value": c.value, "source": c.source, "read_only": c.read_only, "type": c.type} for c in configs
-        ]
-        print_json({"resource_type": kind.value, "resource_name": name, "configs": document})
+        print_json({"resource_type": resource.kind, "resource_name": resource.name, "configs": [_json(c) for c in configs]})
         return
     shown = configs if all_keys else [c for c in configs if is_given(c)]
     columns = ("key", "value", "source", "meaning")[: 4 if wide else 3]
@@ -61,15 +119,165 @@ def describe(
         print(f"{hidden} keys have default values; --all shows them")
 
 
-async def _ask(bootstrap: str, kind: str, name: str) -> list[ConfigEntry]:
+def _json(config: ConfigEntry) -> dict[str, Any]:
+    synonyms = [{"name": s.name, "value": s.value, "source": s.source} for s in config.synonyms]
+    return {
+        "name": config.name,
+        "value": config.value,
+        "source": config.source,
+        "read_only": config.read_only,
+        "type": config.type,
+        "update": config.update,
+        "synonyms": synonyms,
+    }
+
+
+async def ask(bootstrap: str, resource: Resource) -> list[ConfigEntry]:
     from strandline.client import Admin
 
-    if kind == "broker" and not name.isdecimal():
-        raise UsageError(f"a broker is named by its id, a number, not {name!r}")
     async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
-        if kind == "topic":
-            return await admin.describe_configs("topic", name)
-        return await admin.describe_configs("broker", name)
+        return await ask_with(admin, resource)
+
+
+async def ask_with(admin: Admin, resource: Resource) -> list[ConfigEntry]:
+    """The configuration of a resource. Brokers list the keys of the cluster that were set; the others have their defaults."""
+    if resource.kind == "topic":
+        return await admin.describe_configs("topic", resource.name)
+    configs = await admin.describe_configs("broker", resource.name)
+    return configs if resource.name else _with_defaults(configs)
+
+
+def _with_defaults(configs: list[ConfigEntry]) -> list[ConfigEntry]:
+    from strandline.client import ConfigEntry
+    from strandline.controller.metadata.config_keys import Update
+    from strandline.controller.metadata.node_keys import DYNAMIC_BROKER_CONFIGS
+
+    known = {config.name: config for config in configs}
+    for key in DYNAMIC_BROKER_CONFIGS.values():
+        if key.update is not Update.BROKER:
+            default = ConfigEntry(
+                key.name, key.text(key.default), "default", type=key.type, documentation=key.meaning, update=key.update
+            )
+            known.setdefault(key.name, default)
+    return [known[name] for name in sorted(known)]
+
+
+# -- change -----------------------------------------------------------------------------------------------------------
+
+
+@app.command("set")
+def set_(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar=f"{_WHAT} KEY=VALUE...", help="What to change. KEY+=ITEM appends to a list, KEY-=ITEM removes."),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the change, and make none.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Set keys of a topic, a broker or the cluster while it runs. The other keys stay as they are."""
+    resource, settings = resource_of(words)
+    if not settings:
+        raise UsageError(f"nothing to set: strandline config set {resource} KEY=VALUE")
+    values: dict[str, str | None] = {}
+    append: dict[str, str] = {}
+    subtract: dict[str, str] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip("+- "):
+            raise UsageError(f"a setting is KEY=VALUE, KEY+=ITEM or KEY-=ITEM, not {setting!r}")
+        target = append if key.endswith("+") else subtract if key.endswith("-") else values
+        name = key.rstrip("+-").strip()
+        if name in {**values, **append, **subtract}:
+            raise UsageError(f"{name} is given twice")
+        target[name] = value.strip()
+    _change(bootstrap, resource, values, append, subtract, dry_run)
+    note(f"{resource}: {', '.join(settings)}{' would be accepted' if dry_run else ''}")
+
+
+@app.command()
+def unset(
+    words: Annotated[list[str], typer.Argument(metavar=f"{_WHAT} KEY...", help="What to change, and the keys.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the change, and make none.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Remove values that were set, so that the next source counts: broker, cluster, file, default."""
+    resource, names = resource_of(words)
+    if not names:
+        raise UsageError(f"nothing to unset: strandline config unset {resource} KEY")
+    _change(bootstrap, resource, dict.fromkeys(names), {}, {}, dry_run)
+    note(f"{resource}: {', '.join(names)} {'can be unset' if dry_run else 'unset'}")
+
+
+def _change(
+    bootstrap: str,
+    resource: Resource,
+    values: dict[str, str | None],
+    append: dict[str, str],
+    subtract: dict[str, str],
+    dry_run: bool,
+) -> None:
+    from strandline.client import Admin
+
+    async def work() -> list[str]:
+        async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+            return await admin.alter_configs(
+                resource.resource_type, resource.name, values, append=append, subtract=subtract, validate_only=dry_run
+            )
+
+    for warning in run(work()):
+        note(f"warning: {warning}")
+
+
+# -- compare ----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def diff(
+    words: Annotated[
+        list[str], typer.Argument(metavar=f"{_WHAT} [OTHER]", help="What to compare: with its defaults, or with another one.")
+    ],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    wide: Wide = False,
+    json: Json = False,
+) -> None:
+    """Show the keys whose value differs from the default, or between two topics or brokers."""
+    resource, others = resource_of(words)
+    if len(others) > 1 or (others and resource.kind == "cluster"):
+        raise UsageError("config diff compares two topics, two brokers, or one of them or the cluster with the defaults")
+    columns: tuple[str, ...]
+    rows: list[tuple[str | None, ...]]
+    if others:
+        rows = run(_differences(bootstrap, resource, resource_of([resource.kind, others[0]])[0]))
+        columns = ("key", str(resource), f"{resource.kind} {others[0]}")
+    else:
+        configs = run(ask(bootstrap, resource))
+        rows = [(c.name, c.value, _default(c), SOURCES.get(c.source, c.source)) for c in configs if c.value != _default(c)]
+        columns = ("key", "value", "default", "source")
+    if json:
+        print_json({"differences": [dict(zip(columns, row, strict=True)) for row in rows]})
+    elif rows:
+        print_table(columns, rows, wide=wide)
+    else:
+        print(f"{resource} and {resource.kind} {others[0]} are equal" if others else f"every key of {resource} has its default")
+
+
+def _default(config: ConfigEntry) -> str | None:
+    if config.source == "default":
+        return config.value
+    return next((s.value for s in config.synonyms if s.source == "default"), None)
+
+
+async def _differences(bootstrap: str, one: Resource, other: Resource) -> list[tuple[str | None, ...]]:
+    from strandline.client import Admin
+
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        left = {c.name: c.value for c in await ask_with(admin, one)}
+        right = {c.name: c.value for c in await ask_with(admin, other)}
+    names = [name for name in {**left, **right} if left.get(name) != right.get(name)]
+    return [(name, left.get(name), right.get(name)) for name in names]
+
+
+# -- the keys ---------------------------------------------------------------------------------------------------------
 
 
 @app.command()
@@ -78,31 +286,34 @@ def keys(
     wide: Wide = False,
     json: Json = False,
 ) -> None:
-    """List every key of brokers, controllers and topics with its default, unit and meaning."""
+    """List every key of brokers, controllers and topics with its default, unit and meaning, and where it can be changed while the
+    nodes run ("change")."""
     rows = [row for row in _rows() if filter in row["name"]]
     if not rows:
         fail(f"no configuration key contains {filter!r}; `strandline config keys` lists all keys")
     if json:
         print_json({"keys": rows})
         return
-    columns = ("key", "used by", "type", "default", "unit", "meaning")
+    columns = ("key", "used by", "change", "type", "default", "unit", "meaning")
+    names = ("name", "used_by", "update", "type", "default", "unit", "meaning")
     print_table(
         columns,
-        [(r["name"], r["used_by"], r["type"], r["default"], r["unit"], r["meaning"].replace("\n", " ")) for r in rows],
+        [[row[name].replace("\n", " ") if name == "meaning" else row[name] for name in names] for row in rows],
         wide=wide,
-        spare=("type", "used by", "unit"),
+        spare=("type", "used by", "unit", "change"),
     )
 
 
 def _rows() -> list[dict[str, Any]]:
-    from strandline.controller.metadata.config_keys import REQUIRED, TOPIC_CONFIGS, ConfigKey
+    from strandline.controller.metadata.config_keys import REQUIRED, TOPIC_CONFIGS, ConfigKey, Update
     from strandline.node import keys_of
 
-    def row(key: ConfigKey, used_by: list[str]) -> dict[str, Any]:
+    def row(key: ConfigKey, update: str) -> dict[str, Any]:
         default = "(required)" if key.default is REQUIRED else key.text(key.default)
         return {
             "name": key.name,
-            "used_by": used_by,
+            "used_by": [],
+            "update": str(update),
             "type": key.type,
             "default": default,
             "unit": key.unit,
@@ -113,5 +324,6 @@ def _rows() -> list[dict[str, Any]]:
     for where, keys in (("broker", keys_of("broker")), ("controller", keys_of("controller")), ("topic", TOPIC_CONFIGS.values())):
         for key in keys:
             kind = "topic" if where == "topic" else "node"
-            found.setdefault((kind, key.name), row(key, []))["used_by"].append(where)
+            update = Update.TOPIC if where == "topic" else key.update
+            found.setdefault((kind, key.name), row(key, update))["used_by"].append(where)
     return [found[name] for name in sorted(found)]

@@ -68,6 +68,18 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bench failover": ("strandline bench failover --fault kill-leader",),
     "simulate": ("strandline simulate --seed 7", "strandline simulate --seed 42 --scenario S03 --trace"),
     "config describe": ("strandline config describe topic orders", "strandline config describe broker 1 --all"),
+    "config get": ("strandline config get topic orders", "strandline config get broker 1 log.cleaner.threads"),
+    "config set": (
+        "strandline config set topic orders retention.ms=-1 cleanup.policy+=compact",
+        "strandline config set cluster log.cleaner.threads=2",
+        "strandline config set broker 1 log.cleaner.io.max.bytes.per.second=10000000",
+    ),
+    "config unset": ("strandline config unset topic orders retention.ms",),
+    "config diff": (
+        "strandline config diff topic orders",
+        "strandline config diff broker 1 2",
+        "strandline config diff cluster",
+    ),
     "config keys": ("strandline config keys retention",),
     "completion": (
         'eval "$(strandline completion bash)"',

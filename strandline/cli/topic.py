@@ -85,6 +85,8 @@ def create(
             return (await admin.describe_topics([topic]))[0], False
 
     found, created = run(work())
+    for warning in found.warnings:
+        note(f"warning: {warning}")
     if json:
         print_json(_topic_json(found) | {"created": created})
     else:
@@ -244,15 +246,19 @@ def alter(
     if partitions is None and not changes:
         raise UsageError("nothing to alter: give --partitions, --config or --unset")
 
+    warnings: list[str] = []
+
     async def work() -> None:
         async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
             await admin.describe_topics([topic])  # an unknown topic fails here, before anything is changed
             if changes:
-                await admin.alter_configs("topic", topic, changes)
+                warnings.extend(await admin.alter_configs("topic", topic, changes))
             if partitions is not None:
                 await admin.create_partitions(topic, partitions)
 
     run(work())
+    for warning in warnings:
+        note(f"warning: {warning}")
     note(f"{topic} altered")
 
 

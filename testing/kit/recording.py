@@ -238,12 +238,24 @@ class RecordingAdmin(Admin):
         name: str | int,
         configs: Mapping[str, str | int | float | bool | None],
         *,
+        append: Mapping[str, str | Iterable[str]] | None = None,
+        subtract: Mapping[str, str | Iterable[str]] | None = None,
         validate_only: bool = False,
         timeout_ms: float = 30_000,
-    ) -> None:
-        await self._look(resource_type, name, configs)
-        await super().alter_configs(resource_type, name, configs, validate_only=validate_only, timeout_ms=timeout_ms)
-        await self._look(resource_type, name, configs)
+    ) -> list[str]:
+        changed = [*configs, *(append or {}), *(subtract or {})]
+        await self._look(resource_type, name, changed)
+        warnings = await super().alter_configs(
+            resource_type,
+            name,
+            configs,
+            append=append,
+            subtract=subtract,
+            validate_only=validate_only,
+            timeout_ms=timeout_ms,
+        )
+        await self._look(resource_type, name, changed)
+        return warnings
 
     async def _look(self, resource_type: str, name: str | int, configs: Iterable[str]) -> None:
         if DECIDING.isdisjoint(configs):

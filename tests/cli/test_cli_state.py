@@ -30,16 +30,16 @@ def at_terminal(up: Up, *words: str, columns: int = 80) -> list[str]:
     data = b""
     try:
         process = subprocess.Popen([*COMMAND, *words], stdout=slave, stderr=slave, env=environment, cwd=up.folder.parent)
-        while True:  # the other end stays open here, so that what was written is not lost when the process ends
-            ended = process.poll() is not None
+        end = b"\0end"
+        while end not in data:  # the other end stays open here, so that what was written is not lost when the process ends
             if select.select([master], [], [], 0.05)[0]:
                 data += os.read(master, 65536)
-            elif ended:
-                break
+            elif process.poll() is not None:
+                os.write(slave, end)  # a busy kernel may deliver the last lines later; they come before this mark
     finally:
         os.close(master)
         os.close(slave)
-    return data.decode().replace("\r\n", "\n").splitlines()
+    return data[: data.index(end)].decode().replace("\r\n", "\n").splitlines()
 
 
 # -- reading back
@@ -135,6 +135,8 @@ def test_an_empty_segment_is_reported(tmp_path: os.PathLike[str]) -> None:
         ("config", "keys"),
         ("config", "describe", "broker", "1", "--all"),
         ("config", "describe", "topic", "state"),
+        ("config", "get", "cluster", "--all"),
+        ("config", "diff", "broker", "1", "2"),
         ("chaos", "list", os.path.abspath("deploy/chaos")),
         ("simulate", "--list"),
     ],

@@ -15,6 +15,7 @@ LONG_FILES = (
     "cli/test_cli_bad_input.py",
     "storage/test_kafka_reads_cleaned_log.py",
     "cli/test_cli_state.py",
+    "cli/test_cli_config.py",
     "testing/kit/test_simulated.py",
     "testing/kit/test_kit_docs.py",
     "testing/kit/test_kit_examples.py",

@@ -75,6 +75,20 @@ async def test_every_replica_keeps_the_newest_record_of_each_key(cluster: WireCl
     assert [offset for offset, _, _ in found] == sorted(offset for offset, _, _ in found)
 
 
+async def test_change_of_the_cleaners_backoff_takes_effect_without_a_restart() -> None:
+    """Every broker waits for an hour by its file, and looks again as soon as the cluster gets another value."""
+    async with WireCluster(brokers=3, log_cleaner_backoff_ms=3_600_000) as cluster:
+        await create(cluster)
+        await write(cluster, range(60))
+        assert not any(log.first_dirty_offset for log in logs(cluster))
+        async with cluster.admin() as admin:
+            await admin.alter_configs("broker", "", {"log.cleaner.backoff.ms": 50, "log.cleaner.threads": 2})
+            await compacted(cluster, 3)
+            (found,) = await admin.describe_configs("broker", 2, ["log.cleaner.threads"])
+        assert (found.value, found.source, [s.source for s in found.synonyms]) == ("2", "cluster", ["cluster", "default"])
+        assert [cluster.server(node).log_cleaner.dead_threads for node in cluster.running] == [0, 0, 0]
+
+
 async def test_compaction_goes_on_after_restarts_and_a_leader_change(cluster: WireCluster) -> None:
     await create(cluster)
     await write(cluster, range(30))
