@@ -23,6 +23,7 @@ from strandline.broker.disk_work import RunBlocking
 from strandline.broker.fetch.fetch_session import FetchSession, FetchSessionCache, SessionPartition
 from strandline.broker.fetch.replica_selector import ReplicaSelector
 from strandline.broker.partition.directory import PartitionDirectory
+from strandline.broker.partition.leader_state import LeaderState
 from strandline.broker.partition.log_failures import LogFailures
 from strandline.broker.partition.partition import Partition
 from strandline.broker.purgatory import DelayedOperation, Purgatory
@@ -41,10 +42,14 @@ WAIT_MS_MAX = 300_000
 wait."""
 
 
+ANSWER_COST_S = 1.0
+"""No further throttled partition is added to a response that costs this much."""
+
+
 class _Answer:
     """A response that is being built. The session does not change before it is sent."""
 
-    __slots__ = ("cold", "cold_key", "is_urgent", "quiet", "records", "responses", "seen", "size")
+    __slots__ = ("cold", "cold_key", "is_urgent", "quiet", "records", "responses", "seen", "size", "throttle_cost_s")
 
     def __init__(self) -> None:
         self.responses: list[FetchPartitionResponse] = []
@@ -56,6 +61,8 @@ class _Answer:
         self.quiet: list[SessionPartition] = []
         """Visited partitions that had no news and need no other visit before they move."""
         self.size = 0
+        self.throttle_cost_s = 0.0
+        """What its throttled records cost (`broker/replication/throttle.py`)."""
         self.is_urgent = False
         """Holds an error or a divergence that the client does not know yet: the answer must not wait."""
         self.cold: ColdRead | None = None
@@ -194,7 +201,26 @@ class Fetch(DelayedOperation):
             leader_state.on_follower_fetch(replica, offset, cached.log_start_offset, session.replica_epoch, known)
         # A follower outside the ISR is visited with each fetch: this one may let it join.
         look_again = session.replica_id not in leader_state.isr.isr
-        self._add(cached, partition, log_.log_end_offset, diverging, look_again, answer)
+        if leader_state.throttled and leader_state.is_throttled(session.replica_id):
+            self._add_throttled(cached, partition, leader_state, diverging, answer)
+        else:
+            self._add(cached, partition, log_.log_end_offset, diverging, look_again, answer)
+
+    def _add_throttled(
+        self,
+        cached: SessionPartition,
+        partition: Partition,
+        leader_state: LeaderState,
+        diverging: EpochEndOffset | None,
+        answer: _Answer,
+    ) -> None:
+        """Add records for a replica that a reassignment with a throttle adds, if the throttle permits. If not, they are no news:
+        a parked request does not complete for them, and its long poll is the pause until the follower asks again (KIP-73)."""
+        handler, before = self.handler, answer.size
+        is_open = not handler.directory.sending.is_exceeded(handler.now()) and answer.throttle_cost_s < ANSWER_COST_S
+        end = partition.log.log_end_offset if is_open else cached.fetch_offset
+        self._add(cached, partition, end, diverging, True, answer)
+        answer.throttle_cost_s += (answer.size - before) / leader_state.throttle_rate
 
     def visit_for_consumer(self, cached: SessionPartition, partition: Partition, answer: _Answer) -> None:
         """Add what a consumer may see of the partition to the answer: records below the high watermark."""
@@ -319,6 +345,8 @@ class Fetch(DelayedOperation):
             cached.on_answer(response, size, look_again)
             if size or response.error_code:
                 self._count(cached, size, response.error_code)
+        if answer.throttle_cost_s:
+            self.handler.directory.sending.record(answer.throttle_cost_s, self.handler.now())
         if answer.cold is not None:
             self.handler.warm_up(answer.cold, None)
         self._part()
@@ -369,7 +397,7 @@ class FetchHandler:
         self.selector = selector
         """Selects the replica that a consumer with a rack reads from; None: consumers read from leaders."""
         self.has_threads = run_blocking is not None
-        self._now = now
+        self.now = now
         self._run_blocking = run_blocking
         self._warming: set[tuple[str, int]] = set()
         """(file, position) of the reads that a thread is bringing into the page cache."""
@@ -378,7 +406,7 @@ class FetchHandler:
         body = request.body
         assert isinstance(body, FetchRequest)
         try:
-            session, is_full = self.sessions.session_for(body, self._now())
+            session, is_full = self.sessions.session_for(body, self.now())
         except BrokerError as e:
             if e.code == ErrorCode.INVALID_REQUEST:
                 raise

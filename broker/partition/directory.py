@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from strandline.broker.metrics import BrokerMetrics
 from strandline.broker.partition.partition import Partition
+from strandline.broker.replication.throttle import ReplicationThrottle
 from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.common import CurrentLeader
@@ -27,6 +28,8 @@ class PartitionDirectory:
         """The partitions whose topic is compacted, or has a codec of its own (`compression.type` is not `producer`). Empty on
         many brokers: then a produce request does without a look at its partitions before the append."""
         self.metrics = BrokerMetrics()
+        self.sending = ReplicationThrottle()
+        """For what this broker sends to replicas that reassignments add."""
         self.offline: dict[TopicIdPartition, None] = {}
         """The partitions of this broker whose logs are, or may be, in a log directory that is offline. None of them is in
         `partitions`. A dict serves as an ordered set."""

@@ -75,6 +75,8 @@ class LeaderState:
         "partition_epoch",
         "replicas",
         "replication_factor",
+        "throttle_rate",
+        "throttled",
         "topic",
     )
 
@@ -112,6 +114,10 @@ class LeaderState:
         self.replication_factor = len(registration.replicas)
         """The number of replicas, without those that a reassignment adds."""
         self.is_reassigning = False
+        self.throttle_rate = 0
+        """Bytes per second for the reassignment; 0: no limit."""
+        self.throttled: frozenset[int] = frozenset()
+        """The replicas that this rate slows down until they are in the ISR. Empty if there is no limit."""
         self._repeat = False
         """The proposal in flight got an answer that decides nothing: propose it again at the next tick of the shrink timer."""
         self._assign(registration)
@@ -119,6 +125,8 @@ class LeaderState:
     def _assign(self, registration: PartitionRegistration) -> None:
         self.replication_factor = len(registration.replicas) - len(registration.adding_replicas)
         self.is_reassigning = registration.is_reassigning
+        self.throttle_rate = registration.throttle_rate
+        self.throttled = frozenset(registration.adding_replicas if registration.throttle_rate else ())
         known, now = self.replicas, self.context.now()
         in_sync = self.isr.maximal
         self.replicas = {}
@@ -285,6 +293,11 @@ class LeaderState:
             and replica.log_start_offset <= fetch_offset <= replica.log_end_offset
             and self._is_eligible(replica)
         ]
+
+    def is_throttled(self, broker_id: int) -> bool:
+        """Whether the reassignment's throttle applies to this follower. Never to a member of the ISR, which it could slow down so
+        much that the ISR shrinks (KIP-73)."""
+        return broker_id in self.throttled and broker_id not in self.isr.maximal
 
     def _is_eligible(self, replica: Replica) -> bool:
         """Whether the replica may be in the ISR: the process that fetched must be the one that is registered and active."""

@@ -113,6 +113,7 @@ class Partition:
         "min_insync_replicas",
         "observer",
         "role",
+        "throttle_rate",
         "topic",
         "waiters",
     )
@@ -136,6 +137,8 @@ class Partition:
         self.min_insync_replicas = min_insync_replicas
         self.is_in_isr = False
         """Whether this replica, as a follower, is a member of the ISR by the newest registration."""
+        self.throttle_rate = 0
+        """Bytes per second that this replica may fetch while a reassignment adds it; 0: no limit, also once it is in the ISR."""
         self.handled_damage: int | None = None
         """The value of `log.corrupt_at` at which the fetcher begins; None if there is no damage."""
         self.copy_clean_below = 0
@@ -222,6 +225,8 @@ class Partition:
         if self._is_stale(registration):
             return False
         self.is_in_isr = self.context.broker_id in registration.isr
+        is_added = not self.is_in_isr and self.context.broker_id in registration.adding_replicas
+        self.throttle_rate = registration.throttle_rate if is_added else 0
         if self.role is Role.FOLLOWER and registration.leader_epoch == self.leader_epoch:
             self._partition_epoch = registration.partition_epoch
             return False

@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 from strandline.broker.partition.partition import FetchPosition, Partition
 from strandline.broker.replication.leader_range import LeaderRange
+from strandline.broker.replication.throttle import ReplicationThrottle
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError, to_code
 from strandline.protocol.fetch_sessions import next_epoch
 from strandline.protocol.log_limits import LineLimits, Suppressed, printable
@@ -51,6 +52,7 @@ logger = get_logger(__name__)
 
 
 FIRST_BACKOFF_MS = 20
+THROTTLE_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class FetchState(Enum):
 
     FETCHING = "fetching"
     DELAYED = "delayed"
-    """After an error: not fetched before `due`."""
+    """After an error, or throttled: not fetched before `due`."""
     AWAITING_LEADER_RANGE = "awaiting_leader_range"
     """Out of range, or about to begin a fresh copy: not fetched before the leader has said where its log starts and ends."""
 
@@ -120,7 +122,10 @@ class FetcherCore:
         broker_epoch: Callable[[], int],
         settings: FetcherSettings,
         on_disk_error: Callable[[DiskError], None],
+        throttle: ReplicationThrottle | None = None,
     ) -> None:
+        """`throttle`: of all that this broker receives for reassignments."""
+        self._throttle = throttle or ReplicationThrottle()
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self.settings = settings
@@ -192,8 +197,11 @@ class FetcherCore:
         """Do not fetch the partition for a while; twice as long as the last time."""
         delay_ms = min(FIRST_BACKOFF_MS << min(entry.attempts, 16), self.settings.backoff_ms)
         entry.attempts += 1
+        self._delay_until(entry, now + delay_ms / 1000)
+
+    def _delay_until(self, entry: _PartitionFetch, due: float) -> None:
         entry.state = _DELAYED
-        entry.due = now + delay_ms / 1000
+        entry.due = due
         heapq.heappush(self._delayed, (entry.due, entry.partition.key))
         self._set_aside(entry.partition.key)
 
@@ -202,6 +210,9 @@ class FetcherCore:
             due, key = heapq.heappop(self._delayed)
             entry = self._entries.get(key)
             if entry is not None and entry.state is _DELAYED and entry.due == due:
+                if entry.partition.throttle_rate and self._throttle.is_exceeded(now):
+                    self._leave_out(entry, now)
+                    continue
                 entry.state = _FETCHING
                 self._make_ready(key)
 
@@ -255,7 +266,7 @@ class FetcherCore:
                     fetch_offset=position.fetch_offset,
                     last_fetched_epoch=position.last_fetched_epoch,
                     log_start_offset=position.log_start_offset,
-                    partition_max_bytes=self.settings.partition_bytes_max,
+                    partition_max_bytes=self._partition_bytes_max(entry.partition),
                 )
             )
             assert position.last_fetched_epoch >= 0 or position.fetch_offset <= position.log_start_offset, (
@@ -263,6 +274,11 @@ class FetcherCore:
             )
         self._dirty.clear()
         return partitions
+
+    def _partition_bytes_max(self, partition: Partition) -> int:
+        """At most the bytes of one second, if the partition is throttled."""
+        limit, rate = self.settings.partition_bytes_max, partition.throttle_rate
+        return min(limit, rate) if rate else limit
 
     def _request(self, partitions: list[FetchPartition], full: bool) -> FetchRequest:
         forgotten = [ForgottenPartition(*key) for key in self._forgotten]
@@ -400,7 +416,20 @@ class FetcherCore:
         entry.leader_high_watermark = answer.high_watermark
         if not appended or len(records) or entry.partition.log.log_start_offset != sent.log_start_offset:
             self._make_ready(entry.partition.key)
+        if entry.partition.throttle_rate and len(records):
+            self._pay(entry, len(records), now)
         return appended
+
+    def _pay(self, entry: _PartitionFetch, size: int, now: float) -> None:
+        """Count the bytes of a throttled partition. If they are too many, the next fetches leave it out until they are paid
+        for."""
+        self._throttle.record(size / entry.partition.throttle_rate, now)
+        if self._throttle.is_exceeded(now) and entry.state is _FETCHING:
+            self._leave_out(entry, now)
+
+    def _leave_out(self, entry: _PartitionFetch, now: float) -> None:
+        """Fetch the partition again when its bytes are paid for, or look again after a while: the throttle may have ended."""
+        self._delay_until(entry, min(self._throttle.paid_until, now + THROTTLE_LOOK_S))
 
     def _on_refusal(self, entry: _PartitionFetch, error: BrokerError, now: float) -> None:
         """Our replica cannot append the leader's records, or must not yet. It fetches again later; from the damage, if its log is

@@ -15,6 +15,7 @@ from zlib import crc32
 from strandline.broker.partition.partition import Partition
 from strandline.broker.replication.fetcher import FetcherCore, FetcherSettings
 from strandline.broker.replication.fetcher_shell import Fetcher
+from strandline.broker.replication.throttle import ReplicationThrottle
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.partitions import TopicIdPartition
@@ -48,6 +49,8 @@ class FetcherManager:
         on_progress: Callable[[list[TopicIdPartition]], None],
         on_disk_error: Callable[[DiskError], None],
     ) -> None:
+        self._throttle = ReplicationThrottle()
+        """For what this broker receives for replicas that reassignments add."""
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._fetchers_per_leader = fetchers_per_leader
@@ -146,6 +149,7 @@ class FetcherManager:
             broker_epoch=self._broker_epoch,
             settings=self._settings,
             on_disk_error=self._on_disk_error,
+            throttle=self._throttle,
         )
         return Fetcher(leader_id=leader_id, broker_id=self._broker_id, core=core, connect=connect, on_progress=self._on_progress)
 

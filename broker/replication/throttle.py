@@ -1,0 +1,31 @@
+"""The throttle of reassignments (KIP-73): how many bytes a broker may send to, or receive for, the replicas that they add. Pure.
+
+A broker has two, one for each direction. They slow down only an added replica that is not in the ISR yet. A member of the ISR is
+never slowed down: it would leave the ISR, and with it the high watermark would stop. The rate belongs to the reassignment in the
+metadata and ends with it; in Kafka it is a configuration that somebody has to remove.
+
+Each byte of a partition costs 1 / rate seconds. So partitions with the same rate share it, and with different rates none of them
+gets more than its own.
+"""
+
+from __future__ import annotations
+
+BURST_S = 0.5
+"""Time that was not used is made up for, up to this much; so the average does not depend on when followers fetch."""
+
+
+class ReplicationThrottle:
+    """One direction of one broker."""
+
+    def __init__(self) -> None:
+        self.paid_until = float("-inf")
+        """When the bytes so far are paid for, in seconds of the loop's time. Until then, no throttled byte is sent or
+        received."""
+
+    def is_exceeded(self, now: float) -> bool:
+        return self.paid_until > now
+
+    def record(self, cost_s: float, now: float) -> None:
+        """Count bytes: `cost_s` is their number by the rate. They may be more than there was room for, because a batch is sent
+        whole; the next ones wait for longer then."""
+        self.paid_until = max(self.paid_until, now - BURST_S) + cost_s

@@ -1,0 +1,43 @@
+"""A throttled reassignment in a simulated cluster: the rate is kept over half a minute, and the ISR does not notice."""
+
+from __future__ import annotations
+
+import asyncio
+
+from strandline.client import TopicPartition
+from strandline.testing import Cluster, simulated
+
+MOVED = TopicPartition("moved", 0)
+RATE = 100_000
+SPAN_S = 30.0
+
+
+@simulated(seeds=1, faults=None, brokers=4)
+async def test_the_rate_is_kept_within_a_tenth_and_no_member_leaves_the_isr(cluster: Cluster) -> None:
+    """Meanwhile records are written to the partition: they go to the members of the ISR without delay."""
+    loop = asyncio.get_running_loop()
+    await cluster.create_topic(MOVED.topic, replicas=[[1, 2, 3]])
+    async with cluster.producer() as producer, cluster.admin() as admin:
+
+        async def copied() -> int:
+            found = await admin.describe_log_dirs([4], [MOVED.topic])
+            return sum(one.replicas[MOVED].size_bytes for one in found[4] if MOVED in one.replicas)
+
+        for _ in range(100):
+            await producer.send_and_wait(MOVED.topic, bytes(50_000), partition=0)
+        began = loop.time()
+        (result,) = await admin.alter_partition_reassignments({MOVED: [1, 2, 4]}, throttle_rate=RATE)
+        assert not result.code
+        while loop.time() < began + SPAN_S:
+            sent_at = loop.time()
+            await producer.send_and_wait(MOVED.topic, b"meanwhile", partition=0)
+            assert loop.time() - sent_at < 0.5
+            (topic,) = await admin.describe_topics([MOVED.topic])
+            assert {1, 2, 3} <= set(topic.partitions[0].isr)
+            await asyncio.sleep(0.5)
+        size, seconds = await copied(), loop.time() - began
+        assert 0.9 * RATE * seconds <= size <= 1.1 * RATE * seconds
+        while await admin.list_partition_reassignments():
+            await asyncio.sleep(0.5)
+        assert loop.time() - began < 1.1 * 5_100_000 / RATE
+    await cluster.assert_no_acked_loss()
