@@ -7,7 +7,8 @@ parked follower. Nothing is scanned: a request that is in no set costs nothing.
 What is re-checked:
 
     the log end moved          followers' parked fetches
-    the high watermark moved   waiting produces, consumers' parked fetches; followers hear of it in their next response
+    the high watermark moved   waiting produces, consumers' parked fetches, and those of followers that have readers of the
+                               partition (KIP-392); other followers hear of it in their next response
     the ISR changed            waiting produces (the ISR may be below the minimum now), and waiting deletions
     the log start moved        followers' parked fetches, and waiting deletions
     the low watermark moved    waiting deletions
@@ -45,7 +46,10 @@ class ActionQueue:
 
     def on_high_watermark_moved(self, partition: Partition) -> None:
         for watcher in partition.followers:
-            watcher.mark_dirty()
+            parked = watcher.mark_dirty()
+            if watcher.has_readers and parked is not None:
+                self._fetches[parked] = None
+                self._schedule()
         if partition.consumers:
             self._wake(partition.consumers)
         if len(partition.waiters):

@@ -72,6 +72,7 @@ class ReplicaManager:
         self.partitions = directory.partitions
         self.metrics = directory.metrics
         self.config = config
+        self.fetchers = fetchers
         self._log_dirs = log_dirs
         self._is_checkpointing = False
         self._action_queue = ActionQueue(call_soon or (lambda callback: call_later(0.0, callback)))

@@ -283,6 +283,13 @@ class ConsumerOptions(ClientOptions):
         1, _NOT_NEGATIVE, "A broker holds a fetch until it has so much for it, or `fetch_max_wait_ms` has passed.", "bytes"
     )
     fetch_max_bytes: int = option(52_428_800, _POSITIVE, "The most that a broker returns in one response.", "bytes")
+    client_rack: str | None = option(
+        None,
+        OrNone(Text(1, 1024)),
+        "The rack (availability zone, data centre) where the consumer runs. If the brokers have a `broker.rack`, and "
+        "`replica.selector.class=rack-aware`, it reads each partition from an in-sync replica in its rack. If there is none, it "
+        "reads from the leader.",
+    )
     max_partition_fetch_bytes: int = option(
         1_048_576,
         _POSITIVE,
@@ -371,6 +378,7 @@ class ConsumerKeywords(ClientKeywords, total=False):
     fetch_max_wait_ms: int
     fetch_min_bytes: int
     fetch_max_bytes: int
+    client_rack: str | None
     max_partition_fetch_bytes: int
     max_poll_records: int | None
     check_crcs: bool

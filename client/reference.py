@@ -93,6 +93,32 @@ _TO_DO: Mapping[str, str] = {
 }
 """By error, what a program or a person should do about it."""
 
+_NEAREST = """
+## Reading from the nearest replica
+
+By default a consumer reads each partition from its leader, which may run in another availability zone, where each byte costs money
+and time. With racks it reads from a replica nearby (KIP-392):
+
+1. Each broker has its rack in its configuration, and the selector: `broker.rack=zone-a` and
+   `replica.selector.class=rack-aware`. Topics that are created then have their replicas spread over the racks.
+2. The consumer names its own: `Consumer("orders", client_rack="zone-a")`, or `strandline consume orders --client-rack zone-a`.
+
+The consumer asks the leader first. If the leader runs in another rack, it names an in-sync replica in the consumer's rack that
+has the records from the consumer's position on; of several, the one that is most caught up. The consumer reads from that replica
+until `metadata_max_age_ms` has passed, or newer metadata says that the replica has left the ISR or the cluster, or until it answers
+with an error or cannot be reached. Then it asks the leader again. If there is no replica in its rack, it reads from the leader.
+
+- A follower returns committed records only, as a leader does. A record is visible there some milliseconds later than at the leader: the
+  follower has to learn that it is committed. A follower that has readers is told at once.
+- A position that a follower does not have is no error: the consumer asks the leader, and only the leader can say that a position is
+  out of range, or that records were lost. Offsets are looked up at leaders, too.
+- `Consumer.metrics()` has `preferred_read_replica` for each partition (-1: the leader) and `fetched_bytes_from_followers`.
+  Brokers count `strandline_preferred_replica_nominations_total` and `strandline_bytesout_as_follower_total`
+  ([metrics.md](metrics.md)).
+
+A consumer without `client_rack` reads from leaders, and clusters without racks do no work for this.
+"""
+
 _AIOKAFKA = """
 ## Differences from aiokafka
 
@@ -107,7 +133,7 @@ says otherwise.
 | transactions | `transactional_id`, `begin_transaction` | not yet; a named producer writes each row once (`producer_name`, `written`) |
 | compression | `compression_type` | `compression_type` and `compression_level` |
 | TLS and SASL | `security_protocol`, `ssl_context`, `sasl_*` | not yet |
-| `api_version`, `connections_max_idle_ms`, `client_rack`, `consumer_timeout_ms`, `exclude_internal_topics` | options | not accepted |
+| `api_version`, `connections_max_idle_ms`, `consumer_timeout_ms`, `exclude_internal_topics` | options | not accepted |
 | `subscription`, `topics`, `last_stable_offset`, `last_poll_timestamp`, `seek_to_committed` | calls of the consumer | missing |
 | default of `bootstrap_servers` and `client_id` | `localhost`, the library's name and version | `127.0.0.1:9092`, `strandline` |
 | default of `acks` | `1` | `"all"` |
@@ -147,7 +173,7 @@ def reference() -> str:
     parts += _client(client.Admin, AdminOptions)
     parts += ["\n## What calls take and return\n\n", *_values()]
     parts += ["\n## Errors\n\n", *_errors()]
-    return "".join([*parts, _AIOKAFKA])
+    return "".join([*parts, _NEAREST, _AIOKAFKA])
 
 
 def _aliases() -> Iterator[str]:

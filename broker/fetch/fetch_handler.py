@@ -184,6 +184,8 @@ class Fetch(DelayedOperation):
     def _attach(self, cached: SessionPartition) -> Partition:
         partition = self.handler.directory.partition(cached.key)
         cached.attach(partition)
+        if self.session.rack_id and partition.leader_state is None:
+            self.handler.on_reader(cached.key)
         return partition
 
     def visit_for_follower(self, cached: SessionPartition, partition: Partition, answer: _Answer, arrival: bool) -> None:
@@ -273,6 +275,8 @@ class Fetch(DelayedOperation):
         high_watermark, start = log_.high_watermark, log_.log_start_offset
         if start > cached.log_start_offset and self.session.is_follower and cached.is_start_news(start):
             answer.is_urgent = True  # DeleteRecords waits until the follower has moved its log start
+        elif cached.has_readers and cached.is_high_watermark_news(high_watermark):
+            answer.is_urgent = True  # consumers wait at the follower
         if not (
             size
             or self._is_full
@@ -387,6 +391,7 @@ class FetchHandler:
         response_bytes_max: int,
         run_blocking: RunBlocking | None = None,
         selector: ReplicaSelector | None = None,
+        on_reader: Callable[[TopicIdPartition], None] = lambda key: None,
     ) -> None:
         self.directory = directory
         self.failures = failures
@@ -396,6 +401,8 @@ class FetchHandler:
         """The largest response, whatever the request says; a single batch may exceed it."""
         self.selector = selector
         """Selects the replica that a consumer with a rack reads from; None: consumers read from leaders."""
+        self.on_reader = on_reader
+        """Called when a consumer begins to read a partition that this broker follows."""
         self.has_threads = run_blocking is not None
         self.now = now
         self._run_blocking = run_blocking

@@ -38,6 +38,7 @@ class SessionPartition:
     __slots__ = (
         "current_leader_epoch",
         "fetch_offset",
+        "has_readers",
         "key",
         "last_fetched_epoch",
         "log_start_offset",
@@ -56,6 +57,8 @@ class SessionPartition:
         self.partition: Partition | None = None
         """Set by the first visit; None again when the partition leaves this broker."""
         self.current_leader_epoch = self.fetch_offset = -1
+        self.has_readers = False
+        """Consumers read the partition from this follower, and wait there for the high watermark (KIP-392)."""
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
         self.records_are_out = False
@@ -74,6 +77,7 @@ class SessionPartition:
         self.last_fetched_epoch = wanted.last_fetched_epoch
         self.log_start_offset = wanted.log_start_offset
         self.max_bytes = max(0, wanted.partition_max_bytes)
+        self.has_readers = wanted.has_readers
         self.records_are_out = False
         self.sent_error = 0
 
@@ -81,6 +85,14 @@ class SessionPartition:
         """Whether a response sent now would be the first that tells the fetcher of this log start. The fetcher would drop a
         response that is stale."""
         return log_start_offset != self.sent_log_start_offset and not self.records_are_out
+
+    @property
+    def names_rack(self) -> bool:
+        return bool(self.session.rack_id)
+
+    def is_high_watermark_news(self, high_watermark: int) -> bool:
+        """Whether a response sent now would be the first that tells the fetcher of this high watermark."""
+        return high_watermark != self.sent_high_watermark and not self.records_are_out
 
     def mark_dirty(self) -> ParkedFetch | None:
         """Have the session look at the partition before its next answer. Returns the session's parked fetch, if it has one."""

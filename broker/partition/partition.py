@@ -365,6 +365,11 @@ class Partition:
             return FetchPosition(self.leader_epoch, damage, log_.epochs.epoch_for_offset(damage - 1), log_.log_start_offset)
         return FetchPosition(self.leader_epoch, log_.log_end_offset, log_.latest_epoch, log_.log_start_offset)
 
+    @property
+    def has_readers(self) -> bool:
+        """Whether consumers read from this replica, which follows. Others may watch it, which are refused."""
+        return bool(self.consumers) and any(watcher.names_rack for watcher in self.consumers)
+
     def _is_at(self, position: FetchPosition) -> bool:
         """Whether this replica still follows in the epoch of `position`, and its log still ends (or is damaged) there."""
         log_ = self.log

@@ -18,6 +18,13 @@ class ParkedFetch(Protocol):
 class PartitionWatcher(Protocol):
     """A session's entry for one partition."""
 
+    has_readers: bool
+    """Consumers read the partition from the follower that this session belongs to."""
+
+    @property
+    def names_rack(self) -> bool:
+        """Whether the session belongs to a consumer that also reads from followers."""
+
     def mark_dirty(self) -> ParkedFetch | None:
         """Have the session look at the partition before its next answer. Returns the session's parked fetch, if it has one."""
 

@@ -44,6 +44,7 @@ def data_handlers(
         response_bytes_max=replicas.config.fetch_max_bytes,
         run_blocking=run_blocking,
         selector=SELECTORS[replicas.config.replica_selector_class],
+        on_reader=replicas.fetchers.on_reader,
     )
     produce = ProduceHandler(directory, failures, replicas.purgatory, wall_clock_ms, run_preparation, may_append)
     return {

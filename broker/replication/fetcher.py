@@ -17,6 +17,9 @@ The core plans fetches and applies responses; the shell (`fetcher_shell.py`) own
   leader's range, and begins a fresh copy if the leader's log is compacted up to those tombstones. Until then it keeps its log.
 - If the error is `FENCED_LEADER_EPOCH` for our present epoch, our metadata is behind, and only newer metadata helps.
 
+- If consumers read a partition here, the position says so, and the leader sends a new high watermark at once (KIP-392). Without
+  readers the follower learns it with the next response, which costs no extra fetch (KAFKA-9731).
+
 A long poll must not hold up a partition that has just been added (a new topic, a new leader). So if a partition becomes ready
 while an incremental fetch is parked at the leader, a second fetch is sent after it in the same session. Then a response may have
 been built from a position that a later request has replaced. So requests are numbered, and a response does not count for a
@@ -92,12 +95,24 @@ _FETCHING, _DELAYED, _AWAITING_LEADER_RANGE = FetchState
 class _PartitionFetch:
     """One partition that the fetcher copies."""
 
-    __slots__ = ("attempts", "due", "lacks_below", "leader_high_watermark", "partition", "sent", "sequence", "state")
+    __slots__ = (
+        "attempts",
+        "due",
+        "lacks_below",
+        "leader_high_watermark",
+        "partition",
+        "said_readers",
+        "sent",
+        "sequence",
+        "state",
+    )
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.sent: FetchPosition | None = None
         """The position that the leader's session holds for this follower; None if it was not sent in this session."""
+        self.said_readers = False
+        """Whether the position that the leader's session holds says that consumers read the partition here."""
         self.sequence = 0
         """The number of the request that named `sent`."""
         self.state = _FETCHING
@@ -184,6 +199,15 @@ class FetcherCore:
         if self._entries.pop(key, None) is not None:
             self._set_aside(key)
 
+    def on_reader(self, key: TopicIdPartition) -> bool:
+        """A consumer has begun to read the partition here. Returns whether the leader has to be told. When the last reader has
+        gone, the leader learns it with the next position, and there is one when the partition moves."""
+        entry = self._entries.get(key)
+        if entry is None or entry.said_readers or entry.state is not _FETCHING:
+            return False
+        self._make_ready(key)
+        return True
+
     def _make_ready(self, key: TopicIdPartition) -> None:
         self._forgotten.pop(key, None)
         self._dirty[key] = None
@@ -257,6 +281,7 @@ class FetcherCore:
             entry = self._entries[key]
             position = entry.sent = entry.partition.fetch_position()
             entry.sequence = self._sequence
+            entry.said_readers = entry.partition.has_readers
             self._session_keys[key] = None
             partitions.append(
                 FetchPartition(
@@ -267,6 +292,7 @@ class FetcherCore:
                     last_fetched_epoch=position.last_fetched_epoch,
                     log_start_offset=position.log_start_offset,
                     partition_max_bytes=self._partition_bytes_max(entry.partition),
+                    has_readers=entry.said_readers,
                 )
             )
             assert position.last_fetched_epoch >= 0 or position.fetch_offset <= position.log_start_offset, (

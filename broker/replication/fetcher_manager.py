@@ -81,6 +81,11 @@ class FetcherManager:
         if fetcher is not None:
             self._detach(key, fetcher)
 
+    def on_reader(self, key: TopicIdPartition) -> None:
+        fetcher = self._fetcher_of.get(key)
+        if fetcher is not None:
+            fetcher.on_reader(key)
+
     def hurry(self, leader_id: int) -> None:
         """A new process of this leader has registered: connect to it now instead of at the end of a back-off."""
         for number in range(self._fetchers_per_leader):

@@ -15,3 +15,6 @@ class FetcherPort(Protocol):
         """Fetch the partition from this leader from now on, from its log end."""
 
     def remove(self, key: TopicIdPartition) -> None: ...
+
+    def on_reader(self, key: TopicIdPartition) -> None:
+        """A consumer has begun to read a partition that this broker follows: have its leader send the high watermark at once."""

@@ -72,6 +72,10 @@ class Fetcher:
     def remove(self, key: TopicIdPartition) -> None:
         self.core.remove(key)
 
+    def on_reader(self, key: TopicIdPartition) -> None:
+        if self.core.on_reader(key):
+            self._schedule_pump()
+
     def hurry(self) -> None:
         """The leader has a new process: connect now instead of at the end of the back-off."""
         if self._connection is None and self._connecting is not None and not self._closed:

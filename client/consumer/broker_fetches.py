@@ -11,10 +11,12 @@ from strandline.protocol.partitions import TopicIdPartition
 class SentFetch:
     """One fetch request in flight, and the partitions that it asks for."""
 
-    __slots__ = ("partitions", "sent_at")
+    __slots__ = ("followed", "partitions", "sent_at")
 
     def __init__(self, partitions: dict[TopicIdPartition, FetchPartition]) -> None:
         self.partitions = partitions
+        self.followed: dict[TopicIdPartition, None] = {}
+        """The partitions for which the broker was asked as a follower (KIP-392)."""
         self.sent_at = 0.0
         """On the loop's clock."""
 

@@ -582,13 +582,19 @@ class Consumer:
         return next((s.lookup_error for s in self._subscription.states.values() if s.lookup_error is not None), None)
 
     def metrics(self) -> dict[str, Any]:
-        """Counters since the start, `buffered_bytes`, and for each partition position, high watermark and lag (in records)."""
+        """Counters since the start, `buffered_bytes`, and for each partition position, high watermark, lag (in records) and
+        `preferred_read_replica`: the follower that it is read from (`client_rack`), -1 for the leader."""
         if self._fetcher is None or self._cluster is None:
             return {}
         partitions = {}
         for tp, state in self._subscription.states.items():
             lag = state.highwater - state.position if state.highwater >= 0 and state.position >= 0 else None
-            partitions[str(tp)] = {"position": state.position, "highwater": state.highwater, "lag": lag}
+            partitions[str(tp)] = {
+                "position": state.position,
+                "highwater": state.highwater,
+                "lag": lag,
+                "preferred_read_replica": self._fetcher.preferred_replica(state),
+            }
         buffered = sum(state.buffered_bytes for state in self._subscription.states.values())
         counters = {**self._fetcher.counters, **self._skipped, "metadata_refreshes": self._cluster.metadata.refreshes}
         return {**counters, "buffered_bytes": buffered, "partitions": partitions}

@@ -4,6 +4,9 @@ There is one *main* fetch per broker: incremental (KIP-227), long-polling, for a
 that needs records while the main fetch waits at the broker (its buffer was emptied, or it was sought or resumed) does not wait
 for it: an *extra* fetch without a session asks for it, and it joins the main one later.
 
+A consumer with a rack may read a partition from another replica than the leader (`preferred_replicas.py`): then that broker's
+fetches ask for it. While the leader alone is asked, an extra fetch without the rack does it.
+
 Partitions that changed are put into a set, and one call per iteration of the event loop checks them. An idle consumer costs one
 waiting request per broker.
 """
@@ -11,7 +14,7 @@ waiting request per broker.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -20,6 +23,7 @@ from strandline.client.consumer.broker_fetches import BrokerFetches, SentFetch
 from strandline.client.consumer.fetch_session import FetchPlan
 from strandline.client.consumer.offset_fetcher import OffsetFetcher, truncated
 from strandline.client.consumer.partition_state import PartitionState
+from strandline.client.consumer.preferred_replicas import LEADER, PreferredReplicas
 from strandline.client.consumer.records import TopicPartition
 from strandline.client.consumer.subscription import Subscription
 from strandline.client.errors import OffsetOutOfRange, RequestFailed, describe
@@ -52,6 +56,7 @@ class Fetcher:
         self._subscription = subscription
         self._loop = asyncio.get_running_loop()
         self._isolation = int(options.isolation_level == "read_committed")
+        self._rack = options.client_rack or ""
         self._brokers: dict[int, BrokerFetches] = {}
         self._session_of: dict[TopicIdPartition, BrokerFetches] = {}
         """By partition, the broker whose session holds it."""
@@ -67,7 +72,12 @@ class Fetcher:
         self._watch_timer: asyncio.Handle | None = None
         self._watch_at = 0.0
         """When the timer is due, on the loop's clock."""
-        self.counters = {"fetches": 0, "fetched_bytes": 0, "fetch_errors": 0}
+        self.counters = {"fetches": 0, "fetched_bytes": 0, "fetched_bytes_from_followers": 0, "fetch_errors": 0}
+        self._preferred: PreferredReplicas[TopicIdPartition] = PreferredReplicas(
+            options.metadata_max_age_ms / 1000, options.retry_backoff_ms / 1000
+        )
+        self._looked_again_at = self.last_fetch_at
+        """When the metadata was last refreshed because a preferred replica was silent, on the loop's clock."""
         self.offset_fetcher = OffsetFetcher(options, cluster, subscription, self.check_soon, self.wake)
         cluster.listeners.add(self.on_cluster)
 
@@ -94,7 +104,20 @@ class Fetcher:
         info = cache.partition(*state.tp) if cache.is_current(state.tp.topic, state.topic_id) else None
         if info is not None and info.leader_id >= 0 and info.leader_epoch != state.leader_epoch:
             state.on_leader(info.leader_epoch)
+            self._preferred.drop(state.key)
             self.check_soon(state)
+        elif self._preferred.is_outdated_by(state.key, self._cluster.metadata.refreshes):
+            self._look_at_preferred(state, () if info is None else info.isr)
+
+    def _look_at_preferred(self, state: PartitionState, isr: Collection[int]) -> None:
+        """Newer metadata: leave the preferred replica if it has left the cluster or the ISR."""
+        if self.preferred_replica(state) not in self._cluster.cache.brokers or self.preferred_replica(state) not in isr:
+            self._preferred.drop(state.key)
+            self.check_soon(state)
+
+    def preferred_replica(self, state: PartitionState) -> int:
+        """The broker id of the follower that the partition is read from; -1: the leader."""
+        return self._preferred.replica(state.key)
 
     def _pump(self) -> None:
         self._scheduled = False
@@ -103,16 +126,17 @@ class Fetcher:
         now = self._loop.time()
         dirty, self._dirty = self._dirty, {}
         brokers: dict[BrokerFetches, None] = {}
-        extras: dict[BrokerFetches, list[PartitionState]] = {}
+        extras: dict[tuple[BrokerFetches, str], list[PartitionState]] = {}
         for state in dirty:
             broker = self._choose_broker(state, now)
             if broker is None:
                 continue
             brokers[broker] = None
-            if broker.main is not None and state.key not in broker.session.wanted:
-                extras.setdefault(broker, []).append(state)
-        for broker, states in extras.items():
-            self._send_extra(broker, states)
+            if state.key not in broker.session.wanted:
+                rack = "" if self._preferred.is_leader_only(state.key, now) else self._rack
+                extras.setdefault((broker, rack), []).append(state)
+        for (broker, rack), states in extras.items():
+            self._send_extra(broker, states, rack)
         for broker in brokers:
             self._send_main(broker)
 
@@ -134,8 +158,8 @@ class Fetcher:
             if broker.main is not None and state.key not in broker.session.wanted:
                 broker.left_session[state] = None
             return None
-        if broker.main is not None:
-            # The waiting fetch asks for something else: an extra fetch asks for the partition.
+        if broker.main is not None or self._preferred.is_leader_only(state.key, now):
+            # The waiting fetch asks for something else, or would name our rack: an extra fetch asks for the partition.
             broker.session.remove(state.key)
             self._session_of.pop(state.key, None)
             return broker
@@ -164,10 +188,32 @@ class Fetcher:
         if needs_position:
             self.offset_fetcher.ask_soon(state, leader_id)
             return None
-        broker = self._brokers.get(leader_id)
+        broker_id = self._reachable_preferred(state, now) if self._preferred else LEADER
+        if broker_id == LEADER:
+            broker_id = leader_id
+        broker = self._brokers.get(broker_id)
         if broker is None:
-            broker = self._brokers[leader_id] = BrokerFetches(leader_id)
+            broker = self._brokers[broker_id] = BrokerFetches(broker_id)
         return broker
+
+    def _reachable_preferred(self, state: PartitionState, now: float) -> int:
+        """The preferred replica. LEADER, also from now on, if it cannot be reached."""
+        broker_id = self.preferred_replica(state)
+        if broker_id == LEADER:
+            return LEADER
+        known = self._cluster.connections.state_of(broker_id)
+        if known is None or (
+            known.connection is None and (known.is_backing_off(now) or self._preferred.is_overdue(state.key, now))
+        ):
+            self._leave_preferred(state, "it cannot be reached")
+            return LEADER
+        return broker_id
+
+    def _leave_preferred(self, state: PartitionState, reason: str) -> None:
+        """Read from the leader again, because the preferred replica cannot or will not serve the partition."""
+        tp, broker_id = state.tp, self.preferred_replica(state)
+        self._preferred.fail(state.key, self._loop.time())
+        logger.info("consumer.preferred_replica_left", topic=tp.topic, partition=tp.partition, broker_id=broker_id, reason=reason)
 
     def _fetch_partition(self, state: PartitionState) -> FetchPartition:
         return FetchPartition(
@@ -186,16 +232,16 @@ class Fetcher:
         if broker.main is not None or not session.wanted:
             return
         sent = SentFetch(dict(session.wanted))
-        if self._send(broker, sent, session.plan):
+        if self._send(broker, sent, session.plan, self._rack):
             broker.main = sent
 
-    def _send_extra(self, broker: BrokerFetches, states: list[PartitionState]) -> None:
+    def _send_extra(self, broker: BrokerFetches, states: list[PartitionState], rack: str) -> None:
         partitions = {state.key: self._fetch_partition(state) for state in states}
         sent = SentFetch(partitions)
-        if self._send(broker, sent, lambda: FetchPlan(0, -1, list(partitions.values()), [])):
+        if self._send(broker, sent, lambda: FetchPlan(0, -1, list(partitions.values()), []), rack):
             broker.extras[sent] = None
 
-    def _send(self, broker: BrokerFetches, sent: SentFetch, plan: Callable[[], FetchPlan]) -> bool:
+    def _send(self, broker: BrokerFetches, sent: SentFetch, plan: Callable[[], FetchPlan], rack: str) -> bool:
         connection = self._cluster.connections.to(broker.broker_id)
         if connection is None:
             self._cluster.refresh_if_unreachable(broker.broker_id)
@@ -214,7 +260,10 @@ class Fetcher:
             planned.session_epoch,
             planned.partitions,
             planned.forgotten,
+            rack,
         )
+        if self._preferred:
+            sent.followed = {key: None for key in sent.partitions if self._preferred.replica(key) == broker.broker_id}
         sent.sent_at = self._loop.time()
         if self._watch_timer is None:
             self._watch_in(STALL_S)
@@ -244,8 +293,21 @@ class Fetcher:
         if now - self._seen_data_at > LOOK_AGAIN_S:
             self._seen_data_at = now
             self._cluster.metadata.request_refresh()
+        if self._preferred:
+            self._check_preferred(now)
         if any(sent_at is not None for sent_at in oldest.values()):
             self._watch_in(STALL_S)
+
+    def _check_preferred(self, now: float) -> None:
+        """Ask the leaders again about choices that are too old, and look for followers that are cut off or have left the ISR."""
+        for key in self._preferred.expired(now):
+            self._preferred.drop(key)
+            state = self._subscription.by_key.get(key)
+            if state is not None:
+                self.check_soon(state)
+        if now - self._looked_again_at > LOOK_AGAIN_S and self._preferred.any_silent_since(now - LOOK_AGAIN_S):
+            self._looked_again_at = now
+            self._cluster.metadata.request_refresh()
 
     def _watch_in(self, delay_s: float) -> None:
         self._watch_at = self._loop.time() + delay_s
@@ -304,6 +366,11 @@ class Fetcher:
             logger.warning("consumer.fetch_timed_out", broker_id=broker.broker_id)
         broker.session.reset()
         self._cluster.metadata.request_refresh()
+        if self._preferred:
+            for key in sent.followed:
+                state = self._subscription.by_key.get(key)
+                if state is not None and self.preferred_replica(state) == broker.broker_id:
+                    self._leave_preferred(state, "the connection was lost")
         self._check_all_soon(broker, sent, 10)
 
     def _check_all_soon(self, broker: BrokerFetches, sent: SentFetch, delay_ms: float = 0) -> None:
@@ -324,16 +391,54 @@ class Fetcher:
         if wanted.current_leader_epoch != state.leader_epoch:
             self.check_soon(state)  # Another broker leads by now: a late response of the old leader does not count.
             return
-        if answer.error_code:
+        is_diverging = answer.diverging_epoch.epoch >= 0 or answer.diverging_epoch.end_offset >= 0
+        if key in sent.followed:
+            self._on_followed(broker, state, answer, is_diverging, records)
+        elif answer.error_code:
             self._on_error(broker, state, to_code(answer.error_code), answer)
-        elif answer.diverging_epoch.epoch >= 0 or answer.diverging_epoch.end_offset >= 0:
+        elif is_diverging:
             self._on_diverging(state, answer)
+        elif answer.preferred_read_replica >= 0:
+            self._on_nomination(state, answer.preferred_read_replica)
         else:
-            self._on_data(state, answer, records)
+            state.on_high_watermark(answer.high_watermark)
+            self._on_data(state, records)
         self.check_soon(state)
 
-    def _on_data(self, state: PartitionState, answer: FetchPartitionResponse, records: memoryview) -> None:
-        state.on_high_watermark(answer.high_watermark)
+    def _on_followed(
+        self,
+        broker: BrokerFetches,
+        state: PartitionState,
+        answer: FetchPartitionResponse,
+        is_diverging: bool,
+        records: memoryview,
+    ) -> None:
+        """A follower's answer. Whatever it refuses, the leader decides: a follower may be behind the leader, or have a tail that
+        it will truncate. Its high watermark may be an older one than the leader's."""
+        if answer.error_code or is_diverging:
+            self.counters["fetch_errors"] += 1
+            code = to_code(answer.error_code)
+            if self.preferred_replica(state) == broker.broker_id:
+                self._leave_preferred(state, code.name if code else "its log diverges from the position")
+            if ERRORS[code].refresh_metadata:
+                self._learn_leader(broker, state, answer)
+            return
+        state.on_high_watermark(max(state.highwater, answer.high_watermark))
+        if len(records):
+            self._preferred.on_records(state.key, self._loop.time())
+            self.counters["fetched_bytes_from_followers"] += len(records)
+        self._on_data(state, records)
+
+    def _on_nomination(self, state: PartitionState, replica_id: int) -> None:
+        """The leader names a replica that the partition should be read from."""
+        now = self._loop.time()
+        if replica_id not in self._cluster.cache.brokers:  # It has joined since, or has gone.
+            self._preferred.fail(state.key, now)
+            self._cluster.metadata.request_refresh()
+        elif not self._preferred.is_leader_only(state.key, now):
+            self._preferred.choose(state.key, replica_id, now, self._cluster.metadata.refreshes)
+
+    def _on_data(self, state: PartitionState, records: memoryview) -> None:
         size = len(records)
         if size:
             self.counters["fetched_bytes"] += size
@@ -356,14 +461,7 @@ class Fetcher:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._on_out_of_range(state, answer)
         elif ERRORS[code].refresh_metadata:
-            leader, cache = answer.current_leader, self._cluster.cache
-            if not cache.is_current(state.tp.topic, state.topic_id):
-                self._cluster.metadata.request_refresh()
-            elif cache.update_leader(*state.tp, leader.leader_id, leader.leader_epoch):
-                state.on_leader(leader.leader_epoch)
-            else:
-                cache.forget_leader(*state.tp, broker.broker_id)
-                self._cluster.metadata.request_refresh()
+            self._learn_leader(broker, state, answer)
         elif ERRORS[code].retriable:
             state.back_off(self._loop.time() + self._options.retry_backoff_ms / 1000)
         else:
@@ -374,6 +472,18 @@ class Fetcher:
             }
             state.fail(RequestFailed(describe(code), **facts, api="Fetch", code=code))
             self.wake()
+
+    def _learn_leader(self, broker: BrokerFetches, state: PartitionState, answer: FetchPartitionResponse) -> None:
+        """The broker does not lead the partition: take over the leader that the answer names, or refresh the metadata."""
+        leader, cache = answer.current_leader, self._cluster.cache
+        if not cache.is_current(state.tp.topic, state.topic_id):
+            self._cluster.metadata.request_refresh()
+        elif cache.update_leader(*state.tp, leader.leader_id, leader.leader_epoch):
+            state.on_leader(leader.leader_epoch)
+            self._preferred.drop(state.key)
+        else:
+            cache.forget_leader(*state.tp, broker.broker_id)
+            self._cluster.metadata.request_refresh()
 
     def _on_out_of_range(self, state: PartitionState, answer: FetchPartitionResponse) -> None:
         if state.drop_prefetched():
@@ -427,6 +537,7 @@ class Fetcher:
         """These partitions are no longer read."""
         for state in states:
             self._ready.pop(state, None)
+            self._preferred.forget(state.key)
             self.check_soon(state)
 
     def wake(self) -> None:

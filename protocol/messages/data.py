@@ -90,6 +90,9 @@ class FetchPartition(Message):
     `last_fetched_epoch` is the epoch of the last record that the follower or consumer has; if the leader's log disagrees, the
     response has a `diverging_epoch` (KIP-595). If `current_leader_epoch` is known and not the leader's, the response has an
     error (KIP-320).
+
+    `has_readers`, of followers only: consumers read the partition from this follower (KIP-392), so the leader answers its fetch
+    as soon as the high watermark moves. Other followers learn of a new high watermark with their next response.
     """
 
     topic_id: Uuid
@@ -99,6 +102,7 @@ class FetchPartition(Message):
     last_fetched_epoch: Epoch
     log_start_offset: Offset
     partition_max_bytes: Int32
+    has_readers: bool = False
 
 
 class ForgottenPartition(Message):

@@ -68,6 +68,7 @@ class Job(NamedTuple):
     records_max: int | None
     exit_at_end: bool
     write: RecordWriter
+    client_rack: str | None = None
 
 
 @app.command(epilog=EXAMPLES)
@@ -107,6 +108,15 @@ def consume(
         bool,
         typer.Option("--json", "-J", help='One JSON object per record. Bytes that are not UTF-8 become {"base64": "..."}.'),
     ] = False,
+    client_rack: Annotated[
+        str | None,
+        typer.Option(
+            "--client-rack",
+            metavar="RACK",
+            show_default=False,
+            help="Read from replicas in this rack where there are any, instead of from leaders.",
+        ),
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Print the records of a topic: new ones until Ctrl-C, or the present ones."""
@@ -123,6 +133,7 @@ def consume(
         records_max=count,
         exit_at_end=exit_at_end,
         write=_json_line if json or form == "json" else formatter(DEFAULT_FORMAT if form is None else form),
+        client_rack=client_rack,
     )
     run(_consume(job))
 
@@ -131,7 +142,12 @@ async def _consume(job: Job) -> None:
     from strandline.client import Consumer, TopicPartition
 
     quiet_client()
-    consumer = Consumer(bootstrap_servers=job.bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS, auto_offset_reset="earliest")
+    consumer = Consumer(
+        bootstrap_servers=job.bootstrap,
+        connect_timeout_ms=CONNECT_TIMEOUT_MS,
+        auto_offset_reset="earliest",
+        client_rack=job.client_rack,
+    )
     try:
         async with while_waiting(f"an answer from {job.bootstrap}"):
             await consumer.start()

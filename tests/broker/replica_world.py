@@ -153,6 +153,7 @@ class RecordedFetchers:
 
     def __init__(self) -> None:
         self.following: dict[TopicIdPartition, int] = {}
+        self.read: list[TopicIdPartition] = []
         self.starts: list[tuple[TopicIdPartition, int]] = []
 
     def add(self, partition: Partition, leader_id: int) -> None:
@@ -161,6 +162,9 @@ class RecordedFetchers:
 
     def remove(self, key: TopicIdPartition) -> None:
         self.following.pop(key, None)
+
+    def on_reader(self, key: TopicIdPartition) -> None:
+        self.read.append(key)
 
 
 class Node:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from fetcher_link import Link
 from handled_request import HandledRequest
 from replica_world import P, ReplicaWorld, begin_shutdown, code, fetched, register, values, want
 
 from strandline.broker.fetch.replica_selector import SELECTORS
 from strandline.broker.replica_manager import ReplicaConfig
+from strandline.broker.replication.fetcher import Plan
 from strandline.controller.metadata.node_keys import BROKER_KEYS
 from strandline.protocol.errors import ErrorCode
 
@@ -210,3 +212,87 @@ def test_follower_that_becomes_leader_of_a_new_epoch_fences_its_consumers() -> N
 def test_offsets_are_looked_up_at_the_leader() -> None:
     world = world_of_racks("x")
     assert world[2].list_offsets(-1).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+# -- the high watermark of a follower with readers --------------------------------------------------------------------
+
+
+def followed(*, rack: str) -> tuple[ReplicaWorld, Link, HandledRequest]:
+    """Broker 2 follows broker 1 with a parked fetch. It has a consumer in this rack, if it is not empty."""
+    world = ReplicaWorld(3)
+    world.topic()
+    link = Link(world, 2, 1)
+    link.round()
+    consumer = world[2].fetch(want(0, epoch=1), rack_id=rack, max_wait_ms=5000, session_epoch=0)
+    for key in world[2].fetchers.read:
+        assert link.core.on_reader(key)
+    return world, link, consumer
+
+
+def parked_fetch(link: Link) -> tuple[Plan, HandledRequest]:
+    """The next fetch that the leader does not answer at once."""
+    for _ in range(3):
+        plan, request = link.ask() or pytest.fail("nothing to fetch")
+        if not request.is_answered:
+            return plan, request
+        link.deliver(plan, request)
+    pytest.fail("the leader answers again and again")
+
+
+def commit_one(world: ReplicaWorld, link: Link) -> HandledRequest:
+    """Append a record, have broker 2 copy it, and commit it with broker 3's fetch. Returns broker 2's fetch that follows."""
+    plan, request = parked_fetch(link)
+    world[1].produce("x", acks=1)
+    link.deliver(plan, request)
+    _, parked = parked_fetch(link)
+    world[1].said_by(3, 1)
+    assert world[1].hw == 1
+    return parked
+
+
+def test_high_watermark_ends_the_wait_of_a_follower_with_readers() -> None:
+    """Otherwise the last record of a quiet topic would be visible half a second later there than at the leader."""
+    world, link, consumer = followed(rack="b")
+    parked = commit_one(world, link)
+    assert fetched(parked)[P].high_watermark == 1
+    assert not consumer.is_answered
+
+
+def test_high_watermark_does_not_end_the_wait_of_a_follower_without_readers() -> None:
+    """It would cost every cluster half as many fetches again (KAFKA-9731)."""
+    world, link, _ = followed(rack="")
+    assert not commit_one(world, link).is_answered
+
+
+def test_reader_is_told_to_the_leader_in_one_more_fetch_behind_the_parked_one() -> None:
+    world, link, _ = followed(rack="")
+    plan, parked = link.ask() or pytest.fail("nothing to fetch")
+    world[2].fetch(want(0, epoch=1), rack_id="b", max_wait_ms=5000, session_epoch=0)
+    assert world[2].fetchers.read == [P]
+    assert link.core.on_reader(P)
+    (told, _) = link.ask() or pytest.fail("the leader is not told")
+    assert [item.has_readers for item in told.request.partitions] == [True]
+    link.deliver(plan, parked)
+    assert not link.core.on_reader(P), "it knows already"
+
+
+def test_follower_whose_readers_have_gone_says_so_with_its_next_position() -> None:
+    world, link, consumer = followed(rack="b")
+    plan, request = parked_fetch(link)
+    world[2].manager.sessions.remove(next(iter(world[2].p.consumers)).session.id)  # type: ignore[attr-defined]
+    assert consumer.is_answered
+    world[1].produce("x", acks=1)
+    link.deliver(plan, request)
+    (told, _) = link.ask() or pytest.fail("nothing to fetch")
+    assert [item.has_readers for item in told.request.partitions] == [False]
+
+
+def test_stale_position_of_a_follower_with_readers_makes_no_answer() -> None:
+    """Records are out, and the follower will drop what is built from its old position: answering would go round in circles."""
+    world, link, _ = followed(rack="b")
+    parked_fetch(link)
+    world[1].produce("x", acks=1)
+    session = next(iter(world[1].p.followers)).session  # type: ignore[attr-defined]
+    (cached,) = session.partitions.values()
+    assert cached.records_are_out
+    assert not cached.is_high_watermark_news(1)

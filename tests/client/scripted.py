@@ -34,6 +34,12 @@ class Partition:
     """None: all that is there is committed."""
     epoch_starts: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
     waiters: list[Callable[[], None]] = field(default_factory=list)
+    nominees: dict[str, int] = field(default_factory=dict)
+    """By rack, the broker that the leader sends consumers to."""
+    followers: dict[int, ErrorCode] = field(default_factory=dict)
+    """By broker, what a follower answers a consumer with; NONE: the records. They are in the ISR."""
+    served_by: list[int] = field(default_factory=list)
+    """The brokers that sent records, once for each response."""
 
     @property
     def end_offset(self) -> int:
@@ -251,7 +257,7 @@ class ScriptedBroker:
         if topic_id is None:
             return admin.MetadataTopic(C.UNKNOWN_TOPIC_OR_PARTITION, name, bytes(16), [])
         partitions = [
-            admin.MetadataPartition(0, index, p.leader, p.epoch, 0, [p.leader], [p.leader], [])
+            admin.MetadataPartition(0, index, p.leader, p.epoch, 0, [p.leader], [p.leader, *p.followers], [])
             for (owner, index), p in sorted(known.items())
             if owner == topic_id
         ]
@@ -419,12 +425,12 @@ class ScriptedBroker:
             return
         answers, records = [], []
         for key, wanted in asked.items():
-            answer, batches = self._fetch_one(key, wanted)
-            if batches or answer.error_code or answer.diverging_epoch.epoch >= 0 or body.session_epoch <= 0:
+            answer, batches = self._fetch_one(key, wanted, body.rack_id)
+            if batches or _is_news(answer) or body.session_epoch <= 0:
                 answers.append(answer)
                 records.append(batches)
         loop = asyncio.get_running_loop()
-        useful = any(records) or any(a.error_code or a.diverging_epoch.epoch >= 0 for a in answers)
+        useful = any(records) or any(map(_is_news, answers))
         if useful or loop.time() >= until or not asked:
             request.reply(data.FetchResponse(0, 0, session_id, answers, []), records)
             return
@@ -442,12 +448,17 @@ class ScriptedBroker:
             if key in self.cluster.partitions:
                 self.cluster.partitions[key].waiters.append(again)
 
-    def _fetch_one(self, key: TopicIdPartition, wanted: data.FetchPartition) -> tuple[data.FetchPartitionResponse, list[bytes]]:
+    def _fetch_one(
+        self, key: TopicIdPartition, wanted: data.FetchPartition, rack: str
+    ) -> tuple[data.FetchPartitionResponse, list[bytes]]:
         partition = self.cluster.partitions.get(key)
         if partition is None:
             return data.FetchPartitionResponse(*key, C.UNKNOWN_TOPIC_ID), []
-        if (code := self._fence(partition, wanted.current_leader_epoch)) is not None:
-            return data.FetchPartitionResponse(*key, code), []
+        if rack and self.broker_id in partition.followers and self.broker_id != partition.leader:
+            if code := partition.followers[self.broker_id]:
+                return data.FetchPartitionResponse(*key, code), []
+        elif (code_ := self._fence(partition, wanted.current_leader_epoch)) is not None:
+            return data.FetchPartitionResponse(*key, code_), []
         offsets = (partition.end_offset, partition.end_offset, partition.start_offset)
         if wanted.last_fetched_epoch >= 0:
             epoch, end = partition.end_of_epoch(wanted.last_fetched_epoch)
@@ -455,7 +466,12 @@ class ScriptedBroker:
                 return data.FetchPartitionResponse(*key, 0, *offsets, diverging_epoch=EpochEndOffset(epoch, end)), []
         if not partition.start_offset <= wanted.fetch_offset <= partition.end_offset:
             return data.FetchPartitionResponse(*key, C.OFFSET_OUT_OF_RANGE, *offsets), []
-        return data.FetchPartitionResponse(*key, 0, *offsets), partition.read(wanted.fetch_offset, wanted.partition_max_bytes)
+        if partition.leader == self.broker_id and rack in partition.nominees:
+            return data.FetchPartitionResponse(*key, 0, *offsets, preferred_read_replica=partition.nominees[rack]), []
+        batches = partition.read(wanted.fetch_offset, wanted.partition_max_bytes)
+        if batches:
+            partition.served_by.append(self.broker_id)
+        return data.FetchPartitionResponse(*key, 0, *offsets), batches
 
     def _fence(self, partition: Partition, epoch: int) -> ErrorCode | None:
         if partition.leader != self.broker_id:
@@ -508,3 +524,7 @@ class ScriptedBroker:
             else:
                 answers.append(data.EpochEndOffsetPartition(*key, 0, *partition.end_of_epoch(asked.leader_epoch)))
         request.reply(data.OffsetForLeaderEpochResponse(answers))
+
+
+def _is_news(answer: data.FetchPartitionResponse) -> bool:
+    return bool(answer.error_code or answer.diverging_epoch.epoch >= 0 or answer.preferred_read_replica >= 0)
