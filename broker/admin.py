@@ -8,7 +8,7 @@ with the metadata log.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from strandline.broker.config import BrokerConfig
@@ -17,7 +17,7 @@ from strandline.broker.produce.producer_ids import ProducerIds
 from strandline.controller.metadata.cluster_describe import describe_brokers
 from strandline.controller.metadata.config_describe import describe_broker, describe_resources, describe_topic
 from strandline.controller.metadata.config_keys import TOPIC_CONFIGS, list_items
-from strandline.controller.metadata.image import NO_LEADER, MetadataImage, PartitionRegistration, TopicImage
+from strandline.controller.metadata.image import NO_LEADER, BrokerRegistration, MetadataImage, PartitionRegistration, TopicImage
 from strandline.controller.metadata.node_keys import DYNAMIC_BROKER_CONFIGS
 from strandline.controller.metadata.voters import Voter
 from strandline.protocol import apis
@@ -135,7 +135,7 @@ class AdminHandlers:
         ]
         alive = {broker.node_id for broker in brokers}
         if body.topics is None:
-            topics = [_topic(topic, alive) for topic in image.topics_by_id.values()]
+            topics = [_topic(topic, alive, image.brokers) for topic in image.topics_by_id.values()]
         else:
             topics = [_asked_topic(image, asked.name, asked.topic_id, alive) for asked in body.topics]
         request.reply(MetadataResponse(brokers, self._config.cluster_id, self._controller_id(), topics))
@@ -193,18 +193,21 @@ class AdminHandlers:
 def _asked_topic(image: MetadataImage, name: str | None, topic_id: bytes, alive: set[int]) -> MetadataTopic:
     topic = image.topics_by_id.get(topic_id) if name is None else image.topic(name)
     if topic is not None:
-        return _topic(topic, alive)
+        return _topic(topic, alive, image.brokers)
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return MetadataTopic(unknown, name, topic_id if name is None else ZERO_UUID, [])
 
 
-def _topic(topic: TopicImage, alive: set[int]) -> MetadataTopic:
-    partitions = [_partition(index, partition, alive) for index, partition in sorted(topic.partitions.items())]
+def _topic(topic: TopicImage, alive: set[int], brokers: Mapping[int, BrokerRegistration]) -> MetadataTopic:
+    partitions = [_partition(index, partition, alive, brokers) for index, partition in sorted(topic.partitions.items())]
     return MetadataTopic(0, topic.name, topic.topic_id, partitions, topic.name.startswith("__"))
 
 
-def _partition(index: int, partition: PartitionRegistration, alive: set[int]) -> MetadataPartition:
+def _partition(
+    index: int, partition: PartitionRegistration, alive: set[int], brokers: Mapping[int, BrokerRegistration]
+) -> MetadataPartition:
     led = partition.leader in alive
+    offline = [r for r in partition.replicas if r not in alive or not brokers[r].has_online(partition)]
     return MetadataPartition(
         0 if led else ErrorCode.LEADER_NOT_AVAILABLE,
         index,
@@ -213,7 +216,7 @@ def _partition(index: int, partition: PartitionRegistration, alive: set[int]) ->
         partition.partition_epoch,
         list(partition.replicas),
         list(partition.isr),
-        [replica for replica in partition.replicas if replica not in alive],
+        offline,
         list(partition.elr),
         list(partition.last_known_elr),
     )

@@ -207,7 +207,11 @@ class MetadataApplier:
         broker while this process ran."""
         if key in self._directory.partitions or key in self._directory.offline:
             return key in self._directory.offline
-        before = delta.before.partition(key)
+        before, registration = delta.before.partition(key), delta.image.partition(key)
+        assert registration is not None, "a changed partition is in the image"
+        assigned = registration.directory_of(self._directory.broker_id)
+        if any(log_dir.directory_id == assigned for log_dir in self._log_dirs.online):
+            return False
         is_new = delta.before.offset >= 0 and (before is None or self._directory.broker_id not in before.replicas)
         name = self._directory.image.topics_by_id[key[0]].name
         return not is_new and self._log_dirs.may_be_offline(name, key[1], key[0])

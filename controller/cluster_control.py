@@ -33,7 +33,12 @@ from strandline.controller.metadata.records import (
 )
 from strandline.controller.partition_index import PartitionIndex
 from strandline.controller.replica_placer import UsableBroker
-from strandline.controller.replication_control import check_broker_epoch, elect_leaderless, remove_from_isrs
+from strandline.controller.replication_control import (
+    check_broker_epoch,
+    elect_leaderless,
+    leave_directories,
+    remove_from_isrs,
+)
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import UnregisterBrokerRequest, UnregisterBrokerResponse
 from strandline.protocol.messages.cluster import (
@@ -220,6 +225,9 @@ def heartbeat(
     session.metadata_offset = max(session.metadata_offset, request.current_metadata_offset)
     current = current_state(broker)
     next_ = _next_state(broker, session, request, leads=index.led_by(broker.broker_id), committed_offset=committed_offset)
+    failed = _newly_failed(broker, request)
+    if failed and next_ is BrokerControlState.UNFENCED:
+        next_ = current  # It is unfenced when its registration shows where it must not lead.
     reply = BrokerHeartbeatResponse(
         0,
         is_caught_up=request.current_metadata_offset >= broker.broker_epoch,
@@ -230,7 +238,10 @@ def heartbeat(
     if next_ is not current:
         decision.records, decision.may_split = transition(image, index, broker, next_), True
         decision.cause = _CAUSES[next_]
-    decision.records += _failed_dirs(broker, request)
+    if failed:
+        moves = next_ is current and not broker.fenced  # in all other cases it leaves all ISRs, or has left them
+        decision.records += _fail_dirs(image, index, broker, failed, with_moves=moves)
+        decision.may_split, decision.cause = True, decision.cause or "log_dir_failed"
     if next_ is BrokerControlState.SHUTDOWN_NOW:
         # The broker stops now: a new process of it need not wait for the session to end.
         sessions.remove(broker.broker_id)
@@ -239,13 +250,21 @@ def heartbeat(
     return decision
 
 
-def _failed_dirs(broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> list[AnyRecord]:
-    """The record by which log directories leave the registration because they have failed. It comes last: if it is lost with a
-    fail-over, the next heartbeat names them again. A broker without any directory keeps the last ones: it is fenced."""
-    online = tuple(each for each in broker.log_dirs if each not in request.offline_log_dirs)
-    if not online or online == broker.log_dirs:
-        return []
-    return [BrokerRegistrationChangeRecord(broker.broker_id, broker.broker_epoch, log_dirs=online)]
+def _newly_failed(broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> tuple[bytes, ...]:
+    """The log directories of the registration that have failed. None if all have: that fences the broker, and the registration
+    keeps them."""
+    failed = tuple(each for each in broker.log_dirs if each in request.offline_log_dirs)
+    return () if failed == broker.log_dirs else failed
+
+
+def _fail_dirs(
+    image: MetadataImage, index: PartitionIndex, broker: BrokerRegistration, failed: tuple[bytes, ...], *, with_moves: bool
+) -> list[AnyRecord]:
+    """The partitions change first, then the directories leave the registration (KAFKA-18106). If this last record is lost with a
+    fail-over, the next heartbeat requests the change again."""
+    online = tuple(each for each in broker.log_dirs if each not in failed)
+    moves = leave_directories(image, index, broker.broker_id, failed) if with_moves else []
+    return [*moves, BrokerRegistrationChangeRecord(broker.broker_id, broker.broker_epoch, log_dirs=online)]
 
 
 def _remember_shutdown_offset(decision: Decision[BrokerHeartbeatResponse], session: BrokerSession, last_offset: int) -> None:

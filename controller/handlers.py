@@ -12,6 +12,7 @@ from strandline.controller.cluster_control import heartbeat, register_broker, un
 from strandline.controller.config_control import describe_configs, incremental_alter_configs
 from strandline.controller.controller import ActiveState, Controller
 from strandline.controller.decision import Decision
+from strandline.controller.directory_control import assign_replicas_to_dirs
 from strandline.controller.metadata.cluster_describe import describe_brokers
 from strandline.controller.producer_id_control import allocate_producer_ids, init_named_producer
 from strandline.controller.reassignment_control import (
@@ -57,6 +58,7 @@ class ControllerApis:
             apis.BROKER_REGISTRATION: self._register_broker,
             apis.BROKER_HEARTBEAT: self._heartbeat,
             apis.ALTER_PARTITION: lambda active, body: alter_partition(c.image, body),
+            apis.ASSIGN_REPLICAS_TO_DIRS: lambda active, body: assign_replicas_to_dirs(c.image, body),
             apis.ALLOCATE_PRODUCER_IDS: lambda active, body: allocate_producer_ids(c.image, body),
             apis.INIT_NAMED_PRODUCER: lambda active, body: init_named_producer(c.image, body, self._wall_clock_ms()),
             apis.CREATE_TOPICS: lambda active, body: topics.create_topics(c.image, active.index, body),

@@ -40,12 +40,17 @@ MinIsr = Callable[[bytes], int]
 """Topic id -> its `min.insync.replicas`."""
 
 
+HasOnline = Callable[[int, PartitionRegistration], bool]
+
+
 class ChangeRules(NamedTuple):
     """What a change depends on, besides the partition itself."""
 
     may_lead: MayLead
     min_isr: MinIsr | None = None
     """None at level 0 of the metadata, which has no ELR."""
+    has_online: HasOnline = lambda broker_id, partition: True
+    """Whether the replica of the partition on this broker is in an online log directory: no other one may lead (KIP-858)."""
 
 
 def elect(
@@ -86,7 +91,7 @@ class PartitionChangeBuilder:
         """The record; None if nothing changes."""
         partition, before_election = self.partition, self._without_lost(self.isr)
         candidates = () if self.rules.min_isr is None else self.elr_beside(before_election)
-        leader = elect(partition, before_election, self.rules.may_lead, elr=candidates, preferred=self.preferred)
+        leader = elect(partition, before_election, self._may_lead(), elr=candidates, preferred=self.preferred)
         isr = (leader,) if leader != NO_LEADER and leader not in before_election else before_election
         recovery = self.leader_recovery_state
         record = PartitionChangeRecord(
@@ -98,6 +103,12 @@ class PartitionChangeBuilder:
             last_known_elr=_changed(partition.last_known_elr, self._last_known(leader)),
         )
         return None if record == PartitionChangeRecord(*self.key) else record
+
+    def _may_lead(self) -> MayLead:
+        may_lead, has_online, partition = self.rules.may_lead, self.rules.has_online, self.partition
+        if not partition.directories:
+            return may_lead
+        return lambda broker_id: may_lead(broker_id) and has_online(broker_id, partition)
 
     def elr_beside(self, isr: BrokerIds) -> BrokerIds:
         """The ELR if the ISR is this one, in the order of the replicas."""

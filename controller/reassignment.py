@@ -130,6 +130,7 @@ def change_assignment(
         wanted.removing,
         wanted.original,
         wanted.throttle_rate,
+        p.directories_for(wanted.replicas),
     )
     record = change_partition(key, kept, only(isr, wanted), rules, leader_recovery_state=leader_recovery_state)
     after = kept if record is None else msgspec.structs.replace(kept.merge(record), partition_epoch=p.partition_epoch)

@@ -7,7 +7,7 @@ or shuts down leaves the ISR of all its partitions in one batch, and new leaders
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
@@ -18,7 +18,7 @@ from strandline.controller.metadata.records import (
     AnyRecord,
     PartitionChangeRecord,
 )
-from strandline.controller.partition_change import ChangeRules, MayLead, change_partition, without
+from strandline.controller.partition_change import ChangeRules, HasOnline, MayLead, change_partition, without
 from strandline.controller.partition_index import PartitionIndex
 from strandline.controller.reassignment import completion, min_isr_of
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -64,7 +64,18 @@ def may_lead(image: MetadataImage) -> MayLead:
 
 def change_rules(image: MetadataImage, acceptable: MayLead | None = None) -> ChangeRules:
     """The rules for changes of partitions of this image. `acceptable`: who may lead, if it differs from the image."""
-    return ChangeRules(acceptable or may_lead(image))
+    return ChangeRules(acceptable or may_lead(image), has_online=has_online(image))
+
+
+def has_online(image: MetadataImage) -> HasOnline:
+    """A function that returns whether a broker's replica of a partition is in an online log directory (KIP-858)."""
+    brokers = image.brokers
+
+    def is_online(broker_id: int, partition: PartitionRegistration) -> bool:
+        broker = brokers.get(broker_id)
+        return broker is not None and broker.has_online(partition)
+
+    return is_online
 
 
 # -- brokers that fail and return -------------------------------------------------------------------------------------
@@ -77,6 +88,15 @@ def remove_from_isrs(image: MetadataImage, index: PartitionIndex, broker_id: int
     return _change_all(
         image, index.with_broker_in_isr(broker_id), lambda other: other != broker_id and is_active(other), leaving=broker_id
     )
+
+
+def leave_directories(image: MetadataImage, index: PartitionIndex, broker_id: int, failed: Collection[bytes]) -> list[AnyRecord]:
+    """The records by which a broker leaves the ISRs of the partitions in log directories that have failed. Each partition that it
+    led there gets another leader, if there is one."""
+    keys = index.with_broker_in_isr(broker_id)
+    lost = [key for key in keys if (p := image.partition(key)) is not None and p.directory_of(broker_id) in failed]
+    is_active = may_lead(image)
+    return _change_all(image, lost, lambda other: other != broker_id and is_active(other), leaving=broker_id)
 
 
 def elect_leaderless(image: MetadataImage, index: PartitionIndex, broker_id: int | None = None) -> list[AnyRecord]:
@@ -166,13 +186,14 @@ def _malformed(partition: PartitionRegistration, item: AlterPartitionPartition) 
 
 
 def _ineligible(image: MetadataImage, partition: PartitionRegistration, proposed: list[BrokerState]) -> ErrorCode | None:
-    """Each member must be registered, unfenced, not shutting down, and the incarnation that the leader saw (KIP-903).
+    """Each member must be registered, unfenced, not shutting down, and the incarnation that the leader saw (KIP-903). Its replica
+    must be in an online log directory.
 
     Unlike in Kafka, the broker epoch -1 ("not seen yet") is accepted only for a broker that is in the ISR already.
     """
     for member in proposed:
         broker = image.brokers.get(member.broker_id)
-        if broker is None or not broker.is_active:
+        if broker is None or not broker.is_active or not broker.has_online(partition):
             return ErrorCode.INELIGIBLE_REPLICA
         unseen_member = member.broker_epoch == -1 and member.broker_id in partition.isr
         if member.broker_epoch != broker.broker_epoch and not unseen_member:

@@ -57,6 +57,7 @@ BROKER_REGISTRATION = 62
 BROKER_HEARTBEAT = 63
 UNREGISTER_BROKER = 64
 ALLOCATE_PRODUCER_IDS = 67
+ASSIGN_REPLICAS_TO_DIRS = 73
 INIT_NAMED_PRODUCER = 120
 """Not in Kafka, whose keys are far below it."""
 
@@ -148,6 +149,13 @@ APIS: dict[int, Api] = {
             "AllocateProducerIds",
             cluster.AllocateProducerIdsRequest,
             cluster.AllocateProducerIdsResponse,
+            (CONTROLLER,),
+        ),
+        Api(
+            ASSIGN_REPLICAS_TO_DIRS,
+            "AssignReplicasToDirs",
+            cluster.AssignReplicasToDirsRequest,
+            cluster.AssignReplicasToDirsResponse,
             (CONTROLLER,),
         ),
         Api(

@@ -25,6 +25,7 @@ from strandline.broker.log_manager_tasks import LogManagerTasks
 from strandline.broker.partition.alter_partition import AlterPartitionManager
 from strandline.broker.process.cluster_id import find_cluster
 from strandline.broker.process.controller_channel import NodeToControllerChannel
+from strandline.broker.process.directory_assignment import wrong_assignments
 from strandline.broker.process.lifecycle import BrokerLifecycle
 from strandline.broker.process.lifecycle_core import Identity
 from strandline.broker.process.metadata_loader import MetadataLoader
@@ -168,6 +169,8 @@ class BrokerServer:
         if delta.before.offset < 0:
             self.log_manager_tasks.clear_strays(delta.image, self.config.node_id, self.lifecycle.broker_epoch)
         self.replicas.apply_delta(delta, self.lifecycle.broker_epoch)
+        opened = self._open_data()
+        self.link.directory_assignment.submit(wrong_assignments(delta, opened.replicas.directory, opened.log_dirs))
 
     def _apply_to_fetchers(self, delta: MetadataDelta) -> None:
         for broker_id in delta.changed_brokers:
@@ -405,11 +408,12 @@ class BrokerServer:
             self.failure.set_result(error)
 
     def _on_log_dir_failed(self, log_dir: LogDir, had_leaders: bool) -> None:
-        """Report the failure to the controller. The partitions of the directory need other leaders, so this broker asks to be
-        fenced for a moment if it led one. Without any directory the process has nothing left to do, and ends."""
+        """Report the failure to the controller, which elects other leaders for the partitions of the directory. At level 0 of the
+        metadata it does not know them, so this broker asks to be fenced for a moment if it led one. Without any directory the
+        process has nothing left to do, and ends."""
         self.lifecycle.on_log_dir_offline(log_dir.directory_id)
         if self.replicas.disk_error is None:
-            if had_leaders:
+            if had_leaders and not self.metadata.image.feature_level:
                 self.lifecycle.step_down()
             return
         sentence = UsageError(

@@ -13,6 +13,7 @@ from strandline.broker.log_cleaner.runner import CleanerSettings, LogCleaner
 from strandline.broker.log_manager_tasks import LogManagerTasks
 from strandline.broker.partition.alter_partition import AlterPartitionManager
 from strandline.broker.process.controller_channel import NodeToControllerChannel
+from strandline.broker.process.directory_assignment import DirectoryAssignmentManager
 from strandline.broker.process.handlers import data_handlers
 from strandline.broker.process.lifecycle import BrokerLifecycle
 from strandline.broker.process.lifecycle_core import Identity
@@ -66,13 +67,16 @@ class ControllerLink:
             heard_at=lambda: self.metadata.heard_at,
         )
         self.alter_partition = AlterPartitionManager(config.node_id, self.channel, self.lifecycle)
+        self.directory_assignment = DirectoryAssignmentManager(config.node_id, self.channel, self.lifecycle)
 
     def start(self) -> None:
         self.metadata.start()
         self.lifecycle.start()
         self.alter_partition.start()
+        self.directory_assignment.start()
 
     async def stop(self) -> None:
+        await self.directory_assignment.stop()
         await self.alter_partition.stop()
         await self.lifecycle.stop()
         await self.metadata.stop()

@@ -15,12 +15,13 @@ a standby controller or broker that reads such a record from the log or a snapsh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
 from strandline.controller.metadata import config_keys
+from strandline.controller.metadata.directory_ids import UNASSIGNED, DirectoryIds, is_online
 from strandline.controller.metadata.persistent_map import PersistentMap
 from strandline.controller.metadata.records import (
     NO_LEADER,
@@ -82,16 +83,36 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
     throttle_rate: int = 0
     """Bytes per second that a broker may send or receive for this reassignment; 0: no limit. It ends with the reassignment."""
 
+    directories: DirectoryIds = ()
+    """The log directory of each replica, in the order of `replicas`; empty if none is assigned. From level 1 on."""
+
     @property
     def is_reassigning(self) -> bool:
         return bool(self.original_replicas)
+
+    def directory_of(self, broker_id: int) -> bytes:
+        """The log directory of this broker's replica, as far as it is assigned."""
+        return self.directories[self.replicas.index(broker_id)] if self.directories else UNASSIGNED
+
+    def directories_for(self, replicas: BrokerIds) -> DirectoryIds:
+        """The directories of these replicas: each one that is known keeps its directory."""
+        if not self.directories or replicas == self.replicas:
+            return self.directories
+        known = dict(zip(self.replicas, self.directories, strict=True))
+        return _canonical([known.get(replica, UNASSIGNED) for replica in replicas])
+
+    def directories_with(self, broker_id: int, directory_id: bytes) -> DirectoryIds:
+        """The directories after this broker's replica is assigned to `directory_id`."""
+        present = self.directories or (UNASSIGNED,) * len(self.replicas)
+        return _canonical([directory_id if r == broker_id else d for r, d in zip(self.replicas, present, strict=True)])
 
     def merge(self, change: PartitionChangeRecord) -> PartitionRegistration:
         """The registration after the change."""
         new_leader = change.leader != NO_LEADER_CHANGE
         recovery = change.leader_recovery_state
+        replicas = self.replicas if change.replicas is None else change.replicas
         return PartitionRegistration(
-            self.replicas if change.replicas is None else change.replicas,
+            replicas,
             self.isr if change.isr is None else change.isr,
             change.leader if new_leader else self.leader,
             self.leader_epoch + 1 if new_leader else self.leader_epoch,
@@ -103,6 +124,7 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
             self.removing_replicas if change.removing_replicas is None else change.removing_replicas,
             self.original_replicas if change.original_replicas is None else change.original_replicas,
             self.throttle_rate if change.throttle_rate is None else change.throttle_rate,
+            self.directories_for(replicas) if change.directories is None else change.directories,
         )
 
     def contradiction(self) -> str | None:
@@ -122,6 +144,8 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
                 f"its reassignment from {list(self.original_replicas)} adds {list(self.adding_replicas)} and removes "
                 f"{list(self.removing_replicas)}, which contradicts its replicas {list(self.replicas)}"
             )
+        if self.directories and len(self.directories) != len(self.replicas):
+            return f"it has {len(self.directories)} log directories for the replicas {list(self.replicas)}"
         if not 0 <= self.leader_epoch <= self.partition_epoch:
             return f"its leader epoch is {self.leader_epoch}, which must not exceed its partition epoch {self.partition_epoch}"
         return None
@@ -140,7 +164,13 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
             return "it has eligible leader replicas, which need level 1 of the metadata"
         if self.is_reassigning:
             return "it is reassigned, which needs level 1 of the metadata"
+        if self.directories:
+            return "its replicas are assigned to log directories, which needs level 1 of the metadata"
         return None
+
+
+def _canonical(directories: Sequence[bytes]) -> DirectoryIds:
+    return tuple(directories) if any(each != UNASSIGNED for each in directories) else ()
 
 
 class TopicImage(msgspec.Struct, frozen=True):
@@ -171,6 +201,10 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
     def is_active(self) -> bool:
         """Whether the broker may join an ISR and lead."""
         return not self.fenced and not self.in_controlled_shutdown
+
+    def has_online(self, partition: PartitionRegistration) -> bool:
+        """Whether this broker's replica of the partition is in an online log directory."""
+        return not partition.directories or is_online(partition.directory_of(self.broker_id), self.log_dirs)
 
     def endpoint(self, listener_name: str | None = None) -> Listener | None:
         """The broker's address on the named listener, or its first one; None if it has no such listener."""
@@ -416,6 +450,7 @@ class _Builder:
             record.removing_replicas,
             record.original_replicas,
             record.throttle_rate,
+            record.directories,
         )
         self._check(record.topic_id, record.partition, partition)
         partitions[record.partition] = partition

@@ -99,6 +99,8 @@ class PartitionRecord(MetadataRecord, tag=3, frozen=True):
     """The replicas before the reassignment, to which a cancellation returns."""
     throttle_rate: int = 0
     """Bytes per second that a broker may send or receive for this reassignment; 0: no limit."""
+    directories: tuple[_Uuid, ...] = ()
+    """The log directory of each replica (`directory_ids.py`); empty if none is assigned. From level 1 on."""
 
 
 class ConfigRecord(MetadataRecord, tag=4, frozen=True):
@@ -130,6 +132,8 @@ class PartitionChangeRecord(MetadataRecord, tag=5, frozen=True):
     last_known_elr: BrokerIds | None = None
     original_replicas: BrokerIds | None = None
     throttle_rate: int | None = None
+    directories: tuple[_Uuid, ...] | None = None
+    """From level 1 on. If the record changes `replicas` and not this, each replica keeps its directory."""
 
 
 class RemoveTopicRecord(MetadataRecord, tag=9, frozen=True):
@@ -254,6 +258,8 @@ def _beyond_level_0(record: MetadataRecord) -> str | None:
             return "a reassignment"
         case PartitionChangeRecord() if any(getattr(record, name) is not None for name in _FIELDS_OF_REASSIGNMENTS):
             return "a reassignment"
+        case PartitionRecord() | PartitionChangeRecord() if record.directories:
+            return "log directories"
     return None
 
 

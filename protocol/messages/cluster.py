@@ -206,6 +206,40 @@ class BrokerHeartbeatResponse(Message):
     throttle_time_ms: Count = 0
 
 
+class AssignedTopic(Message):
+    topic_id: Uuid
+    partitions: list[PartitionIndex]
+
+
+class AssignedDirectory(Message):
+    """Replicas of a broker that are in one of its log directories, or in one that it could not open (`directory_id` 1)."""
+
+    directory_id: Uuid
+    topics: list[AssignedTopic]
+
+
+class AssignReplicasToDirsRequest(Message):
+    """A broker with several log directories tells the controller in which of them its replicas are (KIP-858)."""
+
+    broker_id: NodeId
+    broker_epoch: BrokerEpoch
+    directories: list[AssignedDirectory]
+
+
+class AssignReplicasToDirsPartition(Message):
+    topic_id: Uuid
+    partition: PartitionIndex
+    error_code: Int16 = 0
+
+
+class AssignReplicasToDirsResponse(Message):
+    """The result of each replica of the request."""
+
+    error_code: Int16
+    partitions: list[AssignReplicasToDirsPartition] = []
+    throttle_time_ms: Count = 0
+
+
 class AllocateProducerIdsRequest(Message):
     broker_id: NodeId
     broker_epoch: BrokerEpoch

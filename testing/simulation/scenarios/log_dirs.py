@@ -28,9 +28,11 @@ def _fail_disk(stage: Stage, broker: int, path: str) -> None:
 
 @scenario("S70", "One of a broker's two disks fails", source="KIP-112, KIP-858")
 async def s70(stage: Stage) -> None:
-    """The partitions of the failed disk get other leaders, and leave the ISR here. Those of the other disk go on. After a restart
-    with the disk repaired, the broker is back in all ISRs."""
+    """The partitions of the failed disk get other leaders, and leave the ISR here. Those of the other disk keep their leader and
+    its epoch. After a restart with the disk repaired, the broker is back in all ISRs."""
     await _open(stage)
+    await stage.until(lambda: all(stage.registration(index).directories for index in range(4)), what="the disks are known")
+    epochs = [stage.registration(index).leader_epoch for index in range(4)]
     stage.says("The second disk of broker 1 fails. It holds partition 1, which broker 1 leads, and 2, which it follows.")
     _fail_disk(stage, 1, "/d2")
     answer = await stage.produce(1, b"refused", index=1)
@@ -39,6 +41,7 @@ async def s70(stage: Stage) -> None:
     await stage.append(5, index=2)
     await stage.until(lambda: 1 not in stage.isr(1) | stage.isr(2), what="broker 1 is out of the ISRs of the failed disk")
     stage.must(stage.leader(1) != 1, "another broker leads partition 1")
+    stage.must([stage.registration(n).leader_epoch for n in (0, 3)] == [epochs[0], epochs[3]], "the other disk's go on")
     stage.must(not stage.has(1, 1) and not stage.has(1, 2), "broker 1 does not serve the failed disk")
     await stage.until(lambda: {1} <= stage.isr(0) & stage.isr(3), what="broker 1 is in the ISRs of its other disk")
     for index in range(4):

@@ -1,0 +1,21 @@
+"""The log directory of each replica, as the controller knows it (KIP-858).
+
+A partition's registration has a directory id for each replica. The first hundred ids, as numbers, are reserved:
+
+    UNASSIGNED   the replica has not been assigned to a directory, or its broker has only one: it counts as online
+    LOST         the replica is in a directory that its broker could not open: it is offline
+    MIGRATING    Kafka's mark for replicas from the time before directories; not written here, and counts as online
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+DirectoryIds = tuple[bytes, ...]
+
+UNASSIGNED, LOST, MIGRATING = (bytes(15) + bytes([number]) for number in range(3))
+
+
+def is_online(directory_id: bytes, online: Collection[bytes]) -> bool:
+    """Whether a replica in this directory is online, if its broker has registered the directories `online`."""
+    return directory_id in (UNASSIGNED, MIGRATING) or directory_id in online
