@@ -144,7 +144,7 @@ class AdminHandlers:
         body = request.body
         assert isinstance(body, DescribeClusterRequest)
         image, listener = self._image(), request.connection.listener_name
-        brokers = describe_brokers(image.brokers.values(), listener, include_fenced=body.include_fenced_brokers)
+        brokers = describe_brokers(image, image.brokers.values(), listener, include_fenced=body.include_fenced_brokers)
         request.reply(DescribeClusterResponse(0, None, self._config.cluster_id, self._controller_id(), brokers))
 
     # -- configs ------------------------------------------------------------------------------------------------------

@@ -105,6 +105,8 @@ class BrokerDescription:
     is_fenced: bool = False
     broker_epoch: int = -1
     in_controlled_shutdown: bool = False
+    is_draining: bool = False
+    """It gets no new replicas (`strandline broker drain`)."""
 
 
 @dataclass(frozen=True, slots=True)

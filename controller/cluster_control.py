@@ -23,6 +23,7 @@ import msgspec
 from strandline.controller.broker_sessions import BrokerSession, BrokerSessions
 from strandline.controller.config_control import removal_of_broker_configs
 from strandline.controller.decision import Decision
+from strandline.controller.metadata.cluster_describe import is_draining
 from strandline.controller.metadata.features import UnsupportedLevel, levels_of
 from strandline.controller.metadata.image import BrokerRegistration, MetadataImage
 from strandline.controller.metadata.records import (
@@ -343,5 +344,9 @@ def fence_broker(image: MetadataImage, index: PartitionIndex, broker: BrokerRegi
 
 
 def usable_brokers(image: MetadataImage) -> list[UsableBroker]:
-    """The brokers that may get new replicas: all that are not shutting down."""
-    return [UsableBroker(b.broker_id, b.rack, b.fenced) for b in image.brokers.values() if not b.in_controlled_shutdown]
+    """The brokers that may get new replicas: all that are neither shutting down nor drained."""
+    return [
+        UsableBroker(b.broker_id, b.rack, b.fenced)
+        for b in image.brokers.values()
+        if not b.in_controlled_shutdown and not is_draining(image, b.broker_id)
+    ]

@@ -113,6 +113,7 @@ class ControllerApis:
         return decision
 
     def _describe_cluster(self, body: DescribeClusterRequest) -> DescribeClusterResponse:
-        by_id = (broker for _, broker in sorted(self._controller.image.brokers.items()))
-        brokers = describe_brokers(by_id, None, include_fenced=body.include_fenced_brokers)
+        image = self._controller.image
+        by_id = (broker for _, broker in sorted(image.brokers.items()))
+        brokers = describe_brokers(image, by_id, None, include_fenced=body.include_fenced_brokers)
         return DescribeClusterResponse(0, None, self._cluster_id, self._controller.node_id, brokers)

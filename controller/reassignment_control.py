@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from strandline.controller.decision import Decision
+from strandline.controller.metadata.cluster_describe import is_draining
 from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
 from strandline.controller.metadata.records import AnyRecord, BrokerIds, ConfigRecord, PartitionChangeRecord
 from strandline.controller.partition_index import PartitionIndex
@@ -143,7 +144,7 @@ def _cancelled(name: str, partition: PartitionRegistration) -> Assignment:
 def _begun(
     image: MetadataImage, request: AlterPartitionReassignmentsRequest, partition: PartitionRegistration, target: BrokerIds
 ) -> Assignment:
-    problem = _target_problem(image, target)
+    problem = _target_problem(image, partition, target)
     if problem is not None:
         raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"the target {list(target)} {problem}")
     factor = len(partition.original_replicas or partition.replicas)
@@ -155,13 +156,16 @@ def _begun(
     return begin(partition, target, request.throttle_rate)
 
 
-def _target_problem(image: MetadataImage, target: BrokerIds) -> str | None:
+def _target_problem(image: MetadataImage, partition: PartitionRegistration, target: BrokerIds) -> str | None:
     if not target:
         return "is empty"
     if len(set(target)) != len(target):
         return "names a broker twice"
     unknown = [broker_id for broker_id in target if broker_id not in image.brokers]
-    return f"names broker {unknown[0]}, which is not registered" if unknown else None
+    if unknown:
+        return f"names broker {unknown[0]}, which is not registered"
+    drained = [broker_id for broker_id in target if broker_id not in partition.replicas and is_draining(image, broker_id)]
+    return f"names broker {drained[0]}, which is being drained" if drained else None
 
 
 # -- ListPartitionReassignments ---------------------------------------------------------------------------------------

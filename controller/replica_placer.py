@@ -108,7 +108,7 @@ class ReplicaPlacer:
             raise BrokerError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"replication factor {replication_factor} needs more brokers: {self.broker_count} brokers are registered "
-                "and not shutting down",
+                "and neither shutting down nor drained",
             )
         if not self.unfenced_count:
             raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, "all brokers are fenced")

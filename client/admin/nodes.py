@@ -36,7 +36,9 @@ class NodeCalls(AdminRequests):
         request = messages.DescribeClusterRequest()
         response = await self._ask(apis.DESCRIBE_CLUSTER, request, messages.DescribeClusterResponse, check, deadline)
         brokers = [
-            BrokerDescription(b.broker_id, b.host, b.port, b.rack, b.is_fenced, b.broker_epoch, b.in_controlled_shutdown)
+            BrokerDescription(
+                b.broker_id, b.host, b.port, b.rack, b.is_fenced, b.broker_epoch, b.in_controlled_shutdown, b.is_draining
+            )
             for b in sorted(response.brokers, key=lambda b: b.broker_id)
         ]
         return ClusterDescription(response.cluster_id, response.controller_id, brokers)

@@ -19,6 +19,8 @@ from strandline.controller.metadata.config_keys import (
 )
 from strandline.controller.metadata.node_config import http_listener_key
 
+DRAINING = "broker.draining"
+
 _IDENTITY = (
     ConfigKey("node.id", "int", REQUIRED, "", "the broker's id, unique in the cluster", min=0),
     ConfigKey(
@@ -48,6 +50,14 @@ _IDENTITY = (
     ConfigKey("controller.quorum.voters", "list", REQUIRED, "", "the controllers: id@host:port, ..."),
     ConfigKey("broker.rack", "string", None, "", "the rack of the broker; replicas are spread over racks"),
     http_listener_key("127.0.0.1:8092"),
+    ConfigKey(
+        DRAINING,
+        "boolean",
+        False,
+        "",
+        "no replica is placed on this broker; `strandline broker drain` sets it, and moves the replicas away",
+        update=Update.BROKER,
+    ),
 )
 
 _CONTROLLER_LINK = (

@@ -325,6 +325,7 @@ class DescribeClusterBroker(Message):
     is_fenced: bool = False
     broker_epoch: BrokerEpoch = -1
     in_controlled_shutdown: bool = False
+    is_draining: bool = False
 
 
 class DescribeClusterResponse(Message):

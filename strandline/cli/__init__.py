@@ -66,7 +66,7 @@ def _run_plainly(words: Sequence[str]) -> int | None:
 
         question = probe.parse(words[1:])
         return None if question is None else probe.run(question)
-    if words[:1] in (["broker"], ["controller"]):
+    if words[:1] in (["broker"], ["controller"]) and all(word.startswith("-") for word in words[1:2]):
         _listen_to_sigterm()
         from strandline import node
 

@@ -76,7 +76,9 @@ async def _ask(bootstrap: str) -> ClusterDescription:
 
 
 def _state(broker: BrokerDescription) -> str:
-    return "fenced" if broker.is_fenced else "shutting down" if broker.in_controlled_shutdown else "ok"
+    if broker.is_fenced or broker.in_controlled_shutdown:
+        return "fenced" if broker.is_fenced else "shutting down"
+    return "draining" if broker.is_draining else "ok"
 
 
 def _to_json(cluster: ClusterDescription) -> dict[str, object]:
@@ -92,6 +94,7 @@ def _to_json(cluster: ClusterDescription) -> dict[str, object]:
                 "is_fenced": b.is_fenced,
                 "broker_epoch": b.broker_epoch,
                 "in_controlled_shutdown": b.in_controlled_shutdown,
+                "is_draining": b.is_draining,
             }
             for b in cluster.brokers
         ],

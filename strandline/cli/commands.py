@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": ("simulate", "Run a cluster from one seed, with simulated time, network, disks and faults."),
     "config": ("config", "Show, change and compare configuration; list the keys."),
     "completion": ("completion", "Print the completion script of bash, zsh or fish."),
-    "broker": ("run", "Run one broker in this process."),
+    "broker": ("broker", "Run one broker in this process; drain, undrain or unregister a broker."),
     "controller": ("run", "Run one controller in this process."),
 }
 """Command -> (its module in this package, one line of help)."""

@@ -29,12 +29,18 @@ class Situation:
     running: dict[TopicPartition, PartitionReassignment]
 
     def racks(self, chosen: Iterable[int] | None = None) -> dict[int, str | None]:
-        """The chosen brokers, or all that are neither fenced nor shut down, with their racks. UsageError for an unknown one."""
+        """The chosen brokers, or all that may get replicas, with their racks. UsageError for an unknown one. The others are
+        fenced, shutting down or being drained."""
         if chosen is None:
-            return {b.broker_id: b.rack for b in self.brokers.values() if not b.is_fenced and not b.in_controlled_shutdown}
+            usable = [b for b in self.brokers.values() if not (b.is_fenced or b.in_controlled_shutdown or b.is_draining)]
+            return {b.broker_id: b.rack for b in usable}
         for broker_id in chosen:
             self.check_broker(broker_id)
         return {broker_id: self.brokers[broker_id].rack for broker_id in chosen}
+
+    def others(self, broker_id: int) -> dict[int, str | None]:
+        """The brokers that may get the replicas of this one, with their racks."""
+        return {other: rack for other, rack in self.racks().items() if other != broker_id}
 
     def check_broker(self, broker_id: int) -> None:
         """UsageError if the cluster has no such broker."""

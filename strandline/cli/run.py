@@ -1,4 +1,4 @@
-"""`strandline broker` and `strandline controller`: one node in the foreground."""
+"""`strandline controller`: one node in the foreground; `strandline broker` (`broker.py`) uses it too."""
 
 from __future__ import annotations
 
@@ -17,18 +17,13 @@ Config = Annotated[
 
 
 @app.command()
-def broker(config: Config = None, settings: Settings = None) -> None:
-    """Run one broker. Environment variables STRANDLINE_<KEY> override the file; --set overrides both."""
-    _run("broker", config, settings)
-
-
-@app.command()
 def controller(config: Config = None, settings: Settings = None) -> None:
     """Run one controller. Environment variables STRANDLINE_<KEY> override the file; --set overrides both."""
-    _run("controller", config, settings)
+    run_node("controller", config, settings)
 
 
-def _run(role: str, config: str | None, settings: list[str] | None) -> None:
+def run_node(role: str, config: str | None, settings: list[str] | None) -> None:
+    """Run a broker or controller until it stops."""
     from strandline import node
 
     raise typer.Exit(node.run(role, config, settings or []))

@@ -16,10 +16,12 @@ from strandline.cli.root import app
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield every command that is no group, with its words."""
+    """Yield every command that is no group, or that does something without a command of the group, with its words."""
     if not hasattr(command, "list_commands"):
         yield " ".join(path), command
         return
+    if command.invoke_without_command and path:
+        yield " ".join(path), command
     for name in command.list_commands(None):
         yield from leaves(command.get_command(None, name), (*path, name))
 

@@ -119,3 +119,36 @@ def test_a_topic_moves_and_gets_more_replicas(up: Up) -> None:
     unknown = run("reassign", "--topics", "moves", "--brokers", "9", *to)
     assert one_sentence(unknown) == "strandline: there is no broker 9; the cluster has 1, 2, 3"
     assert "nowhere" in one_sentence(run("reassign", "--topics", "nowhere", "--brokers", "1", *to))
+
+
+@pytest.mark.processes
+def test_a_broker_is_drained_and_gets_replicas_again(up: Up) -> None:
+    """Its leaders and replicas move to the others, and new topics leave it out. A topic on all brokers cannot leave it."""
+    to = ("--bootstrap", up.bootstrap)
+    for listed in run("topic", "list", "--json", *to).json()["topics"]:
+        assert run("topic", "delete", listed["topic"], *to).code == 0
+    assert run("topic", "create", "drained", "--replica-assignment", "3:1,2:3,1:2", *to).code == 0
+    planned = run("broker", "drain", "3", "--plan", "--json", *to).json()
+    assert (planned["draining"], planned["leaders"], len(planned["moves"])) == (False, 1, 2)
+
+    drained = run("broker", "drain", "3", *to)
+    assert (drained.code, drained.err) == (0, "")
+    assert "; `strandline broker undrain 3` undoes it" in drained.out
+    eventually_nothing_moves(up.bootstrap)
+    assert [sorted(each) for each in replicas(up.bootstrap, "drained")] == [[1, 2]] * 3
+    states = {b["broker_id"]: b["is_draining"] for b in run("cluster", "describe", "--json", *to).json()["brokers"]}
+    assert states == {1: False, 2: False, 3: True}
+    refused = run("topic", "create", "wide", "-p", "1", "-r", "3", *to)
+    assert "2 brokers are registered and neither shutting down nor drained" in refused.err
+
+    undrained = run("broker", "undrain", "3", *to)
+    assert undrained.out.startswith("broker 3 may get replicas again: 0 moves cancelled, 0 replicas on it;")
+    assert run("topic", "create", "wide", "-p", "1", "-r", "3", *to).code == 0
+    impossible = one_sentence(run("broker", "drain", "3", *to))
+    assert impossible == ("strandline: wide-0 cannot leave broker 3: every other broker that may get replicas has one already")
+    assert run("reassign", "--balance", "--topics", "drained", "--apply", *to).code == 0
+    eventually_nothing_moves(up.bootstrap)
+    assert any(3 in each for each in replicas(up.bootstrap, "drained"))
+    assert one_sentence(run("broker", "drain", "9", *to)) == "strandline: there is no broker 9; the cluster has 1, 2, 3"
+    assert "is alive" in one_sentence(run("broker", "unregister", "1", *to))
+    assert run("topic", "delete", "wide", *to).code == 0

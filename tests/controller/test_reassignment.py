@@ -19,8 +19,10 @@ from strandline.controller.reassignment import Assignment, assignment_of, begin,
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError
 from strandline.protocol.messages.admin import (
+    CONFIG_DELETE,
     CONFIG_SET,
     PREFERRED_ELECTION,
+    RESOURCE_BROKER,
     RESOURCE_TOPIC,
     AlterableConfig,
     AlterConfigsResource,
@@ -29,6 +31,7 @@ from strandline.protocol.messages.admin import (
     CreatePartitionsTopic,
     DeleteTopicsRequest,
     DeleteTopicState,
+    DescribeClusterRequest,
     ElectLeadersPartition,
     ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
@@ -461,3 +464,41 @@ def test_begin_replacement_end_and_cancellation_are_logged() -> None:
         "reassignment.cancelled",
     ]
     assert (events[0]["adding_replicas"], events[0]["removing_replicas"], events[0]["throttle_rate"]) == ([4], [1], 9)
+
+
+def drain(world: ControllerWorld, broker_id: int, value: str | None = "true") -> None:
+    operation = CONFIG_SET if value is not None else CONFIG_DELETE
+    change = AlterableConfig("broker.draining", operation, value)
+    resource = AlterConfigsResource(RESOURCE_BROKER, str(broker_id), [change])
+    (response,) = world.call(apis.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest([resource])).responses
+    assert response.error_code == 0, response.error_message
+
+
+def test_a_drained_broker_gets_no_new_replicas() -> None:
+    """Neither for a new topic nor by a reassignment. It keeps those that it has until they have moved."""
+    world = World()
+    drain(world, 4)
+    for number in range(5):
+        world.create(f"new{number}", num_partitions=3, replication_factor=4)
+        assert all(4 not in world.partition(f"new{number}", index).replicas for index in range(3))
+    assert world.reassign([4, 2, 3]) == (
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        "the target [4, 2, 3] names broker 4, which is being drained",
+    )
+    drain(world, 1)
+    assert world.reassign([1, 2]) == (0, None)
+    drain(world, 4, None)
+    assert world.reassign([4, 1, 2]) == (0, None)
+
+
+def test_a_drain_is_a_key_of_one_broker() -> None:
+    world = World()
+    change = AlterableConfig("broker.draining", CONFIG_SET, "true")
+    resource = AlterConfigsResource(RESOURCE_BROKER, "", [change])
+    (response,) = world.call(apis.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest([resource])).responses
+    assert response.error_code == ErrorCode.INVALID_CONFIG
+    described = world.call(apis.DESCRIBE_CLUSTER, DescribeClusterRequest()).brokers
+    assert not any(broker.is_draining for broker in described)
+    drain(world, 3)
+    described = world.call(apis.DESCRIBE_CLUSTER, DescribeClusterRequest()).brokers
+    assert [broker.broker_id for broker in described if broker.is_draining] == [3]

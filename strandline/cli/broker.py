@@ -1,0 +1,112 @@
+"""`strandline broker`: runs one broker; and drains brokers that an administrator wants to take away, or unregisters them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from strandline.cli import cluster
+from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, Bootstrap, Json, Settings, Wide, new_app, print_json, run
+from strandline.cli.run import Config, run_node
+
+DRAIN_RATE = "50MB"
+
+app = new_app()
+
+Id = Annotated[int, typer.Argument(metavar="ID", min=0, help="The broker's id.")]
+
+
+@app.callback(invoke_without_command=True)
+def broker(context: typer.Context, config: Config = None, settings: Settings = None) -> None:
+    """Run one broker. Environment variables STRANDLINE_<KEY> override the file; --set overrides both."""
+    if context.invoked_subcommand is None:
+        run_node("broker", config, settings)
+
+
+@app.command()
+def drain(
+    broker_id: Id,
+    throttle: Annotated[
+        str, typer.Option("--throttle", metavar="RATE", help='Bytes per second that each broker may send and receive; "none".')
+    ] = DRAIN_RATE,
+    plan: Annotated[bool, typer.Option("--plan", help="Print what would move, and change nothing.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    wide: Wide = False,
+    json: Json = False,
+) -> None:
+    """Move all leaders and replicas away from a broker. From then on it gets no new ones. `broker undrain` undoes it."""
+    from strandline.cli.amounts import parse_bytes
+
+    rate = None if throttle == "none" else parse_bytes(throttle, "--throttle")
+    run(_drain(bootstrap, broker_id, rate, plan, wide, json))
+
+
+async def _drain(bootstrap: str, broker_id: int, rate: int | None, only_plan: bool, wide: bool, json: bool) -> None:
+    from strandline.cli.moves import look, moves_of, print_moves, start, summary
+    from strandline.client import Admin
+    from strandline.client.admin.placement import plan_drain
+
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        situation = await look(admin)
+        situation.check_broker(broker_id)
+        plan = plan_drain(situation.replicas, situation.others(broker_id), broker_id)
+        if not only_plan:
+            await admin.alter_configs("broker", broker_id, {"broker.draining": True})
+            situation = await look(admin)  # no topic that was created meanwhile is left out
+            plan = plan_drain(situation.replicas, situation.others(broker_id), broker_id)
+        moves = await moves_of(admin, situation, plan)
+        led = [tp for tp in plan if situation.leaders[tp] == broker_id]
+        if plan and not only_plan:
+            await start(admin, plan, rate)
+            if led:
+                await admin.elect_leaders(led)  # the leaders move now, and the replicas when they are copied
+    if json:
+        document = {"broker_id": broker_id, "draining": not only_plan, "leaders": len(led), "throttle_rate": rate}
+        print_json({**document, "moves": [move.document for move in moves]})
+        return
+    if moves:
+        print_moves(moves, wide=wide)
+        print(summary(moves) + f", {len(led)} leader{'' if len(led) == 1 else 's'} to move first")
+    if only_plan:
+        print(f"broker {broker_id} has no replica" if not moves else "without --plan it begins")
+    else:
+        print(
+            f"broker {broker_id} gets no new replicas"
+            + ("; `strandline reassign --progress` follows the moves" if moves else ", and has none")
+            + f"; `strandline broker undrain {broker_id}` undoes it"
+        )
+
+
+@app.command()
+def undrain(broker_id: Id, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+    """Cancel the moves of a drain that are not complete, and let the broker get replicas again."""
+    cancelled, left = run(_undrain(bootstrap, broker_id))
+    if json:
+        print_json({"broker_id": broker_id, "draining": False, "cancelled": cancelled, "replicas": left})
+        return
+    moves = f"{cancelled} move{'' if cancelled == 1 else 's'} cancelled, {left} replica{'' if left == 1 else 's'} on it"
+    print(f"broker {broker_id} may get replicas again: {moves}; `strandline reassign --balance` gives it its share")
+
+
+async def _undrain(bootstrap: str, broker_id: int) -> tuple[int, int]:
+    """How many moves were cancelled, and how many replicas the broker has now."""
+    from strandline.cli.moves import look, start
+    from strandline.client import Admin
+
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        situation = await look(admin)
+        situation.check_broker(broker_id)
+        await admin.alter_configs("broker", broker_id, {"broker.draining": None})
+        leaving = [tp for tp, each in situation.running.items() if broker_id in each.removing_replicas]
+        if leaving:
+            await start(admin, dict.fromkeys(leaving), None)
+            situation = await look(admin)
+        return len(leaving), sum(broker_id in replicas for replicas in situation.replicas.values())
+
+
+@app.command()
+def unregister(broker_id: Id, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+    """Unregister a broker that has stopped for good. Refused while it is alive, or has replicas. If it starts again, it registers
+    anew."""
+    cluster.unregister(broker_id, bootstrap, json)
