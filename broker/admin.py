@@ -14,6 +14,7 @@ from typing import Protocol
 from strandline.broker.config import BrokerConfig
 from strandline.broker.process.controller_channel import Channel
 from strandline.broker.produce.producer_ids import ProducerIds
+from strandline.broker.unclean_election_reports import describe_unclean_elections
 from strandline.controller.metadata.cluster_describe import describe_brokers
 from strandline.controller.metadata.config_describe import describe_broker, describe_resources, describe_topic
 from strandline.controller.metadata.config_keys import TOPIC_CONFIGS, list_items
@@ -41,6 +42,7 @@ from strandline.protocol.messages.admin import (
     DescribeClusterResponse,
     DescribeConfigsRequest,
     DescribedConfig,
+    DescribeUncleanElectionsRequest,
     ElectLeadersRequest,
     ElectLeadersResponse,
     IncrementalAlterConfigsRequest,
@@ -108,6 +110,7 @@ class AdminHandlers:
             apis.DESCRIBE_CLUSTER: self.handle_describe_cluster,
             apis.DESCRIBE_CONFIGS: self.handle_describe_configs,
             apis.INIT_PRODUCER_ID: self.handle_init_producer_id,
+            apis.DESCRIBE_UNCLEAN_ELECTIONS: self.handle_describe_unclean_elections,
         }
         return own | dict.fromkeys(_FORWARDED, self.handle_forwarded)
 
@@ -139,6 +142,11 @@ class AdminHandlers:
         else:
             topics = [_asked_topic(image, asked.name, asked.topic_id, alive) for asked in body.topics]
         request.reply(MetadataResponse(brokers, self._config.cluster_id, self._controller_id(), topics))
+
+    def handle_describe_unclean_elections(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, DescribeUncleanElectionsRequest)
+        request.reply(describe_unclean_elections(self._image(), body))
 
     def handle_describe_cluster(self, request: ServerRequest) -> None:
         body = request.body

@@ -109,6 +109,7 @@ class BrokerConfig:
         """Parse a mapping of Kafka's dotted keys to values. Raises `UsageError` with one sentence that names the key if a
         value is wrong."""
         values = parse(BROKER_KEYS, mapping)
+        _refuse_keys_of_controllers(values)
         as_they_are = {name: values[key] for name, key in _FIELDS.items()}
         listeners = _listeners("listeners", values["listeners"])
         advertised = values["advertised.listeners"]
@@ -188,6 +189,15 @@ def _listener(key: str, item: str) -> Listener:
     if name in ("SSL", "SASL_SSL", "SASL_PLAINTEXT"):
         raise UsageError(f"config {key}: {name} is not offered yet; connections are plaintext")
     return Listener(name, host, port)
+
+
+def _refuse_keys_of_controllers(values: Mapping[str, Any]) -> None:
+    """The controllers decide on unclean elections, and do not know a broker's file: a value in it would be ignored."""
+    for name in ("unclean.leader.election.enable", "unclean.recovery.strategy"):
+        if values[name] != _BY_NAME[name].default:
+            raise UsageError(
+                f"config {name} has no effect in a broker's file: set it for a topic, or for the cluster (config set)"
+            )
 
 
 def _refuse_wildcards(key: str, listeners: tuple[Listener, ...], unless: str) -> None:

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from strandline.controller.metadata.image import MetadataDelta, PartitionRegistration
+from strandline.controller.metadata.records import UncleanElectionRecord
 from strandline.controller.reassignment import assignment_of
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.partitions import TopicIdPartition
@@ -57,6 +58,8 @@ def log_changes(delta: MetadataDelta, cause: str = "") -> None:
         created = delta.image.topics_by_id[topic_id]
         logger.info("topic.created", topic=created.name, topic_id=topic_id.hex(), partitions=len(created.partitions))
     _log_partitions(delta, cause)
+    for report in delta.new_unclean_elections():
+        _log_unclean_election(delta, report)
     _log_reassignments(delta)
 
 
@@ -123,6 +126,26 @@ def _log_partition(
         replicas=list(after.replicas),
         metadata_offset=delta.image.offset,
         cause=cause,
+    )
+
+
+def _log_unclean_election(delta: MetadataDelta, report: UncleanElectionRecord) -> None:
+    """The whole report, in a line of its own, however many there are."""
+    replicas = [[r.broker_id, r.last_epoch, r.log_end_offset, r.high_watermark, r.may_lack_records] for r in report.replicas]
+    logger.warning(
+        "partition.elected_uncleanly",
+        topic=delta.image.topics_by_id[report.topic_id].name,
+        partition=report.partition,
+        leader_id=report.leader,
+        leader_epoch=report.leader_epoch,
+        strategy=report.strategy,
+        last_known_leader_id=report.last_known_leader,
+        last_known_leader_epoch=report.last_known_leader_epoch,
+        high_watermark=report.high_watermark,
+        lost_from=report.lost_from,
+        lost_to=report.lost_to,
+        asked=replicas,
+        metadata_offset=delta.image.offset,
     )
 
 

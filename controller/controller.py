@@ -22,7 +22,7 @@ from strandline.controller.change_log_lines import log_changes
 from strandline.controller.cluster_control import fence_broker
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.features import SUPPORTED, Levels, decode_records
-from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.image import MetadataDelta, MetadataImage
 from strandline.controller.metadata.records import AnyRecord, FeatureLevelRecord, encode_record
 from strandline.controller.metrics import ControllerMetrics
 from strandline.controller.partition_index import PartitionIndex
@@ -94,6 +94,8 @@ class Controller:
         """Started, in this order, when this controller has become active, and stopped when it has resigned."""
         self.on_configs_changed: list[Callable[[], None]] = []
         """Called when this controller, while it is active, has changed a configuration in its image."""
+        self.on_delta: Callable[[MetadataDelta], None] = lambda delta: None
+        """Called with each batch that this controller has written, after it was applied."""
         self._session_timeout_s = session_timeout_ms / 1000
         self._uncommitted: deque[MetadataImage] = deque()
         """The images after each own append that is not committed yet, in order."""
@@ -157,6 +159,7 @@ class Controller:
         if delta.changed_configs:
             for notify in self.on_configs_changed:
                 notify()
+        self.on_delta(delta)
         return last_offset
 
     # -- brokers that fall silent ---------------------------------------------------------------------------------------

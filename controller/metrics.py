@@ -17,6 +17,8 @@ ELECTION_CAUSES = (
     "leaders_balanced",
     "preferred_election",
     "reassignment_requested",
+    "unclean_election",
+    "unclean_recovery",
 )
 """The causes of decisions that elect leaders, as docs/logs.md explains them."""
 
@@ -29,7 +31,9 @@ class ControllerMetrics:
         """Elections of a new leader for a partition."""
         self.elections_by_cause: dict[str, int] = dict.fromkeys(ELECTION_CAUSES, 0)
         self.unclean_elections = 0
-        """Elections of a leader from outside the ISR."""
+        """Elections of a leader from outside the ISR and the ELR."""
+        self.reported_losses = 0
+        """Unclean elections whose report has a range of records that may be lost."""
         self.new_active_controllers = 0
         self.fenced_brokers = 0
         """Brokers that the controller fenced after they fell silent, not at their own request."""
@@ -53,7 +57,8 @@ class ControllerMetrics:
             self.elections += 1
             if cause in self.elections_by_cause:
                 self.elections_by_cause[cause] += 1
-            self.unclean_elections += after.leader not in before.isr
+            self.unclean_elections += after.leader not in (*before.isr, *before.elr)
+        self.reported_losses += sum(report.lost_from != report.lost_to for report in delta.new_unclean_elections())
 
 
 class QuorumMetrics:

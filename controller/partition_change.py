@@ -1,9 +1,9 @@
 """The change record of one partition: its new ISR, its eligible leader replicas and its leader (Kafka's PartitionChangeBuilder).
 
-Only clean elections: the new leader has every committed record. The members of the ISR have them. From level 1 of the metadata
-on, so have the *eligible leader replicas* (ELR, KIP-966). A replica that leaves the ISR enters the ELR if the new ISR is smaller
-than the effective min ISR: from then on the high watermark does not move, so nothing is committed that the replica lacks. When
-the ISR has reached the min ISR again, the high watermark moves, and the ELR is empty.
+Clean elections only, except in `elect_uncleanly`: the new leader has every committed record. The members of the ISR have them.
+From level 1 of the metadata on, so have the *eligible leader replicas* (ELR, KIP-966). A replica that leaves the ISR enters the
+ELR if the new ISR is smaller than the effective min ISR: from then on the high watermark does not move, so nothing is committed
+that the replica lacks. When the ISR has reached the min ISR again, the high watermark moves, and the ELR is empty.
 
     ISR after the change     leader                             ISR           ELR
     at least the min ISR     from the ISR                       as proposed   empty
@@ -29,6 +29,7 @@ from strandline.controller.metadata.records import (
     NO_LEADER,
     NO_LEADER_CHANGE,
     NO_RECOVERY_CHANGE,
+    RECOVERING,
     BrokerIds,
     PartitionChangeRecord,
 )
@@ -159,6 +160,19 @@ def change_partition(
 ) -> PartitionChangeRecord | None:
     """The record that sets the ISR to `isr`, without the `lost` replicas, and elects a leader; None if nothing changes."""
     return PartitionChangeBuilder(key, partition, rules, isr, lost, preferred, leader_recovery_state).build()
+
+
+def elect_uncleanly(key: TopicIdPartition, partition: PartitionRegistration, leader: int) -> PartitionChangeRecord:
+    """The record of an unclean election: the leader is alone in the ISR, the partition has no ELR, and it is RECOVERING until the
+    leader says otherwise (KIP-704). `UncleanElectionRecord` reports what this may lose."""
+    return PartitionChangeRecord(
+        *key,
+        isr=_changed(partition.isr, (leader,)),
+        leader=leader,
+        leader_recovery_state=NO_RECOVERY_CHANGE if partition.leader_recovery_state == RECOVERING else RECOVERING,
+        eligible_leader_replicas=_changed(partition.elr, ()),
+        last_known_elr=_changed(partition.last_known_elr, ()),
+    )
 
 
 def without(isr: BrokerIds, broker_id: int) -> BrokerIds:

@@ -57,6 +57,11 @@ class PartitionIndex:
         """The partitions whose ISR has this broker."""
         return list(self._in_isr.get(broker_id, ()))
 
+    @property
+    def has_leaderless(self) -> bool:
+        """Whether a partition has no leader."""
+        return bool(self._leaderless)
+
     def without_leader(self) -> list[TopicIdPartition]:
         """The partitions that have no leader."""
         return list(self._leaderless)

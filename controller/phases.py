@@ -9,6 +9,7 @@ from strandline.controller.leader_balancer import LeaderBalancer
 from strandline.controller.liveness import BrokerLiveness
 from strandline.controller.name_expiry import NameExpiry
 from strandline.controller.raft.quorum import Quorum
+from strandline.controller.unclean_recoverer import UncleanRecoverer
 from strandline.protocol.rpc.server import Server
 from strandline.storage.directory.log_dir import LogDir
 
@@ -26,6 +27,7 @@ class Opened:
     liveness: BrokerLiveness
     name_expiry: NameExpiry
     leader_balancer: LeaderBalancer
+    unclean_recoverer: UncleanRecoverer
 
 
 @dataclass(frozen=True, slots=True)

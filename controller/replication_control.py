@@ -237,12 +237,9 @@ def _accept(
 def elect_leaders(image: MetadataImage, request: ElectLeadersRequest) -> Decision[ElectLeadersResponse]:
     """Make the preferred replicas (the first of each assignment) leaders again (ElectLeaders, KIP-183, KIP-460).
 
-    The reply has an error per partition; a request for all partitions leaves out those that need no election. Raises BrokerError
-    INVALID_REQUEST for an unclean election, which is not supported yet."""
-    if request.election_type != PREFERRED_ELECTION:
-        raise BrokerError(
-            ErrorCode.INVALID_REQUEST, "unclean leader election may lose acknowledged records and is not supported yet"
-        )
+    The reply has an error per partition; a request for all partitions leaves out those that need no election. Unclean elections
+    are decided elsewhere (`unclean_election_requests.py`), because the replicas are asked first."""
+    assert request.election_type == PREFERRED_ELECTION, "the server sends the others to UncleanRecoverer"
     decision: Decision[ElectLeadersResponse] = Decision(ElectLeadersResponse(0, []), cause="preferred_election")
     for name, index in _asked_partitions(image, request):
         error, message, record = elect_preferred(image, name, index)

@@ -28,11 +28,12 @@ from strandline.controller.raft.listener import QuorumWriter
 from strandline.controller.raft.quorum import Quorum
 from strandline.controller.raft.recorded_level import recorded_level
 from strandline.controller.topic_control import TopicControl, TopicDefaults
+from strandline.controller.unclean_recoverer import UncleanRecoverer, UncleanSettings, ask_broker
 from strandline.protocol import apis
 from strandline.protocol.doors import Doors, new_uuid
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, StrandlineError, UsageError
 from strandline.protocol.loggers import get_logger
-from strandline.protocol.messages.admin import FinalizedFeature
+from strandline.protocol.messages.admin import UNCLEAN_ELECTION, FinalizedFeature
 from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.server import Limits, Server, ServerConnection, ServerRequest
 from strandline.protocol.rpc.sockets import describe_bind_error
@@ -193,7 +194,13 @@ class ControllerServer:
         )
         leader_balancer = LeaderBalancer(controller, lambda: balance_settings(controller.image, config))
         controller.on_configs_changed.append(leader_balancer.on_configs_changed)
-        controller.timers += [liveness, name_expiry, leader_balancer]
+        unclean_recoverer = UncleanRecoverer(
+            controller,
+            lambda: unclean_settings(controller.image, config),
+            wall_clock_ms=self._doors.wall_clock_ms,
+            ask=ask_broker,
+        )
+        controller.timers += [liveness, name_expiry, leader_balancer, unclean_recoverer]
         quorum = Quorum.open(
             node_id=config.node_id,
             cluster_id=cluster_id,
@@ -205,7 +212,7 @@ class ControllerServer:
             listener=controller,
             on_fatal=self._on_fatal,
         )
-        return Opened(server, cluster_id, log_dir, controller, quorum, liveness, name_expiry, leader_balancer)
+        return Opened(server, cluster_id, log_dir, controller, quorum, liveness, name_expiry, leader_balancer, unclean_recoverer)
 
     # -- stop ---------------------------------------------------------------------------------------------------------
 
@@ -216,6 +223,7 @@ class ControllerServer:
             return
         opened.name_expiry.on_inactive()
         opened.leader_balancer.on_inactive()
+        await opened.unclean_recoverer.stop()
         await opened.liveness.stop()
         await opened.quorum.stop()
         await opened.server.stop(DRAIN_MS)
@@ -275,6 +283,15 @@ class ControllerServer:
                 # So a process that dies before its first heartbeat is detected like any other.
                 liveness.on_heartbeat(request.connection, broker.broker_id, broker.broker_epoch)
 
+        elect_preferred = ours[apis.ELECT_LEADERS]
+
+        async def handle_elections(request: ServerRequest) -> None:
+            if request.body.election_type == UNCLEAN_ELECTION:
+                await opened.unclean_recoverer.handle(request)
+            else:
+                elect_preferred(request)
+
+        ours[apis.ELECT_LEADERS] = handle_elections
         ours[apis.BROKER_HEARTBEAT] = handle_heartbeat
         ours[apis.BROKER_REGISTRATION] = handle_registration
         ours[apis.UPDATE_FEATURES] = FeatureUpgrades(controller, self.config.voters, opened.cluster_id).handle
@@ -332,3 +349,9 @@ def balance_settings(image: MetadataImage, config: ControllerConfig) -> BalanceS
         values["leader.imbalance.check.interval.seconds"],
         values["leader.imbalance.per.broker.percentage"],
     )
+
+
+def unclean_settings(image: MetadataImage, config: ControllerConfig) -> UncleanSettings:
+    """The present settings of unclean elections."""
+    values = current_values(image, config.values)
+    return UncleanSettings(values["unclean.leader.election.interval.ms"] / 1000, values["unclean.recovery.timeout.ms"] / 1000)

@@ -58,8 +58,11 @@ BROKER_HEARTBEAT = 63
 UNREGISTER_BROKER = 64
 ALLOCATE_PRODUCER_IDS = 67
 ASSIGN_REPLICAS_TO_DIRS = 73
+GET_REPLICA_LOG_INFO = 93
 INIT_NAMED_PRODUCER = 120
 """Not in Kafka, whose keys are far below it."""
+DESCRIBE_UNCLEAN_ELECTIONS = 121
+"""Not in Kafka."""
 
 _BOTH = (BROKER, CONTROLLER)
 
@@ -159,11 +162,25 @@ APIS: dict[int, Api] = {
             (CONTROLLER,),
         ),
         Api(
+            GET_REPLICA_LOG_INFO,
+            "GetReplicaLogInfo",
+            cluster.GetReplicaLogInfoRequest,
+            cluster.GetReplicaLogInfoResponse,
+            (BROKER,),
+        ),
+        Api(
             INIT_NAMED_PRODUCER,
             "InitNamedProducer",
             cluster.InitNamedProducerRequest,
             cluster.InitNamedProducerResponse,
             (CONTROLLER,),
+        ),
+        Api(
+            DESCRIBE_UNCLEAN_ELECTIONS,
+            "DescribeUncleanElections",
+            admin.DescribeUncleanElectionsRequest,
+            admin.DescribeUncleanElectionsResponse,
+            (BROKER,),
         ),
     ]
 }

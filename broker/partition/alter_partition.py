@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, cast
 
 from strandline.broker.process.controller_channel import Channel
+from strandline.controller.metadata.records import RECOVERED
 from strandline.protocol.apis import ALTER_PARTITION
 from strandline.protocol.errors import BrokerError, ErrorCode, to_code
 from strandline.protocol.log_limits import LineLimits
@@ -65,6 +66,8 @@ class AlterPartitionItem(NamedTuple):
     on_result: Callable[[AlterPartitionPartitionResponse, bool], None]
     """Called at most once, with the controller's answer for this partition (which may hold an error code), and with whether an
     earlier copy of the proposal may still reach a controller."""
+    leader_recovery_state: int = RECOVERED
+    """RECOVERED also ends the recovery of a leader from an unclean election (KIP-704)."""
 
     @property
     def key(self) -> TopicIdPartition:
@@ -152,7 +155,7 @@ def _wire_partition(item: AlterPartitionItem) -> AlterPartitionPartition:
         partition=item.partition,
         leader_epoch=item.leader_epoch,
         new_isr=[BrokerState(broker_id, epoch) for broker_id, epoch in item.isr],
-        leader_recovery_state=0,
+        leader_recovery_state=item.leader_recovery_state,
         partition_epoch=item.partition_epoch,
     )
 

@@ -14,6 +14,8 @@ the high watermark in this one.
   again.
 - **Shrink**: a timer proposes to remove members that have not been caught up for `replica.lag.time.max.ms`. A member whose fetch
   asks for committed records that it had before is proposed for removal at once.
+- **Recovery**: after an unclean election the leader is alone in the ISR and RECOVERING (KIP-704). It does not expand the ISR
+  before it has finished, and proposes RECOVERED then. Nothing has to be recovered yet: it finishes as soon as it leads.
 - **Commit**: the controller commits a proposal (AlterPartition, KIP-497) and raises the partition epoch. At most one proposal is
   in flight. The leader learns its outcome from the answer or from the metadata log, whichever arrives first; the other is stale.
 """
@@ -28,6 +30,7 @@ from strandline.broker.partition.alter_partition import AlterPartitionItem
 from strandline.broker.partition.context import LeaderEvents, PartitionContext, log_fields
 from strandline.broker.partition.partition_state import CommittedIsr, IsrState, PendingExpandIsr, PendingShrinkIsr
 from strandline.broker.partition.replica import NEVER, UNKNOWN_OFFSET, FetchTimes, Replica
+from strandline.controller.metadata.records import RECOVERED, RECOVERING
 from strandline.protocol.errors import BrokerError, ErrorCode, to_code
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.cluster import AlterPartitionPartitionResponse
@@ -67,6 +70,7 @@ class LeaderState:
         "epoch_start_offset",
         "events",
         "is_reassigning",
+        "is_recovering",
         "isr",
         "key",
         "log",
@@ -107,6 +111,8 @@ class LeaderState:
         """The log end at which this epoch began. Records below it may be committed although this leader's HW is lower."""
         self._min_insync_replicas = min_insync_replicas
         self.isr: IsrState = CommittedIsr(registration.isr)
+        self.is_recovering = registration.leader_recovery_state == RECOVERING
+        """Whether this leader was elected uncleanly and has not told the controller yet that it has finished its recovery."""
         self.replicas: dict[int, Replica] = {}
         """Every assigned replica except the leader."""
         self.min_isr = 1
@@ -155,7 +161,9 @@ class LeaderState:
             logger.info("isr.committed", **self.fields, isr=list(registration.isr), reason=reason)
         self.install_isr(registration.isr)
         self._assign(registration)
+        self.is_recovering = registration.leader_recovery_state == RECOVERING
         self._after_isr_change()
+        self.maybe_finish_recovery()
 
     def install_isr(self, isr: tuple[int, ...]) -> None:
         """Take a committed ISR. A member that it removes has to show its progress again before it may rejoin."""
@@ -310,9 +318,14 @@ class LeaderState:
 
     # -- the ISR ------------------------------------------------------------------------------------------------------
 
+    def maybe_finish_recovery(self) -> None:
+        """Propose that the recovery from an unclean election has ended: the ISR stays as it is."""
+        if self.is_recovering and isinstance(self.isr, CommittedIsr):
+            self.propose(self.isr.shrink(()))
+
     def maybe_expand_isr(self, replica: Replica) -> None:
         isr = self.isr
-        if not isinstance(isr, CommittedIsr) or replica.broker_id in isr.maximal:
+        if self.is_recovering or not isinstance(isr, CommittedIsr) or replica.broker_id in isr.maximal:
             return
         if self.is_in_sync(replica) and self._is_eligible(replica):
             self.propose(isr.expand(replica.broker_id, replica.broker_epoch))
@@ -333,6 +346,9 @@ class LeaderState:
 
     def maybe_shrink_isr(self) -> None:
         isr = self.isr
+        self.maybe_finish_recovery()
+        if isr is not self.isr:
+            return
         if isinstance(isr, CommittedIsr):
             removed = self.out_of_sync()
             if removed:
@@ -385,6 +401,7 @@ class LeaderState:
             partition_epoch=self.partition_epoch,
             isr=tuple((member, self._broker_epoch_of(member, pending)) for member in pending.proposed),
             on_result=partial(self._on_result, pending),
+            leader_recovery_state=RECOVERING if self.is_recovering and len(pending.proposed) > 1 else RECOVERED,
         )
         if not self.context.alter_partition.submit(item):
             self.isr = before
@@ -412,6 +429,7 @@ class LeaderState:
         else:
             self.partition_epoch = answer.partition_epoch
             self.install_isr(tuple(answer.isr))
+            self.is_recovering = answer.leader_recovery_state == RECOVERING
             logger.info("isr.committed", **self.fields, isr=list(answer.isr), reason="this leader proposed it")
             self._after_isr_change()
 

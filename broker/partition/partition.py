@@ -197,6 +197,7 @@ class Partition:
         self.leader_state = self._new_leader_state(registration, start)
         self.observer.on_role_changed(self)
         self.leader_state.maybe_increment_high_watermark()
+        self.leader_state.maybe_finish_recovery()
         return True
 
     def _new_leader_state(self, registration: PartitionRegistration, epoch_start_offset: int) -> LeaderState:

@@ -13,6 +13,7 @@ from strandline.broker.fetch.replica_selector import SELECTORS
 from strandline.broker.produce.describe_producers import DescribeProducersHandler
 from strandline.broker.produce.preparation import MayAppend, always
 from strandline.broker.produce.produce_handler import ProduceHandler
+from strandline.broker.replica_log_info import ReplicaLogInfoHandler
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.protocol import apis
 from strandline.protocol.rpc.server import ServerRequest
@@ -55,4 +56,5 @@ def data_handlers(
         apis.DELETE_RECORDS: DeleteRecordsHandler(directory, failures, replicas.purgatory, replicas.log_starts).handle,
         apis.DESCRIBE_PRODUCERS: DescribeProducersHandler(directory).handle,
         apis.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(directory, log_dirs).handle,
+        apis.GET_REPLICA_LOG_INFO: ReplicaLogInfoHandler(directory).handle,
     }

@@ -211,10 +211,6 @@ def parse(keys: Iterable[ConfigKey] | Mapping[str, ConfigKey], mapping: Mapping[
     return result
 
 
-def _no_unclean_election(value: bool) -> str | None:
-    return "unclean leader election may lose acknowledged records and is not supported yet" if value else None
-
-
 def _without_repetition(value: list[str]) -> str | None:
     return "has an item twice" if len(set(value)) < len(value) else None
 
@@ -456,9 +452,18 @@ _TOPIC_KEYS: tuple[ConfigKey, ...] = (
         "boolean",
         False,
         "",
-        "whether a replica outside the ISR may become leader; not supported yet",
-        check=_no_unclean_election,
+        "whether a replica that may lack acknowledged records may become leader; true means the strategy aggressive",
         synonym="unclean.leader.election.enable",
+    ),
+    ConfigKey(
+        "unclean.recovery.strategy",
+        "string",
+        "balanced",
+        "",
+        "if no replica with all records is left: none, an operator decides; balanced, the longest log leads when all replicas "
+        "are back; aggressive, after unclean.recovery.timeout.ms the longest log of the live replicas leads, whoever may return",
+        choices=("none", "balanced", "aggressive"),
+        synonym="unclean.recovery.strategy",
     ),
 )
 
@@ -480,7 +485,7 @@ def check_topic_values(values: Mapping[str, Any]) -> None:
 
 _TOPIC_KEY_OF_BROKER_KEY: dict[str, str] = {key.synonym: key.name for key in _TOPIC_KEYS if key.synonym}
 
-SAME_ON_ALL_BROKERS = frozenset({"min.insync.replicas", "unclean.leader.election.enable"})
+SAME_ON_ALL_BROKERS = frozenset({"min.insync.replicas", "unclean.leader.election.enable", "unclean.recovery.strategy"})
 """Topic defaults that leaders, followers and controllers must agree on. They can be set for all brokers, but not for one."""
 
 TOPIC_DEFAULT_CONFIGS: dict[str, ConfigKey] = {

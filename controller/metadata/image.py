@@ -43,6 +43,7 @@ from strandline.controller.metadata.records import (
     RemoveProducerNameRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UncleanElectionRecord,
     UnregisterBrokerRecord,
 )
 from strandline.protocol.errors import InternalError
@@ -51,6 +52,9 @@ from strandline.protocol.messages.admin import RESOURCE_BROKER, RESOURCE_TOPIC
 from strandline.protocol.messages.common import Listener, SupportedFeature
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.producer_names import named_producer_id, number_of
+
+UNCLEAN_ELECTIONS_MAX = 8
+"""The reports of unclean elections that are kept per partition, the newest ones. The log of the controllers has all."""
 
 ConfigResource = tuple[int, str]
 """(resource type, name)"""
@@ -257,6 +261,8 @@ class MetadataImage(msgspec.Struct, frozen=True):
     next_producer_number: int = 0
     feature_level: int = 0
     """The level of the metadata records (`features.py`)."""
+    unclean_elections: PersistentMap[TopicIdPartition, tuple[UncleanElectionRecord, ...]] = PersistentMap()
+    """Partition -> the reports of its unclean elections, the newest one last. A partition without any has no entry."""
 
     def oldest_of(self, producer_id: int) -> tuple[int, int]:
         """The oldest work epoch of this id's name that may still write, and its oldest producer epoch; (0, 0) if the name is
@@ -340,6 +346,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
             for index in sorted(topic.partitions):
                 partition = topic.partitions[index]
                 yield PartitionRecord(topic.topic_id, index, *msgspec.structs.astuple(partition))
+                yield from self.unclean_elections.get((topic.topic_id, index), ())
         for resource in sorted(self.configs):
             for key, value in sorted(self.configs[resource].items()):
                 yield ConfigRecord(*resource, key, value)
@@ -368,6 +375,13 @@ class MetadataDelta(msgspec.Struct):
     """Brokers that were registered, changed or unregistered."""
     changed_configs: list[ConfigResource]
 
+    def new_unclean_elections(self) -> list[UncleanElectionRecord]:
+        """The reports of unclean elections that this delta adds."""
+        before, after = self.before.unclean_elections, self.image.unclean_elections
+        if after is before:
+            return []
+        return [report for key in self.changed_partitions for report in after.get(key, ()) if report not in before.get(key, ())]
+
     @property
     def is_empty(self) -> bool:
         lists = (self.changed_partitions, self.removed_topics, self.created_topics, self.changed_brokers, self.changed_configs)
@@ -391,6 +405,8 @@ class _Builder:
         """The names that changed; None for a removed one."""
         self.next_producer_number = before.next_producer_number
         self.feature_level = before.feature_level
+        self.unclean_elections: dict[TopicIdPartition, tuple[UncleanElectionRecord, ...]] = {}
+        """Of the partitions that have a new report: all their reports."""
 
     def replay(self, record: AnyRecord) -> None:
         _REPLAY[type(record)](self, record)
@@ -467,6 +483,15 @@ class _Builder:
         self._check(topic_id, index, merged)
         changed[index] = merged
 
+    def on_unclean_election(self, record: UncleanElectionRecord) -> None:
+        key = (record.topic_id, record.partition)
+        if record.partition not in self._partitions_of(record.topic_id) and self.before.partition(key) is None:
+            raise InternalError(
+                f"a metadata record reports an election of partition {key[0].hex()}-{key[1]}, which does not exist"
+            )
+        known = self.unclean_elections.get(key) or self.before.unclean_elections.get(key, ())
+        self.unclean_elections[key] = (*known, record)[-UNCLEAN_ELECTIONS_MAX:]
+
     def _check(self, topic_id: bytes, index: int, partition: PartitionRegistration) -> None:
         """Checked after each record, so that the result does not depend on how many records are applied at once."""
         contradiction = partition.contradiction() or (None if self.feature_level else partition.beyond_level_0())
@@ -495,6 +520,8 @@ class _Builder:
                 raise InternalError(f"a metadata record removes topic id {topic_id.hex()}, which does not exist")
             self.removed[topic_id] = topic
             name = topic.name
+        for key in [key for key in self.unclean_elections if key[0] == topic_id]:
+            del self.unclean_elections[key]
         resource = (RESOURCE_TOPIC, name)
         if resource in self.configs or resource in self.before.configs:
             self.configs[resource] = {}
@@ -571,6 +598,7 @@ class _Builder:
             *self._producers(),
             self.next_producer_number,
             self.feature_level,
+            before.unclean_elections.updated(self.unclean_elections, self._reports_gone()),
         )
         return MetadataDelta(
             before,
@@ -582,6 +610,12 @@ class _Builder:
             list(self.changed_brokers),
             list(self.configs),
         )
+
+    def _reports_gone(self) -> dict[TopicIdPartition, None]:
+        """The reports of removed topics."""
+        reported = self.before.unclean_elections
+        keys = ((topic_id, index) for topic_id, topic in self.removed.items() for index in topic.partitions)
+        return {key: None for key in keys if key in reported} if reported else {}
 
     def _producers(self) -> tuple[PersistentMap[str, ProducerName], PersistentMap[int, str]]:
         """The names, and the name of each number."""
@@ -618,6 +652,7 @@ _REPLAY: dict[type, Callable[[_Builder, Any], None]] = {
     ProducerNameRecord: _Builder.on_producer_name,
     RemoveProducerNameRecord: _Builder.on_remove_producer_name,
     ProducerNumbersRecord: _Builder.on_producer_numbers,
+    UncleanElectionRecord: _Builder.on_unclean_election,
 }
 
 

@@ -198,6 +198,46 @@ class ProducerNumbersRecord(MetadataRecord, tag=202, frozen=True):
     next_producer_number: int
 
 
+class AskedReplica(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a replica answered before an unclean election."""
+
+    broker_id: int
+    last_epoch: int = -1
+    """The leader epoch of its last records."""
+    log_end_offset: int = -1
+    """-1 if it did not answer; then all other fields are unknown, too."""
+    high_watermark: int = -1
+    may_lack_records: bool = False
+    """Its log may have lost records that it had, for example because its machine lost power."""
+
+    @property
+    def has_answered(self) -> bool:
+        return self.log_end_offset >= 0
+
+
+class UncleanElectionRecord(MetadataRecord, tag=203, frozen=True):
+    """The report of an unclean election, right behind the `PartitionChangeRecord` that elects the leader. From level 1 on."""
+
+    topic_id: _Uuid
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[AskedReplica, ...]
+    """Every replica of the partition, in the order of its replicas."""
+    last_known_leader: int
+    last_known_leader_epoch: int
+    high_watermark: int
+    """The highest high watermark that a replica knew; -1 if none did. The last leader's may have been higher."""
+    lost_from: int
+    """Every record that was committed below this offset is in the new leader's log."""
+    lost_to: int
+    """The records from `lost_from` to here, exclusive, may be lost; -1 if the end is unknown. Equal to `lost_from`: none is."""
+    strategy: str
+    """How the leader was chosen: balanced, aggressive, or operator."""
+    elected_at_ms: int
+    """By the wall clock of the controller that made the decision."""
+
+
 AnyRecord = Union[  # noqa: UP007 - msgspec reads the union at run time
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
@@ -213,6 +253,7 @@ AnyRecord = Union[  # noqa: UP007 - msgspec reads the union at run time
     ProducerNameRecord,
     RemoveProducerNameRecord,
     ProducerNumbersRecord,
+    UncleanElectionRecord,
 ]
 
 _encoder = msgspec.msgpack.Encoder()
@@ -246,6 +287,8 @@ def _beyond_level_0(record: MetadataRecord) -> str | None:
     match record:
         case FeatureLevelRecord():
             return "a level"
+        case UncleanElectionRecord():
+            return "an unclean election"
         case RegisterBrokerRecord() if record.features:
             return "a range of levels"
         case PartitionRecord() if record.eligible_leader_replicas or record.last_known_elr:
@@ -301,5 +344,6 @@ RECORD_TYPES: dict[object, str] = {
         ProducerNameRecord,
         RemoveProducerNameRecord,
         ProducerNumbersRecord,
+        UncleanElectionRecord,
     )
 }

@@ -18,6 +18,7 @@ from strandline.protocol.messages.common import (
     Message,
     Name,
     NodeId,
+    Offset,
     PartitionIndex,
     SupportedFeature,
     Text,
@@ -397,8 +398,11 @@ UNCLEAN_ELECTION = 1
 
 
 class ElectLeadersPartition(Message):
+    """`leader`: the replica that an unclean election elects; -1: the one with the newest and longest log. Not in Kafka."""
+
     topic: Name
     partition: PartitionIndex
+    leader: NodeId = -1
 
 
 class ElectLeadersRequest(Message):
@@ -500,6 +504,51 @@ class ListPartitionReassignmentsResponse(Message):
     error_code: Int16
     error_message: Text | None
     topics: list[OngoingTopicReassignment]
+    throttle_time_ms: Count = 0
+
+
+# -- DescribeUncleanElections -----------------------------------------------------------------------------------------
+
+
+class DescribeUncleanElectionsRequest(Message):
+    """Ask for the reports of unclean elections that the metadata holds; `topics` nil: of all topics. Not in Kafka."""
+
+    topics: list[Name] | None
+
+
+class AskedReplicaState(Message):
+    """What a replica answered before the election; `log_end_offset` -1: it did not answer."""
+
+    broker_id: NodeId
+    last_epoch: Epoch
+    log_end_offset: Offset
+    high_watermark: Offset
+    may_lack_records: bool
+
+
+class UncleanElectionReport(Message):
+    """The records from `lost_from` to `lost_to`, exclusive, may be lost; `lost_to` -1: the end is unknown. `strategy`: balanced,
+    aggressive or operator."""
+
+    topic: Name
+    partition: PartitionIndex
+    leader: NodeId
+    leader_epoch: Epoch
+    last_known_leader: NodeId
+    last_known_leader_epoch: Epoch
+    high_watermark: Offset
+    lost_from: Offset
+    lost_to: Offset
+    strategy: Name
+    elected_at_ms: Int64
+    replicas: list[AskedReplicaState]
+
+
+class DescribeUncleanElectionsResponse(Message):
+    """The newest reports of each partition, the oldest of them first."""
+
+    error_code: Int16
+    reports: list[UncleanElectionReport]
     throttle_time_ms: Count = 0
 
 

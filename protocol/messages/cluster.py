@@ -270,3 +270,44 @@ class InitNamedProducerResponse(Message):
     producer_epoch: Int16 = -1
     throttle_time_ms: Count = 0
     note: ProducerNote | None = None
+
+
+# -- GetReplicaLogInfo ------------------------------------------------------------------------------------------------
+
+
+class ReplicaLogInfoTopic(Message):
+    topic_id: Uuid
+    partitions: list[PartitionIndex]
+
+
+class GetReplicaLogInfoRequest(Message):
+    """The controller, or an operator's tool, asks a broker where the logs of its replicas end (KIP-966)."""
+
+    broker_id: NodeId
+    topics: list[ReplicaLogInfoTopic]
+
+
+class ReplicaLogInfo(Message):
+    """`last_written_leader_epoch`: the leader epoch of the last records, -1 without any. Not in Kafka: the high watermark that
+    this replica knows; and whether its log may lack records that it had, for example because the machine lost power."""
+
+    partition: PartitionIndex
+    last_written_leader_epoch: Epoch = -1
+    current_leader_epoch: Epoch = -1
+    log_end_offset: Offset = -1
+    error_code: Int16 = 0
+    error_message: Text | None = None
+    high_watermark: Offset = -1
+    may_lack_records: bool = False
+
+
+class ReplicaLogInfoTopicResponse(Message):
+    topic_id: Uuid
+    partitions: list[ReplicaLogInfo]
+
+
+class GetReplicaLogInfoResponse(Message):
+    """`broker_epoch` is that of the process that answers; -1 before it has registered."""
+
+    broker_epoch: BrokerEpoch
+    topics: list[ReplicaLogInfoTopicResponse]

@@ -92,6 +92,7 @@ def decisions(server: ControllerServer) -> Iterator[Reading]:
     yield Reading(_PREFIX + "lastcommittedrecordoffset", controller.committed_offset)
     yield Reading(_PREFIX + "timedoutbrokerheartbeatcount", metrics.expired_sessions)
     yield Reading("kafka_controller_controllerstats_uncleanleaderelections_total", metrics.unclean_elections)
+    yield Reading("strandline_unclean_elections_with_loss_total", metrics.reported_losses)
     yield Reading("strandline_elections_total", metrics.elections)
     for cause, elections in metrics.elections_by_cause.items():
         yield Reading("strandline_elections_by_cause_total", elections, (cause,))

@@ -63,10 +63,16 @@ CONTROL = Section(
         Row(
             "kafka_controller_controllerstats_uncleanleaderelections_total",
             "counter",
-            "Leaders elected from outside the ISR: acknowledged records can be lost.",
+            "Leaders elected from outside the ISR and the ELR: acknowledged records can be lost. `topic describe` has a report.",
             CONTROLLER,
             (),
             "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec",
+        ),
+        Row(
+            "strandline_unclean_elections_with_loss_total",
+            "counter",
+            "Those of them whose report names a range of records that may be lost.",
+            CONTROLLER,
         ),
         Row("strandline_elections_total", "counter", "Changes of a partition's leader that this controller decided.", CONTROLLER),
         Row(

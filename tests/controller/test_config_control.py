@@ -103,7 +103,7 @@ REFUSALS: list[tuple[AlterConfigsResource, ErrorCode, str]] = [
         "must not be larger",
     ),
     (topic(("message.timestamp.type", CONFIG_SET, "Never")), ErrorCode.INVALID_CONFIG, "CreateTime, LogAppendTime"),
-    (topic(("unclean.leader.election.enable", CONFIG_SET, "true")), ErrorCode.INVALID_CONFIG, "not supported yet"),
+    (topic(("unclean.recovery.strategy", CONFIG_SET, "proactive")), ErrorCode.INVALID_CONFIG, "must be one of none, balanced"),
     (topic(("flush.ms", CONFIG_SET, "1"), ("flush.ms", CONFIG_SET, "2")), ErrorCode.INVALID_CONFIG, "given twice"),
     (topic(("flush.ms", 9, "1")), ErrorCode.INVALID_REQUEST, "none of 0 (set), 1 (delete)"),
     (topic(name="nowhere"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic 'nowhere'"),

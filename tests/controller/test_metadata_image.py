@@ -18,6 +18,7 @@ from strandline.controller.metadata.records import (
     NO_LEADER,
     RECORD_TYPES,
     AnyRecord,
+    AskedReplica,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -32,6 +33,7 @@ from strandline.controller.metadata.records import (
     RemoveProducerNameRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UncleanElectionRecord,
     UnregisterBrokerRecord,
     decode_record,
     encode_record,
@@ -59,6 +61,7 @@ EXAMPLES: list[MetadataRecord] = [
     ProducerNameRecord("sink", 3, 7, 1, 1_700_000_000_000),
     RemoveProducerNameRecord("sink"),
     ProducerNumbersRecord(4),
+    UncleanElectionRecord(A, 0, 2, 5, (AskedReplica(1), AskedReplica(2, 3, 80, 70, True)), 1, 4, 70, 80, -1, "balanced", 9),
 ]
 
 

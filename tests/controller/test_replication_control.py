@@ -13,7 +13,6 @@ from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
     PREFERRED_ELECTION,
-    UNCLEAN_ELECTION,
     ElectLeadersPartition,
     ElectLeadersRequest,
     ElectLeadersResult,
@@ -240,8 +239,3 @@ def test_electing_all_reports_only_partitions_that_needed_it(world: ControllerWo
     world.alter("u", [2, 3], index=1)
     assert [(r.topic, r.partition, r.error_code) for r in _elect(world, all_of_them=True)] == [("u", 1, 0)]
     assert world.partition("u", 1).leader == 3
-
-
-def test_unclean_election_is_refused_with_a_reason(world: ControllerWorld) -> None:
-    with pytest.raises(BrokerError, match="may lose acknowledged records"):
-        world.call(apis.ELECT_LEADERS, ElectLeadersRequest(UNCLEAN_ELECTION, [ElectLeadersPartition("t", 0)]))

@@ -121,7 +121,7 @@ REFUSALS: list[tuple[CreatableTopic, ErrorCode, str]] = [
     (twice(), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assigned twice"),
     (configured(("segment.byte", "1")), ErrorCode.INVALID_CONFIG, "did you mean 'segment.bytes'?"),
     (configured(("segment.bytes", "1")), ErrorCode.INVALID_CONFIG, "at least 14"),
-    (configured(("unclean.leader.election.enable", "true")), ErrorCode.INVALID_CONFIG, "may lose acknowledged records"),
+    (configured(("unclean.leader.election.enable", "perhaps")), ErrorCode.INVALID_CONFIG, "must be true or false"),
     (configured(("retention.ms", "1"), ("retention.ms", "2")), ErrorCode.INVALID_CONFIG, "given twice"),
 ]
 

@@ -103,7 +103,7 @@ async def _send(producer: Producer) -> Any:
 
 async def test_a_deleted_topic_may_have_an_empty_isr() -> None:
     async with WireCluster(controllers=1, brokers=3) as cluster, cluster.admin() as admin:
-        topic = await cluster.create("orders", replicas=[[1, 2, 3]])
+        topic = await cluster.create("orders", replicas=[[1, 2, 3]], unclean_recovery_strategy="none")
         await write(cluster, topic, isr=(), leader=NO_LEADER)
         with pytest.raises(RequestTimeout):
             await admin.create_partitions("orders", 2, timeout_ms=1000)  # it waits until each partition has a leader

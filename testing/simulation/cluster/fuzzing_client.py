@@ -378,7 +378,8 @@ def _bad_topics(random: Random, facts: Facts) -> Iterator[Lie]:
     yield _request("an unknown topic id", None, apis.DELETE_TOPICS, gone)
     resource = admin.AlterConfigsResource(99, "lie", [admin.AlterableConfig("a", 0, "b")])
     yield _request("an unknown resource", None, apis.INCREMENTAL_ALTER_CONFIGS, admin.IncrementalAlterConfigsRequest([resource]))
-    yield _request("unclean", None, apis.ELECT_LEADERS, admin.ElectLeadersRequest(admin.UNCLEAN_ELECTION, None, 1000))
+    nowhere = [admin.ElectLeadersPartition("no-such-topic", 0, NO_ID)]
+    yield _request("unclean", None, apis.ELECT_LEADERS, admin.ElectLeadersRequest(admin.UNCLEAN_ELECTION, nowhere, 1000))
 
 
 def _forged_epoch(random: Random, facts: Facts) -> tuple[int, int]:
