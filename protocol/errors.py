@@ -97,6 +97,7 @@ class ErrorCode(IntEnum):
     BROKER_ID_NOT_REGISTERED = 102
     INCONSISTENT_TOPIC_ID = 103
     INCONSISTENT_CLUSTER_ID = 104
+    FETCH_SESSION_TOPIC_ID_ERROR = 106
     INELIGIBLE_REPLICA = 107
     NEW_LEADER_ELECTED = 108
     FENCED_BROKER = 200
@@ -181,6 +182,11 @@ ERRORS: dict[ErrorCode, Flags] = {
         (ErrorCode.BROKER_ID_NOT_REGISTERED, _FATAL, "the broker id is not registered"),
         (ErrorCode.INCONSISTENT_TOPIC_ID, _REFRESH, "the topic id is not that of the log"),
         (ErrorCode.INCONSISTENT_CLUSTER_ID, _FATAL, "the peer belongs to another cluster"),
+        (
+            ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+            _RETRY,
+            "the request adds a topic without an id to a fetch session",
+        ),
         (ErrorCode.INELIGIBLE_REPLICA, _FATAL, "a proposed ISR member is fenced, shutting down, or of an older broker epoch"),
         (ErrorCode.NEW_LEADER_ELECTED, _REFRESH, "the change made another replica the leader"),
         (ErrorCode.FENCED_BROKER, _REFRESH, "the broker is fenced or has not registered yet"),

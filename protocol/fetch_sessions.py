@@ -5,9 +5,19 @@ what changed since the one before. A fetch of epoch -1 belongs to no session, an
 
 from __future__ import annotations
 
+from strandline.protocol.errors import ErrorCode
+
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
+SESSION_ERRORS = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+"""After one of these the fetcher begins a new session."""
 
 
 def next_epoch(epoch: int) -> int:

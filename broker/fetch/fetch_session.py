@@ -26,6 +26,7 @@ from strandline.protocol.messages.data import FetchPartition, FetchPartitionResp
 from strandline.protocol.partitions import TopicIdPartition, refuse_repeated
 
 NO_SESSION = 0
+NO_TOPIC_ID = bytes(16)
 SESSION_ID_MAX = 2**31 - 1
 EVICTION_S = 120.0
 PARTITIONS_MAX = 100_000
@@ -174,11 +175,15 @@ class FetchSession:
         return len(self.partitions)
 
     def update(self, wanted: Iterable[FetchPartition], forgotten: Iterable[ForgottenPartition] = ()) -> None:
-        """Take the partitions that a request names, all of which are dirty now, and drop those that it forgets."""
+        """Take the partitions that a request names, all of which are dirty now, and drop those that it forgets.
+
+        Raises FETCH_SESSION_TOPIC_ID_ERROR if the request adds a topic without an id: sessions know topics by their ids."""
         for item in wanted:
             key = (item.topic_id, item.partition)
             cached = self.partitions.get(key)
             if cached is None:
+                if self.id and item.topic_id == NO_TOPIC_ID:
+                    raise BrokerError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
                 cached = self.partitions[key] = SessionPartition(key, self)
             cached.update(item)
             self.dirty[key] = cached
@@ -229,7 +234,7 @@ class FetchSessionCache:
     def session_for(self, request: FetchRequest, now: float) -> tuple[FetchSession, bool]:
         """The session of a request, updated by the request, and whether the answer must list every partition.
 
-        Raises INVALID_REQUEST, FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH."""
+        Raises INVALID_REQUEST, FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR."""
         refuse_repeated(request.partitions)
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             _refuse_too_many(len(request.partitions))

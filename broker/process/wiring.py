@@ -170,6 +170,7 @@ def _listen_to_changes(opened: Opened) -> None:
     listen = opened.dynamic_config.listen
     listen("log.cleaner.", lambda new: opened.log_cleaner.use_settings(_cleaner_settings(new)))
     listen("log.cleaner.threads", lambda new: opened.cleaner_threads.resize(new.log_cleaner_threads))
+    listen("num.replica.fetchers", lambda new: opened.fetchers.resize(new.num_replica_fetchers))
     listen("replica.fetch.", lambda new: opened.fetchers.use_settings(_fetcher_settings(new)))
     listen("producer.id.expiration.ms", lambda new: opened.replicas.expire_producers_after(new.producer_id_expiration_ms))
 

@@ -38,7 +38,7 @@ from strandline.broker.partition.partition import FetchPosition, Partition
 from strandline.broker.replication.leader_range import LeaderRange
 from strandline.broker.replication.throttle import ReplicationThrottle
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError, to_code
-from strandline.protocol.fetch_sessions import next_epoch
+from strandline.protocol.fetch_sessions import SESSION_ERRORS, next_epoch
 from strandline.protocol.log_limits import LineLimits, Suppressed, printable
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.data import (
@@ -172,6 +172,11 @@ class FetcherCore:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def partition(self, key: TopicIdPartition) -> Partition | None:
+        """The partition, if this fetcher fetches it."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.partition
 
     def lags(self) -> Iterator[tuple[Partition, int]]:
         """Each partition with the number of records that it is behind its leader's high watermark; for metrics."""
@@ -364,7 +369,7 @@ class FetcherCore:
     def _on_session_error(self, code: ErrorCode, now: float) -> None:
         if code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
             self._session_id = 0
-        lost_session = code in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        lost_session = code in SESSION_ERRORS
         self._failures += 1
         if not lost_session or self._failures > 1:
             self._pause(now)

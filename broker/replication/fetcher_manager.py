@@ -93,6 +93,16 @@ class FetcherManager:
             if fetcher is not None:
                 fetcher.hurry()
 
+    def resize(self, fetchers_per_leader: int) -> None:
+        """Spread the partitions of each leader over so many fetchers from now on. A partition that gets another fetcher is
+        fetched again from its log end; the response that its former fetcher waits for does not count."""
+        self._fetchers_per_leader = fetchers_per_leader
+        for key, fetcher in list(self._fetcher_of.items()):
+            partition = fetcher.core.partition(key)
+            # None: the fetcher has given the partition up, and only new metadata starts it again.
+            if partition is not None and self._fetcher_for(partition, fetcher.leader_id) is not fetcher:
+                self.add(partition, fetcher.leader_id)
+
     def use_settings(self, settings: FetcherSettings) -> None:
         """Use these settings from the next fetch of each fetcher on."""
         self._settings = settings

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandline.protocol.errors import ErrorCode
 from strandline.protocol.fetch_sessions import next_epoch
 from strandline.protocol.messages.data import FetchPartition, ForgottenPartition
 from strandline.protocol.partitions import TopicIdPartition
-
-SESSION_ERRORS = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
 
 
 class FetchPlan(NamedTuple):

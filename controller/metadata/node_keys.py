@@ -93,6 +93,7 @@ _REPLICATION = (
         "connections to each source leader, over which its partitions are spread",
         min=1,
         max=64,
+        update=Update.CLUSTER_OR_BROKER,
     ),
     ConfigKey(
         "replica.lag.time.max.ms",

@@ -342,6 +342,17 @@ def test_a_known_error_does_not_make_a_long_poll_return_again_and_again() -> Non
     assert len(fetched(parked)) == 2
 
 
+def test_topic_without_an_id_cannot_join_a_session() -> None:
+    """KIP-516: the fetcher begins another session."""
+    world = ReplicaWorld()
+    world.topic()
+    opened = world[1].fetch(want(0), session_epoch=0).answer
+    refused = world[1].fetch(want(0, key=(bytes(16), 0)), session_id=opened.session_id, session_epoch=1)
+    assert refused.answer.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    again = world[1].fetch(want(0), session_id=opened.session_id, session_epoch=0)
+    assert again.answer.error_code == ErrorCode.NONE
+
+
 def test_unknown_topic_id_heals_when_the_topic_appears() -> None:
     world, leader = world_of(1)
     fetcher = Fetcher(leader)

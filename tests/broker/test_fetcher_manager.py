@@ -81,6 +81,36 @@ async def test_a_new_epoch_of_the_same_leader_keeps_the_fetcher() -> None:
     fetchers.close()
 
 
+async def test_more_or_fewer_fetchers_take_effect_at_once() -> None:
+    """Only the partitions whose fetcher changes start over, and no fetcher stays without partitions."""
+    fetchers = manager()
+    for index in range(10):
+        add(fetchers, index, 2)
+    add(fetchers, 10, 3)
+    before = {key: fetchers._fetcher_of[key].core._entries[key] for key in fetchers._fetcher_of}
+    fetchers.resize(2)
+    assert sizes(fetchers) == {(2, 0): 5, (2, 1): 5, (3, 0): 1}
+    same = [key for key in before if fetchers._fetcher_of[key].core._entries[key] is before[key]]
+    assert len(same) == 6
+    fetchers.resize(1)
+    await asyncio.sleep(0)
+    assert sizes(fetchers) == {(2, 0): 10, (3, 0): 1}
+    fetchers.close()
+
+
+async def test_partition_that_was_given_up_is_not_fetched_again_by_a_resize() -> None:
+    """Its leader epoch is over, or its disk has failed: only metadata starts it again."""
+    fetchers = manager()
+    for index in range(2):
+        add(fetchers, index, 2)
+    fetchers._fetchers[2, 0].core.remove((b"t" * 16, 1))
+    fetchers.resize(2)
+    await asyncio.sleep(0)
+    assert sum(sizes(fetchers).values()) == 1
+    assert fetchers.given_up == 1
+    fetchers.close()
+
+
 async def test_a_closed_manager_starts_no_fetcher_any_more() -> None:
     """A broker that stops follows the metadata until its connections are closed; a fetcher made then outlived it."""
     fetchers = manager()

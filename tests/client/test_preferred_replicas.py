@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 
 import pytest
 from waiting import until
 
 from strandline.client import Consumer, OffsetOutOfRange
-from strandline.client.consumer import fetcher
+from strandline.client.consumer import fetcher, preferred_replicas
 from strandline.client.consumer.preferred_replicas import CONNECT_S, LEADER, LEADER_ONLY_S_MAX, PreferredReplicas
 from strandline.protocol.errors import ErrorCode
 
@@ -85,6 +86,13 @@ def test_silent_and_unconnected_replicas_are_noticed() -> None:
 
 
 # -- against sockets --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def patient_consumers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may need long to open a connection; a consumer then reads from the leader."""
+    if inspect.iscoroutinefunction(request.function):
+        monkeypatch.setattr(preferred_replicas, "CONNECT_S", 60.0)
 
 
 def racked(cluster: ScriptedCluster, **options: object) -> Consumer:
