@@ -31,6 +31,7 @@ from strandline.controller.metadata.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
+from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.cluster import AlterPartitionRequest, AlterPartitionResponse
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.testing.simulation.invariants.ghosts import BrokerGhost, Ghosts, PartitionGhost, Registration
@@ -186,6 +187,8 @@ def _check_election(partition: PartitionGhost, before: Registration, after: Regi
     """I3: leaders come from ISR and ELR, unless an unclean election is recorded."""
     if named in (NO_LEADER, NO_LEADER_CHANGE) or named == before.leader or named in (*before.isr, *before.elr):
         return
+    if named in partition.accepted.get(after.partition_epoch, {}):
+        return  # The leader's proposal completes a reassignment and removes the leader: a member that it adds may lead at once.
     if after.is_recovering:
         partition.reported.append(f"unclean election of broker {named}")
         return
@@ -301,11 +304,12 @@ def check_epochs_of_replica(ghosts: Ghosts, partition: PartitionGhost) -> None:
 
 
 def on_accepted(ghosts: Ghosts, image: MetadataImage, request: AlterPartitionRequest, answer: AlterPartitionResponse) -> None:
-    """A controller has accepted AlterPartition proposals: note which processes they mean."""
+    """A controller has accepted AlterPartition proposals: note which processes they mean. NEW_LEADER_ELECTED accepts one, too: it
+    completes a reassignment that removes the leader."""
     for item, told in zip(request.partitions, answer.partitions, strict=True):
         partition = ghosts.partitions.get((item.topic_id, item.partition))
         found = image.partition((item.topic_id, item.partition))
-        if partition is not None and found is not None and not told.error_code:
+        if partition is not None and found is not None and told.error_code in (0, ErrorCode.NEW_LEADER_ELECTED):
             named = {member.broker_id: member.broker_epoch for member in item.new_isr if member.broker_epoch >= 0}
             partition.accepted[found.partition_epoch + 1] = named
 
