@@ -81,8 +81,9 @@ class DelayedDeleteRecords(DelayedOperation):
     def on_saved(self) -> None:
         """The log starts were written, or a disk has failed."""
         self._is_saved = True
-        if self._directory.offline:
-            self._fail_others(ErrorCode.KAFKA_STORAGE_ERROR, self._directory.offline)
+        offline = self._directory.offline
+        if len(offline) > 0:
+            self._fail_others(ErrorCode.KAFKA_STORAGE_ERROR, offline)
         self._maybe_complete()
 
     def _maybe_complete(self) -> None:

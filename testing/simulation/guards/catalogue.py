@@ -585,7 +585,7 @@ _room(
     (
         "G242",
         "DelayedDeleteRecords.on_saved",
-        "self._directory.offline",
+        "len(offline) > 0",
         NEVER,
         "DeleteRecords succeeds although the log start could not be written",
     ),
@@ -768,7 +768,7 @@ _room(
     "broker/log_manager_tasks.py",
     (
         "G75",
-        "LogManagerTasks.clear_strays",
+        "LogManagerTasks._clear_strays",
         "registration is not None and broker_id in registration.replicas",
         NEVER,
         "a broker deletes its own logs at the start",
@@ -1370,8 +1370,8 @@ _room(
     (
         "G165",
         "_ineligible",
-        "broker is None or not broker.is_active",
-        "broker is None",
+        "broker is None or not broker.is_active or not broker.has_online(partition)",
+        "broker is None or not broker.has_online(partition)",
         "a fenced broker may join the ISR (KIP-841)",
     ),
     (
