@@ -117,6 +117,8 @@ def partitions(server: BrokerServer) -> Iterator[Reading]:
         under_min_isr += in_sync < leader_state.min_isr
         at_min_isr += in_sync == leader_state.min_isr
         yield Reading(prefix + "insyncreplicascount", in_sync, labels)
+        yield Reading(prefix + "replicascount", leader_state.replication_factor, labels)
+        yield Reading(prefix + "laststableoffsetlag", 0, labels)
         yield Reading(prefix + "underreplicated", is_under_replicated, labels)
         yield Reading(prefix + "underminisr", in_sync < leader_state.min_isr, labels)
         yield Reading(prefix + "atminisr", in_sync == leader_state.min_isr, labels)

@@ -143,6 +143,12 @@ PARTITIONS = Section(
         _partition("underminisr", "1 while fewer than min.insync.replicas are in sync.", "UnderMinIsr"),
         _partition("atminisr", "1 while exactly min.insync.replicas are in sync.", "AtMinIsr"),
         _partition("insyncreplicascount", "In-sync replicas.", "InSyncReplicasCount"),
+        _partition("replicascount", "Replicas; those that a reassignment is adding do not count yet.", "ReplicasCount"),
+        _partition(
+            "laststableoffsetlag",
+            "Committed records that read_committed consumers cannot read yet: 0, because there are no transactions yet.",
+            "LastStableOffsetLag",
+        ),
         _log("logendoffset", "The offset of the next record.", "LogEndOffset"),
         _log("logstartoffset", "The first readable offset.", "LogStartOffset"),
         _log("size", "Bytes of the log's segments.", "Size"),

@@ -86,6 +86,9 @@ BALANCED_SHARE = 0.6
 UPGRADES_SHARE = 0.15
 """Share of runs that begin at level 0 of the metadata, and in which an administrator raises it during the faults."""
 
+RECONFIGURED_SHARE = 0.15
+"""Share of runs with an administrator who changes the brokers' configuration while they run."""
+
 COMPACTED_SHARE = 0.25
 """Share of topics that are compacted."""
 
@@ -204,6 +207,8 @@ class Options:
     """A client deletes the oldest records of partitions (DeleteRecords)."""
     upgrades: bool = False
     """The metadata begins at level 0, as that of an older version, and a client raises the level (UpdateFeatures)."""
+    reconfigures: bool = False
+    """A client changes dynamic keys of the brokers (IncrementalAlterConfigs)."""
 
     def without(self, *kinds: str) -> Options:
         """The same run without these kinds of faults."""
@@ -254,6 +259,7 @@ class Options:
             ("lies of a client", self.lies),
             ("deletes records", "yes" if self.trims else "no"),
             ("level of the metadata", "raised during the run" if self.upgrades else "the newest"),
+            ("configuration of brokers", "changed during the run" if self.reconfigures else "as they started"),
             ("administrator", " ".join(self.admin) or "none"),
             ("brokers", _pairs(self.settings)),
             ("time-outs", f"fetch sessions {self.session_eviction_s:g} s, ISR proposals {self.proposal_timeout_ms} ms"),
@@ -322,6 +328,7 @@ def draw_options(seed: int | str) -> Options:
         consumers=_from_the_start(_draw_consumers(draw, topics, faults_s), cleaned, trims),
         trims=trims,
         upgrades=Random(f"{seed}/levels").random() < UPGRADES_SHARE,
+        reconfigures=Random(f"{seed}/reconfigures").random() < RECONFIGURED_SHARE,
         readers=draw.choice((0, 0, 1)),
         admin=tuple(name for name in ADMIN if draw.random() < 0.4) if draw.random() < 0.5 else (),
         kinds=kinds,

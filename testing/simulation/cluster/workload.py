@@ -26,6 +26,7 @@ from strandline.protocol.errors import ErrorCode
 from strandline.testing.history import History, Send
 from strandline.testing.simulation.cluster import fuzzing_client
 from strandline.testing.simulation.cluster.cluster import BROKER_PORT, CONTROLLER_PORT, Client, SimCluster
+from strandline.testing.simulation.cluster.config_changes import draw_change
 from strandline.testing.simulation.kernel.machine import EPOCH_MS
 from strandline.testing.simulation.kernel.scheduler import Entry, cancel
 from strandline.testing.simulation.options import ConsumerPlan, Options, ProducerPlan, TopicPlan
@@ -77,6 +78,8 @@ class Workload:
             self._begin("trimmer", self._trim, 0.0)
         if self.options.upgrades:
             self._begin("upgrader", self._upgrade, 0.0)
+        if self.options.reconfigures:
+            self._begin("reconfigurer", self._reconfigure, 0.0)
 
     def _declare_compaction(self) -> None:
         """Clocks are wrong by up to a twentieth, or by an hour, so the time that tombstones are kept is not exact."""
@@ -390,6 +393,29 @@ class Workload:
                     self.world.trace.emit("client.gave_up", client.machine.id, what="upgrade", reason=str(e))
                 else:
                     return
+        finally:
+            await admin.stop()
+
+    # -- the configuration of brokers ---------------------------------------------------------------------------------
+
+    async def _reconfigure(self, client: Client, name: str) -> None:
+        """Change dynamic keys of the brokers, for all of them or for one. Every change is valid, so none may be refused."""
+        draw = self.world.stream(name)
+        admin = await self._started(lambda: client.admin(request_timeout_ms=1000, max_block_ms=1000, connect_timeout_ms=500))
+        if admin is None:
+            return
+        try:
+            while self.going:
+                await asyncio.sleep(draw.uniform(0.1, 1.0))
+                broker, changes = draw_change(draw, self.options.brokers)
+                try:
+                    await admin.alter_configs("broker", broker, changes, timeout_ms=2000)
+                except RequestFailed as e:
+                    if e.code == ErrorCode.INVALID_CONFIG:
+                        self.problems.append(f"a valid change of the brokers' configuration is refused: {e}")
+                    self.world.trace.emit("client.gave_up", client.machine.id, what="reconfigure", reason=str(e))
+                except (StrandlineError, TimeoutError) as e:
+                    self.world.trace.emit("client.gave_up", client.machine.id, what="reconfigure", reason=str(e))
         finally:
             await admin.stop()
 

@@ -31,6 +31,7 @@ def quiet(seed: int, **changes: Any) -> Options:
         producers=tuple(plan for plan in drawn.producers if plan.topic == topic.name),
         consumers=tuple(plan for plan in drawn.consumers if plan.topic == topic.name),
         trims=False,
+        reconfigures=False,
         admin=(), kinds={}, faults=(), faults_s=2.0, leave_out=0, orderly_end=False, loss_permitted=False, clock_drift=0.0,
         **changes,
     )  # fmt: skip

@@ -95,6 +95,11 @@ def test_deleting_records_changes_nothing_else_that_a_seed_draws() -> None:
     assert any(plan.options["auto_offset_reset"] == "latest" for options in drawn for plan in options.consumers)
 
 
+def test_a_change_of_configuration_changes_nothing_else_that_a_seed_draws() -> None:
+    drawn = [draw_options(seed) for seed in SEEDS]
+    assert 0.08 < sum(options.reconfigures for options in drawn) / len(drawn) < 0.25
+
+
 def test_an_upgrade_changes_nothing_else_that_a_seed_draws() -> None:
     drawn = [draw_options(seed) for seed in SEEDS]
     assert 0.08 < sum(options.upgrades for options in drawn) / len(drawn) < 0.25

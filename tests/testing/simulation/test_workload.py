@@ -13,7 +13,10 @@ from test_nemesis import quiet
 
 from strandline.client.admin_types import NewTopic, TopicDescription
 from strandline.client.consumer.records import TopicPartition
+from strandline.controller.metadata.config_keys import Update
+from strandline.controller.metadata.node_keys import DYNAMIC_BROKER_CONFIGS
 from strandline.protocol.records.check import RecordTimes
+from strandline.testing.simulation.cluster.config_changes import VALUES
 from strandline.testing.simulation.cluster.workload import SideTopic, Workload
 from strandline.testing.simulation.options import draw_options
 from strandline.testing.simulation.runs.run import _Run, run_seed
@@ -89,6 +92,23 @@ def test_the_metadata_is_upgraded_in_the_middle_of_faults(seed: int) -> None:
         for e in report.trace.events(kinds="log.metadata.level_raised")
     ]
     assert set(raised) == {(0, 1)}
+
+
+@pytest.mark.parametrize("seed", [4, 7])
+def test_brokers_are_reconfigured_in_the_middle_of_faults(seed: int) -> None:
+    report = run_seed(seed, options=draw_options(seed).replaced(reconfigures=True))
+    assert report.verdict == "ok", str(report)
+    assert report.trace is not None
+    changed = {e.fields["key"] for e in report.trace.events(kinds="log.config.changed")}
+    assert len(changed) > 2, changed
+    assert not report.trace.events(kinds="log.config.value_ignored")
+
+
+def test_every_drawn_change_is_valid() -> None:
+    for name, values in VALUES.items():
+        key = DYNAMIC_BROKER_CONFIGS[name]
+        assert key.update is Update.CLUSTER_OR_BROKER
+        assert [key.parse(value) for value in values] == list(values)
 
 
 def test_client_with_a_bug_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
