@@ -33,7 +33,9 @@ from strandline.client.admin_types import (
     QuorumReplica,
     ReassignmentResult,
     ReplicaInfo,
+    ReplicaLog,
     TopicDescription,
+    UncleanElection,
 )
 from strandline.client.consumer.batches import FetchedBatch, arrow_batches, arrow_schema
 from strandline.client.consumer.columns import BinaryColumn, HeadersColumn
@@ -99,6 +101,7 @@ __all__ = [
     "QuorumDescription",
     "QuorumReplica",
     "ReassignmentResult",
+    "ReplicaLog",
     "Receipt",
     "Receipts",
     "RecordMetadata",
@@ -114,4 +117,5 @@ __all__ = [
     "UsageError",
     "arrow_batches",
     "arrow_schema",
+    "UncleanElection",
 ]

@@ -202,6 +202,43 @@ class ElectionResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaLog:
+    """Where the log of a replica ends. `last_epoch`: the leader epoch of its last records, -1 without any. `high_watermark`: as
+    far as the replica knows it. `may_lack_records`: the log may have lost records that it had, for example because its machine
+    lost power."""
+
+    broker_id: int
+    last_epoch: int
+    log_end_offset: int
+    high_watermark: int
+    may_lack_records: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanElection:
+    """The report of an unclean election. The records from `lost_from` to `lost_to`, exclusive, may be lost; `lost_to` None: the
+    end is unknown. If both are equal, nothing is lost. `high_watermark`: the highest one that a replica knew; -1 if none did.
+    `strategy`: "balanced", "aggressive", or "operator" for one that was requested. `replicas`: those that answered before the
+    election."""
+
+    partition: TopicPartition
+    leader_id: int
+    leader_epoch: int
+    last_known_leader_id: int
+    last_known_leader_epoch: int
+    high_watermark: int
+    lost_from: int
+    lost_to: int | None
+    strategy: str
+    elected_at_ms: int
+    replicas: tuple[ReplicaLog, ...] = ()
+
+    @property
+    def is_loss_possible(self) -> bool:
+        return self.lost_from != self.lost_to
+
+
+@dataclass(frozen=True, slots=True)
 class ReassignmentResult:
     """`code` NONE: the reassignment has begun, is complete already, or is cancelled. Otherwise `message` says why nothing was
     changed."""

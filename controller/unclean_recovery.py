@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.image import UNCLEAN_ELECTIONS_MAX, MetadataImage, PartitionRegistration
@@ -246,13 +246,22 @@ def add_election(
     decision.reply.append(report)
 
 
+class EarlierElection(Protocol):
+    """An earlier unclean election of a partition."""
+
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def lost_from(self) -> int: ...
+
+
 def last_known_leader(partition: PartitionRegistration) -> int:
     """The last leader of a partition without one; NO_LEADER if it is unknown."""
     return next(iter((*partition.last_known_elr, *partition.isr)), NO_LEADER)
 
 
 def lost_range(
-    partition: PartitionRegistration, earlier: Sequence[UncleanElectionRecord], leader: int, answers: Answers
+    partition: PartitionRegistration, earlier: Sequence[EarlierElection], leader: int, answers: Answers
 ) -> tuple[int, int]:
     """The records that may be lost if this replica leads: from an offset to another one, exclusive; -1: the end is unknown."""
     chosen, epoch = answers[leader], partition.leader_epoch - 1

@@ -7,10 +7,17 @@ from collections.abc import Iterable, Mapping
 
 from strandline.client.admin.leader_offsets import OffsetQuestions
 from strandline.client.admin.record_deletion import RecordDeletion
+from strandline.client.admin.replica_logs import replica_logs, unclean_election
 from strandline.client.admin.requests import check_code
 from strandline.client.admin.topic_descriptions import TopicDescriptions
-from strandline.client.admin_types import DeletedRecords, ElectionResult, PartitionProducers
-from strandline.client.arguments import checked_by_partition, checked_list, checked_offsets, checked_partitions
+from strandline.client.admin_types import DeletedRecords, ElectionResult, PartitionProducers, ReplicaLog, UncleanElection
+from strandline.client.arguments import (
+    checked_by_partition,
+    checked_list,
+    checked_names,
+    checked_offsets,
+    checked_partitions,
+)
 from strandline.client.consumer.records import OffsetAndTimestamp, TopicPartition
 from strandline.client.errors import UsageError
 from strandline.client.producer.producer_states import ProducerQuestions
@@ -29,16 +36,20 @@ class PartitionCalls(TopicDescriptions):
         partitions: Iterable[TopicPartition | tuple[str, int]] | None = None,
         *,
         election: str = "preferred",
+        leader: int = -1,
         timeout_ms: float = 30_000,
     ) -> list[ElectionResult]:
         """Elect leaders of these partitions, or of all (KIP-183, KIP-460). Each has a result: see its `code` and `message`.
 
-        `election`: "preferred" elects the first replica of each partition, if it is in sync. "unclean" elects any replica that is
-        alive, for a partition without a leader; the records that this replica does not have are lost. UsageError for another
-        word; RequestTimeout."""
+        `election`: "preferred" elects the first replica of each partition, if it is in sync. "unclean" elects a replica for a
+        partition without a leader: the one with the newest and longest log, or `leader`. The records that this replica does not
+        have are lost; `describe_unclean_elections` says which. UsageError for another word; RequestTimeout."""
         if election not in _ELECTIONS:
             raise UsageError(f'an election is "preferred" or "unclean", not {election!r}')
-        asked = None if partitions is None else [messages.ElectLeadersPartition(*tp) for tp in checked_partitions(partitions)]
+        if leader != -1 and (election != "unclean" or partitions is None):
+            raise UsageError("a leader can be named only for an unclean election of given partitions")
+        places = None if partitions is None else checked_partitions(partitions)
+        asked = None if places is None else [messages.ElectLeadersPartition(*tp, leader) for tp in places]
         request = messages.ElectLeadersRequest(_ELECTIONS[election], asked, round(timeout_ms))
 
         def check(response: messages.ElectLeadersResponse, is_retry: bool) -> None:
@@ -49,6 +60,27 @@ class PartitionCalls(TopicDescriptions):
         return [
             ElectionResult(TopicPartition(r.topic, r.partition), to_code(r.error_code), r.error_message) for r in response.results
         ]
+
+    async def describe_unclean_elections(
+        self, topics: Iterable[str] | None = None, *, timeout_ms: float = 30_000
+    ) -> list[UncleanElection]:
+        """The reports of unclean elections of these topics, or of all: the newest eight of each partition, the oldest first.
+        RequestTimeout."""
+        request = messages.DescribeUncleanElectionsRequest(None if topics is None else checked_names(topics))
+        deadline = self._deadline(timeout_ms)
+        response = await self._ask(
+            apis.DESCRIBE_UNCLEAN_ELECTIONS, request, messages.DescribeUncleanElectionsResponse, None, deadline
+        )
+        return [unclean_election(report) for report in response.reports]
+
+    async def describe_replica_logs(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float = 30_000
+    ) -> dict[TopicPartition, list[ReplicaLog]]:
+        """By partition, where the logs of its replicas end, in the order of the replicas (KIP-966). A replica whose broker has
+        not answered within `timeout_ms`, or whose log is damaged, is left out. UnknownTopic."""
+        places = checked_partitions(partitions)
+        described = await self._describe(sorted({tp.topic for tp in places}), self._deadline(timeout_ms))
+        return await replica_logs(self._running(), described, places, timeout_ms)
 
     async def delete_records(
         self, before: Mapping[TopicPartition | tuple[str, int], int], *, timeout_ms: float = 30_000

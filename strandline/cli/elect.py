@@ -1,7 +1,8 @@
-"""`strandline elect`: makes preferred replicas leaders again, of one partition or of all."""
+"""`strandline elect`: makes preferred replicas leaders again, of one partition or of all; or elects uncleanly."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,11 +10,13 @@ import typer
 from strandline.cli.common import (
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
+    ERROR,
     UNHEALTHY,
     Bootstrap,
     Json,
     fail,
     new_app,
+    note,
     print_json,
     run,
 )
@@ -32,22 +35,63 @@ def elect(
         int | None, typer.Argument(metavar="PARTITION", min=0, help="The partition's number.", show_default=False)
     ] = None,
     preferred: Annotated[bool, typer.Option("--preferred", help="Elect the first of the partition's replicas.")] = False,
+    unclean: Annotated[
+        bool, typer.Option("--unclean", help="Elect the longest log of a partition without a leader: records may be lost.")
+    ] = False,
     everything: Annotated[bool, typer.Option("--all", help="Elect a leader for every partition that needs it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --unclean: elect without asking.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Elect a leader for a partition, or with --all for every partition. With --all, the exit code is 3 if the preferred replica
-    of a partition cannot lead now."""
-    if not preferred:
-        raise UsageError("the kind of election is missing: --preferred")
+    """Elect a leader for a partition, or with --all for every partition. With --all, the exit code is 3 if a partition needs a
+    leader and no replica can be elected now.
+
+    --unclean elects a replica that may lack acknowledged records, for partitions that have no leader; `strandline recover --plan`
+    shows what each choice would lose. It asks first, unless --yes is given.
+    """
+    if preferred == unclean:
+        raise UsageError("the kind of election is missing: --preferred or --unclean")
     if everything and topic is not None:
         raise UsageError("either a TOPIC and a PARTITION, or --all")
-    if everything:
-        _elect_all(bootstrap, json)
-    elif topic is None or partition is None:
+    if not everything and (topic is None or partition is None):
         raise UsageError("TOPIC and PARTITION are missing; --all means every partition")
-    else:
+    if unclean:
+        _elect_unclean(bootstrap, None if everything else (topic or "", partition or 0), yes, json)
+    elif everything:
+        _elect_all(bootstrap, json)
+    elif topic is not None and partition is not None:
         _elect_one(bootstrap, topic, partition, json)
+
+
+def _elect_unclean(bootstrap: str, place: tuple[str, int] | None, yes: bool, json: bool) -> None:
+    """Elect uncleanly, for one partition or for all without a leader."""
+    from strandline.protocol.errors import ErrorCode
+
+    where = "every partition without a leader" if place is None else f"{place[0]}-{place[1]}"
+    if not yes and not sys.stdin.isatty():
+        raise UsageError("elect --unclean may lose acknowledged records for good: give --yes, or run it at a terminal")
+    if not yes and not typer.confirm(f"This may lose acknowledged records of {where}, for good. Continue?", err=True):
+        note("no leader was elected")
+        raise typer.Exit(ERROR)
+    results = run(_ask_unclean(bootstrap, place))
+    if json:
+        rows = [(r.partition.topic, r.partition.partition, r.code.name, r.message) for r in results]
+        print_json({"results": [dict(zip(("topic", "partition", "error", "reason"), row, strict=True)) for row in rows]})
+    else:
+        for result in results:
+            outcome = "a leader is elected" if result.code == ErrorCode.NONE else result.message or result.code.name
+            print(f"{result.partition.topic}-{result.partition.partition}: {outcome}")
+        if not results:
+            print("every partition has a leader")
+    if any(result.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED) for result in results):
+        raise typer.Exit(UNHEALTHY if place is None else ERROR)
+
+
+async def _ask_unclean(bootstrap: str, place: tuple[str, int] | None) -> list[ElectionResult]:
+    from strandline.client import Admin
+
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        return await admin.elect_leaders(None if place is None else [place], election="unclean")
 
 
 def _elect_one(bootstrap: str, topic: str, partition: int, json: bool) -> None:

@@ -48,6 +48,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "strandline reassign --cancel",
     ),
     "elect": ("strandline elect orders 0 --preferred", "strandline elect --preferred --all"),
+    "recover": ("strandline recover --plan", "strandline recover --apply orders 0 --broker 2"),
     "features describe": ("strandline features describe",),
     "features upgrade": ("strandline features upgrade", "strandline features upgrade --level 1 --dry-run"),
     "log verify": ("strandline log verify ./cluster/broker-1/data",),

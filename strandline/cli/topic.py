@@ -25,6 +25,7 @@ from strandline.cli.config_table import SOURCES
 from strandline.cli.config_table import is_given as _is_given
 from strandline.cli.topic_offsets import offsets
 from strandline.cli.topic_trim import trim
+from strandline.cli.unclean_elections import report_json, report_text
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -174,6 +175,7 @@ def describe(
         _print_partitions(state, shown, wide)
         if not filters:
             _print_configs(state)
+            _print_unclean_elections(state)
     if filters and any(shown.values()):
         raise typer.Exit(UNHEALTHY)
 
@@ -222,6 +224,13 @@ def _print_configs(state: TopicState) -> None:
         given = [f"{c.name}={c.value} ({SOURCES.get(c.source, c.source)})" for c in state.configs[topic.name] if _is_given(c)]
         for i, line in enumerate(given or ["every key has its default"]):
             print(f"{topic.name}: {line}" if i == 0 else f"{'':{len(topic.name)}}  {line}")
+
+
+def _print_unclean_elections(state: TopicState) -> None:
+    for reports in state.unclean_elections.values():
+        for report in reports:
+            elected_at = time_text(report.elected_at_ms)
+            print(f"{report.partition.topic}-{report.partition.partition}: {report_text(report, elected_at)}")
 
 
 @app.command()
@@ -415,6 +424,7 @@ def _topic_json(
     if state is None:
         return document
     sources = {c.name: c.source for c in state.configs[topic.name]}
+    document["unclean_elections"] = [report_json(report) for report in state.unclean_elections.get(topic.name, [])]
     return document | {"configs": state.values[topic.name], "config_sources": sources}
 
 

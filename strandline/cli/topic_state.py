@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.client.consumer.partition_state import EARLIEST, LATEST
 from strandline.client.consumer.records import TopicPartition
+from strandline.protocol.errors import StrandlineError
 
 if TYPE_CHECKING:
-    from strandline.client import Admin, ConfigEntry, PartitionDescription, TopicDescription
+    from strandline.client import Admin, ConfigEntry, PartitionDescription, TopicDescription, UncleanElection
 
 STATE_TIMEOUT_MS = 2000
 """Short, because a person waits, and a broker that is down never answers."""
@@ -23,6 +24,8 @@ class TopicState:
     """Topic -> its configuration."""
     starts: dict[TopicPartition, int]
     ends: dict[TopicPartition, int]
+    unclean_elections: dict[str, list[UncleanElection]]
+    """Topic -> the reports of its unclean elections."""
     sizes: dict[int, dict[TopicPartition, int]]
     """Broker id -> the size of each of its replicas, in bytes."""
 
@@ -57,7 +60,19 @@ async def ask(admin: Admin, names: list[str] | None) -> TopicState:
     brokers = sorted({b for t in topics for p in t.partitions for b in p.replicas if b not in p.offline_replicas})
     found = await admin.describe_log_dirs(brokers, [t.name for t in topics], timeout_ms=STATE_TIMEOUT_MS)
     sizes = {b: {place: info.size_bytes for d in dirs for place, info in d.replicas.items()} for b, dirs in found.items()}
-    return TopicState(topics, configs, starts, ends, sizes)
+    return TopicState(topics, configs, starts, ends, await _unclean_elections(admin, topics), sizes)
+
+
+async def _unclean_elections(admin: Admin, topics: list[TopicDescription]) -> dict[str, list[UncleanElection]]:
+    """A broker of an older version has no reports."""
+    found: dict[str, list[UncleanElection]] = {}
+    try:
+        reports = await admin.describe_unclean_elections([t.name for t in topics], timeout_ms=STATE_TIMEOUT_MS)
+    except StrandlineError:
+        return found
+    for report in reports:
+        found.setdefault(report.partition.topic, []).append(report)
+    return found
 
 
 async def _offsets(admin: Admin, places: list[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:

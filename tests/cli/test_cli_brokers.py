@@ -62,10 +62,47 @@ def test_all_preferred_leaders_are_elected(tmp_path: Path) -> None:
         assert partition(up, "orders", 1)["leader"] == 2
 
 
+def test_operator_recovers_a_partition_that_lost_its_last_leader(tmp_path: Path) -> None:
+    """Real processes: the plan says what each choice loses, and the report of the election stays in `topic describe`."""
+    with start_up(tmp_path) as up:
+        assert on(up, "recover", "--plan").out == "every partition has a leader\n"
+        created = on(up, "topic", "create", "orders", "--replica-assignment", "1:2:3", "-c", "min.insync.replicas=1")
+        assert created.code == 0
+        for broker in ("broker-2", "broker-3"):
+            node(up, "stop", broker)
+        assert run("produce", "orders", "--bootstrap", up.bootstrap, stdin="only on broker 1\n").code == 0
+        node(up, "kill", "broker-1")
+        for broker in ("broker-2", "broker-3"):
+            node(up, "start", broker)
+        plan = ["recover", "--plan", "--json"]
+
+        def found() -> list[int]:
+            return [each["broker"] for p in on(up, *plan).json()["partitions"] for each in p["choices"]]
+
+        wait_until(lambda: found() == [2, 3], "both replicas are candidates")
+        shown = on(up, "recover", "--plan")
+        assert "offset 0 and above" in shown.out
+        refused = on(up, "recover", "--apply", "orders", "0", "--broker", "1", "--yes")
+        assert (refused.code, "broker 1" in one_sentence(refused)) == (1, True)
+        applied = on(up, "recover", "--apply", "orders", "0", "--broker", "3", "--yes")
+        assert applied.out == "orders-0: broker 3 is elected; may be lost: offset 0 and above\n"
+        assert "unclean election (operator) of broker 3" in on(up, "topic", "describe", "orders").out
+        (report,) = on(up, "topic", "describe", "orders", "--json").json()["topics"][0]["unclean_elections"]
+        assert (report["lost_from"], report["lost_to"], report["last_known_leader"]) == (0, None, 1)
+        wait_until(lambda: sorted(partition(up, "orders", 0)["isr"]) == [2, 3], "the other replica is in sync")
+        assert on(up, "elect", "orders", "0", "--unclean", "--yes").out == "orders-0: broker 3 leads already\n"
+        assert on(up, "elect", "--unclean", "--all", "--yes").out == "every partition has a leader\n"
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["elect", "--all"], "--preferred"),
+        (["elect", "--all"], "--preferred or --unclean"),
+        (["elect", "orders", "0", "--preferred", "--unclean"], "--preferred or --unclean"),
+        (["elect", "orders", "0", "--unclean"], "give --yes"),
+        (["recover"], "give one of --plan and --apply"),
+        (["recover", "--apply", "orders", "0"], "--apply needs TOPIC, PARTITION and --broker"),
+        (["recover", "--apply", "orders", "0", "--broker", "1"], "give --yes"),
         (["elect", "orders", "0", "--preferred", "--all"], "either a TOPIC and a PARTITION, or --all"),
         (["elect", "orders", "--preferred"], "TOPIC and PARTITION are missing"),
     ],

@@ -1,0 +1,213 @@
+"""`strandline recover`: partitions without a leader, what each of their replicas has, and the election of one of them by hand."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli.common import (
+    CONNECT_TIMEOUT_MS,
+    DEFAULT_BOOTSTRAP,
+    ERROR,
+    Bootstrap,
+    Json,
+    Wide,
+    fail,
+    new_app,
+    note,
+    print_json,
+    print_table,
+    run,
+)
+from strandline.cli.unclean_elections import lost_text, report_json
+from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from strandline.client import Admin, PartitionDescription, ReplicaLog, UncleanElection
+
+app = new_app()
+
+ASK_TIMEOUT_MS = 2000
+"""Short, because a person waits, and a broker that is down never answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A replica that could be elected, and the records that would be lost then."""
+
+    log: ReplicaLog
+    lost_from: int
+    lost_to: int
+    """-1: unknown."""
+
+    @property
+    def lost(self) -> str:
+        return lost_text(self.lost_from, None if self.lost_to < 0 else self.lost_to)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A partition without a leader, and its choices."""
+
+    topic: str
+    partition: PartitionDescription
+    choices: list[Choice]
+
+    def choice(self, broker_id: int) -> Choice | None:
+        return next((each for each in self.choices if each.log.broker_id == broker_id), None)
+
+
+@app.command()
+def recover(
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic's name; all, if none is named.")] = None,
+    partition: Annotated[
+        int | None, typer.Argument(metavar="PARTITION", min=0, help="The partition's number.", show_default=False)
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show the partitions without a leader, and what each choice loses.")
+    ] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Elect the replica on --broker.")] = False,
+    broker: Annotated[
+        int | None, typer.Option("--broker", min=0, metavar="ID", help="The broker to elect.", show_default=False)
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Elect without asking.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    wide: Wide = False,
+    json: Json = False,
+) -> None:
+    """Give a partition a leader that may lack acknowledged records, if no replica that has all of them can return.
+
+    With --plan, show each partition without a leader, its live replicas, and the records that may be lost if that replica leads.
+    With --apply, elect the replica that --broker names; asks first, unless --yes is given. Prefer the last known leader, and then
+    the replica with the highest last epoch and log end.
+    """
+    if plan == apply:
+        raise UsageError("give one of --plan and --apply")
+    if plan:
+        _print_plans(run(_plans(bootstrap, topic, partition)), wide, json)
+    elif topic is None or partition is None or broker is None:
+        raise UsageError("--apply needs TOPIC, PARTITION and --broker")
+    elif not yes and not sys.stdin.isatty():
+        raise UsageError("recover --apply may lose acknowledged records for good: give --yes, or run it at a terminal")
+    else:
+        _apply(bootstrap, topic, partition, broker, yes, json)
+
+
+async def _plans(bootstrap: str, topic: str | None, partition: int | None) -> list[Plan]:
+    from strandline.client import Admin
+
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        return await plans(admin, topic, partition)
+
+
+async def plans(admin: Admin, topic: str | None, partition: int | None) -> list[Plan]:
+    """The partitions without a leader: of the cluster, of a topic, or this one."""
+    topics = await admin.describe_topics(None if topic is None else [topic])
+    wanted = [
+        (found.name, p) for found in topics for p in found.partitions if p.leader_id < 0 and partition in (None, p.partition)
+    ]
+    if not wanted:
+        return []
+    logs = await admin.describe_replica_logs([(name, p.partition) for name, p in wanted], timeout_ms=ASK_TIMEOUT_MS)
+    reports = await admin.describe_unclean_elections(sorted({name for name, _ in wanted}))
+    by_place = {(tp.topic, tp.partition): found for tp, found in logs.items()}
+    result = []
+    for name, p in wanted:
+        earlier = [each for each in reports if (each.partition.topic, each.partition.partition) == (name, p.partition)]
+        result.append(Plan(name, p, _choices(p, by_place.get((name, p.partition), []), earlier)))
+    return result
+
+
+def _choices(partition: PartitionDescription, logs: list[ReplicaLog], earlier: list[UncleanElection]) -> list[Choice]:
+    """What the controller would report for each choice."""
+    from strandline.controller.metadata.image import PartitionRegistration
+    from strandline.controller.unclean_recovery import ReplicaLog as Answer
+    from strandline.controller.unclean_recovery import lost_range
+
+    registration = PartitionRegistration(
+        partition.replicas,
+        partition.isr,
+        -1,
+        partition.leader_epoch,
+        partition.partition_epoch,
+        last_known_elr=partition.last_known_elr,
+    )
+    answers = {
+        log.broker_id: Answer(-1, log.last_epoch, log.log_end_offset, log.high_watermark, log.may_lack_records) for log in logs
+    }
+    return [Choice(log, *lost_range(registration, earlier, log.broker_id, answers)) for log in logs]
+
+
+def _last_leader(partition: PartitionDescription) -> int | None:
+    return next(iter((*partition.last_known_elr, *partition.isr)), None)
+
+
+def _print_plans(found: list[Plan], wide: bool, json: bool) -> None:
+    if json:
+        print_json({"partitions": [_plan_json(each) for each in found]})
+    elif not found:
+        print("every partition has a leader")
+    else:
+        columns = ("topic", "partition", "last leader", "broker", "last epoch", "log end", "high watermark", "would lose")
+        print_table(columns, [row for each in found for row in _rows(each)], wide=wide, spare=("high watermark",))
+
+
+def _rows(plan: Plan) -> list[tuple[Any, ...]]:
+    head = (plan.topic, plan.partition.partition, _last_leader(plan.partition))
+    if not plan.choices:
+        return [(*head, None, None, None, None, "no replica is alive")]
+    return [(*head, c.log.broker_id, c.log.last_epoch, c.log.log_end_offset, c.log.high_watermark, c.lost) for c in plan.choices]
+
+
+def _plan_json(plan: Plan) -> dict[str, Any]:
+    return {
+        "topic": plan.topic,
+        "partition": plan.partition.partition,
+        "last_known_leader": _last_leader(plan.partition),
+        "replicas": list(plan.partition.replicas),
+        "choices": [
+            {
+                "broker": each.log.broker_id,
+                "last_epoch": each.log.last_epoch,
+                "log_end_offset": each.log.log_end_offset,
+                "high_watermark": each.log.high_watermark,
+                "may_lack_records": each.log.may_lack_records,
+                "lost_from": each.lost_from,
+                "lost_to": None if each.lost_to < 0 else each.lost_to,
+            }
+            for each in plan.choices
+        ],
+    }
+
+
+def _apply(bootstrap: str, topic: str, partition: int, broker: int, yes: bool, json: bool) -> None:
+    found = run(_plans(bootstrap, topic, partition))
+    if not found:
+        fail(f"{topic}-{partition} has a leader, or does not exist")
+    choice = found[0].choice(broker)
+    if choice is None:
+        fail(f"broker {broker} has no replica of {topic}-{partition} that is alive and undamaged")
+    if not yes and not typer.confirm(f"This may lose {choice.lost} of {topic}-{partition}, for good. Continue?", err=True):
+        note("no leader was elected")
+        raise typer.Exit(ERROR)
+    report = run(_elect(bootstrap, topic, partition, broker))
+    if json:
+        print_json(report_json(report))
+    else:
+        lost = lost_text(report.lost_from, report.lost_to)
+        print(f"{topic}-{partition}: broker {report.leader_id} is elected; may be lost: {lost}")
+
+
+async def _elect(bootstrap: str, topic: str, partition: int, broker: int) -> UncleanElection:
+    from strandline.client import Admin
+    from strandline.protocol.errors import ErrorCode
+
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        (result,) = await admin.elect_leaders([(topic, partition)], election="unclean", leader=broker)
+        if result.code != ErrorCode.NONE:
+            fail(f"{topic}-{partition}: {result.message or result.code.name}")
+        reports = await admin.describe_unclean_elections([topic])
+        return [each for each in reports if each.partition.partition == partition][-1]
