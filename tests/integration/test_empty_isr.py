@@ -43,7 +43,7 @@ async def test_a_partition_without_isr_is_unavailable_until_it_has_a_leader() ->
     """It is described, counted and served as one without a leader. Clients wait, and continue when it has a leader; no node
     fails, and none elects a leader by itself: when brokers restart, when the controllers change, from a snapshot."""
     async with WireCluster(controllers=3, brokers=3, min_insync_replicas=2) as cluster, cluster.admin() as admin:
-        topic = await cluster.create("orders", replicas=[[1, 2, 3]])
+        topic = await cluster.create("orders", replicas=[[1, 2, 3]], unclean_recovery_strategy="none")
         await cluster.produce(topic, "before")
         await cluster.in_step(topic.topic_id, [1, 2, 3])
         await write(cluster, topic, isr=(), leader=NO_LEADER, eligible_leader_replicas=(2, 3), last_known_elr=(1,))
