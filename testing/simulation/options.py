@@ -89,6 +89,9 @@ UPGRADES_SHARE = 0.15
 RECONFIGURED_SHARE = 0.15
 """Share of runs with an administrator who changes the brokers' configuration while they run."""
 
+RACKS_SHARE = 0.35
+"""Share of runs in which the brokers have racks, and consumers read from the nearest replica."""
+
 COMPACTED_SHARE = 0.25
 """Share of topics that are compacted."""
 
@@ -205,6 +208,8 @@ class Options:
     """The most malformed or forged requests that a lying client sends (`fuzzing_client.py`)."""
     trims: bool = False
     """A client deletes the oldest records of partitions (DeleteRecords)."""
+    racks: tuple[str, ...] = ()
+    """The rack of each broker; empty: they have none."""
     upgrades: bool = False
     """The metadata begins at level 0, as that of an older version, and a client raises the level (UpdateFeatures)."""
     reconfigures: bool = False
@@ -245,6 +250,7 @@ class Options:
         lists = {"topics": TopicPlan, "producers": ProducerPlan, "consumers": ConsumerPlan, "faults": FaultPlan}
         made = {name: tuple(kind(**item) for item in values[name]) for name, kind in lists.items()}
         made["admin"] = tuple(values["admin"])
+        made["racks"] = tuple(values.get("racks", ()))
         return cls(**{**values, **made})
 
     def table(self) -> str:
@@ -258,6 +264,7 @@ class Options:
             ("readers of offsets", self.readers),
             ("lies of a client", self.lies),
             ("deletes records", "yes" if self.trims else "no"),
+            ("racks of the brokers", " ".join(self.racks) or "none"),
             ("level of the metadata", "raised during the run" if self.upgrades else "the newest"),
             ("configuration of brokers", "changed during the run" if self.reconfigures else "as they started"),
             ("administrator", " ".join(self.admin) or "none"),
@@ -315,17 +322,19 @@ def draw_options(seed: int | str) -> Options:
     faults_s = draw.choice((3.0, 5.0, 7.0))
     loss_permitted = draw.random() < 0.1
     kinds = _draw_kinds(draw, loss_permitted)
+    racks = _draw_racks(Random(f"{seed}/racks"), brokers)
     if not kinds:
         faults_s = FAULTLESS_S
     return Options(
         seed=seed,
         controllers=controllers,
         brokers=brokers,
-        settings=_draw_settings(draw, session_ms) | _draw_cleaner(Random(f"{seed}/cleaner"), cleaned),
+        settings=_draw_settings(draw, session_ms) | _draw_cleaner(Random(f"{seed}/cleaner"), cleaned) | _selector(racks),
         controller_settings=_draw_controller_settings(draw, session_ms) | _draw_balance(Random(f"{seed}/balance")),
         topics=cleaned,
         producers=_draw_codecs_of_producers(Random(f"{seed}/producers"), _draw_producers(draw, topics, faults_s)),
-        consumers=_from_the_start(_draw_consumers(draw, topics, faults_s), cleaned, trims),
+        consumers=_near(Random(f"{seed}/near"), racks, _from_the_start(_draw_consumers(draw, topics, faults_s), cleaned, trims)),
+        racks=racks,
         trims=trims,
         upgrades=Random(f"{seed}/levels").random() < UPGRADES_SHARE,
         reconfigures=Random(f"{seed}/reconfigures").random() < RECONFIGURED_SHARE,
@@ -542,6 +551,29 @@ def _from_the_start(consumers: tuple[ConsumerPlan, ...], topics: tuple[TopicPlan
     deleted = {topic.name for topic in topics if trims or topic.has_retention}
     return tuple(
         replace(plan, options={**plan.options, "auto_offset_reset": "earliest"}) if plan.topic in deleted else plan
+        for plan in consumers
+    )
+
+
+def _draw_racks(draw: Random, brokers: int) -> tuple[str, ...]:
+    """The rack of each broker. It is drawn apart, so that a seed decides everything else as before."""
+    return tuple(draw.choice("abc") for _ in range(brokers)) if draw.random() < RACKS_SHARE else ()
+
+
+def _selector(racks: tuple[str, ...]) -> dict[str, Any]:
+    return {"replica.selector.class": "rack-aware"} if racks else {}
+
+
+def _near(draw: Random, racks: tuple[str, ...], consumers: tuple[ConsumerPlan, ...]) -> tuple[ConsumerPlan, ...]:
+    """Consumers in the racks of brokers, or in one without a broker, or without a rack. Some ask for a nearer replica often."""
+    if not racks:
+        return consumers
+    places = (None, "far", *racks, *racks)
+    return tuple(
+        replace(
+            plan,
+            options={**plan.options, "client_rack": draw.choice(places), "metadata_max_age_ms": draw.choice((500, 300_000))},
+        )
         for plan in consumers
     )
 

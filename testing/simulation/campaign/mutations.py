@@ -20,6 +20,7 @@ from strandline.broker.fetch.fetch_handler import Fetch
 from strandline.broker.partition.leader_state import LeaderState
 from strandline.broker.partition.partition import Partition
 from strandline.broker.partition.partition_state import CommittedIsr
+from strandline.broker.partition.replica import Replica
 from strandline.broker.process.quorum_observer import QuorumObserver
 from strandline.broker.produce.produce_handler import ProduceHandler
 from strandline.controller import cluster_control, leader_balance, leader_balancer, partition_change, replication_control
@@ -312,6 +313,14 @@ def _consumers_read_all() -> list[Patch]:
         self._add(cached, partition, partition.log.log_end_offset, diverging, False, answer)
 
     return [(Fetch, "visit_for_consumer", visit)]
+
+
+@mutation("M29", "a leader sends consumers to any replica in their rack, also to one outside the ISR (KIP-392)")
+def _nomination_outside_the_isr() -> list[Patch]:
+    def readable(self: LeaderState, fetch_offset: int) -> list[Replica]:
+        return list(self.replicas.values())
+
+    return [(LeaderState, "readable_replicas", readable)]
 
 
 @mutation("M16", "a duplicate of an appended batch is appended again")

@@ -11,7 +11,7 @@ it at once; and when its server reports that it cannot continue (`failure`) it s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -150,8 +150,11 @@ class SimCluster:
         settings: dict[str, Any] | None = None,
         controller_settings: dict[str, Any] | None = None,
         names: bool = False,
+        racks: Sequence[str] = (),
     ) -> None:
         self.world = world
+        self.racks = racks
+        """The rack of each broker; empty: they have none."""
         self.names = names
         """Nodes and clients find each other by names (`broker-1`), which are looked up, instead of addresses."""
         self.settings = settings or {}
@@ -270,6 +273,7 @@ class SimCluster:
                 "listeners": f"PLAINTEXT://{self.host(node_id)}:{BROKER_PORT}",
                 "log.dirs": "/data",
                 "controller.quorum.voters": self.voters,
+                **({"broker.rack": self.racks[node_id - 1]} if self.racks else {}),
                 **self.settings,
             }
         )

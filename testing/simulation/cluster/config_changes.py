@@ -10,6 +10,7 @@ VALUES: dict[str, tuple[int, ...]] = {
     "log.cleaner.dedupe.buffer.size": (1 << 10, 2 << 10, 128 << 20),
     "log.cleaner.io.buffer.size": (1 << 10, 512 << 10),
     "log.cleaner.io.max.bytes.per.second": (10_000, 100_000, 1 << 30),
+    "num.replica.fetchers": (1, 2, 3),
     "replica.fetch.max.bytes": (0, 1000, 1 << 20),
     "replica.fetch.response.max.bytes": (0, 1000, 10 << 20),
     "replica.fetch.min.bytes": (1, 100),

@@ -316,6 +316,9 @@ class Invariants:
         if replica is not None and code == ErrorCode.OFFSET_OUT_OF_RANGE:
             reads.on_out_of_range(self.ghosts, replica, offset)
 
+    def on_nominated(self, replica: ReplicaGhost, nominee: int) -> None:
+        reads.on_nominated(replica, nominee)
+
     def on_told(self, replica: ReplicaGhost, high_watermark: int, *, is_answer: bool) -> None:
         reads.on_told(replica, high_watermark, is_answer=is_answer)
 

@@ -1,4 +1,4 @@
-"""I8, I9, and the half of I10 that clients see: what a broker sends to a consumer.
+"""I8, I9, I29, and the half of I10 that clients see: what a broker sends to a consumer.
 
 **The applied high watermark** (I10) is what clients are told: by ListOffsets, and with each fetch. A new leader may know an
 older high watermark than the one that its predecessor told. To a request for the latest offset it must answer "not available";
@@ -95,6 +95,17 @@ def on_out_of_range(ghosts: Ghosts, replica: ReplicaGhost, offset: int) -> None:
             f"broker {replica.node} rejects offset {offset} as out of range, but consumers have read up to {partition.read_end}"
         )
         raise partition.violation("I9", text, replica.node)
+
+
+def on_nominated(replica: ReplicaGhost, nominee: int) -> None:
+    """I29: a leader sends a consumer to a member of the ISR, as far as the leader knows. Others may lag without a bound."""
+    leader_state = replica.live.leader_state if replica.live is not None else None
+    if leader_state is None:
+        text = f"broker {replica.node} sends a consumer to broker {nominee}, but does not lead"
+        raise replica.partition.violation("I29", text, replica.node)
+    if nominee == replica.node or nominee not in leader_state.isr.isr:
+        text = f"broker {replica.node} sends a consumer to broker {nominee}, but the ISR is {list(leader_state.isr.isr)}"
+        raise replica.partition.violation("I29", text, replica.node)
 
 
 def on_told(replica: ReplicaGhost, high_watermark: int, *, is_answer: bool) -> None:

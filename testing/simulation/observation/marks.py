@@ -475,6 +475,16 @@ MARKS: dict[str, Mark] = {
         (_refused(_LEADERSHIP + "on_follower_fetch", C.NOT_LEADER_OR_FOLLOWER),),
         RARE,
     ),
+    "fetch.nominated": Mark(
+        "a leader sent a consumer to a replica in its rack", (_returned(_FETCH + "Fetch.maybe_nominate", True),)
+    ),
+    "fetch.from_follower": Mark(
+        "a follower served a consumer",
+        (OnCall(_FETCH + "Fetch.visit_for_consumer", lambda call: call.args[2].leader_state is None),),
+    ),
+    "fetch.readers_reported": Mark(
+        "a follower told its leader that it has readers", (_returned("broker.replication.fetcher:FetcherCore.on_reader", True),)
+    ),
     "fetch.ahead_of_hw": Mark(
         "a consumer fetched from above this replica's high watermark, and waited",
         (
@@ -751,6 +761,10 @@ MARKS: dict[str, Mark] = {
     "consumer.position_checked": Mark(
         "after a change of leader, a consumer validated its position",
         (OnCall("client.consumer.offset_fetcher:OffsetFetcher.on_end_offset"),),
+    ),
+    "consumer.left_preferred_replica": Mark(
+        "a consumer went back to the leader, because the replica in its rack refused or could not be reached",
+        (OnCall("client.consumer.preferred_replicas:PreferredReplicas.fail"),),
     ),
     "consumer.truncated": Mark(
         "a consumer learned that records it had read were truncated",

@@ -92,7 +92,8 @@ POINTS: dict[str, dict[str, str]] = {
         "on_complete, on_expiration, on_failed, responses": "its outcome (marks)",
     },
     "broker.fetch.fetch_handler:Fetch": {
-        "reply": "what leaves for a consumer (I8, I9)",
+        "reply": "what leaves for a consumer (I8, I9, I29)",
+        "maybe_nominate": "a leader sends a consumer to another replica (marks)",
         "add_error": "an error for one partition (I9)",
         "handler": "the broker that answers",
         "request": "whether its connection is still open",
@@ -110,6 +111,7 @@ POINTS: dict[str, dict[str, str]] = {
     },
     "broker.replication.fetcher:FetcherCore": {
         "on_response": "a fetch response (marks)",
+        "on_reader": "a follower has a reader (marks)",
         "generation": "whether the response is of an earlier session (marks)",
         "awaits": "whether a partition was fetched again since a late response (marks)",
     },
@@ -179,6 +181,7 @@ POINTS: dict[str, dict[str, str]] = {
     "client.cluster.metadata:MetadataCache": {"update_leader": "a client learns of a leader from a refusal (marks)"},
     "client.consumer.fetch_session:FetchSession": {"on_response": "a consumer loses its session (marks)"},
     "client.consumer.fetcher": {"truncated": "a consumer learns that records were truncated (marks)"},
+    "client.consumer.preferred_replicas:PreferredReplicas": {"fail": "a consumer goes back to the leader (marks)"},
     "client.consumer.offset_fetcher": {"truncated": "a consumer learns that records were truncated (marks)"},
     "client.consumer.offset_fetcher:OffsetFetcher": {"on_end_offset": "a position was validated (marks)"},
     "client.producer.partition_queue:PartitionQueue": {

@@ -521,6 +521,8 @@ class Probes:
                 continue
             if buffers:
                 self.invariants.on_served(replica, partition.log.high_watermark, buffers)
+            if response.preferred_read_replica >= 0:
+                self.invariants.on_nominated(replica, response.preferred_read_replica)
             self.invariants.on_told(replica, response.high_watermark, is_answer=False)
 
     def _fetch_error(self, _: None, fetch: Fetch, cached: Any, code: int, _answer: Any) -> None:

@@ -59,6 +59,7 @@ class Phases:
             brokers=options.brokers,
             settings=options.settings,
             controller_settings=options.controller_settings,
+            racks=options.racks,
         )
         self.budget = Budget(self.cluster, enforced=not options.loss_permitted)
         self.workload = Workload(self.cluster, options)

@@ -30,6 +30,7 @@ from strandline.testing.simulation.scenarios import (
     log_dirs,
     producers,
     quorum,
+    racks,
     requests,
     truncation,
 )
@@ -39,7 +40,7 @@ from strandline.testing.simulation.story.story import tell
 
 __all__ = ["SCENARIOS", "WAITING", "Scenario", "Stage", "find", "run_scenario", "scenario"]
 
-FILES = (truncation, isr, requests, producers, disks, quorum, environment, compaction, balance, log_dirs)
+FILES = (truncation, isr, requests, producers, disks, quorum, environment, compaction, balance, log_dirs, racks)
 LIMIT_S = 900.0
 
 

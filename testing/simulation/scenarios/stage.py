@@ -147,6 +147,7 @@ class Stage:
         min_insync: int = 2,
         settings: dict[str, Any] | None = None,
         controller_settings: dict[str, Any] | None = None,
+        racks: Sequence[str] = (),
         **configs: str,
     ) -> None:
         """Start a cluster with one topic. `replicas` are those of its only partition (or one list per partition); the first one
@@ -159,6 +160,7 @@ class Stage:
             brokers=brokers,
             settings=settings,
             controller_settings={"auto.leader.rebalance.enable": False, **(controller_settings or {})},
+            racks=racks,
         )
         self.min_insync = min_insync
         self.on_machines(self.cluster.machines.values())

@@ -26,7 +26,7 @@ from strandline.testing.simulation.campaign.workers import Done, Job, Workers
 from strandline.testing.simulation.runs.replay import Replay
 from strandline.testing.simulation.scenarios import SCENARIOS
 
-QUICK = ("M06", "M07", "M08", "M11", "M12", "M14", "M15", "M16", "M17", "M19", "M21", "M23")
+QUICK = ("M06", "M07", "M08", "M11", "M12", "M14", "M15", "M16", "M17", "M19", "M21", "M23", "M29")
 """Those that a random seed finds in a few runs; `make mutate` looks for all."""
 LATE = ("M22",)
 """Found by about the 90th seed; which one finds it depends on the timing of every client."""
@@ -154,6 +154,6 @@ def test_a_mutation_that_is_not_found_has_exit_code_3(tmp_path: Path) -> None:
 
 def test_unknown_number_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["M77"]) == 2
-    assert "did you mean M28?" in capsys.readouterr().err
+    assert "did you mean M29?" in capsys.readouterr().err
     with pytest.raises(UsageError, match="eligible leader replicas"):
         chosen(["M09"])

@@ -20,7 +20,7 @@ import controller_world
 import pytest
 from handled_request import HandledRequest
 from raft_bench import Bench, fetch_response, log_of, sends
-from replica_world import LAG_S, P, ReplicaWorld, commit, deliver, refuse, remove_topic, want
+from replica_world import LAG_S, P, ReplicaWorld, commit, deliver, refuse, register, remove_topic, want
 from replica_world import batch as record_batch
 from storage_kit import DIR, NOW_MS, fill, open_log
 
@@ -29,11 +29,13 @@ from strandline.broker.partition.alter_partition import AlterPartitionItem, Alte
 from strandline.broker.process.pause_detector import PauseDetector, while_trusted
 from strandline.broker.process.quorum_observer import QuorumObserver
 from strandline.broker.purgatory import DelayedOperation
+from strandline.broker.replica_manager import ReplicaConfig
 from strandline.broker.replication.fetcher import FetcherCore, FetcherSettings
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.consumer.fetch_session import FetchSession
 from strandline.client.consumer.fetcher import Fetcher
 from strandline.client.consumer.partition_state import EARLIEST
+from strandline.client.consumer.preferred_replicas import PreferredReplicas
 from strandline.client.consumer.records import TopicPartition
 from strandline.client.consumer.subscription import Subscription
 from strandline.client.errors import DeliveryTimeout
@@ -72,6 +74,7 @@ from strandline.protocol.messages.data import (
     ProducePartition,
     ProduceRequest,
 )
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.records.batch import read_header
 from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.disk import DiskError
@@ -332,6 +335,20 @@ def a_session_waits_for_news() -> None:
     leader.fetch(want(1, epoch=1, last_epoch=1), session_epoch=2, **more)
     world.loop.advance(1)
     leader.fetch(want(1, epoch=1))
+
+
+@drive("fetch.nominated", "fetch.from_follower", "fetch.readers_reported", "consumer.left_preferred_replica")
+def a_consumer_reads_in_its_rack() -> None:
+    world = ReplicaWorld(2, config=ReplicaConfig(replica_selector_class="rack-aware"))
+    world.change(*(register(node, rack=rack) for node, rack in ((1, "a"), (2, "b"))))
+    world.topic(replicas=(1, 2))
+    world.replicate(2, 1)
+    fetcher = FetcherCore(broker_id=2, broker_epoch=lambda: 12, settings=FetcherSettings(), on_disk_error=print)
+    fetcher.add(world[2].p)
+    world[1].fetch(want(0, epoch=1), rack_id="b")
+    world[2].fetch(want(0, epoch=1), rack_id="b")
+    fetcher.on_reader(P)
+    PreferredReplicas[TopicIdPartition](1.0, 1.0).fail(P, 0.0)
 
 
 @drive("fetch.session_evicted", "fetch.session_unknown", "fetch.session_epoch_wrong")
