@@ -99,8 +99,13 @@ def test_unreadable_subscription_is_rejected(option: dict[str, str], told: str) 
 def test_client_options_are_parsed_and_passed_on() -> None:
     """The prefix and spelling of Kafka's connector are accepted as well, for jobs that are moved."""
     written = {"kafka.bootstrap.servers": "one:9092", "strandline.request_timeout_ms": "500", "strandline.check.crcs": "false"}
-    options = read_options({**written, "subscribe": "orders"}, is_stream=False)
-    assert options.client == {"bootstrap_servers": "one:9092", "request_timeout_ms": 500, "check_crcs": False}
+    options = read_options({**written, "subscribe": "orders", "strandline.client.rack": "a"}, is_stream=False)
+    assert options.client == {
+        "bootstrap_servers": "one:9092",
+        "request_timeout_ms": 500,
+        "check_crcs": False,
+        "client_rack": "a",
+    }
 
 
 def test_times_and_durations_are_parsed() -> None:
