@@ -68,6 +68,7 @@ class BrokerConfig:
     initial_broker_registration_timeout_ms: int
     controlled_shutdown_enable: bool
     controlled_shutdown_timeout_ms: int
+    broker_unclean_shutdown: str
 
     num_replica_fetchers: int
     replica_lag_time_max_ms: int

@@ -183,10 +183,14 @@ class MetadataApplier:
 
     def _open(self, name: str, key: TopicIdPartition, settings: dict[str, Any]) -> Log:
         registration = self._directory.image.partition(key)
+        may_be_new = registration is None or registration.leader_epoch == 0 or self._is_being_added(registration)
+        if not may_be_new and self._log_dirs.find(name, key[1], key[0]) is None:
+            # Nothing of the log is left. It is not eligible for what it had.
+            self._failures.report_loss(key)
         open_log = partial(
             self._log_dirs.open_log,
             *(name, key[1], key[0], self._log_config(settings), self._doors.wall_clock_ms()),
-            may_be_new=registration is None or registration.leader_epoch == 0 or self._is_being_added(registration),
+            may_be_new=may_be_new,
         )
         try:
             return open_log()

@@ -65,6 +65,7 @@ class ReplicaManager:
         run_blocking: RunBlocking | None = None,
         on_log_dir_failed: Callable[[LogDir, bool], None] | None = None,
         on_leader_damaged: Callable[[], None] | None = None,
+        on_records_lost: Callable[[TopicIdPartition], None] | None = None,
     ) -> None:
         """Without `call_soon` the end of an event-loop iteration is `call_later(0)`; without `run_blocking` work on the disk may
         block the loop."""
@@ -77,7 +78,13 @@ class ReplicaManager:
         self._is_checkpointing = False
         self._action_queue = ActionQueue(call_soon or (lambda callback: call_later(0.0, callback)))
         self.failures = LogFailures(
-            directory, fetchers, log_dirs, now=now, on_log_dir_failed=on_log_dir_failed, on_leader_damaged=on_leader_damaged
+            directory,
+            fetchers,
+            log_dirs,
+            now=now,
+            on_log_dir_failed=on_log_dir_failed,
+            on_leader_damaged=on_leader_damaged,
+            on_records_lost=on_records_lost,
         )
         self._disk_work = DiskWork(run_blocking, self.failures.on_disk_error)
         self.log_starts = LogStartSaver(log_dirs, self._disk_work)

@@ -123,6 +123,8 @@ def _log_partition(
         previous_leader_id=before.leader,
         isr=list(after.isr),
         previous_isr=list(before.isr),
+        elr=list(after.elr),
+        previous_elr=list(before.elr),
         replicas=list(after.replicas),
         metadata_offset=delta.image.offset,
         cause=cause,

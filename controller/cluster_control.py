@@ -24,6 +24,7 @@ from strandline.controller.broker_sessions import BrokerSession, BrokerSessions
 from strandline.controller.config_control import removal_of_broker_configs
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.cluster_describe import is_draining
+from strandline.controller.metadata.directory_ids import UNASSIGNED
 from strandline.controller.metadata.features import UnsupportedLevel, levels_of
 from strandline.controller.metadata.image import BrokerRegistration, MetadataImage
 from strandline.controller.metadata.records import (
@@ -35,20 +36,27 @@ from strandline.controller.metadata.records import (
 from strandline.controller.partition_index import PartitionIndex
 from strandline.controller.replica_placer import UsableBroker
 from strandline.controller.replication_control import (
+    IsLossy,
     check_broker_epoch,
+    drop_needless_elrs,
     elect_leaderless,
     leave_directories,
     remove_from_isrs,
+    strike,
 )
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import UnregisterBrokerRequest, UnregisterBrokerResponse
 from strandline.protocol.messages.cluster import (
+    LOSS_MAYBE,
+    LOSS_YES,
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
+    LossyPartitions,
 )
 from strandline.protocol.messages.common import ZERO_UUID
+from strandline.protocol.partitions import TopicIdPartition
 
 FENCE, UNFENCE = 1, -1
 TOPICS_NAMED_MAX = 10
@@ -87,7 +95,9 @@ def register_broker(
     now: float,
 ) -> Decision[BrokerRegistrationResponse]:
     """Register a process as a broker (KIP-631). It starts fenced, with a new broker epoch; the old process of this broker leaves
-    all ISRs. If the same process registers again, its epoch and state stay.
+    all ISRs. If its logs may lack records, it leaves their ELRs as well, and is not elected before a leader has seen that it has
+    caught up; these records come before the registration, so that no controller sees one without the other (KAFKA-18106). If the
+    same process registers again, its epoch and state stay.
 
     `next_offset` is the offset of the first record of this decision. Raises BrokerError INCONSISTENT_CLUSTER_ID,
     UNSUPPORTED_VERSION if the broker does not support the level of the metadata, DUPLICATE_BROKER_REGISTRATION while the session
@@ -96,11 +106,46 @@ def register_broker(
     existing = image.brokers.get(request.broker_id)
     if existing is not None and existing.incarnation_id == request.incarnation_id:
         return register_again(existing, sessions, request, now, image.feature_level)
-    records = remove_from_isrs(image, index, request.broker_id)
+    is_lossy = _lossy_of_start(image, request) if image.feature_level else None
+    records = remove_from_isrs(image, index, request.broker_id, is_lossy)
     broker_epoch = next_offset + len(records)
     records.append(_registration_record(request, broker_epoch, image.feature_level))
     sessions.touch(request.broker_id, broker_epoch, now)
-    return Decision(BrokerRegistrationResponse(0, broker_epoch), records, may_split=True, cause="broker_registered")
+    cause = "broker_registered" if is_lossy is None else "records_lost"
+    return Decision(BrokerRegistrationResponse(0, broker_epoch), records, may_split=True, cause=cause)
+
+
+def _lossy_of_start(image: MetadataImage, request: BrokerRegistrationRequest) -> IsLossy | None:
+    """Tells which partitions may lack records on a broker that starts; None if none may. A broker that does not say has an older
+    version, which the cluster's level does not admit."""
+    was_replaced = _in_replaced_directory(image, request)
+    if request.record_loss not in (LOSS_MAYBE, LOSS_YES):
+        return was_replaced
+    named = _named(request.lossy_partitions)
+    if named is None:
+        return lambda key: True
+    return named if was_replaced is None else lambda key: named(key) or was_replaced(key)
+
+
+def _in_replaced_directory(image: MetadataImage, request: BrokerRegistrationRequest) -> IsLossy | None:
+    """Tells which partitions were in a log directory that another one has replaced; None if there is none. The broker may not
+    know: an earlier start formatted the new one, and could not register. A directory that is only missing may return whole."""
+    known = image.brokers.get(request.broker_id)
+    dirs, before = set(request.log_dirs), set(known.log_dirs) if known is not None else set()
+    if known is None or not before or not dirs - before:
+        return None
+
+    def was_replaced(key: TopicIdPartition) -> bool:
+        partition = image.partition(key)
+        directory = UNASSIGNED if partition is None else partition.directory_of(request.broker_id)
+        return not before <= dirs if directory == UNASSIGNED else directory not in dirs
+
+    return was_replaced
+
+
+def _named(topics: list[LossyPartitions]) -> IsLossy | None:
+    keys = {(topic.topic_id, index) for topic in topics for index in topic.partitions}
+    return keys.__contains__ if keys else None
 
 
 def check_registration(
@@ -159,6 +204,7 @@ def _registration_record(request: BrokerRegistrationRequest, broker_epoch: int, 
         request.rack,
         log_dirs=tuple(request.log_dirs),
         features=tuple(request.features) if level else (),
+        min_insync_replicas=request.min_insync_replicas if level else 0,
     )
 
 
@@ -225,6 +271,7 @@ def heartbeat(
     session = sessions.touch(broker.broker_id, broker.broker_epoch, now)
     session.metadata_offset = max(session.metadata_offset, request.current_metadata_offset)
     current = current_state(broker)
+    is_lossy = _named(request.lossy_partitions) if image.feature_level else None
     next_ = _next_state(broker, session, request, leads=index.led_by(broker.broker_id), committed_offset=committed_offset)
     failed = _newly_failed(broker, request)
     if failed and next_ is BrokerControlState.UNFENCED:
@@ -236,12 +283,16 @@ def heartbeat(
         should_shut_down=next_ is BrokerControlState.SHUTDOWN_NOW,
     )
     decision = Decision(reply)
+    if next_ is BrokerControlState.UNFENCED and is_lossy is not None:
+        next_, reply.is_fenced = current, current is BrokerControlState.FENCED  # What it has lost is recorded before it may lead.
     if next_ is not current:
-        decision.records, decision.may_split = transition(image, index, broker, next_), True
+        decision.records, decision.may_split = transition(image, index, broker, next_, is_lossy), True
         decision.cause = _CAUSES[next_]
+    elif is_lossy is not None:
+        decision.records, decision.cause = strike(image, index, broker.broker_id, is_lossy), "records_lost"
     if failed:
         moves = next_ is current and not broker.fenced  # in all other cases it leaves all ISRs, or has left them
-        decision.records += _fail_dirs(image, index, broker, failed, with_moves=moves)
+        decision.records += _fail_dirs(image, index, broker, failed, is_lossy, with_moves=moves)
         decision.may_split, decision.cause = True, decision.cause or "log_dir_failed"
     if next_ is BrokerControlState.SHUTDOWN_NOW:
         # The broker stops now: a new process of it need not wait for the session to end.
@@ -259,12 +310,18 @@ def _newly_failed(broker: BrokerRegistration, request: BrokerHeartbeatRequest) -
 
 
 def _fail_dirs(
-    image: MetadataImage, index: PartitionIndex, broker: BrokerRegistration, failed: tuple[bytes, ...], *, with_moves: bool
+    image: MetadataImage,
+    index: PartitionIndex,
+    broker: BrokerRegistration,
+    failed: tuple[bytes, ...],
+    is_lossy: IsLossy | None,
+    *,
+    with_moves: bool,
 ) -> list[AnyRecord]:
     """The partitions change first, then the directories leave the registration (KAFKA-18106). If this last record is lost with a
     fail-over, the next heartbeat requests the change again."""
     online = tuple(each for each in broker.log_dirs if each not in failed)
-    moves = leave_directories(image, index, broker.broker_id, failed) if with_moves else []
+    moves = leave_directories(image, index, broker.broker_id, failed, is_lossy) if with_moves else []
     return [*moves, BrokerRegistrationChangeRecord(broker.broker_id, broker.broker_epoch, log_dirs=online)]
 
 
@@ -314,7 +371,11 @@ def _next_of_fenced(broker: BrokerRegistration, request: BrokerHeartbeatRequest,
 
 
 def transition(
-    image: MetadataImage, index: PartitionIndex, broker: BrokerRegistration, next_: BrokerControlState
+    image: MetadataImage,
+    index: PartitionIndex,
+    broker: BrokerRegistration,
+    next_: BrokerControlState,
+    is_lossy: IsLossy | None = None,
 ) -> list[AnyRecord]:
     """The records of the transition, in an order that is safe if a fail-over keeps only the first of them.
 
@@ -324,22 +385,24 @@ def transition(
     broker_id, broker_epoch = broker.broker_id, broker.broker_epoch
     if next_ is BrokerControlState.UNFENCED:
         unfence = BrokerRegistrationChangeRecord(broker_id, broker_epoch, fenced=UNFENCE)
-        return [unfence, *elect_leaderless(image, index, broker_id)]
+        return [unfence, *elect_leaderless(image, index, broker_id), *drop_needless_elrs(image, index.with_elr())]
     if next_ is BrokerControlState.CONTROLLED_SHUTDOWN:
         begin = BrokerRegistrationChangeRecord(broker_id, broker_epoch, in_controlled_shutdown=1)
-        return [*remove_from_isrs(image, index, broker_id), begin]
-    return fence_broker(image, index, broker)
+        return [*remove_from_isrs(image, index, broker_id, is_lossy), begin]
+    return fence_broker(image, index, broker, is_lossy)
 
 
 # -- fencing ----------------------------------------------------------------------------------------------------------
 
 
-def fence_broker(image: MetadataImage, index: PartitionIndex, broker: BrokerRegistration) -> list[AnyRecord]:
+def fence_broker(
+    image: MetadataImage, index: PartitionIndex, broker: BrokerRegistration, is_lossy: IsLossy | None = None
+) -> list[AnyRecord]:
     """The records that fence a broker; none if it is fenced already. The partitions change first, then the broker is fenced: so
     no record of the batch leaves a fenced broker as a leader."""
     if broker.fenced:
         return []
-    moves = remove_from_isrs(image, index, broker.broker_id)
+    moves = remove_from_isrs(image, index, broker.broker_id, is_lossy)
     return [*moves, BrokerRegistrationChangeRecord(broker.broker_id, broker.broker_epoch, fenced=FENCE)]
 
 

@@ -20,7 +20,7 @@ from strandline.controller.reassignment_control import (
     complete_after_configs,
     list_partition_reassignments,
 )
-from strandline.controller.replication_control import alter_partition, elect_leaders
+from strandline.controller.replication_control import alter_partition, drop_elrs_after_configs, elect_leaders
 from strandline.controller.topic_control import TopicControl, delete_topics
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -110,6 +110,10 @@ class ControllerApis:
         image = self._controller.image
         decision = incremental_alter_configs(image, body)
         decision.records += complete_after_configs(image, active.index, decision.records)
+        dropped = drop_elrs_after_configs(image, active.index, decision.records)
+        if dropped:
+            decision.records += dropped
+            decision.cause = "min_isr_lowered"
         return decision
 
     def _describe_cluster(self, body: DescribeClusterRequest) -> DescribeClusterResponse:

@@ -19,6 +19,7 @@ ELECTION_CAUSES = (
     "reassignment_requested",
     "unclean_election",
     "unclean_recovery",
+    "records_lost",
 )
 """The causes of decisions that elect leaders, as docs/logs.md explains them."""
 
@@ -34,10 +35,14 @@ class ControllerMetrics:
         """Elections of a leader from outside the ISR and the ELR."""
         self.reported_losses = 0
         """Unclean elections whose report has a range of records that may be lost."""
+        self.elections_from_elr = 0
+        """Elections of an eligible leader replica, because the ISR was empty (KIP-966)."""
         self.new_active_controllers = 0
         self.fenced_brokers = 0
         """Brokers that the controller fenced after they fell silent, not at their own request."""
         self.expired_sessions = 0
+        self.struck_replicas = 0
+        """Replicas that left an ISR or ELR because their broker may have lost records."""
         self.failover = Histogram(DURATION_S)
         self.silent_since: dict[int, float] = {}
         """Broker -> when the connection of its heartbeats broke; until its next heartbeat, or until it is fenced."""
@@ -52,11 +57,14 @@ class ControllerMetrics:
         """Count the elections in a decision of the active controller. `cause` is that of the decision."""
         for key in delta.changed_partitions:
             before, after = delta.before.partition(key), delta.image.partition(key)
+            if cause == "records_lost" and before is not None and after is not None:
+                self.struck_replicas += len({*before.isr, *before.elr} - {*after.isr, *after.elr})
             if before is None or after is None or after.leader in (before.leader, NO_LEADER):
                 continue
             self.elections += 1
             if cause in self.elections_by_cause:
                 self.elections_by_cause[cause] += 1
+            self.elections_from_elr += after.leader in before.elr
             self.unclean_elections += after.leader not in (*before.isr, *before.elr)
         self.reported_losses += sum(report.lost_from != report.lost_to for report in delta.new_unclean_elections())
 

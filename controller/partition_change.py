@@ -153,8 +153,8 @@ def change_partition(
     partition: PartitionRegistration,
     isr: BrokerIds,
     rules: ChangeRules,
-    *,
     lost: BrokerIds = (),
+    *,
     preferred: bool = False,
     leader_recovery_state: int | None = None,
 ) -> PartitionChangeRecord | None:

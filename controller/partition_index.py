@@ -21,6 +21,8 @@ class PartitionIndex:
     def __init__(self, image: MetadataImage) -> None:
         self._in_isr: dict[int, _Keys] = {}
         """Broker -> partitions that have it in the ISR."""
+        self._in_elr: dict[int, _Keys] = {}
+        """Broker -> partitions that have it in the ELR. A broker without any has no entry."""
         self._led: dict[int, int] = {}
         """Broker -> how many partitions it leads."""
         self._leaderless: _Keys = {}
@@ -61,6 +63,14 @@ class PartitionIndex:
     def has_leaderless(self) -> bool:
         """Whether a partition has no leader."""
         return bool(self._leaderless)
+
+    def with_broker_in_elr(self, broker_id: int) -> list[TopicIdPartition]:
+        """The partitions whose eligible leader replicas include this broker."""
+        return list(self._in_elr.get(broker_id, ()))
+
+    def with_elr(self) -> list[TopicIdPartition]:
+        """The partitions that have eligible leader replicas."""
+        return list(dict.fromkeys(key for keys in self._in_elr.values() for key in keys))
 
     def without_leader(self) -> list[TopicIdPartition]:
         """The partitions that have no leader."""
@@ -112,6 +122,7 @@ class PartitionIndex:
             for broker_id in new_isr:
                 if broker_id not in old_isr:
                     self._in_isr.setdefault(broker_id, {})[key] = None
+        self._update_elr(key, before.elr if before else (), after.elr if after else ())
         self._update_replicas(before.replicas if before else (), after.replicas if after else ())
         self._update_out_of_isr(before, after)
         if after is not None and after.is_reassigning:
@@ -124,6 +135,16 @@ class PartitionIndex:
         if old_leader != new_leader:
             self._leader_left(key, old_leader)
             self._leader_came(key, new_leader)
+
+    def _update_elr(self, key: TopicIdPartition, before: BrokerIds, after: BrokerIds) -> None:
+        for broker_id in before:
+            if broker_id not in after:
+                del self._in_elr[broker_id][key]
+                if not self._in_elr[broker_id]:
+                    del self._in_elr[broker_id]
+        for broker_id in after:
+            if broker_id not in before:
+                self._in_elr.setdefault(broker_id, {})[key] = None
 
     def _update_replicas(self, before: BrokerIds, after: BrokerIds) -> None:
         if before == after:

@@ -86,9 +86,7 @@ def only(members: BrokerIds, assignment: Assignment) -> BrokerIds:
 
 def min_isr_of(image: MetadataImage, topic_id: bytes) -> int:
     """min.insync.replicas of the topic, as far as the metadata knows it."""
-    value = image.topic_config(image.topics_by_id[topic_id].name)[MIN_ISR]
-    assert isinstance(value, int)
-    return value
+    return image.min_insync_replicas(image.topics_by_id[topic_id].name)
 
 
 def completion(

@@ -7,15 +7,18 @@ or shuts down leaves the ISR of all its partitions in one batch, and new leaders
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from strandline.controller.decision import Decision
-from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
+from strandline.controller.metadata.image import MIN_INSYNC_REPLICAS, MetadataImage, PartitionRegistration
 from strandline.controller.metadata.records import (
+    NO_LEADER,
     NO_LEADER_CHANGE,
     RECOVERED,
     RECOVERING,
     AnyRecord,
+    BrokerIds,
+    ConfigRecord,
     PartitionChangeRecord,
 )
 from strandline.controller.partition_change import ChangeRules, HasOnline, MayLead, change_partition, without
@@ -36,6 +39,9 @@ from strandline.protocol.messages.cluster import (
     BrokerState,
 )
 from strandline.protocol.partitions import TopicIdPartition
+
+IsLossy = Callable[[TopicIdPartition], bool]
+"""Whether the log of a partition may lack records on the broker that the decision is about."""
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> None:
@@ -64,7 +70,18 @@ def may_lead(image: MetadataImage) -> MayLead:
 
 def change_rules(image: MetadataImage, acceptable: MayLead | None = None) -> ChangeRules:
     """The rules for changes of partitions of this image. `acceptable`: who may lead, if it differs from the image."""
-    return ChangeRules(acceptable or may_lead(image), has_online=has_online(image))
+    acceptable = acceptable or may_lead(image)
+    if not image.feature_level:
+        return ChangeRules(acceptable, has_online=has_online(image))
+    known: dict[bytes, int] = {}
+
+    def min_isr(topic_id: bytes) -> int:
+        value = known.get(topic_id)
+        if value is None:
+            value = known[topic_id] = image.min_insync_replicas(image.topics_by_id[topic_id].name)
+        return value
+
+    return ChangeRules(acceptable, min_isr, has_online(image))
 
 
 def has_online(image: MetadataImage) -> HasOnline:
@@ -81,41 +98,94 @@ def has_online(image: MetadataImage) -> HasOnline:
 # -- brokers that fail and return -------------------------------------------------------------------------------------
 
 
-def remove_from_isrs(image: MetadataImage, index: PartitionIndex, broker_id: int) -> list[AnyRecord]:
+def remove_from_isrs(
+    image: MetadataImage, index: PartitionIndex, broker_id: int, is_lossy: IsLossy | None = None
+) -> list[AnyRecord]:
     """The records by which a broker that fails, shuts down or registers again leaves all ISRs. Each partition that it led gets a
-    leader from the remaining ISR. If the broker is the last member of an ISR, it stays in it, and the partition has no leader."""
+    leader from the remaining ISR or, if that is empty, from the ELR.
+
+    `is_lossy`: the partitions whose log may lack records on this broker; it leaves their ELR as well, and does not enter it."""
     is_active = may_lead(image)
+    rules = change_rules(image, lambda other: other != broker_id and is_active(other))
+    keys = dict.fromkeys(index.with_broker_in_isr(broker_id))
+    if is_lossy is not None:
+        keys.update(dict.fromkeys(key for key in index.with_broker_in_elr(broker_id) if is_lossy(key)))
+    lost: BrokerIds = (broker_id,)
     return _change_all(
-        image, index.with_broker_in_isr(broker_id), lambda other: other != broker_id and is_active(other), leaving=broker_id
+        image, keys, rules, leaving=broker_id, lost=lambda key: lost if is_lossy is not None and is_lossy(key) else ()
     )
 
 
-def leave_directories(image: MetadataImage, index: PartitionIndex, broker_id: int, failed: Collection[bytes]) -> list[AnyRecord]:
+def strike(image: MetadataImage, index: PartitionIndex, broker_id: int, is_lossy: IsLossy) -> list[AnyRecord]:
+    """The records by which a broker leaves the ISRs and ELRs of the partitions whose log lacks records on it."""
+    is_active = may_lead(image)
+    rules = change_rules(image, lambda other: other != broker_id and is_active(other))
+    keys = dict.fromkeys((*index.with_broker_in_isr(broker_id), *index.with_broker_in_elr(broker_id)))
+    return _change_all(image, [key for key in keys if is_lossy(key)], rules, leaving=broker_id, lost=lambda key: (broker_id,))
+
+
+def leave_directories(
+    image: MetadataImage,
+    index: PartitionIndex,
+    broker_id: int,
+    failed: Collection[bytes],
+    is_lossy: IsLossy | None = None,
+) -> list[AnyRecord]:
     """The records by which a broker leaves the ISRs of the partitions in log directories that have failed. Each partition that it
-    led there gets another leader, if there is one."""
-    keys = index.with_broker_in_isr(broker_id)
+    led there gets another leader, if there is one. Without those that `strike` changes."""
+    keys = [key for key in index.with_broker_in_isr(broker_id) if is_lossy is None or not is_lossy(key)]
     lost = [key for key in keys if (p := image.partition(key)) is not None and p.directory_of(broker_id) in failed]
     is_active = may_lead(image)
-    return _change_all(image, lost, lambda other: other != broker_id and is_active(other), leaving=broker_id)
+    rules = change_rules(image, lambda other: other != broker_id and is_active(other))
+    return _change_all(image, lost, rules, leaving=broker_id)
 
 
 def elect_leaderless(image: MetadataImage, index: PartitionIndex, broker_id: int | None = None) -> list[AnyRecord]:
     """Elect leaders for the partitions without one. `broker_id` may lead as well: it is being unfenced, although the image still
     has it fenced."""
-    is_active = may_lead(image)
-    return _change_all(image, index.without_leader(), lambda other: other == broker_id or is_active(other))
+    is_active, returning = may_lead(image), image.brokers.get(-1 if broker_id is None else broker_id)
+    if returning is not None and returning.in_controlled_shutdown:
+        broker_id = None
+    rules = change_rules(image, lambda other: other == broker_id or is_active(other))
+    return _change_all(image, index.without_leader(), rules)
+
+
+def drop_needless_elrs(image: MetadataImage, keys: Iterable[TopicIdPartition]) -> list[AnyRecord]:
+    """The records that empty the ELRs of partitions whose ISR has reached their min ISR, because that was lowered. Until then
+    their leaders wait."""
+    return _change_all(image, [key for key in keys if _has_leader(image, key)], change_rules(image))
+
+
+def drop_elrs_after_configs(image: MetadataImage, index: PartitionIndex, records: Sequence[AnyRecord]) -> list[AnyRecord]:
+    """What `drop_needless_elrs` has to change if these records change `min.insync.replicas`."""
+    if not any(isinstance(record, ConfigRecord) and record.name == MIN_INSYNC_REPLICAS for record in records):
+        return []
+    return drop_needless_elrs(image.apply(records, image.offset, image.epoch).image, index.with_elr())
+
+
+def _has_leader(image: MetadataImage, key: TopicIdPartition) -> bool:
+    partition = image.partition(key)
+    return partition is not None and partition.leader != NO_LEADER
+
+
+def _no_replica(_key: TopicIdPartition) -> BrokerIds:
+    return ()
 
 
 def _change_all(
-    image: MetadataImage, keys: Iterable[TopicIdPartition], acceptable: MayLead, *, leaving: int | None = None
+    image: MetadataImage,
+    keys: Iterable[TopicIdPartition],
+    rules: ChangeRules,
+    *,
+    leaving: int | None = None,
+    lost: Callable[[TopicIdPartition], BrokerIds] = _no_replica,
 ) -> list[AnyRecord]:
     records: list[AnyRecord] = []
-    rules = change_rules(image, acceptable)
     for key in keys:
         partition = image.partition(key)
         assert partition is not None, "the index holds only partitions of the image"
         isr = partition.isr if leaving is None else without(partition.isr, leaving)
-        record = change_partition(key, partition, isr, rules)
+        record = change_partition(key, partition, isr, rules, lost(key))
         if record is not None:
             records.append(record)
     return records
@@ -174,7 +244,7 @@ def _malformed(partition: PartitionRegistration, item: AlterPartitionPartition) 
     proposed = [member.broker_id for member in item.new_isr]
     if not proposed or len(set(proposed)) != len(proposed) or not set(proposed) <= set(partition.replicas):
         return ErrorCode.INVALID_REQUEST
-    if partition.leader not in proposed:
+    if partition.leader not in proposed or partition.leader in item.lost_replicas:
         return ErrorCode.INVALID_REQUEST
     if item.leader_recovery_state not in (RECOVERED, RECOVERING):
         return ErrorCode.INVALID_REQUEST
@@ -209,10 +279,11 @@ def _accept(
     assert partition is not None, "checked by _refusal"
     isr = tuple(member.broker_id for member in item.new_isr)
     rules, recovery, record = change_rules(image), item.leader_recovery_state, None
-    if partition.is_reassigning:
+    lost = tuple(item.lost_replicas)
+    if partition.is_reassigning and not lost:
         record = completion(key, partition, isr, min_isr_of(image, item.topic_id), rules, recovery)
     if record is None:
-        record = change_partition(key, partition, isr, rules, leader_recovery_state=recovery)
+        record = change_partition(key, partition, isr, rules, lost, leader_recovery_state=recovery)
     if record is None:
         # Unlike in Kafka: the leader withdraws a proposal, and a copy of that proposal may still arrive. The new partition
         # epoch makes the controller reject the copy.
@@ -228,6 +299,7 @@ def _accept(
         isr=list(partition.isr),
         leader_recovery_state=partition.leader_recovery_state,
         partition_epoch=partition.partition_epoch,
+        eligible_leader_replicas=list(partition.elr),
     )
 
 

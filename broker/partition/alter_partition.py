@@ -68,6 +68,8 @@ class AlterPartitionItem(NamedTuple):
     earlier copy of the proposal may still reach a controller."""
     leader_recovery_state: int = RECOVERED
     """RECOVERED also ends the recovery of a leader from an unclean election (KIP-704)."""
+    lost: tuple[int, ...] = ()
+    """Replicas that have lost committed records."""
 
     @property
     def key(self) -> TopicIdPartition:
@@ -157,6 +159,7 @@ def _wire_partition(item: AlterPartitionItem) -> AlterPartitionPartition:
         new_isr=[BrokerState(broker_id, epoch) for broker_id, epoch in item.isr],
         leader_recovery_state=item.leader_recovery_state,
         partition_epoch=item.partition_epoch,
+        lost_replicas=list(item.lost),
     )
 
 

@@ -5,8 +5,9 @@ the high watermark in this one.
 
 - **High watermark**: the smallest log end over the maximal ISR and over every other follower that is caught up and eligible.
   Such a follower may join the ISR a moment later; counting it now means that it never joins below the HW (KAFKA-14139). The HW
-  does not move while the committed ISR is smaller than the effective min ISR, and it never decreases. Safety needs the maximal
-  ISR alone, because no other replica can be elected. So the HW waits for a follower that left the ISR or was fenced only after
+  does not move while the committed ISR is smaller than the effective min ISR or the partition has an ELR, and it never
+  decreases. Safety needs the maximal ISR alone, because no other replica can be elected. So the HW waits for a follower that left
+  the ISR or was fenced only after
   that follower has caught up again.
 - **Expansion**: the leader proposes a follower whose log reaches the HW *and* the start of this leader epoch (KAFKA-7128).
   Without the second condition the follower could be elected while it lacks records between a new leader's stale HW and the true
@@ -66,6 +67,7 @@ class LeaderState:
         "_min_insync_replicas",
         "_repeat",
         "context",
+        "elr",
         "epoch",
         "epoch_start_offset",
         "events",
@@ -113,6 +115,9 @@ class LeaderState:
         self.isr: IsrState = CommittedIsr(registration.isr)
         self.is_recovering = registration.leader_recovery_state == RECOVERING
         """Whether this leader was elected uncleanly and has not told the controller yet that it has finished its recovery."""
+        self.elr = registration.elr
+        """The eligible leader replicas that were committed with this partition epoch (KIP-966). While there is one, the high
+        watermark does not move: each of them must have every committed record, because it may be elected."""
         self.replicas: dict[int, Replica] = {}
         """Every assigned replica except the leader."""
         self.min_isr = 1
@@ -159,18 +164,18 @@ class LeaderState:
         if set(registration.isr) != set(self.isr.isr):
             reason = "this leader proposed it" if is_ours else "the controller changed it"
             logger.info("isr.committed", **self.fields, isr=list(registration.isr), reason=reason)
-        self.install_isr(registration.isr)
+        self.install_isr(registration.isr, registration.elr)
         self._assign(registration)
         self.is_recovering = registration.leader_recovery_state == RECOVERING
         self._after_isr_change()
         self.maybe_finish_recovery()
 
-    def install_isr(self, isr: tuple[int, ...]) -> None:
-        """Take a committed ISR. A member that it removes has to show its progress again before it may rejoin."""
+    def install_isr(self, isr: tuple[int, ...], elr: tuple[int, ...]) -> None:
+        """Take a committed ISR and ELR. A member that the ISR loses has to show its progress again before it may rejoin."""
         for member in self.isr.isr:
             if member not in isr and member in self.replicas:
                 self.replicas[member].forget_progress(self.context.now())
-        self.isr = CommittedIsr(isr)
+        self.isr, self.elr = CommittedIsr(isr), elr
 
     def resign(self) -> None:
         self.drop_proposal()
@@ -206,7 +211,8 @@ class LeaderState:
 
     @property
     def is_under_min_isr(self) -> bool:
-        return len(self.isr.isr) < self.min_isr
+        """Whether the ISR is too small to commit records, by this broker's settings or (if there is an ELR) the controller's."""
+        return len(self.isr.isr) < self.min_isr or bool(self.elr)
 
     def maybe_increment_high_watermark(self) -> bool:
         """Raise the high watermark as far as the followers' log ends allow. True if it moved."""
@@ -277,10 +283,10 @@ class LeaderState:
         is_start_news = log_start_offset != replica.log_start_offset or broker_epoch != replica.broker_epoch
         moved = replica.on_fetch(fetch_offset, log_start_offset, end, broker_epoch, context.now())
         replica.session = session
-        if replica.broker_id not in self.isr.maximal:
-            self.maybe_expand_isr(replica)
-        elif fetch_offset < self.log.high_watermark:
+        if fetch_offset < self.log.high_watermark and (replica.broker_id in self.isr.maximal or replica.broker_id in self.elr):
             self._on_member_lost_records(replica)
+        elif replica.broker_id not in self.isr.maximal:
+            self.maybe_expand_isr(replica)
         if moved:
             self.maybe_increment_high_watermark()
         if is_start_news:
@@ -368,14 +374,15 @@ class LeaderState:
         return pending if self.is_in_sync(replica) and self._is_eligible(replica) else pending.withdraw()
 
     def _on_member_lost_records(self, replica: Replica) -> None:
-        """A member of the ISR asks for records that it had before: its disk lost or damaged them. It must not be elected before
-        it has them again."""
+        """A member of the ISR or ELR asks for committed records that it had before: its disk lost or damaged them. It must not
+        be elected before it has them again."""
         isr = self.isr
         if isinstance(isr, CommittedIsr):
             logger.warning(
                 "isr.member_lost_records", **self.fields, broker_id=replica.broker_id, fetch_offset=replica.log_end_offset
             )
-            self.propose(isr.shrink((replica.broker_id,)))
+            member = (replica.broker_id,)
+            self.propose(isr.shrink(member if replica.broker_id in isr.maximal else (), lost=member))
 
     def _log_lag(self, removed: tuple[int, ...]) -> None:
         for member in removed:
@@ -402,6 +409,7 @@ class LeaderState:
             isr=tuple((member, self._broker_epoch_of(member, pending)) for member in pending.proposed),
             on_result=partial(self._on_result, pending),
             leader_recovery_state=RECOVERING if self.is_recovering and len(pending.proposed) > 1 else RECOVERED,
+            lost=pending.lost if isinstance(pending, PendingShrinkIsr) else (),
         )
         if not self.context.alter_partition.submit(item):
             self.isr = before
@@ -428,7 +436,7 @@ class LeaderState:
             logger.info("isr.stale_answer_ignored", **self.fields, stale_epochs=epochs)
         else:
             self.partition_epoch = answer.partition_epoch
-            self.install_isr(tuple(answer.isr))
+            self.install_isr(tuple(answer.isr), tuple(answer.eligible_leader_replicas))
             self.is_recovering = answer.leader_recovery_state == RECOVERING
             logger.info("isr.committed", **self.fields, isr=list(answer.isr), reason="this leader proposed it")
             self._after_isr_change()

@@ -39,6 +39,7 @@ class LogFailures:
         now: Callable[[], float],
         on_log_dir_failed: Callable[[LogDir, bool], None] | None,
         on_leader_damaged: Callable[[], None] | None,
+        on_records_lost: Callable[[TopicIdPartition], None] | None = None,
     ) -> None:
         """`on_log_dir_failed` gets the directory, and whether this broker led a partition in it."""
         self._directory = directory
@@ -47,6 +48,7 @@ class LogFailures:
         self._now = now
         self._on_log_dir_failed = on_log_dir_failed
         self._on_leader_damaged = on_leader_damaged
+        self._on_records_lost = on_records_lost
         self._damage_quiet_until = 0.0
         self.failed_dirs: list[LogDir] = []
         """The directories that have failed in this process, in that order."""
@@ -100,11 +102,19 @@ class LogFailures:
             return
         self._warn_of_damage(partition)
         if partition.leader_state is not None and len(partition.leader_state.isr.isr) > 1 and self._on_leader_damaged is not None:
+            self.report_loss(key)
             self._on_leader_damaged()
         if partition.handled_damage != partition.log.corrupt_at:
             partition.handled_damage = partition.log.corrupt_at
-            if partition.role is Role.FOLLOWER and partition.leader_id != NO_LEADER:
-                self._fetchers.add(partition, partition.leader_id)
+            if partition.role is Role.FOLLOWER:
+                self.report_loss(key)
+                if partition.leader_id != NO_LEADER:
+                    self._fetchers.add(partition, partition.leader_id)
+
+    def report_loss(self, key: TopicIdPartition) -> None:
+        """Tell the controller that this broker's log of the partition lacks records or has damaged ones."""
+        if self._on_records_lost is not None:
+            self._on_records_lost(key)
 
     def _warn_of_damage(self, partition: Partition) -> None:
         now = self._now()

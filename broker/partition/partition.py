@@ -103,12 +103,12 @@ class Partition:
         "deletions",
         "followers",
         "handled_damage",
-        "is_in_isr",
         "key",
         "leader_epoch",
         "leader_id",
         "leader_state",
         "log",
+        "may_be_elected",
         "metrics",
         "min_insync_replicas",
         "observer",
@@ -135,8 +135,8 @@ class Partition:
         self.metrics = context.metrics.on_partition_came(topic)
         """Counters of the topic."""
         self.min_insync_replicas = min_insync_replicas
-        self.is_in_isr = False
-        """Whether this replica, as a follower, is a member of the ISR by the newest registration."""
+        self.may_be_elected = False
+        """Whether this replica, as a follower, is in the ISR or the ELR by the newest registration."""
         self.throttle_rate = 0
         """Bytes per second that this replica may fetch while a reassignment adds it; 0: no limit, also once it is in the ISR."""
         self.handled_damage: int | None = None
@@ -225,8 +225,8 @@ class Partition:
         the fetcher must start over."""
         if self._is_stale(registration):
             return False
-        self.is_in_isr = self.context.broker_id in registration.isr
-        is_added = not self.is_in_isr and self.context.broker_id in registration.adding_replicas
+        self.may_be_elected = self.context.broker_id in (*registration.isr, *registration.elr)
+        is_added = self.context.broker_id not in registration.isr and self.context.broker_id in registration.adding_replicas
         self.throttle_rate = registration.throttle_rate if is_added else 0
         if self.role is Role.FOLLOWER and registration.leader_epoch == self.leader_epoch:
             self._partition_epoch = registration.partition_epoch
@@ -434,15 +434,15 @@ class Partition:
         """Whether the leader's log may lack tombstones that this log needs: they lie at or above our log end, and this log may
         hold values that they delete.
 
-        Raises KAFKA_STORAGE_ERROR if this replica is in the ISR, and so must not drop a record. A leader removes only committed
-        tombstones, so a member of the ISR has copied them, unless its disk has lost them."""
+        Raises KAFKA_STORAGE_ERROR if this replica is in the ISR or ELR, and so must not drop a record. A leader removes only
+        committed tombstones, so such a replica has copied them, unless its disk has lost them."""
         if not self._is_at(position) or tombstones_removed_below <= max(position.fetch_offset, self.copy_clean_below):
             return False
         self._check_may_start_over()
         return True
 
     def _check_may_start_over(self) -> None:
-        if self.is_in_isr and self.has_records:
+        if self.may_be_elected and self.has_records:
             reason = "this replica lacks tombstones that the leader has removed, and keeps its records until it has left the ISR"
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
 
@@ -479,8 +479,8 @@ class Partition:
         self.handled_damage = log_.corrupt_at
 
     def _check_may_drop_damage(self, offset: int) -> None:
-        """Refuse to cut if this replica is in the ISR: behind the damage are whole records that an ISR member must keep."""
-        if self.is_in_isr:
+        """Refuse to cut if this replica is in the ISR or ELR: behind the damage are whole records that it must keep."""
+        if self.may_be_elected:
             reason = f"the batch at offset {offset} is damaged on this replica, and is kept until the replica has left the ISR"
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, reason)
 
@@ -489,12 +489,13 @@ class Partition:
 
         If the leader's log starts after the point where the histories part, the leader cannot know that point and names its log
         start. Then everything that we have below its log start is removed at once: it may belong to another history, and no
-        replica can tell any more. A log without records stays as it is.
+        replica can tell any more. A log without records stays as it is, and so does that of a member of the ISR or ELR: it has no
+        other history below the leader's log start, where everything is committed, and must not end below it.
         """
         if not self._is_at(position):
             return
         self.truncate_to_divergence(position, diverging)
-        if self.log.log_start_offset < self.log.log_end_offset <= leader_log_start_offset:
+        if not self.may_be_elected and self.log.log_start_offset < self.log.log_end_offset <= leader_log_start_offset:
             self._drop_fork(leader_log_start_offset)
 
     def _drop_fork(self, leader_log_start_offset: int) -> None:

@@ -36,8 +36,8 @@ class CommittedIsr:
     def expand(self, broker_id: int, broker_epoch: int) -> PendingExpandIsr:
         return PendingExpandIsr(self, broker_id, broker_epoch)
 
-    def shrink(self, removed: tuple[int, ...]) -> PendingShrinkIsr:
-        return PendingShrinkIsr(self, removed)
+    def shrink(self, removed: tuple[int, ...], lost: tuple[int, ...] = ()) -> PendingShrinkIsr:
+        return PendingShrinkIsr(self, removed, lost)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,11 +73,13 @@ class PendingExpandIsr:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingShrinkIsr:
-    """The leader proposed to remove the replicas that fell behind."""
+    """The leader proposed to remove the replicas that fell behind or have lost records."""
 
     committed: CommittedIsr
     removed: tuple[int, ...]
     """Members of `committed.isr`, never the leader."""
+    lost: tuple[int, ...] = ()
+    """Replicas that have lost committed records: they must not become or stay eligible leader replicas (KIP-966)."""
     is_in_flight = True
 
     @property

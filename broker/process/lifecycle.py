@@ -25,6 +25,7 @@ from strandline.protocol.messages.cluster import (
     BrokerHeartbeatResponse,
     BrokerRegistrationResponse,
 )
+from strandline.protocol.partitions import TopicIdPartition
 
 logger = get_logger(__name__)
 
@@ -118,6 +119,11 @@ class BrokerLifecycle:
 
     def on_log_dir_offline(self, directory_id: bytes) -> None:
         self.core.offline_log_dirs += (directory_id,)
+        self._wake.set()
+
+    def report_loss(self, key: TopicIdPartition) -> None:
+        """The log of this partition lacks records or has damaged ones: it must not be elected before it has caught up."""
+        self.core.lossy[key] = None
         self._wake.set()
 
     def step_down(self) -> None:

@@ -14,18 +14,25 @@ once. Its damaged replicas are then followers outside of the ISR, and are repair
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from strandline.controller.metadata.features import SUPPORTED, Levels
 from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError, UsageError, to_code
 from strandline.protocol.messages.cluster import (
+    LOSS_MAYBE,
+    LOSS_NO,
+    LOSS_YES,
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
+    LossyPartitions,
 )
 from strandline.protocol.messages.common import Listener
+from strandline.protocol.partitions import TopicIdPartition
+from strandline.storage.directory.log_dir import RecordLoss
 
 RETRY_MS = 50
 """Between attempts to register, and between heartbeats of a broker that waits to be unfenced."""
@@ -60,6 +67,10 @@ class Identity:
     """The broker epoch of the last clean shutdown on this data directory; -1 after an unclean one (KIP-966)."""
     levels: Levels = SUPPORTED
     """The levels of the metadata that the broker supports."""
+    loss: RecordLoss | None = None
+    """What the logs may have lost before this process."""
+    min_insync_replicas: int = 0
+    """The broker's own `min.insync.replicas`."""
 
 
 class LifecycleCore:
@@ -79,6 +90,8 @@ class LifecycleCore:
         """Asks to be fenced with each heartbeat; reset once it was."""
         self.offline_log_dirs: tuple[bytes, ...] = ()
         """The log directories that have failed in this process."""
+        self.lossy: dict[TopicIdPartition, None] = {}
+        """Partitions whose log was found to lack or to have damaged records while the broker runs; until the controller knows."""
         self._duplicate_since_s: float | None = None
         """Since when the controller has answered every registration with DUPLICATE_BROKER_REGISTRATION."""
 
@@ -95,6 +108,9 @@ class LifecycleCore:
             log_dirs=[each for each in identity.log_dirs if each not in self.offline_log_dirs],
             previous_broker_epoch=identity.previous_broker_epoch,
             features=list(identity.levels.features),
+            record_loss=_loss_code(identity.loss),
+            lossy_partitions=_by_topic(() if identity.loss is None else identity.loss.partitions),
+            min_insync_replicas=identity.min_insync_replicas,
         )
 
     def on_registration(self, response: BrokerRegistrationResponse, waited_s: float) -> StrandlineError | None:
@@ -104,6 +120,8 @@ class LifecycleCore:
             self._duplicate_since_s = None
         if code == ErrorCode.NONE:
             self.broker_epoch, self.wants_step_down = response.broker_epoch, False
+            # The controllers know of the loss now. From here on, a leader decides when a replica has caught up.
+            self.identity = replace(self.identity, loss=None)
             self.state = State.SHUTTING_DOWN if self.wants_shutdown else State.FENCED
             return None
         identity = self.identity
@@ -143,15 +161,20 @@ class LifecycleCore:
             want_fence=self.wants_step_down or metadata_offset < self.broker_epoch,
             want_shut_down=self.wants_shutdown,
             offline_log_dirs=list(self.offline_log_dirs),
+            lossy_partitions=_by_topic(self.lossy),
         )
 
     def on_heartbeat(self, sent: BrokerHeartbeatRequest, response: BrokerHeartbeatResponse) -> None:
         code = to_code(response.error_code)
         if code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
             self.on_registration_lost(sent.broker_epoch)
-        elif code or sent.broker_epoch != self.broker_epoch or self.state is State.UNREGISTERED:
             return
-        elif self.wants_shutdown:
+        if code or sent.broker_epoch != self.broker_epoch or self.state is State.UNREGISTERED:
+            return
+        for topic in sent.lossy_partitions:
+            for partition in topic.partitions:
+                self.lossy.pop((topic.topic_id, partition), None)
+        if self.wants_shutdown:
             self.state = State.SHUTTING_DOWN
             self.is_shutdown_granted = self.is_shutdown_granted or response.should_shut_down
         else:
@@ -163,3 +186,16 @@ class LifecycleCore:
         if self.wants_shutdown and not self.is_shutdown_granted:
             return SHUTDOWN_RETRY_MS
         return RETRY_MS if self.state is State.FENCED and caught_up else self._interval_ms
+
+
+def _loss_code(loss: RecordLoss | None) -> int:
+    if loss is None:
+        return LOSS_NO
+    return LOSS_YES if loss.is_certain else LOSS_MAYBE
+
+
+def _by_topic(keys: Iterable[TopicIdPartition]) -> list[LossyPartitions]:
+    topics: dict[bytes, list[int]] = {}
+    for topic_id, partition in sorted(keys):
+        topics.setdefault(topic_id, []).append(partition)
+    return [LossyPartitions(topic_id, partitions) for topic_id, partitions in topics.items()]

@@ -15,6 +15,7 @@ belong to another cluster. The owner of the process waits for it and for signals
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -56,6 +57,10 @@ logger = get_logger(__name__)
 DRAIN_MS = 500
 OFFLINE_NOTICE_S = 1.0
 """How long a broker whose last disk failed keeps running, so that its heartbeat can report the failure to the controller."""
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk that is full, and has lost nothing."""
 
 
 class BrokerServer:
@@ -411,6 +416,10 @@ class BrokerServer:
         """Report the failure to the controller, which elects other leaders for the partitions of the directory. At level 0 of the
         metadata it does not know them, so this broker asks to be fenced for a moment if it led one. Without any directory the
         process has nothing left to do, and ends."""
+        if log_dir.offline is not None and log_dir.offline.errno not in _FULL:
+            # What the disk has lost of what it was given is not known, neither now nor when it returns.
+            for log in log_dir.logs.values():
+                self.lifecycle.report_loss((log.topic_id, log.partition))
         self.lifecycle.on_log_dir_offline(log_dir.directory_id)
         if self.replicas.disk_error is None:
             if had_leaders and not self.metadata.image.feature_level:

@@ -98,6 +98,8 @@ def identity_of(
         log_dirs=() if log_dirs is None else tuple(log_dir.directory_id for log_dir in log_dirs.online),
         previous_broker_epoch=-1 if log_dirs is None else log_dirs.previous_broker_epoch,
         levels=levels,
+        loss=None if log_dirs is None else log_dirs.record_loss(trust_only_clean_stops=config.broker_unclean_shutdown == "any"),
+        min_insync_replicas=config.values["min.insync.replicas"],
     )
 
 
@@ -143,6 +145,7 @@ def open_replicas(
         run_blocking=run_blocking,
         on_log_dir_failed=on_log_dir_failed,
         on_leader_damaged=link.lifecycle.step_down,
+        on_records_lost=link.lifecycle.report_loss,
     )
     tasks = LogManagerTasks(log_dirs, files, wall_clock_ms=doors.wall_clock_ms, on_disk_error=replicas.on_disk_error)
     cleaner_threads = WorkThreads(config.log_cleaner_threads)

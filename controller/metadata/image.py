@@ -55,6 +55,8 @@ from strandline.protocol.producer_names import named_producer_id, number_of
 
 UNCLEAN_ELECTIONS_MAX = 8
 """The reports of unclean elections that are kept per partition, the newest ones. The log of the controllers has all."""
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+"""The key of topics and of brokers."""
 
 ConfigResource = tuple[int, str]
 """(resource type, name)"""
@@ -75,8 +77,10 @@ class PartitionRegistration(msgspec.Struct, frozen=True, gc=False):
     """>= `leader_epoch`. An AlterPartition request must name it."""
     leader_recovery_state: int = RECOVERED
     elr: BrokerIds = ()
-    """Eligible leader replicas (KIP-966): a subset of `replicas`, from level 1 of the metadata on."""
+    """Eligible leader replicas (KIP-966), from level 1 of the metadata on: replicas outside of the ISR that have every committed
+    record. While there is one, the leader's high watermark does not move."""
     last_known_elr: BrokerIds = ()
+    """The last leader of a partition that has none."""
     adding_replicas: BrokerIds = ()
     """While the partition is reassigned, the members of `replicas` that are new. They are needed in the ISR to complete."""
     removing_replicas: BrokerIds = ()
@@ -200,6 +204,8 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
     log_dirs: tuple[bytes, ...] = ()
     features: tuple[SupportedFeature, ...] = ()
     """The levels that the broker supports (`features.levels_of`); empty while the metadata has level 0."""
+    min_insync_replicas: int = 0
+    """The value in the broker's configuration file; 0 while the metadata has level 0."""
 
     @property
     def is_active(self) -> bool:
@@ -322,6 +328,15 @@ class MetadataImage(msgspec.Struct, frozen=True):
         for layer in layers:
             merged.update(layer)
         return config_keys.parse(config_keys.TOPIC_CONFIGS, merged)
+
+    def min_insync_replicas(self, topic_name: str) -> int:
+        """`min.insync.replicas` of a topic as the controller knows it: set on the topic, for all brokers, or in the files of the
+        brokers. If the files differ, the largest value counts: a leader with a smaller one waits for the ELR to be empty."""
+        for resource in (RESOURCE_TOPIC, topic_name), (RESOURCE_BROKER, ""):
+            value = self.config(*resource).get(MIN_INSYNC_REPLICAS)
+            if value is not None:
+                return int(value)
+        return max((broker.min_insync_replicas for broker in self.brokers.values()), default=0) or 1
 
     def apply(self, records: Iterable[AnyRecord], offset: int, epoch: int) -> MetadataDelta:
         """Apply decoded records, the last of which has `offset`. Raises InternalError if one contradicts the image."""

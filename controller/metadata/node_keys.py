@@ -82,6 +82,15 @@ _CONTROLLER_LINK = (
         "how long stopping waits for the controller to move the leaders",
         min=0,
     ),
+    ConfigKey(
+        "broker.unclean.shutdown",
+        "string",
+        "lossy",
+        "",
+        "after which unclean stops the replicas of this broker may not lead until they have caught up: lossy, if records may "
+        "have been lost (the machine started again, or the logs show it); any, also after a kill, as in Apache Kafka",
+        choices=("lossy", "any"),
+    ),
 )
 
 _REPLICATION = (

@@ -60,7 +60,9 @@ class RegisterBrokerRecord(MetadataRecord, tag=0, frozen=True):
     in_controlled_shutdown: bool = False
     log_dirs: tuple[_Uuid, ...] = ()
     features: tuple[SupportedFeature, ...] = ()
-    """From level 1 on."""
+    """From level 1 on, like `min_insync_replicas`."""
+    min_insync_replicas: int = 0
+    """The value in the broker's configuration file; 0 if unknown."""
 
 
 class UnregisterBrokerRecord(MetadataRecord, tag=1, frozen=True):

@@ -140,6 +140,8 @@ class AlterPartitionPartition(Message):
     new_isr: list[BrokerState]
     leader_recovery_state: Int16
     partition_epoch: Int32
+    lost_replicas: list[NodeId] = []
+    """Replicas that lack records which they had: they leave the ISR and the ELR. Not in Kafka."""
 
 
 class AlterPartitionRequest(Message):
@@ -157,6 +159,8 @@ class AlterPartitionPartitionResponse(Message):
     isr: list[NodeId] = []
     leader_recovery_state: Int16 = 0
     partition_epoch: Int32 = -1
+    eligible_leader_replicas: list[NodeId] = []
+    """Not in Kafka: the leader must know at once that its high watermark may not move."""
 
 
 class AlterPartitionResponse(Message):
@@ -165,11 +169,26 @@ class AlterPartitionResponse(Message):
     throttle_time_ms: Count = 0
 
 
+LOSS_UNKNOWN, LOSS_NO, LOSS_MAYBE, LOSS_YES = -1, 0, 1, 2
+"""Whether the logs of a broker may lack records that they had: a version without this field does not say; no; perhaps, because a
+page cache was lost; yes, because its logs or its disk show it."""
+
+
+class LossyPartitions(Message):
+    """Partitions of one topic whose logs may lack records."""
+
+    topic_id: Uuid
+    partitions: list[PartitionIndex]
+
+
 class BrokerRegistrationRequest(Message):
     """A broker's registration. `incarnation_id` is random for each start of the process; the same process may register twice.
 
     `previous_broker_epoch` is the broker epoch of the last clean shutdown on this log directory, -1 after an unclean one
     (KIP-966). `features`: the levels that the broker supports; empty from a version that is older than the levels.
+
+    Not in Kafka: `record_loss` is one of LOSS_..., and `lossy_partitions` are those that it concerns; all if the list is empty.
+    `min_insync_replicas` is the value in the broker's configuration file.
     """
 
     broker_id: NodeId
@@ -180,6 +199,9 @@ class BrokerRegistrationRequest(Message):
     log_dirs: list[Uuid] = []
     previous_broker_epoch: BrokerEpoch = -1
     features: list[SupportedFeature] = []
+    record_loss: Int16 = LOSS_UNKNOWN
+    lossy_partitions: list[LossyPartitions] = []
+    min_insync_replicas: Count = 0
 
 
 class BrokerRegistrationResponse(Message):
@@ -196,6 +218,8 @@ class BrokerHeartbeatRequest(Message):
     want_fence: bool
     want_shut_down: bool
     offline_log_dirs: list[Uuid] = []
+    lossy_partitions: list[LossyPartitions] = []
+    """Not in Kafka: partitions whose log was found to lack records or to have damaged ones since the registration."""
 
 
 class BrokerHeartbeatResponse(Message):

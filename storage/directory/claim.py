@@ -75,6 +75,10 @@ class Claim:
             lock.release()
             raise
 
+    @property
+    def is_fresh(self) -> bool:
+        return self.meta is None
+
     def format(self, cluster_id: str | None, random: Random | None) -> MetaProperties:
         """Write meta.properties durably if the directory is fresh or names no cluster. Returns its content."""
         meta = self.meta

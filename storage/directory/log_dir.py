@@ -74,6 +74,15 @@ class ExistingLog(NamedTuple):
     topic_id: bytes
 
 
+class RecordLoss(NamedTuple):
+    """Whether the logs of a directory may lack records that they had when the last process used them."""
+
+    is_certain: bool
+    """A log or the disk shows the loss. Otherwise a page cache was lost, which may have held records."""
+    partitions: tuple[tuple[bytes, int], ...]
+    """(topic id, partition) of the logs concerned; empty for all."""
+
+
 class CheckpointOrder:
     """The order of checkpoints, and the last content written to each file. `Files.exclusive` guards it, because the event loop
     and a thread may write at the same time."""
@@ -122,6 +131,10 @@ class LogDir:
         self.in_doubt = False
         """Whether a page cache may have been lost, and some log with `possible_data_loss` has not followed a leader or led
         since."""
+        self.lost_page_cache = False
+        """Whether the last process did not stop in order, and no boot id proves that the page cache has survived it."""
+        self.is_fresh = False
+        """Whether this process has formatted the directory."""
         self.previous_broker_epoch = -1
         """The broker epoch in the clean-shutdown marker; -1 if there is none."""
         self.logs: dict[TopicPartition, Log] = {}
@@ -144,6 +157,8 @@ class LogDir:
         """Deleted logs that a checkpoint on the disk may still contain."""
         self._unfinished_deletions: list[str] = []
         self._order = CheckpointOrder()
+        self._is_checkpoint_damaged = False
+        """Without the high watermarks, a log does not show that it ends below its own."""
         self._has_cleaner_files = False
         """Whether the cleaner's checkpoints are on the disk, or must be."""
         self._are_tombstones_unknown = False
@@ -170,8 +185,9 @@ class LogDir:
     ) -> LogDir:
         """Open a claimed directory, and format it if it is fresh. On an error the claim is released."""
         try:
+            is_fresh = claim.is_fresh
             log_dir = cls(claim.files, claim.path, claim.lock, claim.format(cluster_id, random), tail_bytes_max)
-            log_dir.random = random
+            log_dir.is_fresh, log_dir.random = is_fresh, random
             log_dir.load()
         except DiskError as e:
             claim.release()
@@ -213,15 +229,15 @@ class LogDir:
         self._log_starts = self._read_checkpoint(LOG_STARTS)
         self._first_dirty_offsets = self._read_checkpoint(FIRST_DIRTY_OFFSETS)
         self._read_removed_tombstones()
-        names = self.files.list(self.path)
-        for name in names:
+        for name in self.files.list(self.path):
             self._find(name)
-        self._check_boot_id(is_new=all(parse_log_name(name) is None for name in names), was_clean=epoch is not None)
+        self._check_boot_id(was_clean=epoch is not None)
 
-    def _check_boot_id(self, *, is_new: bool, was_clean: bool) -> None:
+    def _check_boot_id(self, *, was_clean: bool) -> None:
         present, path = self.files.boot_id().encode("ascii"), join(self.path, BOOT_ID)
         written = read_if_present(self.files, path)
-        self.in_doubt = not is_new and not was_clean and (not present or written != present)
+        self.lost_page_cache = not was_clean and (not present or written != present)
+        self.in_doubt = self.lost_page_cache and not self.is_fresh
         if not self.in_doubt and written != present:
             # If a power cut undoes this write, another id or none is left, and the directory is in doubt.
             self.files.write(path, present)
@@ -236,7 +252,7 @@ class LogDir:
         offsets = OffsetCheckpoint.decode(data)
         if offsets is None:
             logger.warning("log_dir.checkpoint_damaged", path=join(self.path, name), reason="every log starts from 0")
-            self.was_clean = False
+            self.was_clean, self._is_checkpoint_damaged = False, True
         return offsets
 
     def _read_removed_tombstones(self) -> None:
@@ -277,6 +293,17 @@ class LogDir:
         while self.files.exists(join(self.path, candidate := topic[: _NAME_BYTES_MAX - len(ending)] + ending)):
             ending, count = f"-{partition}.{topic_id.hex()}.{count}{suffix}", count + 1
         return candidate
+
+    def record_loss(self, *, trust_only_clean_stops: bool = False) -> RecordLoss | None:
+        """What the logs may have lost since an earlier process had them; None if nothing. Valid after all logs were opened.
+
+        A killed process loses nothing, because its records are in the page cache. So without an orderly stop, a directory has
+        lost records only if the machine has started again since, or if its logs show it. `trust_only_clean_stops`: assume a
+        loss after each stop that was not in order, as Kafka does."""
+        if self.lost_page_cache or self._is_checkpoint_damaged or (trust_only_clean_stops and not self.was_clean):
+            return RecordLoss(False, ())
+        lossy = [log for log in self.logs.values() if log.possible_data_loss or log.corrupt_at is not None]
+        return RecordLoss(True, tuple((log.topic_id, log.partition) for log in lossy)) if lossy else None
 
     # -- logs -----------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from strandline.protocol.errors import UsageError
-from strandline.storage.directory.log_dir import ExistingLog, LogDir
+from strandline.storage.directory.log_dir import ExistingLog, LogDir, RecordLoss
 from strandline.storage.disk import DiskError, Files
 from strandline.storage.log.log import Log, LogConfig, TailBudget
 from strandline.storage.log_names import log_name
@@ -112,6 +112,16 @@ class LogDirs:
                     f"{name} is in two data directories, {other.path}/{name} and {log_dir.path}/{name}: "
                     "move the one with fewer records out of its directory, and start again"
                 )
+
+    def record_loss(self, *, trust_only_clean_stops: bool = False) -> RecordLoss | None:
+        """What the logs may have lost since an earlier process had them; None if nothing. See `LogDir.record_loss`."""
+        losses = [each.record_loss(trust_only_clean_stops=trust_only_clean_stops) for each in self.online]
+        found = [loss for loss in losses if loss is not None]
+        if not found:
+            return None
+        concerns_all = any(not loss.partitions for loss in found)
+        partitions = () if concerns_all else tuple(key for loss in found for key in loss.partitions)
+        return RecordLoss(any(loss.is_certain for loss in found), partitions)
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +17,7 @@ import typer
 from strandline import logs
 from strandline.cli import probe
 from strandline.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Json, new_app, run
+from strandline.cli.leaderless import waits_for
 from strandline.cli.probe import Verdict
 from strandline.protocol.errors import BrokerError, PeerError, StrandlineError, UsageError
 
@@ -161,7 +162,7 @@ def judge_cluster(
         *([] if cluster.controller_id >= 0 else ["no controller is active"]),
         *(_about_broker(b) for b in cluster.brokers if b.is_fenced or b.in_controlled_shutdown),
         # Each partition is named once, with its worst problem.
-        *_about(offline, "offline: it has no leader"),
+        *_about(offline, "offline: it has no leader", _waits),
         *_about([key for key in below if key not in offline], "under its min.insync.replicas"),
         *_about([key for key in under if key not in below and key not in offline], "under-replicated"),
     ]
@@ -185,9 +186,16 @@ def _about_broker(broker: BrokerDescription) -> str:
     return f"broker {broker.broker_id} ({broker.host}:{broker.port}) {state}"
 
 
-def _about(found: list[tuple[str, PartitionDescription]], what: str) -> list[str]:
+def _waits(partition: PartitionDescription) -> str:
+    """For which broker a partition without a leader waits."""
+    return f"; {waits_for(partition)}"
+
+
+def _about(
+    found: list[tuple[str, PartitionDescription]], what: str, more_about: Callable[[PartitionDescription], str] = lambda p: ""
+) -> list[str]:
     lines = [
-        f"partition {topic}-{p.partition} is {what} (replicas {_list(p.replicas)}, in sync {_list(p.isr)})"
+        f"partition {topic}-{p.partition} is {what} (replicas {_list(p.replicas)}, in sync {_list(p.isr)}){more_about(p)}"
         for topic, p in found[:PARTITIONS_NAMED_MAX]
     ]
     more = len(found) - PARTITIONS_NAMED_MAX

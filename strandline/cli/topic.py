@@ -23,6 +23,7 @@ from strandline.cli.common import (
 )
 from strandline.cli.config_table import SOURCES
 from strandline.cli.config_table import is_given as _is_given
+from strandline.cli.leaderless import waits_for
 from strandline.cli.topic_offsets import offsets
 from strandline.cli.topic_trim import trim
 from strandline.cli.unclean_elections import report_json, report_text
@@ -180,6 +181,10 @@ def describe(
         raise typer.Exit(UNHEALTHY)
 
 
+LEADERLESS_MAX = 10
+"""At most this many partitions without a leader get a line that says for which broker they wait."""
+
+
 def _print_partitions(state: TopicState, shown: dict[str, list[PartitionDescription]], wide: bool) -> None:
     columns = (
         "topic",
@@ -216,6 +221,9 @@ def _print_partitions(state: TopicState, shown: dict[str, list[PartitionDescript
         for p in shown[t.name]
     ]
     print_table(columns, rows, wide=wide, spare=("bytes", "start", "end", "offline"))
+    leaderless = [(t.name, p) for t in state.topics for p in shown[t.name] if p.leader_id < 0]
+    for name, p in leaderless[:LEADERLESS_MAX]:
+        print(f"{name}-{p.partition} has no leader; {waits_for(p)}")
 
 
 def _print_configs(state: TopicState) -> None:

@@ -35,7 +35,7 @@ class PartitionCounts:
     def __init__(self) -> None:
         self._counted: object = None
         """The topics image that was counted last, compared by identity."""
-        self._offline = self._imbalanced = 0
+        self._offline = self._imbalanced = self._electable = self._stuck = 0
 
     def __call__(self, server: ControllerServer) -> Iterator[Reading]:
         if not server.has_quorum:
@@ -47,13 +47,18 @@ class PartitionCounts:
         yield Reading(_PREFIX + "globalpartitioncount", image.partition_count)
         yield Reading(_PREFIX + "offlinepartitionscount", self._offline)
         yield Reading(_PREFIX + "preferredreplicaimbalancecount", self._imbalanced)
+        yield Reading("strandline_electable_replicas", self._electable)
+        yield Reading("strandline_partitions_without_electable_replica", self._stuck)
 
     def _count(self, image: MetadataImage) -> None:
-        self._offline = self._imbalanced = 0
+        self._offline = self._imbalanced = self._electable = self._stuck = 0
         for topic in image.topics_by_id.values():
             for partition in topic.partitions.values():
                 self._offline += partition.leader == NO_LEADER
                 self._imbalanced += partition.leader != partition.replicas[0]
+                electable = len(partition.isr) + len(partition.elr)
+                self._electable += electable
+                self._stuck += not electable
         self._counted = image.topics_by_id
 
 
@@ -93,6 +98,9 @@ def decisions(server: ControllerServer) -> Iterator[Reading]:
     yield Reading(_PREFIX + "timedoutbrokerheartbeatcount", metrics.expired_sessions)
     yield Reading("kafka_controller_controllerstats_uncleanleaderelections_total", metrics.unclean_elections)
     yield Reading("strandline_unclean_elections_with_loss_total", metrics.reported_losses)
+    from_elr = "kafka_controller_controllerstats_electionfromeligibleleaderreplicas_total"
+    yield Reading(from_elr, metrics.elections_from_elr)
+    yield Reading("strandline_struck_replicas_total", metrics.struck_replicas)
     yield Reading("strandline_elections_total", metrics.elections)
     for cause, elections in metrics.elections_by_cause.items():
         yield Reading("strandline_elections_by_cause_total", elections, (cause,))

@@ -74,6 +74,32 @@ CONTROL = Section(
             "Those of them whose report names a range of records that may be lost.",
             CONTROLLER,
         ),
+        Row(
+            "kafka_controller_controllerstats_electionfromeligibleleaderreplicas_total",
+            "counter",
+            "Leaders elected from the eligible leader replicas, because no replica was in sync: nothing is lost (KIP-966).",
+            CONTROLLER,
+            (),
+            "kafka.controller:type=ControllerStats,name=ElectionFromEligibleLeaderReplicasPerSec",
+        ),
+        Row(
+            "strandline_struck_replicas_total",
+            "counter",
+            "Replicas that may not lead until they have caught up, because their broker may have lost records.",
+            CONTROLLER,
+        ),
+        Row(
+            "strandline_electable_replicas",
+            "gauge",
+            "Replicas that may be elected without a loss: the in-sync and the eligible leader replicas of all partitions.",
+            CONTROLLER,
+        ),
+        Row(
+            "strandline_partitions_without_electable_replica",
+            "gauge",
+            "Partitions that have no leader and no replica that may be elected without a loss: each waits for an operator.",
+            CONTROLLER,
+        ),
         Row("strandline_elections_total", "counter", "Changes of a partition's leader that this controller decided.", CONTROLLER),
         Row(
             "strandline_elections_by_cause_total",

@@ -34,6 +34,8 @@ def test_a_fail_over_logs_each_partition_before_and_after() -> None:
         "previous_leader_id": 1,
         "isr": [2, 3],
         "previous_isr": [1, 2, 3],
+        "elr": [],
+        "previous_elr": [],
         "replicas": [1, 2, 3],
         "metadata_offset": world.image.offset,
         "cause": "broker_fenced",

@@ -311,7 +311,7 @@ def test_the_only_in_sync_replica_may_stop() -> None:
     world.alter("t", [1])
     world.heartbeat(1, want_shut_down=True)
     assert world.heartbeat(1, want_shut_down=True).should_shut_down
-    assert (world.partition("t").leader, world.partition("t").isr) == (NO_LEADER, (1,))
+    assert (world.partition("t").leader, world.partition("t").isr, world.partition("t").elr) == (NO_LEADER, (), (1,))
     world.start_broker(1, incarnation=2)
     assert world.partition("t").leader == 1
 

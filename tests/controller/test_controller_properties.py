@@ -1,7 +1,10 @@
 """Thousands of random steps of brokers, leaders and administrators; the invariants are checked after every record.
 
-I2   the leader is none or in the ISR; the ISR is part of the replicas and never empty; a fenced broker is in an ISR only
-     as its last member, and then there is no leader. (The ISR may also keep a last member that is shutting down.)
+I2   the leader is none or in the ISR; the ISR is part of the replicas. At level 0 of the metadata it is never empty, and a fenced
+     broker is in an ISR only as its last member, and then there is no leader. (The ISR may also keep a last member that is
+     shutting down.) From level 1 on it is empty if there is no leader, and has no fenced member.
+I3   every member of the ISR and the ELR has all committed records, also after processes with a lost disk have registered. There
+     is an ELR only while the ISR is smaller than the min ISR, because then nothing is committed (KIP-966).
 I13  a broker that joins an ISR is unfenced, not shutting down, and the incarnation that the leader named.
 I14  leader epoch, partition epoch and broker epoch never decrease; every change of a partition raises its partition epoch.
 I19  a replay of the log, or of a snapshot at any offset and the rest, gives the image of the writer.
@@ -15,11 +18,13 @@ from random import Random
 import pytest
 from controller_world import ControllerWorld
 
+from strandline.controller.metadata.features import LEVEL_0_ONLY, SUPPORTED, Levels
 from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
 from strandline.controller.metadata.records import (
     NO_LEADER,
     AnyRecord,
     PartitionChangeRecord,
+    RegisterBrokerRecord,
     decode_record,
 )
 from strandline.controller.partition_index import PartitionIndex
@@ -41,7 +46,14 @@ from strandline.protocol.messages.admin import (
     ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
 )
-from strandline.protocol.messages.cluster import AllocateProducerIdsRequest, AlterPartitionRequest, InitNamedProducerRequest
+from strandline.protocol.messages.cluster import (
+    LOSS_MAYBE,
+    LOSS_NO,
+    AllocateProducerIdsRequest,
+    AlterPartitionRequest,
+    InitNamedProducerRequest,
+)
+from strandline.protocol.partitions import TopicIdPartition
 
 BROKERS = range(1, 6)
 
@@ -55,13 +67,18 @@ class Watcher:
         self.batches_seen = 0
         self.epochs: dict[int, int] = {}
         """Broker -> the highest broker epoch that it ever had."""
-        self.elections = self.leaderless = 0
+        self.elections = self.leaderless = self.elected_from_elr = self.struck = 0
+        self.complete: dict[TopicIdPartition, set[int]] = {}
+        """Brokers whose log certainly has every committed record of the partition, whatever the leader may have committed."""
+        self.lossy: dict[bytes, None] = {}
+        """Incarnation ids of the processes that found a lost disk."""
 
     def catch_up(self) -> None:
         quorum = self.world.quorum
         for base, last in quorum.batches[self.batches_seen :]:
             for offset in range(base, last + 1):
                 self.replay(decode_record(quorum.log[offset][1]), offset)
+            self.check_elrs()
         self.batches_seen = len(quorum.batches)
         image = self.world.image
         assert (image.brokers, image.topics_by_id, image.configs) == (
@@ -79,27 +96,56 @@ class Watcher:
             self.check_partition(after)
             if before is not None:
                 self.check_change(before, after, record)
+            self.check_completeness(key, after)
         for broker_id in delta.changed_brokers:
             epoch = self.image.brokers[broker_id].broker_epoch
             assert epoch >= self.epochs.get(broker_id, -1)
             self.epochs[broker_id] = epoch
+            if isinstance(record, RegisterBrokerRecord) and self.lossy.pop(record.incarnation_id, 0) is None:
+                self.on_lossy_process(broker_id)
             if self.image.brokers[broker_id].fenced:
                 self.check_everywhere(broker_id)
 
+    def on_lossy_process(self, broker_id: int) -> None:
+        for key, complete in self.complete.items():
+            partition = self.image.partition(key)
+            if partition is not None and broker_id in partition.replicas and len(partition.replicas) > 1:
+                self.struck += broker_id in complete
+                complete.discard(broker_id)
+                self.check_completeness(key, partition)
+
+    def check_completeness(self, key: TopicIdPartition, partition: PartitionRegistration) -> None:
+        """With an ELR nothing is committed; otherwise the leader may commit what only the ISR has."""
+        before = self.complete.get(key, set(partition.isr))
+        now = {*partition.isr, *partition.elr}
+        joined = set(partition.isr)
+        if self.image.feature_level and len(partition.replicas) > 1:
+            assert now <= before | joined, f"{now - before - joined} may lack records"
+        self.complete[key] = before | joined if partition.elr or not partition.isr else joined
+
+    def check_elrs(self) -> None:
+        for topic in self.image.topics_by_id.values():
+            for partition in topic.partitions.values():
+                min_isr = min(self.image.min_insync_replicas(topic.name), len(partition.replicas))
+                assert not partition.elr or len(partition.isr) < min_isr
+                assert not set(partition.elr) & set(partition.isr)
+
     def check_partition(self, partition: PartitionRegistration) -> None:
-        assert partition.isr
+        assert partition.isr or self.image.feature_level
         assert set(partition.isr) <= set(partition.replicas)
         assert len(set(partition.isr)) == len(partition.isr)
         assert partition.leader == NO_LEADER or partition.leader in partition.isr
         assert partition.leader_epoch <= partition.partition_epoch
         if partition.leader == NO_LEADER:
             self.leaderless += 1
-            assert len(partition.isr) == 1
+            assert len(partition.isr) == (0 if self.image.feature_level else 1)
 
     def check_everywhere(self, fenced: int) -> None:
         for topic in self.image.topics_by_id.values():
             for partition in topic.partitions.values():
                 assert partition.leader != fenced
+                if self.image.feature_level:
+                    assert fenced not in partition.isr
                 assert fenced not in partition.isr or (partition.isr, partition.leader) == ((fenced,), NO_LEADER)
 
     def check_change(self, before: PartitionRegistration, after: PartitionRegistration, record: AnyRecord) -> None:
@@ -111,15 +157,17 @@ class Watcher:
             assert self.image.brokers[joined].is_active
         if after.leader != before.leader:
             self.elections += 1
-            assert after.leader in (NO_LEADER, *before.isr)
+            assert after.leader in (NO_LEADER, *before.isr, *before.elr)
+            self.elected_from_elr += after.leader in before.elr
 
 
 class Chaos:
     """Each method is one random step. Rejected steps are as interesting as accepted ones."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, levels: Levels = SUPPORTED) -> None:
         self.random = Random(seed)
-        self.world = ControllerWorld(brokers=3, seed=seed)
+        self.world = ControllerWorld(brokers=3, seed=seed, levels=levels)
+        self.lossy: dict[bytes, None] = {}
         self.incarnation = 10
         self.held: list[AlterPartitionRequest] = []
         """Proposals in flight: they arrive at any later time, or never."""
@@ -139,7 +187,7 @@ class Chaos:
             (1, self.delete),
             (3, self.elect),
             (2, self.fail_over),
-            (2, self.configure),
+            (4, self.configure),
             (1, self.producer_ids),
             (1, self.named_producer),
         ]
@@ -206,7 +254,15 @@ class Chaos:
         self.incarnation += 1
         down = [b for b in sorted(self.world.image.brokers) if self.world.image.brokers[b].fenced]
         broker_id = self.random.choice(down if down and self.random.random() < 0.7 else BROKERS)
-        self.world.register(broker_id, self.incarnation % 256 or 1)
+        incarnation = self.incarnation % 256 or 1
+        is_lossy = self.random.random() < 0.3
+        if is_lossy:
+            self.lossy[bytes([incarnation]) * 16] = None
+        try:
+            self.world.register(broker_id, incarnation, record_loss=LOSS_MAYBE if is_lossy else LOSS_NO)
+        except BrokerError:
+            self.lossy.pop(bytes([incarnation]) * 16, None)
+            raise
 
     def die(self) -> None:
         self.world.kill_broker(self.a_broker())
@@ -252,7 +308,8 @@ class Chaos:
     def configure(self) -> None:
         found = self.a_partition()
         if found is not None:
-            change = AlterableConfig("retention.ms", self.random.choice([CONFIG_SET, CONFIG_DELETE]), "5")
+            key, value = self.random.choice([("retention.ms", "5"), *(("min.insync.replicas", str(n)) for n in (1, 2, 3, 4))])
+            change = AlterableConfig(key, self.random.choice([CONFIG_SET, CONFIG_DELETE]), value)
             resource = AlterConfigsResource(RESOURCE_TOPIC, found[0], [change])
             self.world.call(apis.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest([resource]))
 
@@ -272,14 +329,18 @@ def assert_index_is_that_of(index: PartitionIndex, image: MetadataImage) -> None
     assert set(index.without_leader()) == set(fresh.without_leader())
     for broker_id in BROKERS:
         assert set(index.with_broker_in_isr(broker_id)) == set(fresh.with_broker_in_isr(broker_id))
+        assert set(index.with_broker_in_elr(broker_id)) == set(fresh.with_broker_in_elr(broker_id))
         assert index.led_by(broker_id) == fresh.led_by(broker_id)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_invariants_hold_after_every_record_of_thousands_of_random_steps(seed: int) -> None:
-    chaos = Chaos(seed)
+    """The first seeds play at level 0 of the metadata."""
+    levels = LEVEL_0_ONLY if seed < 3 else SUPPORTED
+    chaos = Chaos(seed, levels)
     world = chaos.world
     watcher = Watcher(world)
+    watcher.lossy = chaos.lossy
     snapshots: list[tuple[MetadataImage, list[AnyRecord]]] = []
     for step in range(2500):
         chaos.step()
@@ -291,6 +352,8 @@ def test_invariants_hold_after_every_record_of_thousands_of_random_steps(seed: i
             snapshots.append((world.image, list(world.image.to_records())))
     assert watcher.elections > 100
     assert watcher.leaderless > 10
+    if world.image.feature_level:
+        assert min(watcher.elected_from_elr, watcher.struck) >= 5
     assert world.replayed() == world.image
     for image, records in snapshots:
         loaded = MetadataImage.from_records(records, image.offset, image.epoch)

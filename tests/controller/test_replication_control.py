@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from controller_world import ControllerWorld
 
+from strandline.controller.metadata.features import LEVEL_0_ONLY
 from strandline.controller.metadata.records import NO_LEADER
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -160,7 +161,7 @@ def test_a_proposal_does_not_add_a_new_incarnation(world: ControllerWorld) -> No
     (answer,) = world.call(apis.ALTER_PARTITION, held).partitions
     assert answer.error_code == ErrorCode.INELIGIBLE_REPLICA
     world.kill_broker(1)
-    assert world.partition("t").isr == (1,)
+    assert (world.partition("t").isr, world.partition("t").elr) == ((), (1,))
     assert world.partition("t").leader == NO_LEADER
 
 
@@ -178,8 +179,10 @@ def test_a_dead_follower_leaves_the_isr_and_the_leader_epoch_stays(world: Contro
     assert (partition.leader, partition.isr, partition.leader_epoch, partition.partition_epoch) == (1, (1, 3), 0, 1)
 
 
-def test_the_last_isr_member_stays_and_leads_again_when_it_returns(world: ControllerWorld) -> None:
+def test_at_level_0_the_last_isr_member_stays_and_leads_again_when_it_returns() -> None:
     """Only this broker has every committed record. Another one may return before it, and must not be elected."""
+    world = ControllerWorld(brokers=3, levels=LEVEL_0_ONLY)
+    world.create("t", [[1, 2, 3]])
     for broker_id in (1, 2, 3):
         world.kill_broker(broker_id)
     assert (world.partition("t").leader, world.partition("t").isr) == (NO_LEADER, (3,))

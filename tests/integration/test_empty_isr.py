@@ -1,4 +1,4 @@
-"""A partition with an empty ISR and no leader (KIP-966) in a running cluster. No decision writes it yet: the test does."""
+"""A partition with an empty ISR and no leader (KIP-966) in a running cluster: all its replicas have lost records."""
 
 from __future__ import annotations
 
@@ -46,15 +46,18 @@ async def test_a_partition_without_isr_is_unavailable_until_it_has_a_leader() ->
         topic = await cluster.create("orders", replicas=[[1, 2, 3]], unclean_recovery_strategy="none")
         await cluster.produce(topic, "before")
         await cluster.in_step(topic.topic_id, [1, 2, 3])
-        await write(cluster, topic, isr=(), leader=NO_LEADER, eligible_leader_replicas=(2, 3), last_known_elr=(1,))
+        await write(cluster, topic, isr=(), leader=NO_LEADER, eligible_leader_replicas=(), last_known_elr=(1,))
 
         (described,) = (await admin.describe_topics(["orders"]))[0].partitions
         assert (described.leader_id, described.isr, described.replicas) == (-1, (), (1, 2, 3))
-        assert (described.eligible_leader_replicas, described.last_known_elr) == ((2, 3), (1,))
+        assert (described.eligible_leader_replicas, described.last_known_elr) == ((), (1,))
         part = (await cluster.metadata(None, "orders")).topics[0].partitions[0]
         assert part.error_code == ErrorCode.LEADER_NOT_AVAILABLE
         verdict = judge_cluster("here", await admin.describe_cluster(), await admin.describe_topics(), {"orders": 2})
-        assert verdict.problems == ["partition orders-0 is offline: it has no leader (replicas 1,2,3, in sync none)"]
+        assert verdict.problems == [
+            "partition orders-0 is offline: it has no leader (replicas 1,2,3, in sync none); no replica is known to have every "
+            "committed record (its last leader was broker 1)"
+        ]
 
         assert {(await cluster.produce_to(node, topic.topic_id, "x")).error_code for node in (1, 2, 3)} == {
             ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -74,12 +77,12 @@ async def test_a_partition_without_isr_is_unavailable_until_it_has_a_leader() ->
             sending = asyncio.ensure_future(_send(producer))
             assert await consumer.getmany(timeout_ms=300) == {}
 
-            await cluster.restart(2)  # it is no member of an ISR, so its return elects nobody
+            await cluster.restart(2)  # it is in no ISR and no ELR, so its return elects nobody
             active = await cluster.active_controller()
             await cluster.inside(active, lambda: cluster.server(active).quorum.take_snapshot())
             await cluster.restart(active)
             (described,) = (await admin.describe_topics(["orders"]))[0].partitions
-            assert (described.leader_id, described.isr, described.eligible_leader_replicas) == (-1, (), (2, 3))
+            assert (described.leader_id, described.isr, described.eligible_leader_replicas) == (-1, (), ())
             results = await admin.elect_leaders([("orders", 0)])
             assert results[0].code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
             assert not sending.done()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from waiting import until
 from wire_cluster import WireCluster
 
 from strandline.protocol.records.reader import iter_records
 
 
-@pytest.mark.xfail(strict=True, reason="eligible leader replicas (KIP-966) are not offered yet: the last of the ISR leads again")
 async def test_acknowledged_records_survive_a_lost_page_cache_of_the_last_replica() -> None:
     """Two of three replicas stop in order, the third loses power and its unflushed records: one lossy crash, fewer than
     min.insync.replicas. The two had everything that was acknowledged, and must lead before the third one does."""

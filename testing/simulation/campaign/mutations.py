@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from strandline.broker.fetch.fetch_handler import Fetch
 from strandline.broker.partition.leader_state import LeaderState
 from strandline.broker.partition.partition import Partition
@@ -56,7 +58,7 @@ class Mutation:
 
 
 MUTATIONS: dict[str, Mutation] = {}
-WAITING: dict[str, str] = {"M09": "eligible leader replicas (KIP-966)"}
+WAITING: dict[str, str] = {}
 """Mutations of guards that are not built yet, with the feature that they wait for."""
 
 
@@ -186,6 +188,42 @@ def _unclean_election() -> list[Patch]:
         return build(self)
 
     return [(partition_change, "elect", anybody), (PartitionChangeBuilder, "build", with_its_isr)]
+
+
+@mutation("M09", "a broker that may have lost records stays in the ELR (KIP-966)")
+def _keep_struck_replica() -> list[Patch]:
+    return [(PartitionChangeBuilder, "_without_lost", lambda self, members: members)]
+
+
+@mutation("M29", "the ELR stays when the ISR has reached the min ISR (KIP-966)")
+def _elr_survives_min_isr() -> list[Patch]:
+    beside = PartitionChangeBuilder.elr_beside
+
+    def staying(self: PartitionChangeBuilder, isr: Any) -> Any:
+        former = (*self.partition.elr, *self.partition.isr) if self.partition.elr else ()
+        kept = tuple(replica for replica in self.partition.replicas if replica in former and replica not in isr)
+        return beside(self, isr) or self._without_lost(kept)
+
+    return [(PartitionChangeBuilder, "elr_beside", staying)]
+
+
+@mutation("M30", "a leader that is elected from the ELR stays in the ELR (KIP-966)")
+def _elected_stays_in_elr() -> list[Patch]:
+    build = PartitionChangeBuilder.build
+
+    def uncleared(self: PartitionChangeBuilder) -> Any:
+        record = build(self)
+        if record is None or record.leader not in self.partition.elr:
+            return record
+        return msgspec.structs.replace(record, eligible_leader_replicas=None)
+
+    return [(PartitionChangeBuilder, "build", uncleared)]
+
+
+@mutation("M31", "the high watermark moves while there is an ELR, if the leader's own min ISR allows it (KIP-966)")
+def _move_beside_elr() -> list[Patch]:
+    small = property(lambda self: len(self.isr.isr) < self.min_isr)
+    return [(LeaderState, "is_under_min_isr", small)]
 
 
 @mutation("M10", "the leader serves a follower's fetch with any leader epoch")

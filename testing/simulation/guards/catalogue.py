@@ -158,7 +158,7 @@ _room(
     (
         "G16",
         "Partition._check_may_drop_damage",
-        "self.is_in_isr",
+        "self.may_be_elected",
         NEVER,
         "a member of the ISR deletes its records after the damaged offset",
     ),
@@ -207,7 +207,7 @@ _room(
     (
         "G202",
         "Partition._check_may_start_over",
-        "self.is_in_isr and self.has_records",
+        "self.may_be_elected and self.has_records",
         NEVER,
         "a member of the ISR drops its log because its leader has removed tombstones",
     ),

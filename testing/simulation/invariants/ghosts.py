@@ -286,6 +286,7 @@ class MetadataGhost:
     votes: dict[tuple[int, int], int] = field(default_factory=dict)
     """(voter, epoch) -> the candidate that got its vote."""
     voters: tuple[int, ...] = ()
+    feature_level: int = 0
     is_given_up: bool = False
     """The disks of a majority of the controllers were lost, and the run permitted it. What the quorum had agreed on is unknown
     from then on."""

@@ -3,11 +3,12 @@
 When a batch becomes committed, its records are replayed here by separate rules, and the result is compared with the image that
 the production code makes of them.
 
-KIP-966 is read here for a cluster that elects cleanly and keeps no ELR:
+KIP-966 is read here for a cluster that elects cleanly:
 
-- The last member of an ISR stays in it when it dies, fenced and without a leader: it is the only broker that may be elected. It
-  may also come back under a new broker epoch; I7 finds what its disk then lacks.
-- ELR and last known ELR are always empty.
+- At level 0 of the metadata, the last member of an ISR stays in it when it dies, fenced and without a leader, and there is no
+  ELR. From level 1 on the ISR is empty then, and so is the leader.
+- There is an ELR only while the ISR is smaller than the effective min ISR, and no replica is in both. I7 compares the log of each
+  member of the ELR with what is committed. A process that came back with less than it had is in neither (I3).
 
 A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
 """
@@ -24,6 +25,7 @@ from strandline.controller.metadata.records import (
     RECOVERING,
     AnyRecord,
     BrokerRegistrationChangeRecord,
+    FeatureLevelRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
@@ -52,6 +54,8 @@ def replay(ghosts: Ghosts, base_offset: int, records: Sequence[AnyRecord]) -> Ch
         elif isinstance(record, RegisterBrokerRecord | BrokerRegistrationChangeRecord | UnregisterBrokerRecord):
             brokers[record.broker_id] = None
             _change_broker(ghosts, record, base_offset + index)
+        elif isinstance(record, FeatureLevelRecord):
+            ghosts.metadata.feature_level = record.feature_level
         elif isinstance(record, TopicRecord):
             ghosts.metadata.topics[record.topic_id] = record.name
         elif isinstance(record, RemoveTopicRecord):
@@ -65,7 +69,9 @@ def _affected(ghosts: Ghosts, partitions: Iterable[TopicIdPartition], brokers: d
     affected = dict.fromkeys(partitions)
     if brokers:
         for key, partition in ghosts.partitions.items():
-            if partition.registration is not None and any(node in brokers for node in partition.registration.isr):
+            if partition.registration is not None and any(
+                node in brokers for node in (*partition.registration.isr, *partition.registration.elr)
+            ):
                 affected[key] = None
     return affected
 
@@ -228,7 +234,8 @@ def _check_members(ghosts: Ghosts, partition: PartitionGhost) -> None:
     isr, leader = registration.isr, registration.leader
     if leader != NO_LEADER and leader not in isr:
         raise partition.violation("I2", f"broker {leader} is the leader, but it is not in the ISR {list(isr)}", leader)
-    if not isr or not set(isr) <= set(registration.replicas):
+    may_be_empty = ghosts.metadata.feature_level > 0 and leader == NO_LEADER
+    if not (isr or may_be_empty) or not set(isr) <= set(registration.replicas):
         raise partition.violation(
             "I2", f"the ISR {list(isr)} is empty or is no subset of the replicas {list(registration.replicas)}"
         )
@@ -243,16 +250,29 @@ def _check_members(ghosts: Ghosts, partition: PartitionGhost) -> None:
                 f"with broker epoch {partition.proven[node]}"
             )
             raise partition.violation("I2", text, node)
-    _check_elr(partition, registration)
+    _check_elr(ghosts, partition, registration)
 
 
-def _check_elr(partition: PartitionGhost, registration: Registration) -> None:
-    if registration.elr or registration.last_known_elr:
-        text = (
-            f"this cluster keeps no ELR, but the ELR is {list(registration.elr)} and the last known ELR is "
-            f"{list(registration.last_known_elr)}"
-        )
+def _check_elr(ghosts: Ghosts, partition: PartitionGhost, registration: Registration) -> None:
+    isr, elr, replicas = registration.isr, registration.elr, registration.replicas
+    if not ghosts.metadata.feature_level and (elr or registration.last_known_elr):
+        raise partition.violation("I3", f"level 0 of the metadata has no ELR, but this is {list(elr)}")
+    if set(elr) & set(isr) or not set(elr) <= set(replicas):
+        text = f"the ELR {list(elr)} has members of the ISR {list(isr)}, or others than the replicas {list(replicas)}"
         raise partition.violation("I3", text)
+    if registration.leader != NO_LEADER and registration.last_known_elr:
+        text = f"broker {registration.leader} leads, but the last leader {list(registration.last_known_elr)} is still noted"
+        raise partition.violation("I3", text)
+    for node in (*isr, *elr) if ghosts.metadata.feature_level and len(replicas) > 1 else ():
+        replica = partition.replicas.get(node)
+        if replica is None or not replica.is_unclean or replica.damage is not None or not ghosts.is_registered(replica):
+            continue
+        if not replica.path.holds_all_of(partition.committed) and not partition.loss_permitted:
+            text = (
+                f"broker {node} came back with less than it had ({replica.path}), and lacks committed records up to "
+                f"{partition.committed.end}, but it may be elected: ISR {list(isr)}, ELR {list(elr)}"
+            )
+            raise partition.violation("I3", text, node)
 
 
 # -- the image of the production code ---------------------------------------------------------------------------------
@@ -265,10 +285,14 @@ def compare_with_image(ghosts: Ghosts, image: MetadataImage, changed: Changed) -
         ours = partition.registration
         if partition.is_deleted or ours is None:
             continue
-        theirs = found and (found.replicas, found.isr, found.leader, found.leader_epoch, found.partition_epoch)
-        if theirs != ours[:5]:
-            text = f"the metadata image at offset {image.offset} has {theirs}, but the records result in {tuple(ours[:5])}"
+        theirs = found and (found.replicas, found.isr, found.leader, found.leader_epoch, found.partition_epoch, found.elr)
+        if theirs != (*ours[:5], ours.elr):
+            text = f"the metadata image at offset {image.offset} has {theirs}, but the records result in {tuple(ours)}"
             raise partition.violation("I14", text)
+        min_isr = min(image.min_insync_replicas(partition.topic), len(ours.replicas))
+        if ours.elr and len(ours.isr) >= min_isr:
+            text = f"the ISR {list(ours.isr)} has reached the min ISR {min_isr}, but there is an ELR, {list(ours.elr)}"
+            raise partition.violation("I3", text)
     for node in changed[1]:
         broker, registered = ghosts.metadata.brokers.get(node), image.brokers.get(node)
         theirs_b = registered and (registered.broker_epoch, registered.fenced, registered.in_controlled_shutdown)

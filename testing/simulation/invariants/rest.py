@@ -53,7 +53,7 @@ def _partition(ghosts: Ghosts, partition: PartitionGhost) -> Iterator[str]:
     if registration is None:
         return
     live = {p.node for p in ghosts.live_brokers()} & set(registration.replicas)
-    if not live & set(registration.isr):
+    if not live & {*registration.isr, *registration.elr}:
         return  # no eligible replica runs
     leader = partition.replicas.get(registration.leader)
     if registration.leader == NO_LEADER or registration.leader not in live or leader is None:

@@ -141,7 +141,7 @@ def check_members(ghosts: Ghosts, partition: PartitionGhost) -> None:
         if member is not None and ghosts.is_judged(member) and not member.path.holds_all_of(committed):
             parts = member.path.agrees_until(committed)
             lacks = f"lacks the committed records {parts} to {committed.end - 1}"
-            text = f"broker {node} is in the ISR {list(registration.isr)}, but {lacks}"
+            text = f"broker {node} is in the ISR {list(registration.isr)} or ELR {list(registration.elr)}, but {lacks}"
             raise partition.violation("I7", text, node)
 
 
@@ -202,6 +202,8 @@ def check_maximal_isr(ghosts: Ghosts, partition: PartitionGhost) -> None:
         )
         raise partition.violation("I12", text, leader.node)
     counted = {*registration.isr, *registration.elr}
+    if leader_state.elr:
+        return  # The leader knows of an ELR, and its high watermark does not move.
     if len(isr.isr) >= ghosts.min_isr(partition, leader) and not counted <= set(isr.maximal):
         text = (
             f"broker {leader.node} waits for {sorted(isr.maximal)} only, but the controllers may elect any of {sorted(counted)}"

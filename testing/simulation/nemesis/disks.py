@@ -73,8 +73,8 @@ def _wipe(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
 
 @kind("wipe_last")
 def _wipe_last(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    """All other members of an ISR die. The last one comes back with an empty disk, leads, and is followed by replicas with
-    longer logs than its own. That is a certain loss, so it happens only where losses are permitted."""
+    """All other members of an ISR die. The last one comes back with an empty disk. If one copy is enough for a topic, that is a
+    certain loss, so it happens only where losses are permitted; otherwise an eligible replica leads when it returns."""
     cluster, running = nemesis.cluster, nemesis.running(nemesis.cluster.broker_ids)
     if nemesis.budget.enforced or cluster.active_controller is None:
         return None

@@ -109,6 +109,11 @@ def _elects(call: Called) -> bool:
     return any(getattr(record, "leader", -1) >= 0 for record in call.result)
 
 
+def _elr(call: Called) -> tuple[int, ...]:
+    """The ELR in the record that this call of `change_partition` returned."""
+    return call.result.eligible_leader_replicas or ()
+
+
 def _change_of_isr(call: Called) -> tuple[frozenset[int], frozenset[int]]:
     return frozenset(call.before), frozenset(call.args[1])
 
@@ -236,8 +241,44 @@ MARKS: dict[str, Mark] = {
         ),
     ),
     "election.last_member_returned": Mark(
-        "the last member of an ISR returned and became leader again",
+        "a replica returned to a partition without a leader, and became its leader",
         (OnCall("controller.cluster_control:elect_leaderless", _elects),),
+    ),
+    "election.elr": Mark(
+        "an eligible leader replica was elected, because the ISR was empty",
+        (
+            OnCall(
+                "controller.replication_control:change_partition",
+                lambda call: call.result is not None and call.result.leader in call.args[1].elr,
+            ),
+        ),
+    ),
+    "elr.member_added": Mark(
+        "a replica left the ISR and became an eligible leader replica",
+        (
+            OnCall(
+                "controller.replication_control:change_partition",
+                lambda call: bool(call.result is not None and set(_elr(call)) - set(call.args[1].elr)),
+            ),
+        ),
+    ),
+    "elr.cleared": Mark(
+        "the ISR reached the min ISR, and the ELR became empty",
+        (
+            OnCall(
+                "controller.replication_control:change_partition",
+                lambda call: call.result is not None and call.result.eligible_leader_replicas == () and bool(call.args[1].elr),
+            ),
+        ),
+    ),
+    "elr.member_lost_by_unclean_shutdown": Mark(
+        "an eligible leader replica had lost records, and was struck from the ELR",
+        (
+            OnCall(
+                "controller.replication_control:change_partition",
+                lambda call: len(call.args) > 4 and bool(set(call.args[4]) & set(call.args[1].elr)),
+            ),
+        ),
     ),
     # The level of the metadata
     "metadata.upgraded": Mark(
@@ -300,7 +341,7 @@ MARKS: dict[str, Mark] = {
             OnCall(
                 _LEADERSHIP + "install_isr",
                 lambda call: bool(_change_of_isr(call)[1] - _change_of_isr(call)[0]),
-                lambda me, isr: me.isr.isr,
+                lambda me, isr, elr: me.isr.isr,
             ),
         ),
     ),
@@ -310,7 +351,7 @@ MARKS: dict[str, Mark] = {
             OnCall(
                 _LEADERSHIP + "install_isr",
                 lambda call: bool(_change_of_isr(call)[0] - _change_of_isr(call)[1]),
-                lambda me, isr: me.isr.isr,
+                lambda me, isr, elr: me.isr.isr,
             ),
         ),
     ),
@@ -780,9 +821,6 @@ MARKS: dict[str, Mark] = {
 """In the order of the report."""
 
 WAITING: dict[str, str] = {
-    "election.elr": "eligible leader replicas (KIP-966)",
-    "elr.member_added": "eligible leader replicas (KIP-966)",
-    "elr.member_lost_by_unclean_shutdown": "eligible leader replicas (KIP-966)",
     "election.unclean": "unclean leader election",
     "partition.recovering": "unclean leader election",
     "reassignment.completed": "reassignment",

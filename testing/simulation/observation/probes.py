@@ -435,7 +435,7 @@ class Probes:
         if replica is not None and leader_state.isr is pending and before[0] is not pending:
             self.invariants.on_isr("isr.proposed", replica, isr=proposed)
 
-    def _installed(self, before: tuple[Any], _: None, leader_state: LeaderState, isr: tuple[int, ...]) -> None:
+    def _installed(self, before: tuple[Any], _: None, leader_state: LeaderState, isr: tuple[int, ...], *_elr: Any) -> None:
         replica = self._disturb(leader_state)
         if replica is not None and set(before[0].isr) != set(isr):
             epoch = leader_state.partition_epoch

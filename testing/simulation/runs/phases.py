@@ -225,7 +225,7 @@ class Phases:
 
     def _complaints_of_partition(self, key: TopicIdPartition, name: str, p: Any, core: list[int]) -> list[str]:
         live = [n for n in p.replicas if n in core]
-        if not any(n in core for n in p.isr):
+        if not any(n in core for n in (*p.isr, *p.elr)):
             return []  # no eligible replica is up
         if p.leader not in core:
             return [f"{name} has no leader (ISR {list(p.isr)}, leader {p.leader})"]
@@ -382,8 +382,10 @@ class Phases:
         return Violation("I24", f"{text}{self.diagnosis(list(left_out))}")
 
     def _is_beyond_repair(self) -> bool:
-        """Whether a leader cannot read its own log and holds the last copy: a power cut has torn the only replica."""
-        return any(
+        """Whether a leader cannot read its own log and holds the last copy: a power cut has torn the only replica. Or all
+        replicas that had every committed record have lost some, and the partition waits for the decision of an operator."""
+        partitions = [p for topic in self.cluster.image().topics_by_id.values() for p in topic.partitions.values()]
+        return any(not (*p.isr, *p.elr) for p in partitions) or any(
             p.leader_state is not None and p.log.corrupt_at is not None
             for broker in self.cluster.brokers.values()
             if broker.has_logs

@@ -25,6 +25,7 @@ from strandline.testing.simulation.scenarios import (
     balance,
     compaction,
     disks,
+    eligible,
     environment,
     isr,
     log_dirs,
@@ -40,7 +41,7 @@ from strandline.testing.simulation.story.story import tell
 
 __all__ = ["SCENARIOS", "WAITING", "Scenario", "Stage", "find", "run_scenario", "scenario"]
 
-FILES = (truncation, isr, requests, producers, disks, quorum, environment, compaction, balance, log_dirs, racks)
+FILES = (truncation, isr, eligible, requests, producers, disks, quorum, environment, compaction, balance, log_dirs, racks)
 LIMIT_S = 900.0
 
 

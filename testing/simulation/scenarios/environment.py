@@ -9,9 +9,6 @@ from strandline.protocol.errors import ErrorCode
 from strandline.testing.simulation.kernel.disk_faults import Latency
 from strandline.testing.simulation.scenarios.stage import WAITING, Stage, scenario
 
-WAITING["S25"] = "eligible leader replicas (KIP-966)"
-WAITING["S26"] = "eligible leader replicas (KIP-966)"
-WAITING["S27"] = "eligible leader replicas (KIP-966)"
 WAITING["S52"] = "consumer groups"
 WAITING["S53"] = "consumer groups"
 

@@ -18,12 +18,14 @@ from strandline.controller.metadata.records import (
     RECOVERING,
     AnyRecord,
     BrokerRegistrationChangeRecord,
+    FeatureLevelRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
     TopicRecord,
     encode_record,
 )
+from strandline.protocol.feature_names import METADATA_VERSION
 from strandline.protocol.messages.common import SnapshotId
 from strandline.protocol.records.builder import encode_values
 from strandline.storage.log.log import Log, LogConfig
@@ -95,8 +97,40 @@ def test_recorded_unclean_election_counts_as_a_reported_loss(at: Bench):
     assert at.orders.reported == ["unclean election of broker 3"]
 
 
-def test_i3_an_elr_where_none_is_kept(at: Bench):
-    with at.flags("I3", "this cluster keeps no ELR"):
+def test_i3_an_elr_at_level_0(at: Bench):
+    with at.flags("I3", "level 0 of the metadata has no ELR"):
+        at.change(isr=(1, 2), eligible_leader_replicas=(3,))
+
+
+def test_i3_a_member_of_isr_and_elr(at: Bench):
+    at.ghosts.metadata.feature_level = 1
+    with at.flags("I3", "has members of the ISR"):
+        at.change(isr=(1, 2), eligible_leader_replicas=(2, 3))
+
+
+def test_i3_a_last_leader_beside_a_leader(at: Bench):
+    at.ghosts.metadata.feature_level = 1
+    with at.flags("I3", "is still noted"):
+        at.change(isr=(1, 2), last_known_elr=(1,))
+
+
+def test_i3_an_elr_beside_a_large_isr(at: Bench):
+    at.ghosts.metadata.feature_level = 1
+    at.change(isr=(1, 2), eligible_leader_replicas=(3,))
+    records: list[AnyRecord] = [
+        FeatureLevelRecord(METADATA_VERSION, 1),
+        TopicRecord("orders", TOPIC_ID),
+        PartitionRecord(TOPIC_ID, 0, (1, 2, 3), (1, 2), 1, 0, 1, eligible_leader_replicas=(3,)),
+    ]
+    with at.flags("I3", "has reached the min ISR 1"):
+        membership.compare_with_image(at.ghosts, MetadataImage.from_records(records, 5, 1), ({at.orders.key: None}, {}))
+
+
+def test_i3_a_process_that_lost_records_is_eligible(at: Bench):
+    at.ghosts.metadata.feature_level = 1
+    at.replica(3).is_unclean = True
+    at.orders.committed.extend(0, 5)
+    with at.flags("I3", "came back with less than it had"):
         at.change(isr=(1, 2), eligible_leader_replicas=(3,))
 
 
@@ -147,7 +181,7 @@ def test_i14_a_heartbeat_of_an_earlier_process(at: Bench):
 def test_i14_an_image_that_forgets_to_raise_the_partition_epoch(at: Bench):
     at.change(isr=(1, 2))
     records: list[AnyRecord] = [TopicRecord("orders", TOPIC_ID), PartitionRecord(TOPIC_ID, 0, (1, 2, 3), (1, 2), 1)]
-    with at.flags("I14", "the records result in ((1, 2, 3), (1, 2), 1, 0, 1)"):
+    with at.flags("I14", "the records result in ((1, 2, 3), (1, 2), 1, 0, 1,"):
         membership.compare_with_image(at.ghosts, MetadataImage.from_records(records, 5, 1), ({at.orders.key: None}, {}))
 
 

@@ -1,16 +1,28 @@
-"""While eligible leader replicas are not built, the last in-sync replica leads again, whatever happened to its disk. Then it has
-to report a possible loss; without a report an operator believes that nothing is lost (I20)."""
+"""At level 0 of the metadata, without eligible leader replicas, the last in-sync replica leads again, whatever happened to its
+disk. Then it has to report a possible loss; without a report an operator believes that nothing is lost (I20). From level 1 on it
+says so when it registers, and does not lead."""
 
 from __future__ import annotations
 
 import pytest
 
+from strandline.controller.metadata.features import LEVEL_0_ONLY
 from strandline.testing.simulation.kernel.world import World
 from strandline.testing.simulation.scenarios.stage import Stage
 
 
 async def _last_one(stage: Stage, harm: str) -> int:
     """Number of times that the returned last in-sync replica reported a possible loss."""
+    stage.on_machines = lambda machines: vars(stage.cluster).update(
+        levels=dict.fromkeys(stage.cluster.controller_ids, LEVEL_0_ONLY)
+    )
+    await _lose(stage, harm)
+    await stage.until(lambda: stage.leads(1), what="broker 1 leads")
+    return stage.cluster.brokers[1].replicas.metrics.elected_with_missing_records
+
+
+async def _lose(stage: Stage, harm: str) -> None:
+    """Broker 1 is the last in-sync replica, is harmed, and starts again."""
     await stage.open(replicas=[1, 2], brokers=2, min_insync=1)
     await stage.append(5)
     await stage.until(lambda: stage.hw(2) == 5, what="all know HW 5")
@@ -29,8 +41,6 @@ async def _last_one(stage: Stage, harm: str) -> int:
         await stage.until(lambda: files.exists("/data/orders-0/partition.metadata"), what="its log is made anew")
         stage.crash(1)
         stage.start(1)
-    await stage.until(lambda: stage.leads(1), what="broker 1 leads")
-    return stage.cluster.brokers[1].replicas.metrics.elected_with_missing_records
 
 
 @pytest.mark.parametrize(("harm", "told"), [("wiped", 1), ("torn", 1), ("power lost", 1), ("only killed", 0)])
@@ -39,6 +49,25 @@ def test_leader_with_missing_records_reports_it(harm: str, told: int) -> None:
     try:
         assert world.run(_last_one(Stage(world), harm)) == told
         assert world.trace.counts().get("log.partition.elected_with_missing_records", 0) == told
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize(("harm", "leads"), [("wiped", False), ("torn", False), ("power lost", False), ("only killed", True)])
+def test_replica_that_may_lack_records_does_not_lead(harm: str, leads: bool) -> None:
+    world = World(7)
+    stage = Stage(world)
+
+    async def story() -> None:
+        await _lose(stage, harm)
+        await stage.until(lambda: 1 in stage.cluster.brokers and stage.cluster.brokers[1].ready.is_set(), what="it is back")
+        await stage.sleep(1.0)
+
+    try:
+        world.run(story())
+        registration = stage.registration()
+        assert (registration.leader, registration.isr, registration.elr) == ((1, (1,), ()) if leads else (-1, (), ()))
+        assert world.trace.counts().get("log.partition.elected_with_missing_records", 0) == 0
     finally:
         world.close()
 

@@ -44,7 +44,7 @@ def test_each_kind_of_fault_happens_and_is_survived(kind: str) -> None:
     faults = tuple(FaultPlan(n, 0.1 + 0.4 * n, kind, 0.5, 1000 + n) for n in range(4))
     is_loss = kind in BEYOND_BUDGET
     report = run_seed(options.seed, options=options.replaced(kinds={kind: 1.0}, faults=faults, loss_permitted=is_loss))
-    assert report.verdict == ("loss permitted" if is_loss else "ok"), str(report)
+    assert report.verdict in ("ok", "loss permitted") if is_loss else report.verdict == "ok", str(report)
     assert report.faults.get(kind, 0) >= 1, report.skipped
     begun = [event for event in report.trace.events(kinds="fault.begin") if event.fields["fault"] == kind]  # type: ignore[union-attr]
     assert len(begun) == report.faults[kind]
