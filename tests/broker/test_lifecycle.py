@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -14,12 +15,17 @@ from strandline.controller.metadata.image import MetadataDelta, MetadataImage
 from strandline.controller.metadata.records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
 from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError, UsageError
 from strandline.protocol.messages.cluster import (
+    LOSS_MAYBE,
+    LOSS_NO,
+    LOSS_YES,
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
+    LossyPartitions,
 )
 from strandline.protocol.messages.common import Listener, Message
+from strandline.storage.directory.log_dir import RecordLoss
 
 IDENTITY = Identity(1, "c1", b"i" * 16, (Listener("PLAINTEXT", "h", 9092),), "a", (b"d" * 16,), -1)
 
@@ -46,6 +52,34 @@ def test_a_broker_wants_to_be_fenced_until_it_has_applied_its_own_registration()
     assert lifecycle.state is State.FENCED
     assert not beat(lifecycle, 7, BrokerHeartbeatResponse(0, is_caught_up=True, is_fenced=False)).want_fence
     assert lifecycle.state is State.RUNNING
+
+
+def test_a_registration_tells_the_loss_until_a_controller_knows_it() -> None:
+    """A later registration of the same process must not strike replicas that have caught up since."""
+    key, other = (b"t" * 16, 3), (b"u" * 16, 0)
+    for loss, code, named in (
+        (None, LOSS_NO, []),
+        (RecordLoss(False, ()), LOSS_MAYBE, []),
+        (RecordLoss(True, (other, key)), LOSS_YES, [LossyPartitions(key[0], [3]), LossyPartitions(other[0], [0])]),
+    ):
+        identity = replace(IDENTITY, loss=loss, min_insync_replicas=2)
+        lifecycle = LifecycleCore(identity, heartbeat_interval_ms=500, session_timeout_ms=3000)
+        for _ in range(2):
+            request = lifecycle.registration()
+            assert (request.record_loss, request.lossy_partitions, request.min_insync_replicas) == (code, named, 2)
+            lifecycle.on_registration(BrokerRegistrationResponse(ErrorCode.REQUEST_TIMED_OUT), 0)
+        lifecycle.on_registration(BrokerRegistrationResponse(0, 7), 0)
+        assert (lifecycle.registration().record_loss, lifecycle.registration().lossy_partitions) == (LOSS_NO, [])
+
+
+def test_a_heartbeat_tells_a_loss_until_it_is_answered() -> None:
+    lifecycle, key, later = registered(7), (b"t" * 16, 3), (b"t" * 16, 4)
+    lifecycle.lossy[key] = None
+    assert beat(lifecycle, 7, BrokerHeartbeatResponse(ErrorCode.REQUEST_TIMED_OUT)).lossy_partitions
+    request = lifecycle.heartbeat(7)
+    lifecycle.lossy[later] = None
+    lifecycle.on_heartbeat(request, BrokerHeartbeatResponse(0))
+    assert lifecycle.heartbeat(7).lossy_partitions == [LossyPartitions(later[0], [4])]
 
 
 def test_a_broker_that_steps_back_wants_to_be_fenced_once() -> None:

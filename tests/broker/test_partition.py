@@ -715,7 +715,7 @@ def test_a_log_that_ends_where_the_leaders_log_starts_is_emptied(leader_start: i
     """The leader has deleted the point where the histories part: our records below it may be of another history. The empty log
     begins one before it, so that the leader is asked for more than a number (`leader_range.py`)."""
     world = ReplicaWorld(2)
-    world.topic(replicas=(1, 2), epoch=5)
+    world.topic(replicas=(1, 2), isr=(1,), epoch=5)
     follower = world[2].p
     for _ in range(10):
         follower.log.append_as_leader(memoryview(batch("x")), 1, NOW_MS)

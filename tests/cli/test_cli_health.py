@@ -343,8 +343,8 @@ def test_a_partition_is_named_once_with_its_worst_problem() -> None:
     """It is still counted under each of its problems."""
     verdict = judge(partition(0, -1, (1,)), partition(1, 1, (1,)), partition(2, 1, (1, 2)), partition(3))
     assert verdict.problems == [
-        "partition orders-0 is offline: it has no leader (replicas 1,2,3, in sync 1)",
-        "partition orders-1 is under its min.insync.replicas (replicas 1,2,3, in sync 1)",
+        "partition orders-0 is offline: it has no leader (replicas 1,2,3, in sync 1); it waits for broker 1",
+        "partition orders-1 is under its min.insync.replicas (replicas 1,2,3, in sync 1); it waits for broker 1",
         "partition orders-2 is under-replicated (replicas 1,2,3, in sync 1,2)",
     ]
     counted = [verdict.facts[f"{kind}_partitions"] for kind in ("offline", "under_min_isr", "under_replicated")]

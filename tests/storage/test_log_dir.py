@@ -11,7 +11,7 @@ import pytest
 from storage_kit import NOW_MS, batch, fill, read_all
 
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
-from strandline.storage.directory.log_dir import LogDir, log_name, parse_log_name
+from strandline.storage.directory.log_dir import LogDir, RecordLoss, log_name, parse_log_name
 from strandline.storage.disk import DiskError
 from strandline.storage.files import RealFiles
 from strandline.storage.log.log import Log, LogConfig
@@ -59,6 +59,63 @@ def test_after_a_lost_page_cache_every_log_has_possible_data_loss() -> None:
     assert log_dir.was_clean
     files.crash(lossy=True)  # it was closed in order, except for later writes
     assert open_dir(files).in_doubt
+
+
+def test_a_killed_process_has_lost_nothing() -> None:
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    fill(open_orders(log_dir), 10)
+    log_dir = restart(files, log_dir, clean=False)
+    open_orders(log_dir)
+    assert log_dir.record_loss() is None
+    assert log_dir.record_loss(trust_only_clean_stops=True) == RecordLoss(False, ())
+    log_dir = restart(files, log_dir, clean=True)
+    open_orders(log_dir).possible_data_loss = False
+    assert log_dir.record_loss(trust_only_clean_stops=True) is None
+
+
+def test_a_lost_page_cache_concerns_all_logs() -> None:
+    """Also those whose directory was lost with it, so that nothing shows them."""
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    files.fsync_dir("data")
+    log_dir.close(clean=False)
+    files.crash(lossy=True)
+    log_dir = open_dir(files)
+    assert not log_dir.existing_logs()
+    assert log_dir.record_loss() == RecordLoss(False, ())
+    log_dir = restart(files, log_dir, clean=False)
+    assert log_dir.record_loss() == RecordLoss(False, ()), "it could not register before it was killed"
+
+
+def test_a_log_that_shows_a_loss_is_named() -> None:
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    for partition in (0, 1, 2):
+        log = open_orders(log_dir, partition=partition)
+        log.possible_data_loss = False
+        fill(log, 10)
+        log.update_high_watermark(log.log_end_offset)
+    log_dir.checkpoint_all()
+    files.crash(lossy=False)
+    cut = files.open(log.segments[-1].file.path, create=False)
+    cut.truncate(cut.size - 5)
+    log_dir = open_dir(files)
+    logs = [open_orders(log_dir, partition=partition) for partition in (0, 1, 2)]
+    assert log_dir.record_loss() == RecordLoss(True, ((X, 2),))
+    logs[0].mark_corrupt(3)
+    assert log_dir.record_loss() == RecordLoss(True, ((X, 0), (X, 2)))
+
+
+def test_a_damaged_checkpoint_hides_losses() -> None:
+    """Without its high watermark, a log does not show that it ends below it."""
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    fill(open_orders(log_dir), 10)
+    log_dir.checkpoint_all()
+    files.write_atomic("data/replication-offset-checkpoint", b"0\n1\nmeaningless\n")
+    log_dir = restart(files, log_dir, clean=False)
+    assert log_dir.record_loss() == RecordLoss(False, ())
 
 
 def test_a_new_boot_after_an_orderly_stop_is_no_doubt() -> None:
