@@ -70,8 +70,8 @@ async def s25(stage: Stage) -> None:
 
 @scenario("S26", "Power fails everywhere", source="KIP-966, section on unclean shutdowns")
 async def s26(stage: Stage) -> None:
-    """Every machine loses power. No replica may be elected without the decision of an operator, and the metadata say so."""
-    await stage.open(replicas=[1, 2, 3])
+    """Every machine loses power. No replica is eligible, and with the strategy `none` the partition waits for an operator."""
+    await stage.open(replicas=[1, 2, 3], unclean_recovery_strategy="none")
     stage.may_lose = True
     if stage.invariants is not None:
         stage.invariants.ghosts.permit_loss("all machines lose power at once")

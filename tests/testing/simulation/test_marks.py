@@ -708,6 +708,7 @@ async def send_to_nobody(cluster: SimCluster, producer: Any) -> None:
 
 
 PLAYS = {
+    "S25": ("election.elr", "elr.member_added", "elr.cleared", "elr.member_lost_by_unclean_shutdown"),
     "S47": ("cleaner.replaced", "cleaner.replacement_finished"),
     "S58": ("cleaner.aborted",),
     "S59": ("follower.fresh_copy",),
