@@ -243,7 +243,7 @@ async def test_rejected_name_fails_the_start(cluster: ScriptedCluster) -> None:
         await attempt(cluster).start()
     cluster.name_fate = ErrorCode.BROKER_NOT_AVAILABLE
     with pytest.raises(RequestTimeout, match="no producer id"):
-        await attempt(cluster, max_block_ms=150).start()
+        await attempt(cluster, max_block_ms=1000).start()
     starting = attempt(cluster)
     start = asyncio.ensure_future(starting.start())
     cluster.name_fate = ErrorCode.NONE
