@@ -195,7 +195,7 @@ def _keep_struck_replica() -> list[Patch]:
     return [(PartitionChangeBuilder, "_without_lost", lambda self, members: members)]
 
 
-@mutation("M29", "the ELR stays when the ISR has reached the min ISR (KIP-966)")
+@mutation("M30", "the ELR stays when the ISR has reached the min ISR (KIP-966)")
 def _elr_survives_min_isr() -> list[Patch]:
     beside = PartitionChangeBuilder.elr_beside
 
@@ -207,7 +207,7 @@ def _elr_survives_min_isr() -> list[Patch]:
     return [(PartitionChangeBuilder, "elr_beside", staying)]
 
 
-@mutation("M30", "a leader that is elected from the ELR stays in the ELR (KIP-966)")
+@mutation("M31", "a leader that is elected from the ELR stays in the ELR (KIP-966)")
 def _elected_stays_in_elr() -> list[Patch]:
     build = PartitionChangeBuilder.build
 
@@ -220,7 +220,7 @@ def _elected_stays_in_elr() -> list[Patch]:
     return [(PartitionChangeBuilder, "build", uncleared)]
 
 
-@mutation("M31", "the high watermark moves while there is an ELR, if the leader's own min ISR allows it (KIP-966)")
+@mutation("M32", "the high watermark moves while there is an ELR, if the leader's own min ISR allows it (KIP-966)")
 def _move_beside_elr() -> list[Patch]:
     small = property(lambda self: len(self.isr.isr) < self.min_isr)
     return [(LeaderState, "is_under_min_isr", small)]
