@@ -132,9 +132,12 @@ async def test_deleted_records_stay_away_when_all_brokers_die() -> None:
         topic_id = await filled(cluster, replicas=[[1, 2, 3]], min_insync_replicas="2")
         await trim(cluster)
         # A follower writes its log start after the leader has heard of it.
-        starts = [cluster.disk(node) for node in (1, 2, 3)]
-        path = "/data/broker-{}/log-start-offset-checkpoint"
-        await until(lambda: all(b"orders 0 6" in starts[n - 1].read(path.format(n)) for n in (1, 2, 3)), "the starts are saved")
+        files = {f"/data/broker-{node}/log-start-offset-checkpoint": cluster.disk(node) for node in (1, 2, 3)}
+
+        def are_saved() -> bool:
+            return all(disk.exists(path) and b"orders 0 6" in disk.read(path) for path, disk in files.items())
+
+        await until(are_saved, "the starts are saved")
         await cluster.kill(1, 2, 3)
         await cluster.start(1, 2, 3)
         leader = await cluster.leader_of("orders")
