@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -344,11 +345,25 @@ def test_a_partition_is_named_once_with_its_worst_problem() -> None:
     verdict = judge(partition(0, -1, (1,)), partition(1, 1, (1,)), partition(2, 1, (1, 2)), partition(3))
     assert verdict.problems == [
         "partition orders-0 is offline: it has no leader (replicas 1,2,3, in sync 1); it waits for broker 1",
-        "partition orders-1 is under its min.insync.replicas (replicas 1,2,3, in sync 1); it waits for broker 1",
+        "partition orders-1 is under its min.insync.replicas (replicas 1,2,3, in sync 1)",
         "partition orders-2 is under-replicated (replicas 1,2,3, in sync 1,2)",
     ]
     counted = [verdict.facts[f"{kind}_partitions"] for kind in ("offline", "under_min_isr", "under_replicated")]
     assert counted == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("elr", "last", "text"),
+    [
+        ((), (), "no replica is known to have every committed record"),
+        ((), (2,), "no replica is known to have every committed record (its last leader was broker 2)"),
+        ((3,), (2,), "it waits for broker 3"),
+        ((3, 1), (1,), "it waits for broker 1 or 3"),
+    ],
+)
+def test_an_offline_partition_names_whom_it_waits_for(elr: tuple[int, ...], last: tuple[int, ...], text: str) -> None:
+    found = replace(partition(0, -1, ()), eligible_leader_replicas=elr, last_known_elr=last)
+    assert judge(found).problems[0].endswith(f"in sync none); {text}")
 
 
 def test_a_topic_with_fewer_replicas_than_its_minimum_is_not_blamed_for_it() -> None:
