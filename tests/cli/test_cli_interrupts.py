@@ -64,6 +64,8 @@ def invocations(folder: Path, address: str) -> dict[str, list[str]]:
         "features": ["features", "describe", *at],
         "elect": ["elect", "orders", "0", "--preferred", *at],
         "log-dirs": ["log-dirs", "describe", *at],
+        "reassign": ["reassign", "--progress", *at],
+        "recover": ["recover", "--plan", *at],
         "log": ["log", "dump", str(folder / "fifo.log")],
         "pipeline": ["pipeline", "offload", "--topic", "orders", "--to", str(folder / "lake"), *at],
         "bench": ["bench", "produce", *at],
@@ -75,7 +77,20 @@ def invocations(folder: Path, address: str) -> dict[str, list[str]]:
     }
 
 
-CALLERS = ["topic", "produce", "consume", "cluster", "health", "quorum", "features", "elect", "log-dirs", "bench"]
+CALLERS = [
+    "topic",
+    "produce",
+    "consume",
+    "cluster",
+    "health",
+    "quorum",
+    "features",
+    "elect",
+    "log-dirs",
+    "reassign",
+    "recover",
+    "bench",
+]
 """The commands that ask the cluster, and would wait for it."""
 
 
