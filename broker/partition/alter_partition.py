@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, cast
 
 from strandline.broker.process.controller_channel import Channel
+from strandline.broker.process.send_loop import SendLoop
 from strandline.controller.metadata.records import RECOVERED
 from strandline.protocol.apis import ALTER_PARTITION
 from strandline.protocol.errors import BrokerError, ErrorCode, to_code
@@ -181,35 +182,19 @@ class AlterPartitionManager:
         self._channel = channel
         self._registration = registration
         self._queue = AlterPartitionQueue()
-        self._wake = asyncio.Event()
         self._limits = LineLimits()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="alter-partition")
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        self._loop = SendLoop("alter-partition", self._queue, self._send_once, RETRY_BACKOFF_MS)
+        self.start, self.stop = self._loop.start, self._loop.stop
 
     def submit(self, item: AlterPartitionItem) -> bool:
         """Queue a proposal. False if the partition has one already; then nothing was queued."""
         accepted = self._queue.submit(item)
         if accepted:
-            self._wake.set()
+            self._loop.wake()
         return accepted
 
     def cancel(self, key: TopicIdPartition) -> None:
         self._queue.cancel(key)
-
-    async def _run(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while len(self._queue):
-                if not await self._send_once():
-                    await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
 
     async def _send_once(self) -> bool:
         """One round trip. False if a proposal is still undecided: then the next attempt follows after a pause."""

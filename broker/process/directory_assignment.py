@@ -16,6 +16,7 @@ from typing import cast
 from strandline.broker.partition.alter_partition import Registration
 from strandline.broker.partition.directory import PartitionDirectory
 from strandline.broker.process.controller_channel import Channel
+from strandline.broker.process.send_loop import SendLoop
 from strandline.controller.metadata.directory_ids import LOST, UNASSIGNED
 from strandline.controller.metadata.image import MetadataDelta, PartitionRegistration
 from strandline.protocol.apis import ASSIGN_REPLICAS_TO_DIRS
@@ -116,36 +117,20 @@ class DirectoryAssignmentManager:
         self._channel = channel
         self._registration = registration
         self._queue = AssignmentQueue()
-        self._wake = asyncio.Event()
         self._limits = LineLimits()
-        self._task: asyncio.Task[None] | None = None
+        self._loop = SendLoop("directory-assignment", self._queue, self._send_once, RETRY_BACKOFF_MS)
+        self.start, self.stop = self._loop.start, self._loop.stop
 
     @property
     def pending(self) -> int:
         """How many replicas the controller does not yet have in the right directory."""
         return len(self._queue)
 
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="directory-assignment")
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
     def submit(self, assignments: dict[TopicIdPartition, bytes]) -> None:
         """Send these assignments soon."""
         if assignments:
             self._queue.submit(assignments)
-            self._wake.set()
-
-    async def _run(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while len(self._queue):
-                if not await self._send_once():
-                    await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
+            self._loop.wake()
 
     async def _send_once(self) -> bool:
         """One round trip. False if it has failed: the next attempt follows after a pause."""
