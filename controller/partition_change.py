@@ -100,8 +100,8 @@ class PartitionChangeBuilder:
             isr=self._isr_change(isr),
             leader=leader if leader != partition.leader else NO_LEADER_CHANGE,
             leader_recovery_state=NO_RECOVERY_CHANGE if recovery in (None, partition.leader_recovery_state) else recovery,
-            eligible_leader_replicas=_changed(partition.elr, self.elr_beside(isr)),
-            last_known_elr=_changed(partition.last_known_elr, self._last_known(leader)),
+            eligible_leader_replicas=if_changed(partition.elr, self.elr_beside(isr)),
+            last_known_elr=if_changed(partition.last_known_elr, self._last_known(leader)),
         )
         return None if record == PartitionChangeRecord(*self.key) else record
 
@@ -131,7 +131,7 @@ class PartitionChangeBuilder:
 
     def _isr_change(self, isr: BrokerIds) -> BrokerIds | None:
         is_kept = not isr and self.rules.min_isr is None
-        return None if is_kept else _changed(self.partition.isr, isr)
+        return None if is_kept else if_changed(self.partition.isr, isr)
 
     def _last_known(self, leader: int) -> BrokerIds:
         """The last leader of a partition that has none (Kafka stores it in the field of the last known ELR)."""
@@ -144,7 +144,8 @@ class PartitionChangeBuilder:
         return partition.last_known_elr or last
 
 
-def _changed(before: BrokerIds, after: BrokerIds) -> BrokerIds | None:
+def if_changed(before: BrokerIds, after: BrokerIds) -> BrokerIds | None:
+    """The value of a field of a record, in which None stands for no change."""
     return after if after != before else None
 
 
@@ -167,11 +168,11 @@ def elect_uncleanly(key: TopicIdPartition, partition: PartitionRegistration, lea
     leader says otherwise (KIP-704). `UncleanElectionRecord` reports what this may lose."""
     return PartitionChangeRecord(
         *key,
-        isr=_changed(partition.isr, (leader,)),
+        isr=if_changed(partition.isr, (leader,)),
         leader=leader,
         leader_recovery_state=NO_RECOVERY_CHANGE if partition.leader_recovery_state == RECOVERING else RECOVERING,
-        eligible_leader_replicas=_changed(partition.elr, ()),
-        last_known_elr=_changed(partition.last_known_elr, ()),
+        eligible_leader_replicas=if_changed(partition.elr, ()),
+        last_known_elr=if_changed(partition.last_known_elr, ()),
     )
 
 

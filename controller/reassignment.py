@@ -21,12 +21,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
+from strandline.controller.metadata.image import PartitionRegistration
 from strandline.controller.metadata.records import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE, BrokerIds, PartitionChangeRecord
-from strandline.controller.partition_change import ChangeRules, change_partition
+from strandline.controller.partition_change import ChangeRules, change_partition, if_changed
 from strandline.protocol.partitions import TopicIdPartition
-
-MIN_ISR = "min.insync.replicas"
 
 
 class Assignment(NamedTuple):
@@ -84,22 +82,17 @@ def only(members: BrokerIds, assignment: Assignment) -> BrokerIds:
 # -- the records ------------------------------------------------------------------------------------------------------
 
 
-def min_isr_of(image: MetadataImage, topic_id: bytes) -> int:
-    """min.insync.replicas of the topic, as far as the metadata knows it."""
-    return image.min_insync_replicas(image.topics_by_id[topic_id].name)
-
-
 def completion(
     key: TopicIdPartition,
     partition: PartitionRegistration,
     isr: BrokerIds,
-    min_isr: int,
     rules: ChangeRules,
     leader_recovery_state: int | None = None,
 ) -> PartitionChangeRecord | None:
     """The record by which the partition gets this ISR and its reassignment completes; None if it does not complete with it."""
     assignment = assignment_of(partition)
-    if not may_complete(assignment, isr, min_isr):
+    assert rules.min_isr is not None, "reassignments need level 1 of the metadata, which has a min ISR"
+    if not may_complete(assignment, isr, rules.min_isr(key[0])):
         return None
     return change_assignment(key, partition, assignment.without_removed(), isr, rules, leader_recovery_state)
 
@@ -140,18 +133,14 @@ def _difference(key: TopicIdPartition, before: PartitionRegistration, after: Par
     is_recovery_same = after.leader_recovery_state == before.leader_recovery_state
     return PartitionChangeRecord(
         *key,
-        isr=_changed(before.isr, after.isr),
+        isr=if_changed(before.isr, after.isr),
         leader=after.leader if leaves or after.leader != before.leader else NO_LEADER_CHANGE,
-        replicas=_changed(before.replicas, after.replicas),
-        adding_replicas=_changed(before.adding_replicas, after.adding_replicas),
-        removing_replicas=_changed(before.removing_replicas, after.removing_replicas),
+        replicas=if_changed(before.replicas, after.replicas),
+        adding_replicas=if_changed(before.adding_replicas, after.adding_replicas),
+        removing_replicas=if_changed(before.removing_replicas, after.removing_replicas),
         leader_recovery_state=NO_RECOVERY_CHANGE if is_recovery_same else after.leader_recovery_state,
-        eligible_leader_replicas=_changed(before.elr, after.elr),
-        last_known_elr=_changed(before.last_known_elr, after.last_known_elr),
-        original_replicas=_changed(before.original_replicas, after.original_replicas),
+        eligible_leader_replicas=if_changed(before.elr, after.elr),
+        last_known_elr=if_changed(before.last_known_elr, after.last_known_elr),
+        original_replicas=if_changed(before.original_replicas, after.original_replicas),
         throttle_rate=None if after.throttle_rate == before.throttle_rate else after.throttle_rate,
     )
-
-
-def _changed(before: BrokerIds, after: BrokerIds) -> BrokerIds | None:
-    return None if after == before else after

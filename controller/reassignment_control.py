@@ -12,11 +12,10 @@ from collections.abc import Sequence
 
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.cluster_describe import is_draining
-from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
+from strandline.controller.metadata.image import MIN_INSYNC_REPLICAS, MetadataImage, PartitionRegistration
 from strandline.controller.metadata.records import AnyRecord, BrokerIds, ConfigRecord, PartitionChangeRecord
 from strandline.controller.partition_index import PartitionIndex
 from strandline.controller.reassignment import (
-    MIN_ISR,
     Assignment,
     assignment_of,
     begin,
@@ -24,7 +23,6 @@ from strandline.controller.reassignment import (
     change_assignment,
     completion,
     may_complete,
-    min_isr_of,
 )
 from strandline.controller.replication_control import change_rules
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -49,17 +47,17 @@ PARTITIONS_PER_REQUEST_MAX = 10_000
 def complete_after_configs(image: MetadataImage, index: PartitionIndex, records: Sequence[AnyRecord]) -> list[AnyRecord]:
     """The records of the reassignments that `records`, which change configurations, complete: a lower min.insync.replicas may
     be the last thing that one waits for."""
-    changed = [record for record in records if isinstance(record, ConfigRecord) and record.name == MIN_ISR]
+    changed = [record for record in records if isinstance(record, ConfigRecord) and record.name == MIN_INSYNC_REPLICAS]
     if not changed or not index.reassigning():
         return []
     everywhere = any(record.resource_type == RESOURCE_BROKER for record in changed)
     topics = {record.resource_name for record in changed}
     after = image.apply(records, image.offset + len(records), image.epoch).image
-    found: list[AnyRecord] = []
+    rules, found = change_rules(after), list[AnyRecord]()
     for key in index.reassigning():
         partition = after.partition(key)
         if partition is not None and (everywhere or after.topics_by_id[key[0]].name in topics):
-            record = completion(key, partition, partition.isr, min_isr_of(after, key[0]), change_rules(after))
+            record = completion(key, partition, partition.isr, rules)
             found += [] if record is None else [record]
     return found
 
@@ -123,7 +121,7 @@ def _alter(
         if item.replicas is None
         else _begun(image, request, partition, tuple(item.replicas))
     )
-    if may_complete(wanted, partition.isr, min_isr_of(image, topic.topic_id)):
+    if may_complete(wanted, partition.isr, image.min_insync_replicas(name)):
         wanted = wanted.without_removed()
     return change_assignment((topic.topic_id, item.partition_index), partition, wanted, partition.isr, change_rules(image))
 

@@ -23,7 +23,7 @@ from strandline.controller.metadata.records import (
 )
 from strandline.controller.partition_change import ChangeRules, HasOnline, MayLead, change_partition, without
 from strandline.controller.partition_index import PartitionIndex
-from strandline.controller.reassignment import completion, min_isr_of
+from strandline.controller.reassignment import completion
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
     PREFERRED_ELECTION,
@@ -281,7 +281,7 @@ def _accept(
     rules, recovery, record = change_rules(image), item.leader_recovery_state, None
     lost = tuple(item.lost_replicas)
     if partition.is_reassigning and not lost:
-        record = completion(key, partition, isr, min_isr_of(image, item.topic_id), rules, recovery)
+        record = completion(key, partition, isr, rules, recovery)
     if record is None:
         record = change_partition(key, partition, isr, rules, lost, leader_recovery_state=recovery)
     if record is None:
