@@ -204,6 +204,7 @@ def alter_partition(image: MetadataImage, request: AlterPartitionRequest) -> Dec
     check_broker_epoch(image, request.broker_id, request.broker_epoch)
     decision: Decision[AlterPartitionResponse] = Decision(AlterPartitionResponse(0, []), cause="leader_proposed")
     seen: dict[TopicIdPartition, None] = {}
+    rules = change_rules(image)
     for item in request.partitions:
         key = (item.topic_id, item.partition)
         # Both proposals for one partition would be checked against the same state: only the first counts.
@@ -212,7 +213,7 @@ def alter_partition(image: MetadataImage, request: AlterPartitionRequest) -> Dec
         if error is not None:
             answer = AlterPartitionPartitionResponse(item.topic_id, item.partition, error_code=error)
         else:
-            answer = _accept(image, request.broker_id, item, decision.records)
+            answer = _accept(image, rules, request.broker_id, item, decision.records)
         decision.reply.partitions.append(answer)
     return decision
 
@@ -272,13 +273,13 @@ def _ineligible(image: MetadataImage, partition: PartitionRegistration, proposed
 
 
 def _accept(
-    image: MetadataImage, broker_id: int, item: AlterPartitionPartition, records: list[AnyRecord]
+    image: MetadataImage, rules: ChangeRules, broker_id: int, item: AlterPartitionPartition, records: list[AnyRecord]
 ) -> AlterPartitionPartitionResponse:
     key = (item.topic_id, item.partition)
     partition = image.partition(key)
     assert partition is not None, "checked by _refusal"
     isr = tuple(member.broker_id for member in item.new_isr)
-    rules, recovery, record = change_rules(image), item.leader_recovery_state, None
+    recovery, record = item.leader_recovery_state, None
     lost = tuple(item.lost_replicas)
     if partition.is_reassigning and not lost:
         record = completion(key, partition, isr, rules, recovery)

@@ -87,16 +87,7 @@ def get(
     _show(resource, [by_name[name] for name in wanted] or configs, all_keys or bool(wanted), wide, json)
 
 
-@app.command()
-def describe(
-    words: Words,
-    all_keys: All = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    wide: Wide = False,
-    json: Json = False,
-) -> None:
-    """The same as `config get`."""
-    get(words, all_keys, bootstrap, wide, json)
+app.command("describe", help="The same as `config get`.")(get)
 
 
 def _refuse_unknown(resource: Resource, name: str, known: dict[str, ConfigEntry]) -> None:
