@@ -1,4 +1,5 @@
-"""What happens to compressed batches before they are appended: on a thread if it takes long, with the connection on hold."""
+"""Checks and recompresses compressed batches before they are appended. If that takes long, a thread does it, and the connection
+reads no further request meanwhile."""
 
 from __future__ import annotations
 

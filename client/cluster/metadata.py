@@ -42,7 +42,7 @@ class TopicInfo:
 
 
 class MetadataCache:
-    """What the newest answers say about the brokers and the topics that the client asked about."""
+    """The brokers, and the topics that the client asked about, by the newest metadata responses."""
 
     def __init__(self) -> None:
         self.cluster_id: str | None = None

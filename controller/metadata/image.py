@@ -421,7 +421,7 @@ class _Builder:
         self.next_producer_number = before.next_producer_number
         self.feature_level = before.feature_level
         self.unclean_elections: dict[TopicIdPartition, tuple[UncleanElectionRecord, ...]] = {}
-        """Of the partitions that have a new report: all their reports."""
+        """All reports of each partition that has a new one."""
 
     def replay(self, record: AnyRecord) -> None:
         _REPLAY[type(record)](self, record)

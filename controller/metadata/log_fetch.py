@@ -76,7 +76,7 @@ def metadata_fetch_request(
 
 
 def metadata_answer(response: FetchResponse) -> MetadataAnswer | None:
-    """What the response says of the metadata partition; None if it has no error and is not for exactly one partition."""
+    """The part of the response about the metadata partition; None if the response has no error and not exactly one partition."""
     if not len(response.partitions) == len(response.records) == 1:
         return MetadataAnswer(response.error_code, CurrentLeader(), _NO_RECORDS) if response.error_code else None
     part = response.partitions[0]

@@ -295,7 +295,8 @@ class LogDir:
         return candidate
 
     def record_loss(self, *, trust_only_clean_stops: bool = False) -> RecordLoss | None:
-        """What the logs may have lost since an earlier process had them; None if nothing. Valid after all logs were opened.
+        """Whether the logs have lost, or may have lost, records that an earlier process wrote; None if they have not. Call it
+        after all logs were opened.
 
         A killed process loses nothing, because its records are in the page cache. So without an orderly stop, a directory has
         lost records only if the machine has started again since, or if its logs show it. `trust_only_clean_stops`: assume a

@@ -114,7 +114,7 @@ class LogDirs:
                 )
 
     def record_loss(self, *, trust_only_clean_stops: bool = False) -> RecordLoss | None:
-        """What the logs may have lost since an earlier process had them; None if nothing. See `LogDir.record_loss`."""
+        """The loss of records in all directories, as `LogDir.record_loss` returns it for one; None if nothing is lost."""
         losses = [each.record_loss(trust_only_clean_stops=trust_only_clean_stops) for each in self.online]
         found = [loss for loss in losses if loss is not None]
         if not found:

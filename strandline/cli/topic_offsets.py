@@ -17,7 +17,7 @@ TIMEOUT_MS = 2000
 
 
 class Offsets(NamedTuple):
-    """What is known of one partition."""
+    """Leader and offsets of one partition; None for what is not known (`error` says why)."""
 
     partition: int
     leader: int | None

@@ -313,7 +313,7 @@ def test_a_directory_of_another_user_is_named_with_both_uids(open_to_all: Path) 
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
 def test_a_taken_port_leaves_the_data_unchanged(data: Data, role: str) -> None:
-    """Of two processes with the same configuration, the second must not open the logs."""
+    """If a second process starts with the same configuration, it must not open the logs."""
     folder = data("broker-1" if role == "broker" else "controller-101")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -202,7 +202,7 @@ COARSE = [
 def test_of_several_names_for_the_retention_the_finest_counts(
     world: ControllerWorld, static: dict[str, Any], value: int, source: int
 ) -> None:
-    """What DescribeConfigs shows is what the logs act on."""
+    """DescribeConfigs shows the values that the logs use."""
     described = {d.name: d for d in describe_topic(world.image, "t", broker_id=1, static=static)}
     assert (described["retention.ms"].value, described["retention.ms"].config_source) == (str(value), source)
     assert world.image.topic_config("t", broker_id=1, static=static)["retention.ms"] == value

@@ -10,7 +10,7 @@ knows every **original** record (`Originals`), and each replica's ghost the offs
   first dirty offset each key has one record.
 - **I27 deleted keys.** A replica that lacks the tombstone of a key, without a newer record of the key, holds no older value of
   it: such a value would be read again as soon as the replica leads. The tombstone lies below the offset that the log reports
-  (`tombstones_removed_below`), which tells followers that are behind it to begin anew.
+  (`tombstones_removed_below`). A follower whose log ends below that offset deletes its log and copies the leader's.
 
 A partition that no cleaner has touched has no `Originals`, and costs nothing here. A check raises `Violation`, with the number of
 its invariant, if the invariant does not hold.

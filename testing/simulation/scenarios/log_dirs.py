@@ -56,8 +56,8 @@ async def s70(stage: Stage) -> None:
 
 @scenario("S71", "A disk is not mounted when its broker starts", source="KIP-112, KAFKA-5163")
 async def s71(stage: Stage) -> None:
-    """Its partitions are not created anew on the other disk: they would lack records there, and two logs of one partition would
-    stand in the way when the disk is back."""
+    """The broker does not create the partitions of the missing disk on its other disk: the new logs would lack records, and when
+    the disk is back, a partition would have two logs."""
     await _open(stage)
     stage.says("Broker 1 stops. It starts again without its second disk.")
     await stage.stop(1)
