@@ -39,7 +39,7 @@ class ConfigCalls(AdminRequests):
 
         def check(response: messages.DescribeConfigsResponse, is_retry: bool) -> None:
             for result in response.results:
-                check_code(result.error_code, result.error_message, "DescribeConfigs", topic=result.resource_name)
+                check_code(result.error_code, result.error_message, "DescribeConfigs", topic=result.resource_name or None)
 
         deadline = self._deadline(timeout_ms)
         broker_id = self._known_broker(name) if resource_type == "broker" and name != "" else None
@@ -74,7 +74,7 @@ class ConfigCalls(AdminRequests):
 
         def check(response: messages.IncrementalAlterConfigsResponse, is_retry: bool) -> None:
             for result in response.responses:
-                check_code(result.error_code, result.error_message, "IncrementalAlterConfigs", topic=result.resource_name)
+                check_code(result.error_code, result.error_message, "IncrementalAlterConfigs", topic=result.resource_name or None)
 
         deadline = self._deadline(timeout_ms)
         kind = messages.IncrementalAlterConfigsResponse

@@ -101,6 +101,7 @@ def test_mistake_is_explained_in_one_sentence(up: Up, topic: str) -> None:
     for words, says in (
         (("set", "topic", topic, "retentoin.ms=1"), "did you mean 'retention.ms'?"),
         (("set", "broker", "1", "log.cleaner.enable=false"), "cannot be changed while the brokers run"),
+        (("set", "cluster", "log.cleaner.enable=false"), "and restart them (IncrementalAlterConfigs, INVALID_CONFIG)"),
         (("get", "topic", topic, "retentoin.ms"), "did you mean 'retention.ms'?"),
     ):
         outcome = config(up, *words)
