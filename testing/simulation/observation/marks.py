@@ -253,6 +253,24 @@ MARKS: dict[str, Mark] = {
             ),
         ),
     ),
+    "election.unclean": Mark(
+        "a replica that may lack committed records was elected, because no other one was left",
+        (said("partition.elected_uncleanly"),),
+        RARE,
+    ),
+    "partition.recovering": Mark(
+        "a leader that was elected uncleanly proposed that its recovery has ended",
+        (
+            OnCall(
+                _LEADERSHIP + "maybe_finish_recovery",
+                lambda call: call.before,
+                lambda me: me.is_recovering and not me.isr.is_in_flight,
+            ),
+        ),
+        RARE,
+    ),
+    "reassignment.completed": Mark("a reassignment was completed", (said("reassignment.completed"),), SCENARIO),
+    "reassignment.cancelled": Mark("a reassignment was cancelled", (said("reassignment.cancelled"),), SCENARIO),
     "elr.member_added": Mark(
         "a replica left the ISR and became an eligible leader replica",
         (
@@ -629,6 +647,7 @@ MARKS: dict[str, Mark] = {
         (OnCall("storage.log.log:Log.roll", lambda call: call.before, lambda log, *_: log.segments[-1].size),),
     ),
     "log.segments_deleted": Mark("retention deleted segments", (said("log.segments_deleted"),)),
+    "log.records_deleted": Mark("a leader deleted records on request", (said("partition.records_deleted"),)),
     "log.start_moved": Mark(
         "a log's start advanced without a truncation",
         (OnCall("storage.log.log:Log.increment_log_start_offset", lambda call: call.result),),
@@ -821,14 +840,6 @@ MARKS: dict[str, Mark] = {
 """In the order of the report."""
 
 WAITING: dict[str, str] = {
-    "election.unclean": "unclean leader election",
-    "partition.recovering": "unclean leader election",
-    "reassignment.completed": "reassignment",
-    "reassignment.cancelled": "reassignment",
-    "fetch.redirected_to_follower": "preferred read replica (KIP-392)",
-    "log.records_deleted": "DeleteRecords",
-    "log.compacted": "compaction",
-    "log.compaction_swap_recovered": "compaction",
     "group.rebalanced": "consumer groups",
     "group.member_fenced": "consumer groups",
     "group.coordinator_moved": "consumer groups",

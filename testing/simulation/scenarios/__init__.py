@@ -32,8 +32,10 @@ from strandline.testing.simulation.scenarios import (
     producers,
     quorum,
     racks,
+    reassignments,
     requests,
     truncation,
+    unclean,
 )
 from strandline.testing.simulation.scenarios.play import has_fault, is_perturbed, play
 from strandline.testing.simulation.scenarios.stage import SCENARIOS, WAITING, Broken, Scenario, Stage, scenario
@@ -41,7 +43,22 @@ from strandline.testing.simulation.story.story import tell
 
 __all__ = ["SCENARIOS", "WAITING", "Scenario", "Stage", "find", "run_scenario", "scenario"]
 
-FILES = (truncation, isr, eligible, requests, producers, disks, quorum, environment, compaction, balance, log_dirs, racks)
+FILES = (
+    truncation,
+    unclean,
+    isr,
+    eligible,
+    requests,
+    producers,
+    disks,
+    quorum,
+    environment,
+    compaction,
+    balance,
+    log_dirs,
+    racks,
+    reassignments,
+)
 LIMIT_S = 900.0
 
 

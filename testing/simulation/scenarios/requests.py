@@ -1,14 +1,14 @@
-"""Fetch sessions, the purgatory and the life of a topic: S29 to S37."""
+"""Fetch sessions, the purgatory, and the life of a topic and its records: S29 to S37."""
 
 from __future__ import annotations
 
 import asyncio
 
+from strandline.broker.partition.partition import FetchPosition, Partition
+from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.testing.simulation.scenarios.stage import WAITING, Stage, scenario
-
-WAITING["S28"] = "unclean leader election"
-WAITING["S36"] = "DeleteRecords"
+from strandline.protocol.messages.data import DeleteRecordsPartition, DeleteRecordsRequest, FetchPartitionResponse
+from strandline.testing.simulation.scenarios.stage import Stage, scenario
 
 
 @scenario("S29", "A fetch session forgets the leader epoch", source="KAFKA-9338, KIP-227")
@@ -225,6 +225,49 @@ async def s35(stage: Stage) -> None:
     await stage.at_rest()
     stage.must(stage.values(3) == {0: b"new"}, "broker 3 has the new topic's record and none of the old one's")
     stage.must((old, 0) not in stage.cluster.brokers[3].replicas.partitions, "nothing is served under the old id")
+
+
+@scenario("S36", "Records are deleted while a fetch response is built", source="KAFKA-7104")
+async def s36(stage: Stage) -> None:
+    """The leader's log start moves after the records of a response were read, and before the response is complete. Then it names
+    a log start beyond its own records, and beyond the follower's log end."""
+    await stage.open(replicas=[1, 2], brokers=2, min_insync=1, settings={"replica.fetch.max.bytes": 200})
+    await stage.append(5)
+    await stage.until(lambda: stage.hw(2) == 5, what="both know HW 5")
+    stage.says("Broker 2 dies, and 20 records are written without it. It returns, and fetches a few of them.")
+    stage.crash(2)
+    await stage.until(lambda: stage.isr() == {1}, what="broker 1 is alone in the ISR")
+    await stage.append(20)
+    held = stage.hold("Fetch", source=1, target=2, response=True, where=lambda _: stage.end(2) > 5)
+    stage.start(2)
+    await stage.until(lambda: held.has, what="a response is on its way to broker 2")
+    at, starts = stage.end(2), list[int]()
+    stage.says(f"Records up to 20 are deleted. The log of broker 2 ends at {at}, and the response is of the time before.")
+    request = DeleteRecordsRequest([DeleteRecordsPartition(stage.cluster.topic_id("orders"), 0, 20)], 20_000)
+    deleting = asyncio.get_running_loop().create_task(stage.ask(1, apis.DELETE_RECORDS, request), name="delete")
+    await stage.until(lambda: stage.replica(1).log.log_start_offset == 20, what="the log of broker 1 begins at 20")
+    append_fetched = Partition.append_fetched
+
+    def racing(self: Partition, position: FetchPosition, response: FetchPartitionResponse, records: memoryview) -> bool:
+        if self.context.broker_id == 2 and not starts:
+            response.log_start_offset = 20
+        is_new = append_fetched(self, position, response, records)
+        starts.append(self.log.log_start_offset)
+        return is_new
+
+    def in_order() -> bool:
+        log = stage.replica(2).log if stage.has(2) else None
+        return log is None or log.log_start_offset <= log.high_watermark <= log.log_end_offset
+
+    stage.always(in_order, "log start <= HW <= LEO on broker 2 at all times (I5)")
+    stage.patch(Partition, "append_fetched", racing)
+    held.release()
+    await stage.until(lambda: starts, what="broker 2 has got the response")
+    stage.must(starts[0] == 0 and at < stage.end(2) < 20, "it takes the records, and not the log start")
+    await stage.until(deleting.done, what="the records are deleted")
+    stage.must(deleting.result().partitions[0].low_watermark == 20, "no live replica has one of them")
+    await stage.until(lambda: stage.replica(2).log.log_start_offset == 20, what="broker 2 has started over at 20")
+    await stage.at_rest((1, 2))
 
 
 @scenario("S37", "Retention beyond the HW", source="KAFKA-5634")

@@ -337,6 +337,18 @@ class Stage:
                 self.invariants.ghosts.permit_loss("a power cut, and a topic that takes one copy for enough")
         self.cluster.crash(node, lossy=lossy)
 
+    def permit_loss(self, reason: str) -> None:
+        """From here on committed records may be lost, in every partition."""
+        self.may_lose = True
+        if self.invariants is not None:
+            self.invariants.ghosts.permit_loss(reason)
+
+    def lost(self, start: int, index: int = 0) -> None:
+        """The story knows that the acknowledged records from this offset on are lost now."""
+        acked = self.acked.get((self.topic, index), {})
+        for offset in [offset for offset in acked if offset >= start]:
+            del acked[offset]
+
     def wipe(self, node: int) -> None:
         """Replace its disk by an empty one. No process may run there."""
         machine = self.cluster.machines[node]
@@ -427,6 +439,10 @@ class Stage:
 
     def isr(self, index: int = 0) -> set[int]:
         return set(self.registration(index).isr)
+
+    def reports(self, index: int = 0) -> list[Any]:
+        """The reports of the partition's unclean elections in the newest metadata, the oldest first."""
+        return list(self.cluster.image().unclean_elections.get((self.cluster.topic_id(self.topic), index), ()))
 
     def knows_isr(self, broker: int, isr: set[int], index: int = 0) -> bool:
         """The broker leads, and this is the committed ISR that it knows."""

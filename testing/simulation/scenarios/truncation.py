@@ -1,4 +1,4 @@
-"""Truncation and divergence: S01 to S12."""
+"""Truncation and divergence: S01, and S03 to S12."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from strandline.protocol.messages.data import FetchPartitionResponse
 from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.records.builder import encode_batch
 from strandline.testing.simulation.kernel.network import Message
-from strandline.testing.simulation.scenarios.stage import WAITING, Stage, scenario
-
-WAITING["S02"] = "unclean leader election"
+from strandline.testing.simulation.scenarios.stage import Stage, scenario
 
 
 @scenario("S03", "Fast fail-over fork: the leader lacks the asked epoch", source="KIP-279, KAFKA-6361")

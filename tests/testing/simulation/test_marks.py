@@ -708,10 +708,13 @@ async def send_to_nobody(cluster: SimCluster, producer: Any) -> None:
 
 
 PLAYS = {
+    "S02": ("election.unclean", "partition.recovering"),
     "S25": ("election.elr", "elr.member_added", "elr.cleared", "elr.member_lost_by_unclean_shutdown"),
+    "S36": ("log.records_deleted",),
     "S47": ("cleaner.replaced", "cleaner.replacement_finished"),
     "S58": ("cleaner.aborted",),
     "S59": ("follower.fresh_copy",),
+    "S78": ("reassignment.completed", "reassignment.cancelled"),
     "S61": ("cleaner.disk_full",),
 }
 """Scenario -> marks that it drives."""

@@ -1,0 +1,119 @@
+"""Unclean elections: S02 and S28. A leader is elected that lacks committed records. Replicas and consumers have to learn that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.client.errors import LogTruncated
+from strandline.testing.simulation.scenarios.stage import Stage, scenario
+
+SOON = {"unclean.recovery.timeout.ms": 300}
+LOG = "/data/orders-0/00000000000000000000.log"
+
+
+async def _open(stage: Stage) -> None:
+    """A topic of two replicas for which one copy is enough, and which is led by any replica rather than by none."""
+    await stage.open(replicas=[1, 2], brokers=2, min_insync=1, controller_settings=SOON, unclean_leader_election_enable="true")
+    stage.permit_loss("unclean elections are enabled")
+
+
+@scenario("S02", "Both machines lose power, and the shorter log leads", source="KIP-101, scenario 2; KIP-279")
+async def s02(stage: Stage) -> None:
+    """Two logs have different records at the same offset. The one that leads stays; the other must drop its own record, however
+    long its log is. The cluster says what it may have lost."""
+    await _open(stage)
+    await stage.append(1)
+    await stage.until(lambda: stage.end(2) == 1, what="broker 2 has record 0")
+    stage.replica(2).log.flush()
+    machine = stage.cluster.machines[2]
+    on_disk = machine.files.read(LOG)
+    await stage.append(1)
+    stage.replica(1).log.flush()
+    stage.says("Record 1 is on the disk of broker 1, and in the page cache of broker 2. Both machines lose power.")
+    stage.crash(1, lossy=True)
+    stage.crash(2, lossy=True)
+    machine.files.write(LOG, on_disk)
+    await stage.until(lambda: stage.leader() == -1, what="nobody leads")
+    stage.says("Broker 2 returns alone. It is elected, although it lacks record 1, and appends another record there.")
+    stage.start(2)
+    await stage.until(lambda: stage.leads(2), what="broker 2 leads")
+    epoch = stage.registration().leader_epoch
+    (report,) = stage.reports()
+    stage.must(report.leader_epoch == epoch and report.lost_from <= 1 != report.lost_to, "the report: record 1 may be lost")
+    stage.must(sum(c.controller.metrics.unclean_elections for c in stage.cluster.controllers.values()) == 1, "it is counted")
+    stage.lost(1)
+    await stage.append(1)
+    stage.says("Broker 1 returns with the record 1 of the earlier epoch.")
+    stage.start(1)
+    await stage.at_rest((1, 2))
+    stage.must(dict(stage.epochs(1))[epoch] == 1, "broker 1 has the record 1 of broker 2's epoch")
+
+
+class _Reader:
+    """A production consumer that reads from the beginning until it meets an error."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.values: dict[int, bytes] = {}
+        self.client = stage.cluster.client("reader")
+        self._task = self.client.spawn(self._read())
+
+    async def _read(self) -> None:
+        async with self.client.consumer(auto_offset_reset="error") as consumer:
+            await consumer.assign([("orders", 0)])
+            consumer.seek(("orders", 0), 0)
+            while True:
+                for records in (await consumer.getmany(timeout_ms=50)).values():
+                    self.values.update({record.offset: bytes(record.value or b"") for record in records})
+
+    @property
+    def is_over(self) -> bool:
+        return self._task.done()
+
+    @property
+    def error(self) -> BaseException | None:
+        return self._task.exception() if self._task.done() and not self._task.cancelled() else None
+
+
+def _must_be_told(stage: Stage, reader: _Reader, read: dict[int, bytes], *, end: int) -> None:
+    """The consumer has learned where the logs part, and has got no record at a position that it had read."""
+    error: Any = reader.error
+    stage.must(isinstance(error, LogTruncated), f"the consumer is told that the log was truncated ({error!r})")
+    stage.must((error.position, error.diverging_offset) == (max(read) + 1, end), f"and from where on: {end}")
+    stage.must(reader.values == read, "it was given no other records")
+
+
+@scenario("S28", "Consumers across an unclean election", source="KIP-320")
+async def s28(stage: Stage) -> None:
+    """Two consumers have read ten records. The next leader has eight. One consumer asks for its position while the log is
+    shorter, the other after it has grown beyond, where other records are at the same offsets."""
+    await _open(stage)
+    await stage.append(8)
+    await stage.until(lambda: stage.hw(2) == 8, what="broker 2 has eight records")
+    stage.says("Broker 2 dies. Two more records are committed without it, and two consumers read all ten.")
+    stage.crash(2)
+    await stage.until(lambda: stage.isr() == {1}, what="broker 1 is alone")
+    await stage.append(2)
+    epoch = stage.registration().leader_epoch
+    awake, asleep = _Reader(stage), _Reader(stage)
+    await stage.until(lambda: len(awake.values) == len(asleep.values) == 10, what="both have read ten records")
+    read = dict(awake.values)
+    asleep.client.machine.pause()
+    stage.says("Broker 1 dies. Broker 2 returns, and leads uncleanly.")
+    stage.crash(1)
+    await stage.until(lambda: stage.leader() == -1, what="nobody leads")
+    stage.start(2)
+    await stage.until(lambda: stage.leads(2), what="broker 2 leads")
+    (report,) = stage.reports()
+    stage.must((report.lost_from, report.lost_to) == (8, -1), "the report names the two records")
+    await stage.until(lambda: awake.is_over, what="the first consumer has ended")
+    _must_be_told(stage, awake, read, end=8)
+    stage.says("Four other records are written. The second consumer, which was paused, continues at offset 10.")
+    stage.lost(8)
+    await stage.append(4)
+    asleep.client.machine.resume()
+    await stage.until(lambda: asleep.is_over, what="the second consumer has ended")
+    _must_be_told(stage, asleep, read, end=8)
+    answer, records = await stage.fetch(2, 10, epoch=stage.registration().leader_epoch, last_epoch=epoch)
+    stage.must(answer.diverging_epoch.end_offset == 8 and not records, "a fetch that names the old epoch gets no record")
+    stage.start(1)
+    await stage.at_rest((1, 2))
