@@ -90,7 +90,8 @@ class Fetch(DelayedOperation):
         self._is_full = is_full
         """Whether the answer lists every partition of the session, changed or not."""
         self._max_bytes = min(max(0, body.max_bytes), handler.response_bytes_max)
-        self._min_bytes = min(max(0, body.min_bytes), self._max_bytes)
+        self._min_bytes = min(max(0, body.min_bytes), max(1, self._max_bytes))
+        """Not 0 because the limit is 0: each fetch gets at least one batch, and waits for it."""
         self._warmed: TopicIdPartition | None = None
         """The partition whose bytes were brought into the page cache for this request: reading it may block now."""
         self._counted: dict[TopicIdPartition, tuple[int, int]] = {}
@@ -275,7 +276,7 @@ class Fetch(DelayedOperation):
         high_watermark, start = log_.high_watermark, log_.log_start_offset
         if start > cached.log_start_offset and self.session.is_follower and cached.is_start_news(start):
             answer.is_urgent = True  # DeleteRecords waits until the follower has moved its log start
-        elif cached.has_readers and cached.is_high_watermark_news(high_watermark):
+        elif cached.has_readers and cached.is_high_watermark_news_for_readers(high_watermark):
             answer.is_urgent = True  # consumers wait at the follower
         if not (
             size

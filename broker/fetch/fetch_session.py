@@ -45,6 +45,7 @@ class SessionPartition:
         "log_start_offset",
         "max_bytes",
         "partition",
+        "readers_high_watermark",
         "records_are_out",
         "sent_error",
         "sent_high_watermark",
@@ -60,6 +61,9 @@ class SessionPartition:
         self.current_leader_epoch = self.fetch_offset = -1
         self.has_readers = False
         """Consumers read the partition from this follower, and wait there for the high watermark (KIP-392)."""
+        self.readers_high_watermark = -1
+        """The follower's high watermark when it named its position, if it has readers; -1 if not. A session remembers in
+        `sent_high_watermark` what it has told the follower since; a fetch without a session knows only this."""
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
         self.records_are_out = False
@@ -78,7 +82,8 @@ class SessionPartition:
         self.last_fetched_epoch = wanted.last_fetched_epoch
         self.log_start_offset = wanted.log_start_offset
         self.max_bytes = max(0, wanted.partition_max_bytes)
-        self.has_readers = wanted.has_readers
+        self.readers_high_watermark = wanted.readers_high_watermark
+        self.has_readers = wanted.readers_high_watermark >= 0
         self.records_are_out = False
         self.sent_error = 0
 
@@ -91,9 +96,11 @@ class SessionPartition:
     def names_rack(self) -> bool:
         return bool(self.session.rack_id)
 
-    def is_high_watermark_news(self, high_watermark: int) -> bool:
-        """Whether a response sent now would be the first that tells the fetcher of this high watermark."""
-        return high_watermark != self.sent_high_watermark and not self.records_are_out
+    def is_high_watermark_news_for_readers(self, high_watermark: int) -> bool:
+        """Whether a response sent now would be the first that lets consumers of this follower read more. The follower's high
+        watermark never exceeds its log end, which is its fetch offset."""
+        is_higher = min(high_watermark, self.fetch_offset) > self.readers_high_watermark
+        return is_higher and high_watermark != self.sent_high_watermark and not self.records_are_out
 
     def mark_dirty(self) -> ParkedFetch | None:
         """Have the session look at the partition before its next answer. Returns the session's parked fetch, if it has one."""

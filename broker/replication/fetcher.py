@@ -297,7 +297,7 @@ class FetcherCore:
                     last_fetched_epoch=position.last_fetched_epoch,
                     log_start_offset=position.log_start_offset,
                     partition_max_bytes=self._partition_bytes_max(entry.partition),
-                    has_readers=entry.said_readers,
+                    readers_high_watermark=entry.partition.log.high_watermark if entry.said_readers else -1,
                 )
             )
             assert position.last_fetched_epoch >= 0 or position.fetch_offset <= position.log_start_offset, (

@@ -91,8 +91,9 @@ class FetchPartition(Message):
     response has a `diverging_epoch` (KIP-595). If `current_leader_epoch` is known and not the leader's, the response has an
     error (KIP-320).
 
-    `has_readers`, of followers only: consumers read the partition from this follower (KIP-392), so the leader answers its fetch
-    as soon as the high watermark moves. Other followers learn of a new high watermark with their next response.
+    `readers_high_watermark`, of followers only: the high watermark up to which consumers of this follower may read (KIP-392);
+    -1 if none reads the partition there. The leader answers the fetch as soon as they may read more. Other followers learn of
+    a new high watermark with their next response.
     """
 
     topic_id: Uuid
@@ -102,7 +103,7 @@ class FetchPartition(Message):
     last_fetched_epoch: Epoch
     log_start_offset: Offset
     partition_max_bytes: Int32
-    has_readers: bool = False
+    readers_high_watermark: Offset = -1
 
 
 class ForgottenPartition(Message):

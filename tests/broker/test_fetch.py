@@ -154,6 +154,17 @@ def test_a_response_is_limited_by_the_broker() -> None:
     assert len(values(answer)) == 3
 
 
+def test_fetch_with_a_limit_of_zero_bytes_waits_for_a_record() -> None:
+    """It gets one batch, as every fetch does. With `replica.fetch.response.max.bytes=0`, followers asked again and again."""
+    world = ReplicaWorld()
+    world.topic(replicas=(1,))
+    parked = world[1].fetch(want(0, epoch=1), max_bytes=0, max_wait_ms=500, session_epoch=0)
+    first = not parked.is_answered
+    world[1].produce("a")
+    assert first
+    assert values(parked) == [b"a"]
+
+
 @pytest.mark.parametrize("field", ["max_bytes", "min_bytes", "partition_max_bytes"])
 def test_negative_sizes_count_as_zero(field: str) -> None:
     _, leader = leader_with("a", replicas=(1,))

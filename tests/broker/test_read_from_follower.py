@@ -271,7 +271,7 @@ def test_reader_is_told_to_the_leader_in_one_more_fetch_behind_the_parked_one() 
     assert world[2].fetchers.read == [P]
     assert link.core.on_reader(P)
     (told, _) = link.ask() or pytest.fail("the leader is not told")
-    assert [item.has_readers for item in told.request.partitions] == [True]
+    assert [item.readers_high_watermark for item in told.request.partitions] == [0]
     link.deliver(plan, parked)
     assert not link.core.on_reader(P), "it knows already"
 
@@ -284,7 +284,7 @@ def test_follower_whose_readers_have_gone_says_so_with_its_next_position() -> No
     world[1].produce("x", acks=1)
     link.deliver(plan, request)
     (told, _) = link.ask() or pytest.fail("nothing to fetch")
-    assert [item.has_readers for item in told.request.partitions] == [False]
+    assert [item.readers_high_watermark for item in told.request.partitions] == [-1]
 
 
 def test_stale_position_of_a_follower_with_readers_makes_no_answer() -> None:
@@ -295,4 +295,39 @@ def test_stale_position_of_a_follower_with_readers_makes_no_answer() -> None:
     session = next(iter(world[1].p.followers)).session  # type: ignore[attr-defined]
     (cached,) = session.partitions.values()
     assert cached.records_are_out
-    assert not cached.is_high_watermark_news(1)
+    assert not cached.is_high_watermark_news_for_readers(1)
+
+
+def without_session(*, rack: str) -> tuple[ReplicaWorld, Link]:
+    """Broker 2 follows broker 1, whose session cache has no room, and has a consumer in this rack."""
+    world = ReplicaWorld(3)
+    world.topic()
+    world[1].manager.sessions.slots = 0
+    link = Link(world, 2, 1)
+    link.round()
+    world[2].fetch(want(0, epoch=1), rack_id=rack, max_wait_ms=5000, session_epoch=0)
+    return world, link
+
+
+def test_leader_without_room_for_a_session_does_not_answer_the_same_high_watermark_twice() -> None:
+    """Only the request can say what the follower knows. If the leader took every fetch for the first, the two would spin."""
+    world, link = without_session(rack="b")
+    world[1].produce("x", acks=1)
+    parked_fetch(link)
+
+
+def test_high_watermark_ends_the_wait_of_a_follower_with_readers_and_without_a_session() -> None:
+    world, link = without_session(rack="b")
+    parked = commit_one(world, link)
+    assert fetched(parked)[P].high_watermark == 1
+
+
+def test_high_watermark_that_a_follower_has_missed_is_told_at_once() -> None:
+    """It moved between two fetches of a follower that has no session."""
+    world, link = without_session(rack="b")
+    commit_one(world, link)
+    link.core.on_connection_lost()  # with the response
+    plan, request = link.ask() or pytest.fail("nothing to fetch")
+    assert fetched(request)[P].high_watermark == 1
+    link.deliver(plan, request)
+    parked_fetch(link)

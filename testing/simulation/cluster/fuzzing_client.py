@@ -312,9 +312,7 @@ def _fetch(random: Random, facts: Facts, **changes: int) -> data.FetchRequest:
     of_partition = {"current_leader_epoch": leader_epoch, "fetch_offset": 0}
     fields = {name: changes.get(name, value) for name, value in own.items()}
     wanted = {name: changes.get(name, value) for name, value in of_partition.items()}
-    item = data.FetchPartition(
-        topic_id, partition, last_fetched_epoch=-1, log_start_offset=0, partition_max_bytes=1000, has_readers=False, **wanted
-    )
+    item = data.FetchPartition(topic_id, partition, last_fetched_epoch=-1, log_start_offset=0, partition_max_bytes=1000, **wanted)
     return data.FetchRequest(
         max_wait_ms=0, isolation_level=0, partitions=[item], forgotten=[], rack_id="", cluster_id=None, **fields
     )

@@ -30,6 +30,7 @@
 | I26 compaction | compaction.py | each cleaning; append; recovery; fetch response to a consumer; at rest |
 | I27 deleted keys | compaction.py | each cleaning; append; recovery; at rest |
 | I29 nearest replica | reads.py | each fetch response that sends a consumer to another replica |
+| I33 no circles | circles.py | each fetch response |
 | I28 balance | balance.py | each decision that returns leaders |
 | I25 clean starts | clean_starts.py | each start, as it has looked at its data directory |
 

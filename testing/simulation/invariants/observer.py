@@ -17,6 +17,7 @@ from strandline.protocol.records.batch import BatchHeader
 from strandline.storage.disk import Buffer
 from strandline.testing.simulation.invariants import (
     balance,
+    circles,
     clean_starts,
     compaction,
     honesty,
@@ -65,6 +66,8 @@ class Invariants:
         """The first violation, or the first error in a check."""
         self._on_violation = on_violation
         self._until_sweep = SWEEP_STEPS
+        self._told: dict[Any, circles.Told] = {}
+        """Server's connection -> what was told over it."""
 
     # -- when -------------------------------------------------------------------------------------------------------
 
@@ -315,6 +318,13 @@ class Invariants:
             self.trace.emit("fetch.fenced", node, name, error=ErrorCode(code).name, epoch=epoch, offset=offset)
         if replica is not None and code == ErrorCode.OFFSET_OUT_OF_RANGE:
             reads.on_out_of_range(self.ghosts, replica, offset)
+
+    def on_fetch_answered(self, fetch: Any, answer: Any) -> None:
+        connection = fetch.request.connection
+        told = self._told.get(connection)
+        if told is None:
+            told = self._told[connection] = circles.Told()
+        circles.on_fetch_answered(told, connection.server.node_id, fetch, answer, fetch.handler.now())
 
     def on_nominated(self, replica: ReplicaGhost, nominee: int) -> None:
         reads.on_nominated(replica, nominee)

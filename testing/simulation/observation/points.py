@@ -93,7 +93,7 @@ POINTS: dict[str, dict[str, str]] = {
         "on_complete, on_expiration, on_failed, responses": "its outcome (marks)",
     },
     "broker.fetch.fetch_handler:Fetch": {
-        "reply": "what leaves for a consumer (I8, I9, I29)",
+        "reply": "what leaves for a consumer (I8, I9, I29), and answers without news (I33)",
         "maybe_nominate": "a leader sends a consumer to another replica (marks)",
         "add_error": "an error for one partition (I9)",
         "handler": "the broker that answers",

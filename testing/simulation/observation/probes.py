@@ -501,12 +501,14 @@ class Probes:
                 self.invariants.on_acked(replica, base, required, acks)
 
     def _make_fetch_reply(self, original: Function) -> Function:
-        note = self.invariants.note
+        invariants, note = self.invariants, self.invariants.note
 
         def reply(fetch: Fetch, answer: Any) -> None:
-            if not fetch.session.is_follower and not fetch.request.connection.closed:
+            if not fetch.request.connection.closed:
                 try:
-                    self._consumer_answered(answer)
+                    invariants.on_fetch_answered(fetch, answer)
+                    if not fetch.session.is_follower:
+                        self._consumer_answered(answer)
                 except Exception as e:
                     note(e)
             original(fetch, answer)

@@ -1,4 +1,4 @@
-"""I8, I9, I16, I17, I20, I23: the responses of a broker, and the state that it keeps."""
+"""I8, I9, I16, I17, I20, I23, I33: the responses of a broker, and the state that it keeps."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 from invariant_bench import Bench, batch_of, bench
 
 from strandline.broker.purgatory import DelayedOperation, Purgatory
+from strandline.protocol.messages.data import FetchPartitionResponse
 from strandline.protocol.producer_names import named_producer_id
-from strandline.testing.simulation.invariants import clean_starts, honesty, producers, purgatory, reads, resources
+from strandline.testing.simulation.invariants import circles, clean_starts, honesty, producers, purgatory, reads, resources
 from strandline.testing.simulation.invariants.ghosts import Ghosts, Process
 from strandline.testing.simulation.invariants.violation import Violation
 
@@ -384,3 +385,67 @@ def test_i25_start_trusts_a_false_clean_shutdown_marker(at: Bench):
     clean_starts.on_loaded(at.ghosts, disk, 1, True)
     with breaks("I25", "node 1 treats its logs as cleanly closed"):
         clean_starts.on_loaded(at.ghosts, disk, 1, True)
+
+
+# -- I33 ----------------------------------------------------------------------------------------------------------------
+
+
+class Circle:
+    """A broker that answers the fetches of one connection at these times after their arrival."""
+
+    def __init__(self, *, max_wait_ms: int = 500, replica_id: int = 2) -> None:
+        body = SimpleNamespace(max_wait_ms=max_wait_ms, min_bytes=1)
+        request = SimpleNamespace(body=body, received_at=0.0)
+        self.fetch = SimpleNamespace(request=request, session=SimpleNamespace(replica_id=replica_id))
+        self.told = circles.Told()
+        self.now = 0.0
+
+    def answer(self, *, after_s: float = 0.001, high_watermark: int = 7, buffers: tuple[bytes, ...] = ()) -> None:
+        self.fetch.request.received_at = self.now
+        self.now += after_s
+        response = FetchPartitionResponse(b"t" * 16, 0, 0, high_watermark, high_watermark, 0)
+        answer = SimpleNamespace(responses=[response], records=[list(buffers)])
+        circles.on_fetch_answered(self.told, 1, self.fetch, answer, self.now)
+
+
+def test_i33_empty_answers_without_their_wait():
+    circle = Circle()
+    with breaks("I33", "has answered 101 fetches of broker 2 within 0.100 s, before their wait of 500 ms was over"):
+        for _ in range(200):
+            circle.answer()
+
+
+def test_i33_consumers_are_judged_too():
+    circle = Circle(replica_id=-1)
+    with breaks("I33", "fetches of a consumer"):
+        for _ in range(200):
+            circle.answer()
+
+
+@pytest.mark.parametrize("after_s", [0.3, 0.5])
+def test_empty_answers_after_their_wait_are_no_circle(after_s: float):
+    circle = Circle()
+    for _ in range(300):
+        circle.answer(after_s=after_s)
+
+
+def test_early_answers_with_news_are_no_circle():
+    circle = Circle()
+    for high_watermark in range(300):
+        circle.answer(high_watermark=high_watermark)
+    for _ in range(300):
+        circle.answer(buffers=(b"records",))
+
+
+def test_early_answers_with_a_pause_between_them_are_no_circle():
+    """A client that repeats an error, for instance."""
+    circle = Circle()
+    for _ in range(300):
+        circle.answer()
+        circle.now += 0.02
+
+
+def test_fetch_that_does_not_want_to_wait_is_no_circle():
+    circle = Circle(max_wait_ms=0)
+    for _ in range(300):
+        circle.answer()

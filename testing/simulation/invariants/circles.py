@@ -1,0 +1,65 @@
+"""I33: a broker and a fetcher do not go in circles: a fetch without news is answered when its wait has ended, not before.
+
+A fetch that is answered early, with nothing that the fetcher did not know, is sent again at once and answered early again: two
+processes are busy with nothing, as fast as the network lets them (KAFKA-9731, redpanda#31580). A few such answers in a row are
+right: a fetcher that has another partition to fetch ends its parked fetch, and errors are repeated after a pause.
+
+A check raises `Violation`, with the number of its invariant, if the invariant does not hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.testing.simulation.invariants.violation import Violation
+
+IN_A_ROW_MAX, WITHIN_S = 100, 1.0
+"""Many more than a retry every 20 ms makes in this time; two processes on one machine make thousands."""
+EARLY = 0.5
+"""A fetch is answered early if less than this part of its wait has passed; the clocks of the nodes do not agree better."""
+
+
+class Told:
+    """What a broker has told over one connection, and how many of its last answers were early and without news."""
+
+    __slots__ = ("by_partition", "in_a_row", "since")
+
+    def __init__(self) -> None:
+        self.by_partition: dict[tuple[bytes, int], tuple[int, ...]] = {}
+        self.in_a_row = 0
+        self.since = 0.0
+
+
+def on_fetch_answered(told: Told, node: int, fetch: Any, answer: Any, now: float) -> None:
+    """A fetch is about to be answered."""
+    wait_s = fetch.request.body.max_wait_ms / 1000
+    is_news = _note_news(told, answer)
+    if is_news or not wait_s or not fetch.request.body.min_bytes or now - fetch.request.received_at > EARLY * wait_s:
+        told.in_a_row = 0
+        return
+    if not told.in_a_row or now - told.since > WITHIN_S:
+        told.in_a_row, told.since = 0, now
+    told.in_a_row += 1
+    if told.in_a_row > IN_A_ROW_MAX:
+        who = "a consumer" if fetch.session.replica_id < 0 else f"broker {fetch.session.replica_id}"
+        text = (
+            f"broker {node} has answered {told.in_a_row} fetches of {who} within {now - told.since:.3f} s, before their wait of "
+            f"{wait_s * 1000:.0f} ms was over, and none of the answers said anything new"
+        )
+        raise Violation("I33", text, node=node)
+
+
+def _note_news(told: Told, answer: Any) -> bool:
+    is_news = False
+    for response, buffers in zip(answer.responses, answer.records, strict=True):
+        key = (response.topic_id, response.partition)
+        says = (
+            response.error_code,
+            response.high_watermark,
+            response.log_start_offset,
+            response.preferred_read_replica,
+            response.diverging_epoch.end_offset,
+        )
+        is_news |= bool(buffers) or told.by_partition.get(key) != says
+        told.by_partition[key] = says
+    return is_news
