@@ -226,6 +226,18 @@ def _move_beside_elr() -> list[Patch]:
     return [(LeaderState, "is_under_min_isr", small)]
 
 
+@mutation("M33", "a leader that recovers from an unclean election expands its ISR (KIP-704)")
+def _recovering_leader_expands() -> list[Patch]:
+    expand = LeaderState.maybe_expand_isr
+
+    def as_recovered(self: LeaderState, replica: Any) -> None:
+        is_recovering, self.is_recovering = self.is_recovering, False
+        expand(self, replica)
+        self.is_recovering = is_recovering
+
+    return [(LeaderState, "maybe_expand_isr", as_recovered)]
+
+
 @mutation("M10", "the leader serves a follower's fetch with any leader epoch")
 def _any_epoch_in_fetch() -> list[Patch]:
     def leading_follower(self: Partition, _epoch: int) -> LeaderState:

@@ -32,6 +32,7 @@
 | I29 nearest replica | reads.py | each fetch response that sends a consumer to another replica |
 | I33 no circles | circles.py | each fetch response |
 | I28 balance | balance.py | each decision that returns leaders |
+| I30 recovery | membership.py | each committed metadata batch; a leader proposes an ISR |
 | I25 clean starts | clean_starts.py | each start, as it has looked at its data directory |
 
 I21 (groups) waits for consumer groups. "After a step" is `Invariants.after_step`; a sweep is one in a thousand of these; "at

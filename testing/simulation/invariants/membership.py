@@ -1,4 +1,4 @@
-"""I2, I3, I13, I14: what the controllers commit about brokers and partitions.
+"""I2, I3, I13, I14, I30: what the controllers commit about brokers and partitions.
 
 When a batch becomes committed, its records are replayed here by separate rules, and the result is compared with the image that
 the production code makes of them.
@@ -36,7 +36,13 @@ from strandline.controller.metadata.records import (
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.cluster import AlterPartitionRequest, AlterPartitionResponse
 from strandline.protocol.partitions import TopicIdPartition
-from strandline.testing.simulation.invariants.ghosts import BrokerGhost, Ghosts, PartitionGhost, Registration
+from strandline.testing.simulation.invariants.ghosts import (
+    BrokerGhost,
+    Ghosts,
+    PartitionGhost,
+    Registration,
+    ReplicaGhost,
+)
 from strandline.testing.simulation.invariants.violation import Violation
 
 Changed = tuple[dict[TopicIdPartition, None], dict[int, None]]
@@ -136,6 +142,7 @@ def _change_partition(ghosts: Ghosts, record: PartitionRecord | PartitionChangeR
     else:
         after = merge(before, record)
         _check_election(partition, before, after, named=record.leader)
+        _check_recovery(partition, after)
         _check_expansion(ghosts, partition, before, after)
     _prove(ghosts, partition, before, after)
     partition.registration = partition.history[after.partition_epoch] = after
@@ -200,6 +207,21 @@ def _check_election(partition: PartitionGhost, before: Registration, after: Regi
         return
     text = f"broker {named} is elected in epoch {after.leader_epoch} from outside the ISR {list(before.isr)}"
     raise partition.violation("I3", text, named)
+
+
+def _check_recovery(partition: PartitionGhost, after: Registration) -> None:
+    """I30: a leader that recovers from an unclean election is alone in the ISR (KIP-704)."""
+    if after.is_recovering and len(after.isr) > 1:
+        text = f"broker {after.leader} recovers from an unclean election, but the ISR is {list(after.isr)}"
+        raise partition.violation("I30", text, after.leader)
+
+
+def check_proposal(replica: ReplicaGhost, partition_epoch: int, proposed: Sequence[int]) -> None:
+    """I30, on the side of the leader, which proposes this ISR in the partition epoch that it knows."""
+    known = replica.partition.history.get(partition_epoch)
+    if known is not None and known.is_recovering and not set(proposed) <= set(known.isr):
+        text = f"broker {replica.node} recovers from an unclean election, but proposes the ISR {list(proposed)}"
+        raise replica.partition.violation("I30", text, replica.node)
 
 
 def _check_expansion(ghosts: Ghosts, partition: PartitionGhost, before: Registration, after: Registration) -> None:

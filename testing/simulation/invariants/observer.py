@@ -293,6 +293,11 @@ class Invariants:
         self.trace.emit("follower.became", replica.node, replica.partition.name, epoch=epoch, leader=leader)
         self.ghosts.disturbed[replica.partition] = None
 
+    def on_proposal(self, replica: ReplicaGhost, partition_epoch: int, proposed: Sequence[int]) -> None:
+        """The leader proposes an ISR, in the newest partition epoch that it knows."""
+        self.on_isr("isr.proposed", replica, isr=list(proposed))
+        membership.check_proposal(replica, partition_epoch, proposed)
+
     def on_isr(self, kind: str, replica: ReplicaGhost, **fields: Any) -> None:
         """The leader has proposed an ISR, or learned the outcome."""
         self.ghosts.disturbed[replica.partition] = None

@@ -61,7 +61,7 @@ POINTS: dict[str, dict[str, str]] = {
         "append_fetched, leading_follower": "a late fetch response, a fetch of an earlier leadership (marks)",
     },
     "broker.partition.leader_state:LeaderState": {
-        "propose": "an AlterPartition request is made (I12)",
+        "propose": "an AlterPartition request is made (I12, I30)",
         "install_isr": "a committed ISR is taken over (I12)",
         "on_refusal": "a refused proposal (I12)",
         "drop_proposal": "a withdrawn proposal (I12)",

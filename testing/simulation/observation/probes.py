@@ -433,7 +433,7 @@ class Probes:
     def _proposed(self, before: tuple[Any], _: None, leader_state: LeaderState, pending: Any) -> None:
         replica, proposed = self._disturb(leader_state), list(pending.proposed)
         if replica is not None and leader_state.isr is pending and before[0] is not pending:
-            self.invariants.on_isr("isr.proposed", replica, isr=proposed)
+            self.invariants.on_proposal(replica, leader_state.partition_epoch, proposed)
 
     def _installed(self, before: tuple[Any], _: None, leader_state: LeaderState, isr: tuple[int, ...], *_elr: Any) -> None:
         replica = self._disturb(leader_state)

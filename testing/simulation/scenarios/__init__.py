@@ -105,8 +105,6 @@ class _Performance:
             with self._watched():
                 self._play()
         finally:
-            if self.stage is not None:
-                self.stage.undo()
             self._fill()
             self.world.close()
             self.report.wall_s = time.perf_counter() - began
@@ -116,7 +114,11 @@ class _Performance:
     def _watched(self) -> Iterator[None]:
         self.world.scheduler.after_step.append(self.invariants.after_step)
         with Probes(self.invariants), self.marks.watching(self.world.trace):
-            yield
+            try:
+                yield
+            finally:
+                if self.stage is not None:
+                    self.stage.undo()
 
     def _play(self) -> None:
         limit_s = LIMIT_S if self.until_s is None else self.until_s

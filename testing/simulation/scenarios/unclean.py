@@ -1,19 +1,35 @@
-"""Unclean elections: S02 and S28. A leader is elected that lacks committed records. Replicas and consumers have to learn that."""
+"""Unclean elections: S02, S28 and S76. The new leader lacks committed records, and replicas and consumers have to learn that."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from strandline.client.errors import LogTruncated
+from strandline.controller import handlers
+from strandline.controller.decision import Decision
+from strandline.controller.metadata.records import RECOVERING
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.messages.cluster import (
+    AlterPartitionPartition,
+    AlterPartitionPartitionResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+)
 from strandline.testing.simulation.scenarios.stage import Stage, scenario
 
 SOON = {"unclean.recovery.timeout.ms": 300}
 LOG = "/data/orders-0/00000000000000000000.log"
 
 
-async def _open(stage: Stage) -> None:
-    """A topic of two replicas for which one copy is enough, and which is led by any replica rather than by none."""
-    await stage.open(replicas=[1, 2], brokers=2, min_insync=1, controller_settings=SOON, unclean_leader_election_enable="true")
+async def _open(stage: Stage, brokers: int = 2) -> None:
+    """A topic for which one copy is enough, and which is led by any replica rather than by none."""
+    await stage.open(
+        replicas=[1, 2, 3][:brokers],
+        brokers=brokers,
+        min_insync=1,
+        controller_settings=SOON,
+        unclean_leader_election_enable="true",
+    )
     stage.permit_loss("unclean elections are enabled")
 
 
@@ -117,3 +133,45 @@ async def s28(stage: Stage) -> None:
     stage.must(answer.diverging_epoch.end_offset == 8 and not records, "a fetch that names the old epoch gets no record")
     stage.start(1)
     await stage.at_rest((1, 2))
+
+
+@scenario("S76", "The end of a recovery is refused", source="KIP-704")
+async def s76(stage: Stage) -> None:
+    """A leader that was elected uncleanly recovers before others join its ISR. The controller must know the end of the recovery
+    first, also if that takes several attempts while a follower is in sync already."""
+    await _open(stage, brokers=3)
+    await stage.append(5)
+    await stage.until(lambda: stage.end(2) == stage.end(3) == 5, what="all have five records")
+    stage.crash(2)
+    stage.crash(3)
+    await stage.until(lambda: stage.isr() == {1}, what="broker 1 is alone")
+    await stage.append(1)
+    alter_partition, refused = vars(handlers)["alter_partition"], list[AlterPartitionPartition]()
+
+    def refusing(image: Any, request: AlterPartitionRequest) -> Any:
+        if len(refused) == 3:
+            return alter_partition(image, request)
+        refused.extend(request.partitions)
+        code = ErrorCode.INELIGIBLE_REPLICA
+        answers = [AlterPartitionPartitionResponse(p.topic_id, p.partition, error_code=code) for p in request.partitions]
+        return Decision(AlterPartitionResponse(0, answers))
+
+    stage.says("Broker 1 dies, and broker 2 leads uncleanly. A controller refuses three times that its recovery has ended.")
+    stage.patch(handlers, "alter_partition", refusing)
+    stage.crash(1)
+    stage.start(2)
+    stage.start(3)
+    await stage.until(lambda: stage.leads(2) or stage.leads(3), what="a replica leads")
+    leader = stage.leader()
+    stage.must(stage.registration().leader_recovery_state == RECOVERING, "it is RECOVERING")
+    stage.lost(5)
+    await stage.until(lambda: {stage.end(2), stage.end(3)} == {5} and refused, what="its follower is in sync")
+    await stage.append(3)
+    await stage.until(lambda: stage.end(2) == stage.end(3) == 8, what="the follower copies its records")
+    if len(refused) < 3:
+        stage.must(stage.isr() == {leader}, "the follower is not in the ISR")
+    await stage.until(lambda: len(refused) == 3, what="the end was refused three times")
+    stage.must(all(len(p.new_isr) == 1 for p in refused), "the leader has proposed no other member")
+    await stage.until(lambda: stage.isr() == {2, 3}, what="the recovery has ended, and the follower has joined")
+    stage.start(1)
+    await stage.at_rest()

@@ -24,6 +24,7 @@ from strandline.testing.simulation.campaign.hunt import (
 from strandline.testing.simulation.campaign.mutations import MUTATIONS, WAITING
 from strandline.testing.simulation.campaign.workers import Done, Job, Workers
 from strandline.testing.simulation.runs.replay import Replay
+from strandline.testing.simulation.runs.run import run_seed
 from strandline.testing.simulation.scenarios import SCENARIOS
 
 QUICK = ("M06", "M07", "M08", "M11", "M12", "M14", "M15", "M16", "M17", "M19", "M21", "M23", "M29", "M30")
@@ -60,6 +61,17 @@ def test_an_early_seed_finds_the_removed_guard(number: str, quick: dict[str, Row
 @pytest.mark.parametrize("number", LATE)
 def test_a_late_seed_finds_the_removed_guard(number: str) -> None:
     check_found(found_by_random_seeds(number, seeds_max=LATE_SEEDS_MAX)[number])
+
+
+STORIES = {"M33": ("S76", "I30")}
+"""Mutations that only a story finds: its number, and what notices."""
+
+
+@pytest.mark.parametrize("number", STORIES)
+def test_a_story_finds_the_removed_guard(number: str) -> None:
+    scenario, invariant = STORIES[number]
+    report = run_seed(0, scenario=scenario, mutation=number)
+    assert [violation["invariant"] for violation in report.violations] == [invariant]
 
 
 # -- the search -------------------------------------------------------------------------------------------------------

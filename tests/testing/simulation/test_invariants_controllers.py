@@ -1,4 +1,4 @@
-"""I1, I2, I3, I14, I18, I19: the decisions of the controllers, and the metadata on all nodes."""
+"""I1, I2, I3, I14, I18, I19, I30: the decisions of the controllers, and the metadata on all nodes."""
 
 from __future__ import annotations
 
@@ -95,6 +95,23 @@ def test_recorded_unclean_election_counts_as_a_reported_loss(at: Bench):
     at.change(isr=(1, 2))
     at.change(isr=(3,), leader=3, leader_recovery_state=RECOVERING)
     assert at.orders.reported == ["unclean election of broker 3"]
+
+
+def test_i30_others_in_the_isr_during_a_recovery(at: Bench):
+    at.change(isr=(1, 2))
+    at.change(isr=(3,), leader=3, leader_recovery_state=RECOVERING)
+    with at.flags("I30", "broker 3 recovers from an unclean election, but the ISR is [3, 1]"):
+        at.change(isr=(3, 1))
+
+
+def test_i30_a_proposal_of_others_during_a_recovery(at: Bench):
+    at.change(isr=(1, 2))
+    at.change(isr=(3,), leader=3, leader_recovery_state=RECOVERING)
+    epoch = max(at.orders.history)
+    membership.check_proposal(at.replica(3), epoch, [3])
+    membership.check_proposal(at.replica(3), epoch - 1, [3, 1])
+    with at.flags("I30", "broker 3 recovers from an unclean election, but proposes the ISR [3, 1]"):
+        membership.check_proposal(at.replica(3), epoch, [3, 1])
 
 
 def test_i3_an_elr_at_level_0(at: Bench):
