@@ -39,8 +39,8 @@ class Loaded(Protocol):
 class Load(SteadyLoad):
     """Two idempotent producers with acks=all and a consumer that follows them, on one topic."""
 
-    def __init__(self, cluster: Loaded, topic: str) -> None:
-        super().__init__(cluster.bootstrap, topic, interval_ms=2, producers=2)
+    def __init__(self, cluster: Loaded, topic: str, *, partitions: int = 3, interval_ms: int = 2) -> None:
+        super().__init__(cluster.bootstrap, topic, partitions=partitions, interval_ms=interval_ms, producers=2)
         self.cluster = cluster
 
     async def __aenter__(self) -> Self:
