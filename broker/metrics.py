@@ -68,6 +68,10 @@ class BrokerMetrics:
         self.isr_expands = 0
         """Committed ISR changes of partitions that this broker leads. A partition counts once per metadata delta."""
         self.refused_isr_proposals = 0
+        self.reassignment_bytes_in = 0
+        self.reassignment_bytes_out = 0
+        """Bytes of records that this broker fetched for replicas which a reassignment adds here, and sent to such replicas. They
+        are a part of the replication bytes."""
         self.became_leader = 0
         self.became_follower = 0
         self.truncated_below_hw = 0

@@ -365,6 +365,8 @@ class Fetch(DelayedOperation):
             metrics.failed_fetches += 1
         elif self.session.is_follower:
             metrics.replication_bytes_out += size
+            if partition is not None and partition.leader_state is not None and partition.leader_state.adding_replicas:
+                partition.leader_state.count_reassignment_bytes(self.session.replica_id, size)
         else:
             metrics.bytes_out += size
             if self.session.rack_id and partition is not None and partition.leader_state is None:

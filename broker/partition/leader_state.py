@@ -66,6 +66,7 @@ class LeaderState:
     __slots__ = (
         "_min_insync_replicas",
         "_repeat",
+        "adding_replicas",
         "context",
         "elr",
         "epoch",
@@ -125,6 +126,8 @@ class LeaderState:
         self.replication_factor = len(registration.replicas)
         """The number of replicas, without those that a reassignment adds."""
         self.is_reassigning = False
+        self.adding_replicas: tuple[int, ...] = ()
+        """The replicas that a reassignment adds, in the ISR or not."""
         self.throttle_rate = 0
         """Bytes per second for the reassignment; 0: no limit."""
         self.throttled: frozenset[int] = frozenset()
@@ -136,6 +139,7 @@ class LeaderState:
     def _assign(self, registration: PartitionRegistration) -> None:
         self.replication_factor = len(registration.replicas) - len(registration.adding_replicas)
         self.is_reassigning = registration.is_reassigning
+        self.adding_replicas = registration.adding_replicas
         self.throttle_rate = registration.throttle_rate
         self.throttled = frozenset(registration.adding_replicas if registration.throttle_rate else ())
         known, now = self.replicas, self.context.now()
@@ -307,6 +311,11 @@ class LeaderState:
             and replica.log_start_offset <= fetch_offset <= replica.log_end_offset
             and self._is_eligible(replica)
         ]
+
+    def count_reassignment_bytes(self, broker_id: int, size: int) -> None:
+        """Count the bytes of records that were sent to this follower, if the reassignment adds it."""
+        if broker_id in self.adding_replicas:
+            self.context.metrics.reassignment_bytes_out += size
 
     def is_throttled(self, broker_id: int) -> bool:
         """Whether the reassignment's throttle applies to this follower. Never to a member of the ISR, which it could slow down so

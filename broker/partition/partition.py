@@ -103,6 +103,7 @@ class Partition:
         "deletions",
         "followers",
         "handled_damage",
+        "is_added",
         "key",
         "leader_epoch",
         "leader_id",
@@ -137,6 +138,8 @@ class Partition:
         self.min_insync_replicas = min_insync_replicas
         self.may_be_elected = False
         """Whether this replica, as a follower, is in the ISR or the ELR by the newest registration."""
+        self.is_added = False
+        """Whether a reassignment adds this replica, which is a follower."""
         self.throttle_rate = 0
         """Bytes per second that this replica may fetch while a reassignment adds it; 0: no limit, also once it is in the ISR."""
         self.handled_damage: int | None = None
@@ -226,8 +229,9 @@ class Partition:
         if self._is_stale(registration):
             return False
         self.may_be_elected = self.context.broker_id in (*registration.isr, *registration.elr)
-        is_added = self.context.broker_id not in registration.isr and self.context.broker_id in registration.adding_replicas
-        self.throttle_rate = registration.throttle_rate if is_added else 0
+        self.is_added = self.context.broker_id in registration.adding_replicas
+        is_throttled = self.is_added and self.context.broker_id not in registration.isr
+        self.throttle_rate = registration.throttle_rate if is_throttled else 0
         if self.role is Role.FOLLOWER and registration.leader_epoch == self.leader_epoch:
             self._partition_epoch = registration.partition_epoch
             return False
@@ -403,7 +407,10 @@ class Partition:
                 return False
             self._check_own_epoch(first.leader_epoch)
             info = log_.append_as_follower(records, position.leader_epoch)
-            self.metrics.replication_bytes_in += 0 if info is None else info.size
+            size = 0 if info is None else info.size
+            self.metrics.replication_bytes_in += size
+            if self.is_added:
+                self.context.metrics.reassignment_bytes_in += size
             if info is None or info.size < len(records):
                 # The leader entered a newer epoch while it built the response, so its HW is of that epoch, too.
                 logger.info("partition.newer_epoch_ignored", **self.fields)

@@ -95,11 +95,23 @@ def _fetchers(server: BrokerServer) -> Iterator[Reading]:
     yield Reading("strandline_fetchers", len(fetchers) - fetchers.connected, ("disconnected",))
 
 
+class _Throttled:
+    """The partitions of this broker that reassignments throttle in one direction, and the largest of their rates."""
+
+    def __init__(self) -> None:
+        self.partitions = self.rate = 0
+
+    def count(self, rate: int) -> None:
+        self.partitions += rate > 0
+        self.rate = max(self.rate, rate)
+
+
 def partitions(server: BrokerServer) -> Iterator[Reading]:
     """One pass over the replicas of this broker: a few series per partition, and the totals."""
     if not server.has_logs:
         return
     leaders = reassigning = under_replicated = under_min_isr = at_min_isr = producers = kept_by_future = 0
+    out, into = _Throttled(), _Throttled()
     prefix = "kafka_cluster_partition_"
     for partition in server.replicas.partitions.values():
         log, labels = partition.log, (partition.topic, str(partition.key[1]))
@@ -108,7 +120,9 @@ def partitions(server: BrokerServer) -> Iterator[Reading]:
         yield from reading.log_offsets(*labels, log.log_start_offset, log.log_end_offset, log.size_bytes)
         leader_state = partition.leader_state
         if leader_state is None:
+            into.count(partition.throttle_rate)
             continue
+        out.count(leader_state.throttle_rate if any(map(leader_state.is_throttled, leader_state.throttled)) else 0)
         in_sync = len(leader_state.isr.isr)
         is_under_replicated = in_sync < leader_state.replication_factor
         reassigning += leader_state.is_reassigning
@@ -129,6 +143,9 @@ def partitions(server: BrokerServer) -> Iterator[Reading]:
     yield Reading(prefix + "underminisrpartitioncount", under_min_isr)
     yield Reading(prefix + "atminisrpartitioncount", at_min_isr)
     yield Reading(prefix + "produceridcount", producers)
+    for direction, throttled in (("out", out), ("in", into)):
+        yield Reading("strandline_throttled_partitions", throttled.partitions, (direction,))
+        yield Reading("strandline_replication_throttle_rate_bytes", throttled.rate, (direction,))
     yield Reading("strandline_logs_kept_by_future_timestamp", kept_by_future)
 
 
@@ -160,6 +177,9 @@ def traffic(server: BrokerServer) -> Iterator[Reading]:
         metrics = server.replicas.metrics
         total = metrics.total()
         yield from _of_topic(total, ())
+        prefix = "kafka_server_brokertopicmetrics_"
+        yield Reading(prefix + "reassignmentbytesin_total", metrics.reassignment_bytes_in)
+        yield Reading(prefix + "reassignmentbytesout_total", metrics.reassignment_bytes_out)
         yield Reading("strandline_preferred_replica_nominations_total", total.nominations)
         yield Reading("strandline_bytesout_as_follower_total", total.follower_bytes_out)
         for topic, of_topic in metrics.topics.items():

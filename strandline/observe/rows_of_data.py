@@ -55,6 +55,20 @@ REPLICATION = Section(
         _replica("failedisrupdates_total", "counter", "ISR changes that the controller rejected.", "FailedIsrUpdatesPerSec"),
         _replica("produceridcount", "gauge", "Idempotent producers that the logs here remember.", "ProducerIdCount"),
         Row(
+            "strandline_throttled_partitions",
+            "gauge",
+            "Partitions with a replica that the throttle of a reassignment slows down; out: led here, in: the replica is here.",
+            BROKER,
+            ("direction",),
+        ),
+        Row(
+            "strandline_replication_throttle_rate_bytes",
+            "gauge",
+            "The largest rate of these throttles, in bytes per second; 0 without one.",
+            BROKER,
+            ("direction",),
+        ),
+        Row(
             "kafka_server_replicafetchermanager_maxlag",
             "gauge",
             "The largest lag of a replica here behind its leader's high watermark, in records.",
@@ -164,7 +178,7 @@ PARTITIONS = Section(
 
 
 def _topic(name: str, help: str, bean: str, *, labels: tuple[str, ...] = ("topic",)) -> Row:
-    mbean = f"kafka.server:type=BrokerTopicMetrics,name={bean}[,topic=*]"
+    mbean = f"kafka.server:type=BrokerTopicMetrics,name={bean}{'[,topic=*]' if labels else ''}"
     return Row(f"kafka_server_brokertopicmetrics_{name}_total", "counter", help, BROKER, labels, mbean)
 
 
@@ -182,6 +196,18 @@ TRAFFIC = Section(
         _topic("failedproducerequests", "Of these, the failed ones.", "FailedProduceRequestsPerSec"),
         _topic("totalfetchrequests", "Reads for fetch requests, each counted once per partition.", "TotalFetchRequestsPerSec"),
         _topic("failedfetchrequests", "Partitions for which a fetch response had an error.", "FailedFetchRequestsPerSec"),
+        _topic(
+            "reassignmentbytesin",
+            "Bytes of batches fetched for replicas that reassignments add here; a part of the replication bytes.",
+            "ReassignmentBytesInPerSec",
+            labels=(),
+        ),
+        _topic(
+            "reassignmentbytesout",
+            "Bytes of batches sent to replicas that reassignments add.",
+            "ReassignmentBytesOutPerSec",
+            labels=(),
+        ),
         Row(
             "strandline_preferred_replica_nominations_total",
             "counter",

@@ -125,6 +125,19 @@ def test_a_follower_leaves_a_throttled_partition_out_of_its_next_fetches(world: 
     assert world.loop.time - began >= size / RATE - 3.0
 
 
+def test_the_bytes_of_added_replicas_are_counted(world: ReplicaWorld) -> None:
+    """Both brokers count them beside the bytes of replication; those of the other replicas are none of a reassignment."""
+    assert world[1].manager.metrics.reassignment_bytes_out == 0
+    world.change(PartitionChangeRecord(*P, throttle_rate=0))
+    Link(world, 3, 1).rounds(2)
+    assert world[3].leo == 10
+    size = world[3].p.log.size_bytes
+    world[1].produce(b"for both", acks=1)
+    world.replicate(2, 1)
+    assert world[1].manager.metrics.reassignment_bytes_out == world[3].manager.metrics.reassignment_bytes_in == size
+    assert world[2].manager.metrics.reassignment_bytes_in == 0
+
+
 def test_a_follower_in_the_isr_pays_nothing(world: ReplicaWorld) -> None:
     world.set_isr(1, 2, 3)
     assert world[3].p.throttle_rate == 0

@@ -147,6 +147,28 @@ async def test_bytes_and_records_match_the_load() -> None:
             assert scrape.value(MAX_LAG, clientId="Replica") == 0
 
 
+async def test_a_throttled_reassignment_is_measured() -> None:
+    """The rate is so low that the move does not end. Without a throttle it ends, and all copied bytes are counted."""
+    async with WireCluster(brokers=2) as cluster, cluster.admin() as admin:
+        topic = await cluster.create("orders", replicas=[[1]])
+        for number in range(RECORDS):
+            await cluster.produce(topic, f"record {number}")
+        watch = Watch(cluster)
+        assert watch.sum("strandline_throttled_partitions") == 0
+        await admin.alter_partition_reassignments({("orders", 0): [2]}, throttle_rate=1)
+        for node, direction in ((1, "out"), (2, "in")):
+            await until(lambda n=node, d=direction: watch.node(n).value("strandline_throttled_partitions", direction=d) == 1)
+            assert watch.node(node).value("strandline_replication_throttle_rate_bytes", direction=direction) == 1
+        assert watch.node(1).value("kafka_server_replicamanager_reassigningpartitions") == 1
+        assert watch.node(1).value(UNDER_REPLICATED) == 0
+        size = watch.node(1).value("kafka_log_log_size", topic="orders", partition="0")
+        await admin.alter_partition_reassignments({("orders", 0): [2]})
+        await until(lambda: watch.node(2).value(LEADERS) == 1)
+        assert watch.sum("strandline_throttled_partitions") == watch.sum("strandline_replication_throttle_rate_bytes") == 0
+        for node, name in ((1, "reassignmentbytesout"), (2, "reassignmentbytesin")):
+            assert watch.node(node).value(traffic(name)) == size
+
+
 async def test_requests_are_counted_and_timed_by_api() -> None:
     """With acks=all the total time exceeds the handler's time, because the request waits for the followers."""
     async with WireCluster(brokers=3) as cluster:
