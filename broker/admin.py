@@ -227,6 +227,7 @@ def _partition(
         offline,
         list(partition.elr),
         list(partition.last_known_elr),
+        list(partition.adding_replicas),
     )
 
 

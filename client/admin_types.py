@@ -41,11 +41,17 @@ class PartitionDescription:
     """Replicas outside the ISR that have all committed records (ELR, KIP-966)."""
     last_known_elr: tuple[int, ...] = ()
     """While the partition has no leader, the replica that led it last (KIP-966)."""
+    adding_replicas: tuple[int, ...] = ()
+    """The replicas that a reassignment adds (KIP-455); empty if a broker of an older version describes the partition."""
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether a replica is out of sync."""
-        return len(self.isr) < len(self.replicas)
+        """Whether a replica is out of sync. As in Kafka, those that a reassignment adds do not count."""
+        return len(self.isr) < len(self.replicas) - len(self.adding_replicas)
+
+    def effective_min_isr(self, min_insync_replicas: int) -> int:
+        """How many replicas must be in sync for `acks=all`: not more than there are."""
+        return min(min_insync_replicas, len(self.replicas))
 
 
 @dataclass(frozen=True, slots=True)

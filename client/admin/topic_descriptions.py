@@ -46,6 +46,7 @@ def _topic_description(topic: messages.MetadataTopic) -> TopicDescription:
             offline_replicas=tuple(p.offline_replicas),
             eligible_leader_replicas=tuple(p.eligible_leader_replicas),
             last_known_elr=tuple(p.last_known_elr),
+            adding_replicas=tuple(p.adding_replicas),
         )
         for p in sorted(topic.partitions, key=lambda p: p.partition)
     ]

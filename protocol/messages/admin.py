@@ -101,6 +101,7 @@ class MetadataPartition(Message):
     offline_replicas: list[NodeId]
     eligible_leader_replicas: list[NodeId] = []
     last_known_elr: list[NodeId] = []
+    adding_replicas: list[NodeId] = []
 
 
 class MetadataTopic(Message):

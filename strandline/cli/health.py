@@ -155,7 +155,7 @@ def judge_cluster(
     under-replicated or offline. No I/O."""
     partitions = [(topic.name, p) for topic in topics for p in topic.partitions]
     offline = [key for key in partitions if key[1].leader_id < 0]
-    below = [(t, p) for t, p in partitions if len(p.isr) < min(min_isr.get(t, 1), len(p.replicas))]
+    below = [(t, p) for t, p in partitions if len(p.isr) < p.effective_min_isr(min_isr.get(t, 1))]
     under = [key for key in partitions if key[1].is_under_replicated]
     fenced = [b for b in cluster.brokers if b.is_fenced]
     problems = [

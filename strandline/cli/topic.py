@@ -151,14 +151,14 @@ def describe(
     the size of the leader's replica.
     """
     state = run(_ask_state(bootstrap, topics))
-    found, configs = state.topics, state.values
+    found = state.topics
     filters: list[Callable[[TopicDescription, PartitionDescription], bool]] = []
     if under_replicated:
         filters.append(lambda t, p: p.is_under_replicated)
     if unavailable:
         filters.append(lambda t, p: p.leader_id < 0)
     if under_min_isr:
-        filters.append(lambda t, p: len(p.isr) < int(configs[t.name].get("min.insync.replicas") or 1))
+        filters.append(lambda t, p: len(p.isr) < p.effective_min_isr(state.min_insync_replicas(t.name)))
 
     def wanted(topic: TopicDescription, partition: PartitionDescription) -> bool:
         return not filters or any(test(topic, partition) for test in filters)
@@ -215,7 +215,7 @@ def _print_partitions(state: TopicState, shown: dict[str, list[PartitionDescript
             state.start_offset(t.name, p.partition),
             state.end_offset(t.name, p.partition),
             state.size_bytes(t.name, p),
-            "unavailable" if p.leader_id < 0 else "under-replicated" if p.is_under_replicated else "ok",
+            _state_of(p),
         )
         for t in state.topics
         for p in shown[t.name]
@@ -226,12 +226,30 @@ def _print_partitions(state: TopicState, shown: dict[str, list[PartitionDescript
         print(f"{name}-{p.partition} has no leader; {waits_for(p)}")
 
 
+def _state_of(partition: PartitionDescription) -> str:
+    if partition.leader_id < 0:
+        return "unavailable"
+    if partition.is_under_replicated:
+        return "under-replicated"
+    return "reassigning" if partition.adding_replicas else "ok"
+
+
 def _print_configs(state: TopicState) -> None:
-    """Print the keys that are not defaults, one per line."""
+    """Print the keys that are not defaults, one per line, and whether the replicas are fewer than `min.insync.replicas`."""
     for topic in state.topics:
         given = [f"{c.name}={c.value} ({SOURCES.get(c.source, c.source)})" for c in state.configs[topic.name] if _is_given(c)]
         for i, line in enumerate(given or ["every key has its default"]):
             print(f"{topic.name}: {line}" if i == 0 else f"{'':{len(topic.name)}}  {line}")
+        wanted = state.min_insync_replicas(topic.name)
+        if capped := [p.partition for p in topic.partitions if p.effective_min_isr(wanted) < wanted]:
+            print(f"{topic.name}: {_min_isr_note(topic, wanted, capped)}")
+
+
+def _min_isr_note(topic: TopicDescription, wanted: int, capped: list[int]) -> str:
+    """Say that partitions have fewer replicas than `min.insync.replicas`."""
+    which = "" if len(capped) == len(topic.partitions) else f" of {len(capped)} of {len(topic.partitions)} partitions"
+    fewest = min(len(p.replicas) for p in topic.partitions if p.partition in capped)
+    return f"min.insync.replicas={wanted} is capped{which} by the number of replicas: {fewest} in sync is enough for acks=all"
 
 
 def _print_unclean_elections(state: TopicState) -> None:
@@ -424,6 +442,7 @@ def _topic_json(
                 "elr": list(p.eligible_leader_replicas),
                 "last_known_elr": list(p.last_known_elr),
                 "offline": list(p.offline_replicas),
+                "adding": list(p.adding_replicas),
             }
             | (state.partition_json(topic.name, p) if state is not None else {})
             for p in (topic.partitions if partitions is None else partitions)

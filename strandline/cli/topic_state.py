@@ -34,6 +34,9 @@ class TopicState:
         """Topic -> key -> value."""
         return {topic: {c.name: c.value for c in configs} for topic, configs in self.configs.items()}
 
+    def min_insync_replicas(self, topic: str) -> int:
+        return int(self.values[topic].get("min.insync.replicas") or 1)
+
     def start_offset(self, topic: str, partition: int) -> int | None:
         return self.starts.get(TopicPartition(topic, partition))
 

@@ -160,6 +160,16 @@ def test_the_filters_find_nothing_in_a_healthy_cluster(call: Call, topic: str) -
         assert call("topic", "describe", topic, flag, "--json").json() == {"topics": []}
 
 
+def test_a_minimum_above_the_number_of_replicas_is_shown_as_capped(call: Call) -> None:
+    """As in Kafka, acks=all then needs all replicas, and the partition is not under its minimum."""
+    call("topic", "create", "single", "--replica-assignment", "1,2", "--set", "min.insync.replicas=2")
+    note = "single: min.insync.replicas=2 is capped by the number of replicas: 1 in sync is enough for acks=all"
+    assert note in call("topic", "describe", "single").out.splitlines()
+    assert call("topic", "describe", "single", "--under-min-isr", "--json").json() == {"topics": []}
+    call("topic", "alter", "single", "--set", "min.insync.replicas=1")
+    assert "capped" not in call("topic", "describe", "single").out
+
+
 def test_the_filters_find_under_replicated_partitions(call: Call, topic: str, up: Up) -> None:
     """A script learns the result from exit code 3."""
     assert run("node", "stop", "broker-3", "--data", str(up.folder)).code == 0

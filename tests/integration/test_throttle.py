@@ -28,13 +28,17 @@ async def test_the_rate_is_kept_within_a_tenth_and_no_member_leaves_the_isr(clus
         began = loop.time()
         (result,) = await admin.alter_partition_reassignments({MOVED: [1, 2, 4]}, throttle_rate=RATE)
         assert not result.code
+        shown: set[tuple[int, ...]] = set()
         while loop.time() < began + SPAN_S:
             sent_at = loop.time()
             await producer.send_and_wait(MOVED.topic, b"meanwhile", partition=0)
             assert loop.time() - sent_at < 0.5
             (topic,) = await admin.describe_topics([MOVED.topic])
             assert {1, 2, 3} <= set(topic.partitions[0].isr)
+            assert not topic.partitions[0].is_under_replicated, "the added replica does not count"
+            shown.add(topic.partitions[0].adding_replicas)
             await asyncio.sleep(0.5)
+        assert (4,) in shown
         size, seconds = await copied(), loop.time() - began
         assert 0.9 * RATE * seconds <= size <= 1.1 * RATE * seconds
         while await admin.list_partition_reassignments():
