@@ -78,6 +78,7 @@ class BrokerConfig:
     replica_fetch_wait_max_ms: int
     replica_fetch_backoff_ms: int
     replica_selector_class: str | None
+    replica_alter_log_dirs_io_max_bytes_per_second: int
     replica_high_watermark_checkpoint_interval_ms: int
 
     log_flush_scheduler_interval_ms: int

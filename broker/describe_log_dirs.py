@@ -1,13 +1,16 @@
 """Serving DescribeLogDirs: the size of each replica on this broker, and how far it is behind (KIP-113).
 
-A broker answers for its own replicas only, those that it leads and those that it follows, by log directory. The sizes are counted
-as the logs grow: no file is read for an answer.
+A broker answers for its own replicas only, those that it leads and those that it follows, by log directory. A replica that moves
+to another directory is in both: its copy there is marked, with the number of records that it lacks. The sizes are counted as the
+logs grow: no file is read for an answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
+from strandline.broker.moves.mover import LogMover
 from strandline.broker.partition.directory import PartitionDirectory
 from strandline.broker.partition.partition import Partition
 from strandline.protocol.errors import ErrorCode
@@ -21,23 +24,29 @@ from strandline.protocol.messages.admin import (
 )
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.directory.log_dirs import LogDirs
+from strandline.storage.log.log import Log
 
 
 class DescribeLogDirsHandler:
     """Answers DescribeLogDirs requests."""
 
-    def __init__(self, directory: PartitionDirectory, log_dirs: LogDirs) -> None:
+    def __init__(self, directory: PartitionDirectory, log_dirs: LogDirs, moves: LogMover) -> None:
         self._directory = directory
         self._log_dirs = log_dirs
+        self._moves = moves
 
     def handle(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, DescribeLogDirsRequest)
-        by_dir: dict[str, list[Partition]] = {log_dir.path: [] for log_dir in self._log_dirs.online}
+        by_dir: dict[str, list[_Sized]] = {log_dir.path: [] for log_dir in self._log_dirs.online}
         for partition in self._asked(body.topics):
-            log_dir = self._log_dirs.of(partition.log)
+            log_dir, log = self._log_dirs.of(partition.log), partition.log
             if log_dir.offline is None:
-                by_dir[log_dir.path].append(partition)
+                by_dir[log_dir.path].append(_Sized(partition, log, max(log.high_watermark - log.log_end_offset, 0)))
+            future = self._moves.future_of(partition.key)
+            if future is not None:
+                target, copy, lag = future
+                by_dir[target.path].append(_Sized(partition, copy, lag, is_future=True))
         results = [DescribeLogDirsResult(0, path, list(_topics(found))) for path, found in by_dir.items()]
         results += [DescribeLogDirsResult(ErrorCode.KAFKA_STORAGE_ERROR, path, []) for path in self._log_dirs.offline]
         request.reply(DescribeLogDirsResponse(results))
@@ -58,10 +67,18 @@ class DescribeLogDirsHandler:
         return (partitions[key] for key in dict.fromkeys(wanted) if key in partitions)
 
 
-def _topics(partitions: Iterable[Partition]) -> Iterator[DescribeLogDirsTopic]:
+class _Sized(NamedTuple):
+    """A replica, or its copy in another directory."""
+
+    partition: Partition
+    log: Log
+    lag: int
+    is_future: bool = False
+
+
+def _topics(replicas: Iterable[_Sized]) -> Iterator[DescribeLogDirsTopic]:
     by_topic: dict[str, list[DescribeLogDirsPartition]] = {}
-    for partition in partitions:
-        log = partition.log
-        lag = max(log.high_watermark - log.log_end_offset, 0)
-        by_topic.setdefault(partition.topic, []).append(DescribeLogDirsPartition(partition.key[1], log.size_bytes, lag))
+    for partition, log, lag, is_future in replicas:
+        found = DescribeLogDirsPartition(partition.key[1], log.size_bytes, lag, is_future)
+        by_topic.setdefault(partition.topic, []).append(found)
     return (DescribeLogDirsTopic(name, found) for name, found in by_topic.items())

@@ -76,6 +76,7 @@ class LogManagerTasks:
                 return
             log_dir.open_log(topic, partition, topic_id, LogConfig(), now_ms)
             self.logs_recovered += 1
+        log_dir.futures.recover(now_ms)
         if existing:
             logger.info("logs.recovered", log_dir=log_dir.path, logs=len(existing), clean=log_dir.was_clean)
 

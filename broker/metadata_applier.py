@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from strandline.broker.disk_work import DiskWork
+from strandline.broker.moves.mover import LogMover
 from strandline.broker.partition.context import PartitionContext
 from strandline.broker.partition.directory import PartitionDirectory
 from strandline.broker.partition.log_failures import LogFailures
@@ -52,6 +53,7 @@ class MetadataApplier:
         doors: Doors,
         topic_defaults: dict[str, Any] | None,
         producer_id_expiration_ms: int,
+        moves: LogMover,
     ) -> None:
         self._directory = directory
         self._failures = failures
@@ -63,6 +65,7 @@ class MetadataApplier:
         self._doors = doors
         self._topic_defaults = topic_defaults
         self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._moves = moves
         self._logs_roles = True
         """Whether each role of the present delta gets a log line."""
 
@@ -76,6 +79,8 @@ class MetadataApplier:
                 self._apply_topics(delta, began_at)
             except DiskError as e:
                 self._failures.on_disk_error(e)
+            if delta.before.offset < 0:
+                self._moves.resume()
         if delta.changed_brokers:
             self._on_brokers_changed(delta.changed_brokers)
         self._directory.metrics.metadata_apply.observe(self._doors.stopwatch() - began_at)
@@ -214,7 +219,7 @@ class MetadataApplier:
         before, registration = delta.before.partition(key), delta.image.partition(key)
         assert registration is not None, "a changed partition is in the image"
         assigned = registration.directory_of(self._directory.broker_id)
-        if any(log_dir.directory_id == assigned for log_dir in self._log_dirs.online):
+        if any(log_dir.directory_id == assigned and key not in log_dir.futures for log_dir in self._log_dirs.online):
             return False
         is_new = delta.before.offset >= 0 and (before is None or self._directory.broker_id not in before.replicas)
         name = self._directory.image.topics_by_id[key[0]].name
@@ -227,6 +232,7 @@ class MetadataApplier:
         if partition is None:
             return
         self._fetchers.remove(key)
+        self._moves.cancel(key, "the partition has left this broker")
         partition.stop(reason)
         self._directory.metrics.on_partition_left(partition.topic)
         logger.info("partition.deleted", **partition.fields)

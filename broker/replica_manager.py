@@ -1,8 +1,8 @@
 """The replicas of one broker: puts together their directory, the applier of metadata, the policy for failed logs, the purgatory
 and the fetch sessions.
 
-The parts do the work: `partition/directory.py`, `metadata_applier.py`, `partition/log_failures.py`, `purgatory.py` and
-`fetch/fetch_session.py`. This file has the periodic tasks over all partitions, and the shutdown.
+The parts do the work: `partition/directory.py`, `metadata_applier.py`, `partition/log_failures.py`, `moves/mover.py`,
+`purgatory.py` and `fetch/fetch_session.py`. This file has the periodic tasks over all partitions, and the shutdown.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from strandline.broker.disk_work import DiskWork, RunBlocking
 from strandline.broker.fetch.fetch_session import FetchSessionCache
 from strandline.broker.log_start_saver import LogStartSaver
 from strandline.broker.metadata_applier import MetadataApplier
+from strandline.broker.moves.mover import LogMover
 from strandline.broker.partition.context import AlterPartitionSubmitter, PartitionContext
 from strandline.broker.partition.directory import PartitionDirectory
 from strandline.broker.partition.log_failures import LogFailures
@@ -39,6 +40,8 @@ class ReplicaConfig:
     fetch_max_bytes: int = 55 << 20
     """The largest fetch response, whatever a request says; a single batch may exceed it."""
     max_incremental_fetch_session_cache_slots: int = 1000
+    replica_alter_log_dirs_io_max_bytes_per_second: float = float("inf")
+    """The rate at which replicas are copied to other log directories of this broker."""
     producer_id_expiration_ms: int = 86_400_000
     """The state of a producer without a name is dropped after so long a silence."""
     replica_selector_class: str | None = None
@@ -87,6 +90,17 @@ class ReplicaManager:
             on_records_lost=on_records_lost,
         )
         self._disk_work = DiskWork(run_blocking, self.failures.on_disk_error)
+        self.moves = LogMover(
+            directory,
+            log_dirs,
+            on_disk_error=self.failures.on_disk_error,
+            now=now,
+            call_later=call_later,
+            wall_clock_ms=doors.wall_clock_ms,
+            run_blocking=run_blocking,
+            bytes_per_second=config.replica_alter_log_dirs_io_max_bytes_per_second,
+        )
+        self.failures.on_dir_failed = self.moves.on_dir_failed
         self.log_starts = LogStartSaver(log_dirs, self._disk_work)
         self._applier = MetadataApplier(
             directory,
@@ -110,6 +124,7 @@ class ReplicaManager:
             doors=doors,
             topic_defaults=config.topic_defaults,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
+            moves=self.moves,
         )
         self.purgatory = Purgatory(now, call_later)
         self.sessions = FetchSessionCache(doors.random, config.max_incremental_fetch_session_cache_slots)
@@ -174,6 +189,7 @@ class ReplicaManager:
 
     def shutdown(self) -> None:
         """Give up every role, and answer all waiting requests. The logs stay open; their owner closes them."""
+        self.moves.stop()
         self.failures.stop_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._action_queue.run()
         for operation in self.purgatory.take_all():

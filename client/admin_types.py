@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from strandline.client.consumer.records import TopicPartition
 from strandline.protocol.errors import ErrorCode
@@ -195,6 +195,17 @@ class LogDirDescription:
     replicas: Mapping[TopicPartition, ReplicaInfo]
     error: ErrorCode = ErrorCode.NONE
     """KAFKA_STORAGE_ERROR: the directory is offline, and `replicas` is empty."""
+    future_replicas: Mapping[TopicPartition, ReplicaInfo] = field(default_factory=dict)
+    """The copies of replicas that move here from another directory of the broker. Their `offset_lag` counts what they lack."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirMoveResult:
+    """`code` NONE: the replica moves, or is in that directory. Otherwise `message` says why it does not move."""
+
+    partition: TopicPartition
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ DELETE_RECORDS = 21
 INIT_PRODUCER_ID = 22
 OFFSET_FOR_LEADER_EPOCH = 23
 DESCRIBE_CONFIGS = 32
+ALTER_REPLICA_LOG_DIRS = 34
 DESCRIBE_LOG_DIRS = 35
 CREATE_PARTITIONS = 37
 ELECT_LEADERS = 43
@@ -93,6 +94,13 @@ APIS: dict[int, Api] = {
             (BROKER,),
         ),
         Api(DESCRIBE_CONFIGS, "DescribeConfigs", admin.DescribeConfigsRequest, admin.DescribeConfigsResponse, _BOTH),
+        Api(
+            ALTER_REPLICA_LOG_DIRS,
+            "AlterReplicaLogDirs",
+            admin.AlterReplicaLogDirsRequest,
+            admin.AlterReplicaLogDirsResponse,
+            (BROKER,),
+        ),
         Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", admin.DescribeLogDirsRequest, admin.DescribeLogDirsResponse, (BROKER,)),
         Api(CREATE_PARTITIONS, "CreatePartitions", admin.CreatePartitionsRequest, admin.CreatePartitionsResponse, _BOTH),
         Api(ELECT_LEADERS, "ElectLeaders", admin.ElectLeadersRequest, admin.ElectLeadersResponse, _BOTH),

@@ -238,8 +238,13 @@ class LogCleaner:
         return choose(each for each in logs if self._may_clean(each.key))
 
     def _may_clean(self, key: TopicIdPartition) -> bool:
-        is_here = key in self._directory.partitions  # not if its directory has just failed
-        return is_here and key not in self.in_progress and not self._is_uncleanable(key)
+        partition = self._directory.partitions.get(key)  # None if its directory has just failed
+        return (
+            partition is not None
+            and not partition.log.is_being_moved
+            and key not in self.in_progress
+            and not self._is_uncleanable(key)
+        )
 
     def _compacted_logs(self) -> list[tuple[TopicIdPartition, Log]]:
         return [(key, each.log) for key, each in self._directory.partitions.items() if each.log.config.compacts]
@@ -448,6 +453,8 @@ class _Round:
             raise CleaningAborted("the broker stops")
         if log.truncations != plan_.truncations:
             raise CleaningAborted("the log was truncated")
+        if log.is_being_moved:
+            raise CleaningAborted("the log is being moved to another directory")
         if not log.config.compacts:
             raise CleaningAborted("its cleanup.policy has no 'compact' any more")
         if plan_.segments and log.segments[0].base_offset > plan_.segments[0].base_offset:

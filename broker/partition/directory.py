@@ -33,6 +33,8 @@ class PartitionDirectory:
         self.offline: dict[TopicIdPartition, None] = {}
         """The partitions of this broker whose logs are, or may be, in a log directory that is offline. None of them is in
         `partitions`. A dict serves as an ordered set."""
+        self.announced: dict[TopicIdPartition, bytes] = {}
+        """The directories that moves of replicas have announced to the controller. The replicas are not there yet."""
         self.disk_error: DiskError | None = None
         """Set once the last log directory failed: nothing is served any more."""
 

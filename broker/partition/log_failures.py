@@ -50,6 +50,8 @@ class LogFailures:
         self._on_leader_damaged = on_leader_damaged
         self._on_records_lost = on_records_lost
         self._damage_quiet_until = 0.0
+        self.on_dir_failed: Callable[[LogDir], None] = lambda log_dir: None
+        """Called for each directory that fails, when its partitions have lost their roles."""
         self.failed_dirs: list[LogDir] = []
         """The directories that have failed in this process, in that order."""
 
@@ -91,6 +93,7 @@ class LogFailures:
         logger.error("log_dir.offline", log_dir=log_dir.path, partitions=len(lost), reason=str(error))
         self._directory.offline.update(dict.fromkeys(partition.key for partition in lost))
         self._stop(lost, ErrorCode.KAFKA_STORAGE_ERROR)
+        self.on_dir_failed(log_dir)
         if self._on_log_dir_failed is not None:
             self._on_log_dir_failed(log_dir, has_leaders)
 

@@ -292,6 +292,12 @@ class Partition:
         if self.leader_state is not None:
             self.leader_state.set_min_insync_replicas(value)
 
+    def use_log(self, log: Log) -> None:
+        """Go on with another log, which has the same records: the copy in another log directory."""
+        self.log = log
+        if self.leader_state is not None:
+            self.leader_state.log = log
+
     # -- fencing ------------------------------------------------------------------------------------------------------
 
     def check_leader_epoch(self, epoch: int) -> None:

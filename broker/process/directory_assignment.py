@@ -11,7 +11,8 @@ At level 0 of the metadata nothing is sent, because its records cannot hold dire
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from collections.abc import Callable
+from typing import NamedTuple, cast
 
 from strandline.broker.partition.alter_partition import Registration
 from strandline.broker.partition.directory import PartitionDirectory
@@ -61,8 +62,11 @@ def wrong_assignments(delta: MetadataDelta, directory: PartitionDirectory, log_d
 def _actual(
     key: TopicIdPartition, registration: PartitionRegistration, directory: PartitionDirectory, log_dirs: LogDirs
 ) -> bytes | None:
-    """The directory of the replica; LOST if it may be in one that could not be opened; None if nothing is known."""
+    """The directory of the replica, or the one that it is about to move to; LOST if it may be in one that could not be opened;
+    None if nothing is known."""
     partition = directory.partitions.get(key)
+    if key in directory.announced:
+        return directory.announced[key]
     if partition is not None:
         return log_dirs.of(partition.log).directory_id
     if key not in directory.offline:
@@ -70,7 +74,16 @@ def _actual(
     log_dir = log_dirs.find(directory.image.topics_by_id[key[0]].name, key[1], key[0])
     if log_dir is not None:
         return log_dir.directory_id
-    return LOST if registration.directory_of(directory.broker_id) == UNASSIGNED else None
+    assigned = registration.directory_of(directory.broker_id)
+    return LOST if assigned == UNASSIGNED or any(each.directory_id == assigned for each in log_dirs.dirs) else None
+
+
+class Answered(NamedTuple):
+    """An assignment that the controller has answered."""
+
+    key: TopicIdPartition
+    directory_id: bytes
+    error_code: int
 
 
 class AssignmentQueue:
@@ -100,13 +113,15 @@ class AssignmentQueue:
         ]
         return AssignReplicasToDirsRequest(broker_id, broker_epoch, directories)
 
-    def on_response(self, response: AssignReplicasToDirsResponse) -> None:
-        """Drop the answered assignments, unless a newer one has replaced them. An error for a replica means that it, or its
-        topic, is gone: newer metadata will say so."""
+    def on_response(self, response: AssignReplicasToDirsResponse) -> list[Answered]:
+        """Drop the answered assignments, unless a newer one has replaced them, and return them. An error for a replica means that
+        it, or its topic, is gone: newer metadata will say so."""
+        answered = []
         for item in response.partitions:
             key = (item.topic_id, item.partition)
             if key in self._sent and self._wanted.get(key) == self._sent[key]:
-                del self._wanted[key]
+                answered.append(Answered(key, self._wanted.pop(key), item.error_code))
+        return answered
 
 
 class DirectoryAssignmentManager:
@@ -117,6 +132,8 @@ class DirectoryAssignmentManager:
         self._channel = channel
         self._registration = registration
         self._queue = AssignmentQueue()
+        self.on_answered: Callable[[Answered], None] = lambda answered: None
+        """Called for each assignment that the controller has answered."""
         self._limits = LineLimits()
         self._loop = SendLoop("directory-assignment", self._queue, self._send_once, RETRY_BACKOFF_MS)
         self.start, self.stop = self._loop.start, self._loop.stop
@@ -141,7 +158,8 @@ class DirectoryAssignmentManager:
         except BrokerError as e:
             return await self._on_refusal(e.code, epoch)
         response = cast(AssignReplicasToDirsResponse, answer)
-        self._queue.on_response(response)
+        for answered in self._queue.on_response(response):
+            self.on_answered(answered)
         return True if not response.error_code else await self._on_refusal(to_code(response.error_code), epoch)
 
     async def _on_refusal(self, code: ErrorCode, epoch: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from strandline.broker.alter_replica_log_dirs import AlterReplicaLogDirsHandler
 from strandline.broker.delete_records import DeleteRecordsHandler
 from strandline.broker.describe_log_dirs import DescribeLogDirsHandler
 from strandline.broker.disk_work import RunBlocking
@@ -55,6 +56,7 @@ def data_handlers(
         apis.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
         apis.DELETE_RECORDS: DeleteRecordsHandler(directory, failures, replicas.purgatory, replicas.log_starts).handle,
         apis.DESCRIBE_PRODUCERS: DescribeProducersHandler(directory).handle,
-        apis.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(directory, log_dirs).handle,
+        apis.ALTER_REPLICA_LOG_DIRS: AlterReplicaLogDirsHandler(directory, failures, log_dirs, replicas.moves).handle,
+        apis.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(directory, log_dirs, replicas.moves).handle,
         apis.GET_REPLICA_LOG_INFO: ReplicaLogInfoHandler(directory).handle,
     }

@@ -391,6 +391,7 @@ class BrokerServer:
         if self.opened is not None:
             self.opened.fetchers.close()
             self.opened.log_cleaner.kill()
+            self.opened.replicas.moves.stop()
         for server in self._servers:
             await server.stop(drain_ms)
         if self.opened is not None:

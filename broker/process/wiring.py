@@ -133,6 +133,7 @@ def open_replicas(
             fetch_max_bytes=config.fetch_max_bytes,
             max_incremental_fetch_session_cache_slots=config.max_incremental_fetch_session_cache_slots,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
+            replica_alter_log_dirs_io_max_bytes_per_second=config.replica_alter_log_dirs_io_max_bytes_per_second,
             replica_selector_class=config.replica_selector_class,
             topic_defaults=config.topic_defaults,
         ),
@@ -147,6 +148,8 @@ def open_replicas(
         on_leader_damaged=link.lifecycle.step_down,
         on_records_lost=link.lifecycle.report_loss,
     )
+    replicas.moves.assign = link.directory_assignment.submit
+    link.directory_assignment.on_answered = lambda answered: replicas.moves.on_assigned(*answered)
     tasks = LogManagerTasks(log_dirs, files, wall_clock_ms=doors.wall_clock_ms, on_disk_error=replicas.on_disk_error)
     cleaner_threads = WorkThreads(config.log_cleaner_threads)
     cleaner = LogCleaner(
@@ -175,6 +178,10 @@ def _listen_to_changes(opened: Opened) -> None:
     listen("log.cleaner.threads", lambda new: opened.cleaner_threads.resize(new.log_cleaner_threads))
     listen("num.replica.fetchers", lambda new: opened.fetchers.resize(new.num_replica_fetchers))
     listen("replica.fetch.", lambda new: opened.fetchers.use_settings(_fetcher_settings(new)))
+    listen(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        lambda new: opened.replicas.moves.use_rate(new.replica_alter_log_dirs_io_max_bytes_per_second),
+    )
     listen("producer.id.expiration.ms", lambda new: opened.replicas.expire_producers_after(new.producer_id_expiration_ms))
 
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from strandline.client.admin.requests import AdminRequests, check_code
 from strandline.client.admin_types import (
     BrokerDescription,
     ClusterDescription,
     LogDirDescription,
+    LogDirMoveResult,
     QuorumDescription,
     QuorumReplica,
     ReplicaInfo,
 )
-from strandline.client.arguments import checked_list, checked_names, checked_whole
+from strandline.client.arguments import check_encodes, checked_list, checked_names, checked_partition, checked_whole
 from strandline.client.consumer.records import TopicPartition
 from strandline.protocol import apis
-from strandline.protocol.errors import ErrorCode, StrandlineError, to_code
+from strandline.protocol.errors import ErrorCode, StrandlineError, UsageError, to_code
 from strandline.protocol.messages import admin as messages
 from strandline.protocol.messages.cluster import DescribeQuorumRequest, DescribeQuorumResponse, QuorumReplicaState
 
@@ -76,6 +77,35 @@ class NodeCalls(AdminRequests):
             observers=_replicas(r, r.observers),
         )
 
+    async def alter_replica_log_dirs(
+        self,
+        broker_id: int,
+        targets: Mapping[TopicPartition | tuple[str, int], str],
+        *,
+        timeout_ms: float = 30_000,
+    ) -> list[LogDirMoveResult]:
+        """Move replicas of a broker to other log directories of that broker, by their paths (KIP-113). The call returns when the
+        moves have begun; `describe_log_dirs` shows the copies and what they lack. Each replica is served from its present
+        directory until its copy has caught up. A move goes on after a restart of the broker, and the path of the present
+        directory cancels it.
+
+        Each partition has a result: see its `code`. LOG_DIR_NOT_FOUND: the broker has no such directory. KAFKA_STORAGE_ERROR: it,
+        or the replica, is offline. REPLICA_NOT_AVAILABLE: the broker has no such replica. NoBrokersAvailable if there is no such
+        broker; RequestTimeout; RequestFailed."""
+        checked_whole("broker_id", broker_id)
+        if not isinstance(targets, Mapping):
+            raise UsageError(f"targets must be a mapping from partitions to paths, not {targets!r}")
+        wanted = {checked_partition(tp): _checked_path(path) for tp, path in targets.items()}
+        request = messages.AlterReplicaLogDirsRequest(_requested_dirs(wanted))
+        connections = self._running().connections
+        response = await connections.request(broker_id, apis.ALTER_REPLICA_LOG_DIRS, request, timeout_ms)
+        assert isinstance(response, messages.AlterReplicaLogDirsResponse)
+        return [
+            LogDirMoveResult(TopicPartition(topic.topic_name, p.partition_index), to_code(p.error_code), p.error_message)
+            for topic in response.results
+            for p in topic.partitions
+        ]
+
     async def describe_log_dirs(
         self, broker_ids: Iterable[int], topics: Iterable[str] | None = None, *, timeout_ms: float = 30_000
     ) -> dict[int, list[LogDirDescription]]:
@@ -98,12 +128,29 @@ class NodeCalls(AdminRequests):
 
 
 def _log_dir(result: messages.DescribeLogDirsResult) -> LogDirDescription:
-    replicas = {
-        TopicPartition(topic.name, p.partition_index): ReplicaInfo(p.partition_size, p.offset_lag)
-        for topic in result.topics
-        for p in topic.partitions
-    }
-    return LogDirDescription(result.log_dir, replicas, to_code(result.error_code))
+    replicas, futures = dict[TopicPartition, ReplicaInfo](), dict[TopicPartition, ReplicaInfo]()
+    for topic in result.topics:
+        for p in topic.partitions:
+            found = futures if p.is_future_key else replicas
+            found[TopicPartition(topic.name, p.partition_index)] = ReplicaInfo(p.partition_size, p.offset_lag)
+    return LogDirDescription(result.log_dir, replicas, to_code(result.error_code), futures)
+
+
+def _requested_dirs(targets: Mapping[TopicPartition, str]) -> list[messages.AlterReplicaLogDir]:
+    by_path: dict[str, dict[str, list[int]]] = {}
+    for tp, path in targets.items():
+        by_path.setdefault(path, {}).setdefault(tp.topic, []).append(tp.partition)
+    return [
+        messages.AlterReplicaLogDir(path, [messages.AlterReplicaLogDirTopic(name, found) for name, found in topics.items()])
+        for path, topics in by_path.items()
+    ]
+
+
+def _checked_path(path: object) -> str:
+    if not isinstance(path, str) or not path:
+        raise UsageError(f"a log directory is named by its path, a non-empty str, not {path!r}")
+    check_encodes("the path of a log directory", path)
+    return path
 
 
 def _replicas(response: DescribeQuorumResponse, states: Sequence[QuorumReplicaState]) -> list[QuorumReplica]:

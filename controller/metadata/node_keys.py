@@ -150,6 +150,15 @@ _REPLICATION = (
         update=Update.CLUSTER_OR_BROKER,
     ),
     ConfigKey(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        "long",
+        LONG_MAX,
+        "bytes",
+        "the most bytes per second that are copied when replicas move between the log directories of this broker",
+        min=1,
+        update=Update.CLUSTER_OR_BROKER,
+    ),
+    ConfigKey(
         "replica.selector.class",
         "string",
         None,

@@ -367,7 +367,9 @@ class DescribeLogDirsRequest(Message):
 
 
 class DescribeLogDirsPartition(Message):
-    """The size and lag of one replica. `offset_lag`: by how many records its log ends before the high watermark that it knows."""
+    """The size and lag of one replica. `offset_lag`: by how many records its log ends before the high watermark that it knows.
+    With `is_future_key` it is the copy of a replica that moves to this directory, and `offset_lag` counts the records that the
+    copy lacks."""
 
     partition_index: PartitionIndex
     partition_size: Int64
@@ -391,6 +393,46 @@ class DescribeLogDirsResult(Message):
 class DescribeLogDirsResponse(Message):
     results: list[DescribeLogDirsResult]
     error_code: Int16 = 0
+    throttle_time_ms: Count = 0
+
+
+class AlterReplicaLogDirTopic(Message):
+    name: Name
+    partitions: Annotated[list[PartitionIndex], MANY]
+
+
+class AlterReplicaLogDir(Message):
+    """Replicas that move to the log directory with this path."""
+
+    path: Text
+    topics: Annotated[list[AlterReplicaLogDirTopic], MANY]
+
+
+class AlterReplicaLogDirsRequest(Message):
+    """Moves replicas of the broker that receives it between its log directories (KIP-113). A replica that moves is served from
+    its present directory until the copy has caught up. To name the present directory cancels a move."""
+
+    dirs: Annotated[list[AlterReplicaLogDir], MANY]
+
+
+class AlterReplicaLogDirPartitionResult(Message):
+    """LOG_DIR_NOT_FOUND if the broker has no such directory; KAFKA_STORAGE_ERROR if it, or the replica, is offline;
+    REPLICA_NOT_AVAILABLE if the broker has no such replica."""
+
+    partition_index: PartitionIndex
+    error_code: Int16
+    error_message: Text | None = None
+
+
+class AlterReplicaLogDirTopicResult(Message):
+    topic_name: Name
+    partitions: list[AlterReplicaLogDirPartitionResult]
+
+
+class AlterReplicaLogDirsResponse(Message):
+    """The moves that have begun: the answer does not wait for their end."""
+
+    results: list[AlterReplicaLogDirTopicResult]
     throttle_time_ms: Count = 0
 
 

@@ -91,6 +91,7 @@ class Claims:
             if not opened:
                 raise problem or UsageError("no data directory was claimed")
             log_dirs = LogDirs(opened, unusable)
+            log_dirs.finish_moves()
             log_dirs.check_duplicates()
         except BaseException:
             for claim in waiting:

@@ -7,6 +7,7 @@
     *-checkpoint           high watermarks, recovery points, log starts, and what the cleaner has done; replaced as a whole
     orders-0/              a log; its `partition.metadata` has the topic id, because a topic's name may be reused
     orders-0.<id>-delete/  a deleted log; it was renamed first, so that its name is free at once
+    orders-0.<id>-future/  a copy of a log that is being moved here from another directory (`future_logs.py`)
     orders-0.<id>-stray/   a log that is not assigned to this broker, or (id 0) whose topic is not known; `strays.py` says when it
                            may be removed
 
@@ -49,6 +50,7 @@ from strandline.storage.checkpoints import (
     uuid_to_text,
 )
 from strandline.storage.directory.claim import Claim, cannot_use
+from strandline.storage.directory.future_logs import FutureLogs
 from strandline.storage.disk import DiskError, Files, Lock, join
 from strandline.storage.log.log import METADATA_TOPIC, DirFailure, FlushWork, Log, LogConfig, TailBudget
 from strandline.storage.log.removed_records import removed_records_end
@@ -144,6 +146,8 @@ class LogDir:
         self.metrics = LogMetrics()
         self.random: Random | None = None
         """The source of the jitter of segments."""
+        self.is_same_boot = False
+        """Whether no write was lost since the last process, because the machine was not started again."""
         self._lock = lock
         self._existing: dict[TopicPartition, bytes] = {}
         """The topic ids of the logs that were found at the start or created since."""
@@ -156,6 +160,7 @@ class LogDir:
         self._deleted: set[TopicPartition] = set()
         """Deleted logs that a checkpoint on the disk may still contain."""
         self._unfinished_deletions: list[str] = []
+        self.futures = FutureLogs(self)
         self._order = CheckpointOrder()
         self._is_checkpoint_damaged = False
         """Without the high watermarks, a log does not show that it ends below its own."""
@@ -236,7 +241,8 @@ class LogDir:
     def _check_boot_id(self, *, was_clean: bool) -> None:
         present, path = self.files.boot_id().encode("ascii"), join(self.path, BOOT_ID)
         written = read_if_present(self.files, path)
-        self.lost_page_cache = not was_clean and (not present or written != present)
+        self.is_same_boot = bool(present) and written == present
+        self.lost_page_cache = not was_clean and not self.is_same_boot
         self.in_doubt = self.lost_page_cache and not self.is_fresh
         if not self.in_doubt and written != present:
             # If a power cut undoes this write, another id or none is left, and the directory is in doubt.
@@ -268,6 +274,8 @@ class LogDir:
         if _DELETED_NAME.match(name) and self.files.is_dir(path):
             self._unfinished_deletions.append(path)
             return
+        if self.futures.find(name):
+            return
         key = parse_log_name(name)
         if key is None or key[0] == METADATA_TOPIC or not self.files.is_dir(path):
             return
@@ -280,13 +288,13 @@ class LogDir:
 
     def _set_aside(self, name: str, topic_id: bytes, reason: str, stray: StrayMetadata | None = None) -> None:
         """Rename a directory instead of deleting it. `stray`: the proof that it may be removed later; None if there is none."""
-        target = self._free_name(name, topic_id, STRAY_SUFFIX)
+        target = self.free_name(name, topic_id, STRAY_SUFFIX)
         self.files.rename(join(self.path, name), join(self.path, target))
         if stray is not None:
             self.files.write_atomic(join(join(self.path, target), STRAY_METADATA), stray.encode())
         logger.warning("log_dir.log_set_aside", log_dir=self.path, log=name, renamed=target, reason=reason)
 
-    def _free_name(self, name: str, topic_id: bytes, suffix: str) -> str:
+    def free_name(self, name: str, topic_id: bytes, suffix: str) -> str:
         """`<log>.<topic id><suffix>`, with a number if that exists. A long topic name is shortened, as in Kafka."""
         topic, _, partition = name.rpartition("-")
         ending, count = f"-{partition}.{topic_id.hex()}{suffix}", 1
@@ -318,8 +326,8 @@ class LogDir:
 
     @property
     def log_count(self) -> int:
-        """The number of logs that have a directory here."""
-        return len(self._existing)
+        """The number of logs that have a directory here, with those that are being moved here."""
+        return len(self._existing) + len(self.futures)
 
     def open_log(
         self, topic: str, partition: int, topic_id: bytes, config: LogConfig, now_ms: int, *, may_be_new: bool = True
@@ -425,13 +433,44 @@ class LogDir:
         del self._existing[key]
         self._deleted.add(key)
         name = log_name(topic, partition)
+        return self.rename_for_deletion(name, name, topic_id)
+
+    def rename_for_deletion(self, name: str, log: str, topic_id: bytes) -> str:
+        """Rename a directory, of the log of this name, so that its removal can take place at any time. Returns the new path."""
+        target = join(self.path, self.free_name(log, topic_id, DELETE_SUFFIX))
         try:
-            target = join(self.path, self._free_name(name, topic_id, DELETE_SUFFIX))
             self.files.rename(join(self.path, name), target)
         except DiskError as e:
             self.fail(e)
             raise
         return target
+
+    def later_removed(self, path: str | None) -> None:
+        """Let the next call of `unfinished_deletions` return this path."""
+        if path is not None:
+            self._unfinished_deletions.append(path)
+
+    def adopt(self, log: Log) -> None:
+        """Count a log that was moved here, and that has no name of its own yet, among the logs of this directory: its offsets are
+        in the checkpoints when this returns. DiskError; then nothing has changed."""
+        key = (log.name, log.partition)
+        self.logs[key], self._existing[key] = log, log.topic_id
+        try:
+            self.checkpoint_all()
+        except DiskError:
+            del self.logs[key], self._existing[key]
+            raise
+        self._deleted.discard(key)
+        log.on_lowered = self.checkpoint_all
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a path in this directory durably. DiskError takes the directory offline."""
+        try:
+            self.files.rename(source, target)
+            self.files.fsync_dir(self.path)
+        except DiskError as e:
+            self.fail(e)
+            raise
 
     def set_aside(self, topic: str, partition: int, reason: str, stray: StrayMetadata | None = None) -> None:
         """Rename a log that is not in the cluster's metadata (a stray), so that it is neither served nor lost.
@@ -540,6 +579,7 @@ class LogDir:
         finally:
             for log in self.logs.values():
                 log.abandon()
+            self.futures.close()
             self._lock.release()
 
     def close_cleanly(self, logs: Iterable[Log], broker_epoch: int) -> None:

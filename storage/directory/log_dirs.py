@@ -7,6 +7,9 @@ logs.
 A directory is *offline* if it could not be used at the start, or has failed since. What it holds is not known then. So while a
 directory is offline, a log that may lie in it must not be created in another one: the new log would lack the records of the
 old one, and would be in its way when the directory returns (`may_be_offline`).
+
+A log moves to another directory by a future replica there (`future_logs.py`). If a future replica is found at the start without
+the log that it copies, that log is in a directory that is offline or lost, and the copy may lack records of it.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from strandline.protocol.errors import UsageError
+from strandline.storage.checkpoints import read_if_present
+from strandline.storage.directory.future_logs import REPLACED_LOG, FutureKey, decode_replaced
 from strandline.storage.directory.log_dir import ExistingLog, LogDir, RecordLoss
-from strandline.storage.disk import DiskError, Files
+from strandline.storage.disk import DiskError, Files, join
 from strandline.storage.log.log import Log, LogConfig, TailBudget
 from strandline.storage.log_names import log_name
 from strandline.storage.metrics import LogMetrics
@@ -113,10 +118,48 @@ class LogDirs:
                     "move the one with fewer records out of its directory, and start again"
                 )
 
+    def finish_moves(self) -> None:
+        """Finish the moves between directories that the end of the last process has interrupted after their point of no return:
+        delete each log that another one has replaced. What is in a directory that is offline waits until it returns."""
+        for log_dir in self.dirs if self.are_several else ():
+            for log in log_dir.existing_logs():
+                self.settle_replaced(log_dir, log)
+
+    def settle_replaced(self, log_dir: LogDir, log: ExistingLog) -> bool:
+        """If this log was moved here, let the one that it has replaced go, and then the note of it. False if that is in a
+        directory that is offline."""
+        note = join(join(log_dir.path, log_name(log.topic, log.partition)), REPLACED_LOG)
+        try:
+            data = read_if_present(log_dir.files, note)
+            if data is None:
+                return True
+            source = self._with_id(decode_replaced(data))
+            if source is None:
+                return False
+            if source is not log_dir:
+                source.later_removed(source.delete_log(*log))
+                source.files.fsync_dir(source.path)
+            log_dir.files.remove(note)
+            log_dir.files.fsync_dir(join(log_dir.path, log_name(log.topic, log.partition)))
+        except DiskError as e:
+            for each in self.of_error(e):
+                each.fail(e)
+            return False
+        return True
+
+    def _with_id(self, directory_id: bytes | None) -> LogDir | None:
+        return next((one for one in self.online if one.directory_id == directory_id), None)
+
+    def at(self, path: str) -> LogDir | None:
+        """The directory of this path that was opened; None if there is none."""
+        return next((one for one in self.dirs if one.path == path.rstrip("/")), None)
+
     def record_loss(self, *, trust_only_clean_stops: bool = False) -> RecordLoss | None:
         """The loss of records in all directories, as `LogDir.record_loss` returns it for one; None if nothing is lost."""
         losses = [each.record_loss(trust_only_clean_stops=trust_only_clean_stops) for each in self.online]
         found = [loss for loss in losses if loss is not None]
+        if abandoned := self.abandoned_futures():
+            found.append(RecordLoss(True, tuple(abandoned)))
         if not found:
             return None
         concerns_all = any(not loss.partitions for loss in found)
@@ -128,6 +171,17 @@ class LogDirs:
     def existing_logs(self) -> list[PlacedLog]:
         """The logs that have a directory here, by data directory, topic and partition."""
         return [PlacedLog(log_dir, log) for log_dir in self.dirs for log in log_dir.existing_logs()]
+
+    def abandoned_futures(self) -> list[FutureKey]:
+        """The future replicas without the log that they copy. The metadata may name their directory already."""
+        if not any(len(log_dir.futures) for log_dir in self.dirs):
+            return []
+        present = {(log.topic_id, log.partition) for _, log in self.existing_logs()}
+        return [key for log_dir in self.dirs for key in log_dir.futures.keys if key not in present]
+
+    def future_of(self, key: FutureKey) -> LogDir | None:
+        """The directory with the partition's future replica; None if it has none."""
+        return next((one for one in self.dirs if key in one.futures), None)
 
     def find(self, topic: str, partition: int, topic_id: bytes) -> LogDir | None:
         """The directory that has a log of the partition; None if no directory that was opened has one."""

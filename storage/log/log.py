@@ -29,6 +29,7 @@ from strandline.storage.log import log_read, recovery, replacement, retention, t
 from strandline.storage.log.appending import AppendInfo, duplicate_info, stamp_batches, writable
 from strandline.storage.log.batch_iteration import rewrite_segment
 from strandline.storage.log.batch_search import BatchSearches
+from strandline.storage.log.epoch_cache import LeaderEpochCache
 from strandline.storage.log.flushing import DirFailure, FlushWork
 from strandline.storage.log.log_config import FOREVER, LogConfig
 from strandline.storage.log.log_read import LogRead
@@ -382,13 +383,13 @@ class Log(LogState):
         self.flush()
         return True
 
-    def flush_work(self) -> FlushWork | None:
-        """Return the closed segments above the recovery point. The caller fsyncs them on a thread, then calls `on_flushed`.
-        None if there are none."""
-        end = self.segments[-1].base_offset
+    def flush_work(self, *, with_last: bool = False) -> FlushWork | None:
+        """Return the closed segments above the recovery point; `with_last`: also the last one, as it is now. The caller fsyncs
+        them on a thread, then calls `on_flushed`. None if there are none."""
+        end = self.log_end_offset if with_last else self.segments[-1].base_offset
         if self.recovery_point >= end or self.failure.error is not None:
             return None
-        segments = self.segments[self.segment_for(self.recovery_point) : -1]
+        segments = self.segments[self.segment_for(self.recovery_point) : None if with_last else -1]
         paths = [segment.file.path for segment in segments] + list(self.unsynced)
         return FlushWork(self.files, paths, end, self.truncations, self.metrics.stopwatch, [])
 
@@ -401,6 +402,27 @@ class Log(LogState):
     def _check_flushable(self) -> None:
         if self.failure.error is not None:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory is offline: {self.failure.error}")
+
+    # -- moving to another directory ------------------------------------------------------------------------------
+
+    def take_over(self, other: Log) -> None:
+        """Become what `other` is, whose records this log has: its settings, and the state that cannot be derived from batches.
+        DiskError."""
+        self.config, self.producers = other.config, other.producers
+        self.log_start_offset, self.high_watermark = other.log_start_offset, other.high_watermark
+        self.first_dirty_offset = other.first_dirty_offset
+        self.tombstones_removed_below = other.tombstones_removed_below
+        self.possible_data_loss = other.possible_data_loss
+        self.future_timestamp_ms, self.dirty_since_ms = other.future_timestamp_ms, other.dirty_since_ms
+        self.epochs = LeaderEpochCache(other.epochs.entries, self.save_epochs)
+        self.save_epochs()
+
+    def relocate(self, dir: str) -> None:
+        """The log's directory is about to be renamed to `dir`: give up the descriptors, and open the files there from now on."""
+        before, self.dir = self.dir, dir
+        for segment in self.segments:
+            segment.relocate(dir)
+        self.unsynced = {dir + path.removeprefix(before) if path.startswith(before) else path: None for path in self.unsynced}
 
     # -- life -----------------------------------------------------------------------------------------------------
 

@@ -76,6 +76,12 @@ class LogState:
         self.unsynced: dict[str, None] = {}
         """Directories and small files that the next flush must fsync before the recovery point may rely on them."""
         self.truncations = 0
+        self.lowest_cut: int | None = None
+        """The lowest end that a truncation has left since a copier of the log has reset this to None; -1 if one has dropped the
+        whole log. A copy that is longer has records that this log does not have any more."""
+        self.is_being_moved = False
+        """Whether the log is being copied to another directory. No round of the log cleaner begins then: a copy of segments from
+        before and after a round may lack a tombstone and have what it deletes."""
         self.is_being_cleaned = False
         """Whether a round of the log cleaner is under way. Retention waits for its end, because a round whose segments vanish is
         lost: a large log of which segments are deleted often would never be clean."""

@@ -165,6 +165,15 @@ class Segment:
     def path(self, suffix: str) -> str:
         return join(self.directory, file_name(self.base_offset, suffix))
 
+    def relocate(self, directory: str) -> None:
+        """The files are about to be in another directory. Gives up the descriptor; the next use opens the file there."""
+        self.directory = directory
+        self.file.close()
+        self.file.path = self.path(LOG_SUFFIX)
+        for index, suffix in ((self._offset_index, INDEX_SUFFIX), (self._time_index, TIME_INDEX_SUFFIX)):
+            if index is not None:
+                index.path = self.path(suffix)
+
     # -- appending ------------------------------------------------------------------------------------------------
 
     def append(self, buffers: Sequence[Buffer], batches: Sequence[tuple[int, int, int]], index_interval_bytes: int) -> None:

@@ -109,6 +109,7 @@ def truncate_fully_and_start_at(log: LogState, offset: int, producers: ProducerS
     log.producers = producers
     log.corrupt_at = None
     _after_cut(log, offset)
+    log.lowest_cut = -1
     log.high_watermark = log.first_dirty_offset = offset
     logger.debug("log.truncated_fully", **log.fields, offset=offset)
 
@@ -131,6 +132,7 @@ def begin_segment_at(log: LogState, offset: int) -> None:
 
 def _after_cut(log: LogState, end: int) -> None:
     log.truncations += 1
+    log.lowest_cut = end if log.lowest_cut is None else min(log.lowest_cut, end)
     log.metrics.truncations += 1
     log.metrics.truncated_records += max(0, log.log_end_offset - end)
     log.cursors.clear()

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from strandline.broker.fetch.fetch_handler import Fetch
+from strandline.broker.moves.move import Move, MoveState, Step
 from strandline.broker.partition.leader_state import LeaderState
 from strandline.broker.partition.partition import Partition
 from strandline.broker.partition.partition_state import CommittedIsr
@@ -371,6 +372,26 @@ def _nomination_outside_the_isr() -> list[Patch]:
         return list(self.replicas.values())
 
     return [(LeaderState, "readable_replicas", readable)]
+
+
+@mutation("M37", "a log moves to another directory before the controller has accepted that (KIP-858)")
+def _promote_before_acceptance() -> list[Patch]:
+    announce = Move.announce
+
+    def at_once(self: Move, *, is_needed: bool) -> None:
+        announce(self, is_needed=False)
+
+    return [(Move, "announce", at_once)]
+
+
+@mutation("M38", "a copy in another directory takes the place of a log before it has caught up (KIP-113)")
+def _promote_before_caught_up() -> list[Patch]:
+    next_step = Move.next_step
+
+    def hasty(self: Move, *facts: Any) -> Step:
+        return Step.PROMOTE if self.state is MoveState.ACCEPTED else next_step(self, *facts)
+
+    return [(Move, "next_step", hasty)]
 
 
 @mutation("M16", "a duplicate of an appended batch is appended again")

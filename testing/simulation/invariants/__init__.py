@@ -33,6 +33,7 @@
 | I33 no circles | circles.py | each fetch response |
 | I28 balance | balance.py | each decision that returns leaders |
 | I30 recovery | membership.py | each committed metadata batch; a leader proposes an ISR |
+| I32 moved logs | observer.py | a copy in another log directory takes the place of a log |
 | I25 clean starts | clean_starts.py | each start, as it has looked at its data directory |
 
 I21 (groups) waits for consumer groups. "After a step" is `Invariants.after_step`; a sweep is one in a thousand of these; "at

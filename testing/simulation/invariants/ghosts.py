@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from strandline.controller.metadata.directory_ids import UNASSIGNED
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import METADATA_TOPIC, METADATA_TOPIC_ID, NO_LEADER
 from strandline.protocol.partitions import TopicIdPartition
@@ -74,6 +75,12 @@ class Registration(NamedTuple):
     """An unclean election, as recorded in the metadata."""
     elr: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
+    directories: tuple[bytes, ...] = ()
+    """Of each replica, its log directory; empty if no broker has assigned any."""
+
+    def directory_of(self, node: int) -> bytes:
+        """The log directory of a broker's replica; UNASSIGNED if the metadata does not name one."""
+        return dict(zip(self.replicas, self.directories, strict=False)).get(node, UNASSIGNED)
 
 
 @dataclass(slots=True, eq=False)

@@ -161,6 +161,7 @@ def _created(record: PartitionRecord) -> Registration:
         record.leader_recovery_state == RECOVERING,
         record.eligible_leader_replicas,
         record.last_known_elr,
+        record.directories,
     )
 
 
@@ -178,7 +179,17 @@ def merge(before: Registration, record: PartitionChangeRecord) -> Registration:
         before.is_recovering if recovery == NO_RECOVERY_CHANGE else recovery == RECOVERING,
         before.elr if record.eligible_leader_replicas is None else record.eligible_leader_replicas,
         before.last_known_elr if record.last_known_elr is None else record.last_known_elr,
+        _directories(before, record),
     )
+
+
+def _directories(before: Registration, record: PartitionChangeRecord) -> tuple[bytes, ...]:
+    """A change of the replicas that names no directories keeps those of the replicas that stay."""
+    if record.directories is not None:
+        return record.directories
+    if record.replicas is None or not before.directories:
+        return before.directories
+    return tuple(before.directory_of(node) for node in record.replicas)
 
 
 def _prove(ghosts: Ghosts, partition: PartitionGhost, before: Registration | None, after: Registration) -> None:

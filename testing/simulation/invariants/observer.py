@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
+from strandline.controller.metadata.directory_ids import UNASSIGNED
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.records.batch import BatchHeader
 from strandline.storage.disk import Buffer
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from strandline.protocol.partitions import TopicIdPartition
     from strandline.storage.log.log import Log
     from strandline.storage.log.segment import Segment
+    from strandline.testing.simulation.invariants.paths import Path
 
 SWEEP_STEPS = 1024
 
@@ -182,6 +184,18 @@ class Invariants:
             self.trace.emit("log.recovered", process.node, partition.name, end=log.log_end_offset)
             watermark.check_recovered(replica, log.high_watermark)
         return replica
+
+    def on_log_moved(self, replica: ReplicaGhost, before: Path) -> None:
+        """The log was replaced by its copy in another directory, which was read from the disk; `before` is what the log held."""
+        partition, node = replica.partition, replica.node
+        if not replica.path.holds_all_of(before) or replica.path.start > before.start:
+            text = f"broker {node} goes on with a copy of its log that lacks records: {replica.path} in place of {before}"
+            raise partition.violation("I32", text, node)
+        known = partition.registration.directory_of(node) if partition.registration is not None else UNASSIGNED
+        actual = _directory_of(replica)
+        if known not in (UNASSIGNED, actual):
+            text = f"broker {node} has moved its log to directory {actual.hex()}, but the controller knows {known.hex()}"
+            raise partition.violation("I32", text, node)
 
     def on_log_gone(self, replica: ReplicaGhost) -> None:
         """The log was closed, deleted, or renamed out of the way."""
@@ -418,3 +432,12 @@ class Invariants:
 
 def _by_epoch(headers: Sequence[BatchHeader]) -> list[list[BatchHeader]]:
     return [list(run) for _, run in groupby(headers, key=lambda header: header.leader_epoch)]
+
+
+def _directory_of(replica: ReplicaGhost) -> bytes:
+    """The id of the log directory that the broker's present log is in."""
+    process, log = replica.process, replica.log
+    if process is None or log is None or process.server.log_dirs is None:
+        return UNASSIGNED
+    found: bytes = process.server.log_dirs.of(log).directory_id
+    return found

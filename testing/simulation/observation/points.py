@@ -56,6 +56,7 @@ POINTS: dict[str, dict[str, str]] = {
     "broker.partition.partition:Partition": {
         "__init__, stop": "the replicas that a broker serves",
         "make_leader, make_follower": "the roles (I1, I14), and the report of a leader that its log had lost records (I20)",
+        "use_log": "a copy in another log directory takes the place of a log (I32)",
         "truncate_to": "each truncation, and whether one below the high watermark is counted (I20)",
         "truncate_to_divergence, divergence": "histories that part (trace, marks)",
         "append_fetched, leading_follower": "a late fetch response, a fetch of an earlier leadership (marks)",

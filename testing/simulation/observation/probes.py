@@ -47,6 +47,7 @@ from strandline.protocol.messages.cluster import VoteResponse
 from strandline.protocol.messages.data import LATEST_TIMESTAMP, ProduceResponse
 from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.rpc.server import ServerRequest
+from strandline.storage.directory.future_logs import FUTURE_SUFFIX
 from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.log.log import Log
 from strandline.storage.log.log_state import LogState
@@ -260,6 +261,22 @@ class Probes:
         self._after(LogDir, "load", self._logs_found)
 
     def _log_opened(self, log: Log, *_: Any, **__: Any) -> None:
+        """A future replica is no log of its partition before it takes the place of one."""
+        if not log.dir.endswith(FUTURE_SUFFIX):
+            self._show_log(log)
+
+    def _log_moved(self, before: tuple[ReplicaGhost], _: None, partition: Partition, log: Log) -> None:
+        """The copy in another directory takes the place of a log."""
+        replica, path = before[0], before[0].path
+        self._show_log(log)
+        self.invariants.on_partition(replica, partition)
+        self.invariants.on_log_moved(replica, path)
+
+    def _before_log_moved(self, partition: Partition, _: Log) -> tuple[ReplicaGhost] | None:
+        replica = replica_of(partition.log)
+        return None if replica is None else (replica,)
+
+    def _show_log(self, log: Log) -> None:
         replica = self.invariants.on_log_opened(log)
         if replica is not None:
             object.__setattr__(log, "ghost", replica)  # Do not use `vars(log)`: that makes every attribute of the object slower.
@@ -361,6 +378,7 @@ class Probes:
         self._around(Partition, "make_leader", self._before_leading, self._leader)
         self._after(Partition, "make_follower", self._follower)
         self._after(Partition, "stop", self._role_ended)
+        self._around(Partition, "use_log", self._before_log_moved, self._log_moved)
         self._before(Partition, "truncate_to_divergence", self._diverging)
 
         self._around(Partition, "truncate_to", self._before_cut, self._after_cut)

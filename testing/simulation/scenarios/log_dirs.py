@@ -1,10 +1,16 @@
-"""Brokers with several data directories: S70 and S71."""
+"""Brokers with several data directories: S70 and S71; logs that move between them: S80 to S82."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import re
+from typing import Any
 
-from strandline.protocol.errors import ErrorCode
+from strandline.protocol import apis
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.admin import AlterReplicaLogDir, AlterReplicaLogDirsRequest, AlterReplicaLogDirTopic
+from strandline.storage.directory.future_logs import REPLACED_LOG
 from strandline.testing.simulation.scenarios.stage import Stage, scenario
 
 TWO = {"log.dirs": "/d1,/d2"}
@@ -75,3 +81,182 @@ async def s71(stage: Stage) -> None:
     stage.start(1)
     await stage.until(lambda: all(stage.isr(index) == {1, 2, 3} for index in range(4)), what="all replicas are in sync")
     stage.must(all(stage.end(1, index) == stage.end(2, index) for index in range(4)), "broker 1 has all records")
+
+
+# -- moves ------------------------------------------------------------------------------------------------------------
+
+
+async def _move(stage: Stage, broker: int, path: str) -> ErrorCode:
+    """Ask a broker to move its replica to this directory."""
+    topics = [AlterReplicaLogDirTopic(stage.topic, [0])]
+    answer = await stage.ask(broker, apis.ALTER_REPLICA_LOG_DIRS, AlterReplicaLogDirsRequest([AlterReplicaLogDir(path, topics)]))
+    return ErrorCode(answer.results[0].partitions[0].error_code)
+
+
+def _dir(stage: Stage, broker: int) -> str:
+    """The data directory of the broker's replica; empty if it has none now."""
+    return f"/{stage.replica(broker).log.dir.split('/')[1]}" if stage.has(broker) else ""
+
+
+def _is_known(stage: Stage, broker: int) -> bool:
+    """Whether the controller knows the directory of the broker's replica."""
+    log_dirs, registered = stage.cluster.brokers[broker].log_dirs, stage.registration().directory_of(broker)
+    return log_dirs is not None and stage.has(broker) and log_dirs.of(stage.replica(broker).log).directory_id == registered
+
+
+def _copied_end(stage: Stage, broker: int) -> int:
+    """The log end of the copy in the broker's other directory; -1 if there is none."""
+    server = stage.cluster.brokers[broker]
+    found = server.replicas.moves.future_of(stage.replica(broker).key) if stage.has(broker) else None
+    return -1 if found is None else int(found[1].log_end_offset)
+
+
+async def _produce_on(stage: Stage) -> None:
+    """A client that writes all the time, whoever leads; `stage.acked` has what was acknowledged."""
+    while True:
+        stage.sent += 1
+        try:
+            await stage.produce(stage.leader(), b"r%d" % stage.sent, timeout_ms=2000)
+        except BrokerError:
+            pass
+        await stage.sleep(0.01)
+
+
+class _Load:
+    """The client of `_produce_on`, while the story is in the block."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(_produce_on(self._stage), name="load")
+
+    async def __aexit__(self, *_: Any) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def _steps_of_a_move(stage: Stage, broker: int) -> list[tuple[str, str]]:
+    """(operation, pattern of the path) of the steps that one move takes on the disk, each once, in order; `*` stands for the data
+    directory and for the topic id."""
+    operations = stage.cluster.machines[broker].files.record()
+    begin = len(operations)
+    stage.must(not await _move(stage, broker, "/d2"), "the move has begun")
+    await stage.until(lambda: _dir(stage, broker) == "/d2", what="the log has moved")
+    await stage.until(lambda: not _leftovers(stage, broker), what="the old log is removed")
+    found: dict[tuple[str, str], None] = {}
+    for operation, path in operations[begin:]:
+        if "-future" in path or path.endswith(REPLACED_LOG) or (operation == "rename" and path.endswith("/orders-0")):
+            found[operation, re.sub(r"^/d\d", "/d?", re.sub(r"\.[0-9a-f]{32}", ".*", path))] = None
+    return list(found)
+
+
+def _leftovers(stage: Stage, broker: int) -> list[str]:
+    """What a move that is not over leaves on the disks."""
+    files = stage.cluster.machines[broker].files
+    names = [f"{path}/{name}" for path in ("/d1", "/d2") for name in files.list(path)]
+    return [name for name in names if name.endswith(("-future", "-delete"))]
+
+
+def _must_have_all_acked(stage: Stage, broker: int) -> None:
+    values = stage.values(broker)
+    missing = [offset for offset, value in stage.acked[stage.topic, 0].items() if values.get(offset) != value]
+    stage.must(not missing, f"broker {broker} has all acknowledged records, not without {missing[:5]}")
+
+
+@scenario("S80", "A broker dies in each step of a move between its disks", source="KIP-113, KIP-858, KAFKA-16082")
+async def s80(stage: Stage) -> None:
+    """While clients write, broker 1 moves its log to its other disk, and dies at each step of it in turn. The next process finds
+    the old log or the new one, whole, and ends the move. The controller knows where the log is."""
+    await stage.open(settings=TWO)
+    async with _Load(stage):
+        steps = await _steps_of_a_move(stage, 1)
+        stage.must(len(steps) > 8, f"there are steps to die in: {steps}")
+        for number, (operation, path) in enumerate(steps):
+            target = "/d1" if _dir(stage, 1) == "/d2" else "/d2"
+            stage.says(f"Broker 1 dies at step {number} of a move to {target}: before {operation} of {path}.")
+            stage.cluster.machines[1].files.crash_at(1, operation=operation, pattern=path.replace("?", "[12]"), moment="before")
+            try:
+                await _move(stage, 1, target)
+            except BrokerError:
+                pass  # it died before it could answer
+            await stage.until(lambda: not stage.cluster.machines[1].is_up, what="broker 1 is dead")
+            stage.start(1)
+            await stage.until(lambda: stage.isr() == {1, 2, 3} and stage.has(1), what="broker 1 is back")
+            _must_have_all_acked(stage, 1)
+            stage.must(not await _move(stage, 1, target), "the move goes on, begins again, or is over")
+            await stage.until(lambda to=target: _dir(stage, 1) == to, what="the log has moved")  # type: ignore[misc]
+            await stage.until(lambda: not _leftovers(stage, 1), what="the old log is removed")
+            await stage.until(lambda: _is_known(stage, 1), what="the controller knows the directory")
+    await stage.at_rest()
+    _must_have_all_acked(stage, 1)
+
+
+@scenario("S81", "A disk fails while a log moves to it, and one while a log moves from it", source="KIP-113, KAFKA-16157")
+async def s81(stage: Stage) -> None:
+    """The controller has accepted the new directory before the log is there. If the old disk fails then, the replica is offline
+    although the metadata names a disk in order: the broker takes the assignment back, so that another broker leads."""
+    await stage.open(settings=TWO)
+    await stage.append(5)
+    await stage.until(lambda: _is_known(stage, 1), what="the controller knows the directory")
+    stage.says("Broker 1 moves its log to its second disk. The assignment does not reach the controller.")
+    asked = stage.hold("AssignReplicasToDirs", source=1)
+    stage.must(not await _move(stage, 1, "/d2"), "the move has begun")
+    await stage.until(lambda: asked.held, what="the copy has caught up")
+    await stage.append(5)
+    await stage.sleep(1.0)
+    stage.must(_dir(stage, 1) == "/d1", "the log waits for the controller")
+    stage.says("It does, but its answer is held back. The first disk fails.")
+    held = stage.hold("AssignReplicasToDirs", target=1, response=True)
+    asked.release()
+    await stage.until(lambda: held.held, what="the controller has accepted the directory")
+    _fail_disk(stage, 1, "/d1")
+    answer = await stage.produce(1, b"refused", acks=1)
+    stage.must(answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR, "broker 1 refuses a record that it cannot write")
+    held.release()
+    await stage.until(lambda: stage.leads(stage.leader(), 0) and stage.leader() != 1, what="another broker leads")
+    await stage.until(lambda: 1 not in stage.isr(), what="broker 1 has left the ISR")
+    await stage.append(5)
+    stage.says("The disk is repaired. The next process continues the move.")
+    await stage.stop(1)
+    stage.cluster.machines[1].files.heal()
+    stage.start(1)
+    await stage.until(lambda: stage.isr() == {1, 2, 3}, what="all replicas are in sync")
+    await stage.until(lambda: _dir(stage, 1) == "/d2", what="the log has moved")
+    stage.says("It moves back, and the first disk fails again, this time as the target.")
+    _fail_disk(stage, 1, "/d1")
+    await _move(stage, 1, "/d1")
+    await stage.append(5)
+    await stage.until(lambda: stage.isr() == {1, 2, 3}, what="broker 1 goes on with its second disk")
+    stage.must(_dir(stage, 1) == "/d2", "the log is where it was")
+    await stage.at_rest()
+    _must_have_all_acked(stage, 1)
+
+
+@scenario("S82", "A log is truncated while it moves", source="KAFKA-9654, KAFKA-15036")
+async def s82(stage: Stage) -> None:
+    """A leader dies with records that nobody else has, in its log and in the copy on its other disk. When it follows the new
+    leader, it truncates them, and so does the copy: it is promoted with the history of the new leader only."""
+    await stage.open(settings=TWO)
+    await stage.append(5)
+    stage.says("Broker 1 moves its log. The controller does not answer, and the copy follows the log.")
+    held = stage.hold("AssignReplicasToDirs", target=1, response=True)
+    stage.must(not await _move(stage, 1, "/d2"), "the move has begun")
+    await stage.until(lambda: held.held, what="the copy has caught up")
+    stage.says("It takes records that nobody else gets, and dies.")
+    stage.cut(1, [2, 3])
+    fork = await stage.produce(1, *(b"fork %d" % number for number in range(20)), acks=1)
+    stage.must(not fork.error_code, "broker 1 takes the records")
+    await stage.until(lambda: _copied_end(stage, 1) == stage.end(1), what="the copy has them, too")
+    stage.crash(1)
+    held.release()
+    stage.mend(1, [2, 3])
+    await stage.until(lambda: stage.leads(stage.leader(), 0) and stage.leader() != 1, what="another broker leads")
+    await stage.append(5)
+    stage.says("Broker 1 is back. It truncates its log, and the copy follows.")
+    stage.start(1)
+    await stage.until(lambda: stage.isr() == {1, 2, 3}, what="all replicas are in sync")
+    await stage.until(lambda: _dir(stage, 1) == "/d2", what="the log has moved")
+    await stage.at_rest()
+    _must_have_all_acked(stage, 1)
+    stage.must(not any(value.startswith(b"fork") for value in stage.values(1).values()), "no record of the fork is left")

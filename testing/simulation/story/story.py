@@ -55,6 +55,7 @@ MEANINGS = {
     "I26": "a cleaner removes no record but an older one of a key and an expired tombstone, and changes none",
     "I27": "no replica holds an older value of a key whose tombstone was removed",
     "I28": "leaders return to preferred replicas that may lead, and never while a broker is in controlled shutdown",
+    "I32": "a log that moves to another directory keeps all its records, and the controller knows of it first",
 }
 """Each invariant in one line."""
 

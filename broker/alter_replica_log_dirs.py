@@ -1,0 +1,73 @@
+"""Serving AlterReplicaLogDirs: replicas of this broker move to other log directories (KIP-113).
+
+The answer says which moves have begun. Each of them goes on in the background (`moves/mover.py`), also after a restart.
+"""
+
+from __future__ import annotations
+
+from strandline.broker.moves.mover import LogMover
+from strandline.broker.partition.directory import PartitionDirectory
+from strandline.broker.partition.log_failures import LogFailures
+from strandline.broker.partition.partition import Partition
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.admin import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+from strandline.protocol.rpc.server import ServerRequest
+from strandline.storage.directory.log_dir import LogDir
+from strandline.storage.directory.log_dirs import LogDirs
+from strandline.storage.files import DiskError
+
+_NO_REPLICA = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+
+
+class AlterReplicaLogDirsHandler:
+    """Answers AlterReplicaLogDirs requests."""
+
+    def __init__(self, directory: PartitionDirectory, failures: LogFailures, log_dirs: LogDirs, moves: LogMover) -> None:
+        self._directory = directory
+        self._failures = failures
+        self._log_dirs = log_dirs
+        self._moves = moves
+
+    def handle(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, AlterReplicaLogDirsRequest)
+        results = [
+            AlterReplicaLogDirTopicResult(topic.name, [self._result(each.path, topic.name, index) for index in topic.partitions])
+            for each in body.dirs
+            for topic in each.topics
+        ]
+        request.reply(AlterReplicaLogDirsResponse(results))
+
+    def _result(self, path: str, topic: str, index: int) -> AlterReplicaLogDirPartitionResult:
+        try:
+            self._moves.begin(self._partition(topic, index), self._log_dir(path))
+        except BrokerError as e:
+            code = ErrorCode.REPLICA_NOT_AVAILABLE if e.code in _NO_REPLICA else e.code
+            return AlterReplicaLogDirPartitionResult(index, code, e.message)
+        except DiskError as e:
+            self._failures.on_disk_error(e)
+            return AlterReplicaLogDirPartitionResult(index, ErrorCode.KAFKA_STORAGE_ERROR, str(e))
+        return AlterReplicaLogDirPartitionResult(index, ErrorCode.NONE)
+
+    def _partition(self, topic: str, index: int) -> Partition:
+        known, broker_id = self._directory.image.topic(topic), self._directory.broker_id
+        if known is None:
+            raise BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE, f"broker {broker_id} has no replica of {topic}-{index}")
+        return self._directory.partition((known.topic_id, index))
+
+    def _log_dir(self, path: str) -> LogDir:
+        log_dirs, normal = self._log_dirs, path.rstrip("/")
+        found = log_dirs.at(normal)
+        if found is not None and found.offline is None:
+            return found
+        if found is not None or normal in {each.rstrip("/") for each in log_dirs.offline}:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory {path} is offline")
+        known = ", ".join(each.path for each in log_dirs.dirs)
+        raise BrokerError(
+            ErrorCode.LOG_DIR_NOT_FOUND, f"broker {self._directory.broker_id} has no log directory {path}, only {known}"
+        )

@@ -1,0 +1,99 @@
+"""The core of a move of one replica to another log directory of its broker (KIP-113, KIP-858): which step comes next.
+
+A future replica in the other directory copies the current log. When it has caught up, it takes its place, but only after the
+controller has accepted the assignment of the replica to that directory: otherwise the controller would not elect another leader
+if that directory failed. The states are Kafka's (`ReplicaAlterLogDirsThread.ReassignmentState`):
+
+    NONE ---- caught up, flushed, announced ----> QUEUED ---- the controller has it ----> ACCEPTED ---- promoted ----> EFFECTIVE
+
+A move that is given up in QUEUED or ACCEPTED is undone: the present directory is assigned again. While a move waits for the
+controller, the current log goes on, and the future replica follows it; it is promoted in a step in which it lacks no record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from strandline.protocol.partitions import TopicIdPartition
+
+
+class MoveState(Enum):
+    """What the controller knows of a move."""
+
+    NONE = "none"
+    QUEUED = "queued"
+    ACCEPTED = "accepted"
+    EFFECTIVE = "effective"
+
+
+class Step(Enum):
+    """What a move does next."""
+
+    RESTART = "restart"
+    """Empty the future replica, and begin at the start of the current log."""
+    CUT = "cut"
+    """Cut the future replica where the current log was cut."""
+    COPY = "copy"
+    FLUSH = "flush"
+    """Make the future replica durable, before the log that it copies is deleted."""
+    ANNOUNCE = "announce"
+    """Ask the controller to assign the replica to the new directory."""
+    WAIT = "wait"
+    PROMOTE = "promote"
+
+
+class LogFacts(NamedTuple):
+    """What a step depends on, of the current log or of the future replica."""
+
+    start: int
+    """The log start of the current log; the first offset that the future replica has."""
+    end: int
+    is_damaged: bool = False
+
+
+@dataclass(slots=True)
+class Move:
+    """One move. The methods are its transitions; `next_step` changes nothing."""
+
+    key: TopicIdPartition
+    directory_id: bytes
+    """The directory that the replica moves to."""
+    state: MoveState = MoveState.NONE
+    is_flushed: bool = False
+
+    def next_step(self, current: LogFacts, future: LogFacts, lowest_cut: int | None) -> Step:
+        """The next step. `lowest_cut`: see `LogState.lowest_cut`, since the last step."""
+        if future.is_damaged or lowest_cut == -1 or future.end < current.start:
+            return Step.RESTART
+        if lowest_cut is not None and lowest_cut < future.end:
+            return Step.CUT
+        if future.end < current.end:
+            return Step.COPY
+        if current.is_damaged or self.state in (MoveState.QUEUED, MoveState.EFFECTIVE):
+            return Step.WAIT
+        if self.state is MoveState.ACCEPTED:
+            return Step.PROMOTE
+        return Step.ANNOUNCE if self.is_flushed else Step.FLUSH
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether the controller may have assigned the replica to the new directory, where it is not yet."""
+        return self.state in (MoveState.QUEUED, MoveState.ACCEPTED)
+
+    def on_flushed(self) -> None:
+        self.is_flushed = True
+
+    def announce(self, *, is_needed: bool) -> None:
+        """The assignment is on its way. If the metadata has no directories (level 0), it is not needed."""
+        self.state = MoveState.QUEUED if is_needed else MoveState.ACCEPTED
+
+    def on_accepted(self, directory_id: bytes) -> None:
+        """The controller has assigned the replica to this directory. An answer to an assignment that was replaced says
+        nothing."""
+        if self.state is MoveState.QUEUED and directory_id == self.directory_id:
+            self.state = MoveState.ACCEPTED
+
+    def on_promoted(self) -> None:
+        self.state = MoveState.EFFECTIVE

@@ -1,0 +1,30 @@
+"""Logs that move between the directories of a broker: the stories hold, and I32 notices what goes wrong in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.testing.simulation.campaign.mutations import applied
+from strandline.testing.simulation.runs.run import OK
+from strandline.testing.simulation.scenarios import run_scenario
+
+
+@pytest.mark.parametrize("seed", [0, 25])
+@pytest.mark.parametrize("number", ["S80", "S81", "S82"])
+def test_the_story_holds(number: str, seed: int) -> None:
+    report = run_scenario(number, seed)
+    assert report.verdict == OK, report.violations
+
+
+@pytest.mark.parametrize(
+    ("mutation", "number", "words"),
+    [
+        ("M37", "S81", "but the controller knows"),
+        ("M38", "S80", "goes on with a copy of its log that lacks records"),
+    ],
+)
+def test_a_copy_that_is_promoted_too_early_is_noticed(mutation: str, number: str, words: str) -> None:
+    with applied(mutation):
+        report = run_scenario(number, 0)
+    assert [found["invariant"] for found in report.violations] == ["I32"]
+    assert words in report.violations[0]["text"]
