@@ -17,7 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "elect": ("elect", "Elect the preferred leader of a partition, or of all; or any leader, uncleanly."),
     "recover": ("recover", "Show partitions without a leader and what their replicas have; elect one by hand."),
     "features": ("features", "Describe and upgrade the level of the cluster's metadata."),
-    "log-dirs": ("log_dirs", "Show the space that logs take on the brokers' disks."),
+    "log-dirs": ("log_dirs", "Show the space that logs take on the brokers' disks, and move replicas to other disks."),
     "log": ("log", "Print the content of a log's files, or verify a data directory."),
     "pipeline": ("pipeline", "Run jobs on Spark: lake, audit, snapshots of the last values, replay, simulations."),
     "bench": ("bench", "Measure produce, consume, latency and fail-over."),

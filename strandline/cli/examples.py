@@ -29,6 +29,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "topic offsets": ("strandline topic offsets orders",),
     "log-dirs describe": ("strandline log-dirs describe --topic orders --partitions",),
+    "log-dirs move": ("strandline log-dirs move orders:0 orders:3 --broker 1 --to /disk2",),
     "topic trim": ("strandline topic trim orders --before 1000 -p 0", "strandline topic trim scratch --before end --yes"),
     "topic delete": ("strandline topic delete orders", "strandline topic delete scratch --if-exists"),
     "topic producers": ("strandline topic producers orders -p 0",),

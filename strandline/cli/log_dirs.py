@@ -1,4 +1,5 @@
-"""`strandline log-dirs describe`: the bytes on the brokers' disks, by directory, topic and replica."""
+"""`strandline log-dirs describe`: the bytes on the brokers' disks, by directory, topic and replica. `log-dirs move`: moves
+replicas to another directory of their broker."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from strandline.cli.amounts import show_bytes
 from strandline.cli.common import (
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
@@ -15,6 +17,7 @@ from strandline.cli.common import (
     Wide,
     fail,
     new_app,
+    note,
     print_json,
     print_table,
     run,
@@ -22,20 +25,21 @@ from strandline.cli.common import (
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from strandline.client import LogDirDescription
+    from strandline.client import Admin, LogDirDescription, LogDirMoveResult, ReplicaInfo, TopicPartition
 
 TIMEOUT_MS = 2000
 """Short, because a person waits, and a broker that is down never answers."""
+MOVE_TIMEOUT_MS = 10_000
 
 Found = Mapping[int, "Sequence[LogDirDescription] | None"]
 """By broker, its directories; None if it did not answer."""
 
-app = new_app("Show the space that logs take on the brokers' disks.")
+app = new_app("Show the space that logs take on the brokers' disks, and move replicas to other disks.")
 
 
 @app.callback()
 def _group() -> None:
-    """Show the space that logs take on the brokers' disks."""
+    """Show the space that logs take on the brokers' disks, and move replicas to other disks."""
 
 
 @app.command()
@@ -54,7 +58,8 @@ def describe(
     """Show the bytes of the logs by directory and topic; with --partitions, by replica. If a broker does not answer, the others
     are shown, and the exit code is 1.
 
-    "lag" is how many records a replica lacks up to the high watermark that it knows.
+    "lag" is how many records a replica lacks up to the high watermark that it knows. A replica that moves to another directory
+    has a row for its copy there, with the records that the copy lacks.
     """
     found = run(_ask(bootstrap, topic, broker))
     if json:
@@ -65,19 +70,73 @@ def describe(
             print_table(("topic", "replicas", "bytes", "largest lag"), topics, wide=wide)
         if partitions and (replicas := _replicas(found)):
             print_table(("broker", "topic", "partition", "bytes", "lag"), replicas, wide=wide)
+        if moves := copies(found):
+            print_table(("broker", "moving", "to", "copied", "records left"), moves, wide=wide)
     silent = [str(broker_id) for broker_id, dirs in found.items() if dirs is None]
     if silent:
         fail(f"broker{'s' if len(silent) > 1 else ''} {', '.join(silent)} did not answer: the sizes there are not known")
+
+
+@app.command()
+def move(
+    replicas: Annotated[list[str], typer.Argument(metavar="TOPIC:PARTITION...", help="The replicas to move, such as orders:0.")],
+    broker: Annotated[int, typer.Option("--broker", metavar="ID", help="The broker that has the replicas.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="One of the broker's log directories (log.dirs).")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Move replicas to another log directory of their broker. Clients go on: each replica is served from its present directory
+    until its copy has caught up. The command returns when the moves have begun; `strandline log-dirs describe` shows how far they
+    are.
+
+    The present directory as DIR cancels a move. The broker's key replica.alter.log.dirs.io.max.bytes.per.second limits the rate.
+    """
+    wanted = [_replica(text) for text in replicas]
+    results = run(_move(bootstrap, broker, wanted, to))
+    failed = [result for result in results if result.code]
+    if json:
+        rows = [(r.partition.topic, r.partition.partition, r.code.name if r.code else None, r.message) for r in results]
+        print_json({"results": [dict(zip(("topic", "partition", "error", "reason"), row, strict=True)) for row in rows]})
+    else:
+        for result in results:
+            if not result.code:
+                note(f"{result.partition.topic}:{result.partition.partition} moves to {to} on broker {broker}")
+    if failed:
+        first = failed[0]
+        more = f" ({len(failed) - 1} more failed)" if len(failed) > 1 else ""
+        name = f"{first.partition.topic}:{first.partition.partition}"
+        fail(f"{name} does not move: {first.message or first.code.name}{more}")
+
+
+def _replica(text: str) -> tuple[str, int]:
+    topic, separator, number = text.rpartition(":")
+    if not separator or not topic or not number.isascii() or not number.isdigit():
+        raise UsageError(f"a replica is named TOPIC:PARTITION, such as orders:0, not {text!r}")
+    return topic, int(number)
+
+
+async def _move(bootstrap: str, broker: int, replicas: list[tuple[str, int]], to: str) -> list[LogDirMoveResult]:
+    from strandline.client import Admin
+
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        await _check_brokers(admin, [broker])
+        return await admin.alter_replica_log_dirs(broker, dict.fromkeys(replicas, to), timeout_ms=MOVE_TIMEOUT_MS)
+
+
+async def _check_brokers(admin: Admin, brokers: Sequence[int]) -> list[int]:
+    """The brokers of the cluster. UsageError if one of these is not among them."""
+    known = sorted(one.broker_id for one in (await admin.describe_cluster()).brokers)
+    for broker_id in brokers:
+        if broker_id not in known:
+            raise UsageError(f"there is no broker {broker_id}; the cluster has {', '.join(map(str, known))}")
+    return known
 
 
 async def _ask(bootstrap: str, topics: list[str] | None, brokers: list[int] | None) -> Found:
     from strandline.client import Admin
 
     async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
-        known = sorted(one.broker_id for one in (await admin.describe_cluster()).brokers)
-        for broker_id in brokers or ():
-            if broker_id not in known:
-                raise UsageError(f"there is no broker {broker_id}; the cluster has {', '.join(map(str, known))}")
+        known = await _check_brokers(admin, brokers or ())
         if topics:
             await admin.describe_topics(topics)  # an unknown topic fails here; a broker would leave it out
         asked = sorted(set(brokers)) if brokers else known
@@ -104,12 +163,22 @@ def _directory_json(one: LogDirDescription) -> dict[str, Any]:
     return {
         "path": one.path,
         "error": one.error.name if one.error else None,
-        "size_bytes": sum(info.size_bytes for info in one.replicas.values()),
-        "partitions": [
-            {"topic": tp.topic, "partition": tp.partition, "size_bytes": info.size_bytes, "offset_lag": info.offset_lag}
-            for tp, info in sorted(one.replicas.items())
-        ],
+        "size_bytes": _bytes_of(one),
+        "partitions": _replicas_json(one.replicas),
+        "future_partitions": _replicas_json(one.future_replicas),
     }
+
+
+def _replicas_json(replicas: Mapping[TopicPartition, ReplicaInfo]) -> list[dict[str, Any]]:
+    return [
+        {"topic": tp.topic, "partition": tp.partition, "size_bytes": info.size_bytes, "offset_lag": info.offset_lag}
+        for tp, info in sorted(replicas.items())
+    ]
+
+
+def _bytes_of(one: LogDirDescription) -> int:
+    """The bytes of the replicas in a directory, and of the copies that move there."""
+    return sum(info.size_bytes for info in (*one.replicas.values(), *one.future_replicas.values()))
 
 
 def _directories(found: Found) -> list[tuple[object, ...]]:
@@ -121,7 +190,7 @@ def _directories(found: Found) -> list[tuple[object, ...]]:
             if one.error:
                 rows.append((broker_id, one.path, None, None, "offline"))
             else:
-                rows.append((broker_id, one.path, len(one.replicas), sum(r.size_bytes for r in one.replicas.values()), "ok"))
+                rows.append((broker_id, one.path, len(one.replicas), _bytes_of(one), "ok"))
     return rows
 
 
@@ -142,4 +211,14 @@ def _replicas(found: Found) -> list[tuple[object, ...]]:
         for broker_id, dirs in found.items()
         for one in dirs or ()
         for tp, info in sorted(one.replicas.items())
+    ]
+
+
+def copies(found: Found) -> list[tuple[object, ...]]:
+    """For each copy in progress: broker, replica, directory, bytes so far, and the records that it lacks."""
+    return [
+        (broker_id, f"{tp.topic}:{tp.partition}", one.path, show_bytes(info.size_bytes), info.offset_lag)
+        for broker_id, dirs in found.items()
+        for one in dirs or ()
+        for tp, info in sorted(one.future_replicas.items())
     ]

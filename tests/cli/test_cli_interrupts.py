@@ -63,7 +63,7 @@ def invocations(folder: Path, address: str) -> dict[str, list[str]]:
         "quorum": ["quorum", "describe", *at],
         "features": ["features", "describe", *at],
         "elect": ["elect", "orders", "0", "--preferred", *at],
-        "log-dirs": ["log-dirs", "describe", *at],
+        "log-dirs": ["log-dirs", "move", "orders:0", "--broker", "1", "--to", "/disk2", *at],
         "reassign": ["reassign", "--progress", *at],
         "recover": ["recover", "--plan", *at],
         "log": ["log", "dump", str(folder / "fifo.log")],

@@ -7,7 +7,7 @@ import time
 import pytest
 from cli_world import Up, one_sentence, run
 
-from strandline.cli.log_dirs import document
+from strandline.cli.log_dirs import copies, document
 from strandline.cli.topic_offsets import joined
 from strandline.client import LogDirDescription, PartitionDescription, ReplicaInfo, TopicPartition
 from strandline.protocol.errors import ErrorCode
@@ -61,6 +61,26 @@ def test_an_unknown_name_is_one_sentence(up: Up) -> None:
 
 
 @pytest.mark.processes
+def test_a_replica_that_cannot_move_is_one_sentence(up: Up, topic: str) -> None:
+    def move(replica: str, to: str, broker: str = "1") -> str:
+        return one_sentence(run("log-dirs", "move", replica, "--broker", broker, "--to", to, "--bootstrap", up.bootstrap))
+
+    data = up.folder / "broker-1" / "data"
+    assert f"space:0 does not move: broker 1 has no log directory /d2, only {data}" in move("space:0", "/d2")
+    assert "space:7 does not move: space has no partition 7" in move("space:7", str(data))
+    assert "broker 1 has no replica of nowhere-0" in move("nowhere:0", str(data))
+    assert "a replica is named TOPIC:PARTITION, such as orders:0, not 'space'" in move("space", str(data))
+    assert "there is no broker 9; the cluster has 1, 2, 3" in move("space:0", str(data), broker="9")
+
+
+@pytest.mark.processes
+def test_a_move_to_the_present_directory_changes_nothing(up: Up, topic: str) -> None:
+    data = str(up.folder / "broker-2" / "data")
+    found = run("log-dirs", "move", "space:0", "space:1", "--broker", "2", "--to", data, "--json", "--bootstrap", up.bootstrap)
+    assert (found.code, [one["error"] for one in found.json()["results"]]) == (0, [None, None])
+
+
+@pytest.mark.processes
 def test_a_dead_broker_is_marked_and_the_others_are_shown(up: Up, topic: str) -> None:
     """An operator asks for sizes when something is wrong."""
     assert run("node", "pause", "broker-3", "--data", str(up.folder)).code == 0
@@ -98,3 +118,16 @@ def test_an_offline_directory_is_named() -> None:
     )
     assert found["brokers"][1]["log_dirs"][0]["error"] == "KAFKA_STORAGE_ERROR"
     assert found["topics"] == [{"topic": "orders", "replicas": 1, "size_bytes": 70, "largest_offset_lag": 2}]
+
+
+def test_a_copy_in_progress_has_its_own_row() -> None:
+    tp = TopicPartition("orders", 0)
+    dirs = [
+        LogDirDescription("/d1", {tp: ReplicaInfo(70, 0)}),
+        LogDirDescription("/d2", {}, future_replicas={tp: ReplicaInfo(30, 4)}),
+    ]
+    assert copies({1: dirs}) == [(1, "orders:0", "/d2", "30 B", 4)]
+    second = document({1: dirs})["brokers"][0]["log_dirs"][1]
+    assert (second["size_bytes"], second["partitions"]) == (30, [])
+    assert second["future_partitions"] == [{"topic": "orders", "partition": 0, "size_bytes": 30, "offset_lag": 4}]
+    assert document({1: dirs})["topics"][0]["replicas"] == 1
