@@ -57,6 +57,13 @@ class ClusterView:
         """The offset of the first record at or after each timestamp (ms); None if there is no such record."""
         return {tp: None if answer is None else answer.offset for tp, answer in self._look_up(times).items()}
 
+    def config(self, topic: str, key: str) -> str:
+        """The value of a topic's configuration key that applies now; "" if there is none."""
+        here = session()
+        with here.client(Admin, admin_options(self._client)) as admin:
+            entries = here.run(admin.describe_configs("topic", topic, [key]))
+        return next((str(entry.value or "") for entry in entries if entry.name == key), "")
+
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def _look_up(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:

@@ -39,8 +39,13 @@ from strandline.protocol.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
+    from strandline.pipeline.cluster_view import ClusterView
+
 HOUR_S = 3600
-BOUNDS = "topic string, partition int, log_start bigint, log_end bigint, lake_first bigint, lake_due bigint, ledger_end bigint"
+BOUNDS = (
+    "topic string, partition int, log_start bigint, log_end bigint, lake_first bigint, lake_due bigint, ledger_end bigint, "
+    "is_compacted boolean"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +232,10 @@ class Job:
         if ledger:
             rows = rows.unionByName(frames.ledger_rows(frames.ledger_lines(self.spark, ledger), self.topics))
         tps = {*bounds, *ledger_ends, *(view.ends if view else ())}
-        table = [_bound(tp, bounds, view, ledger_ends, is_complete) for tp in sorted(tps)]
-        offsets = frames.by_offset(rows, self.spark.createDataFrame(table, BOUNDS))
+        compacted = self.compacted(self.topics)
+        table = [(*_bound(tp, bounds, view, ledger_ends, is_complete), tp.topic in compacted) for tp in sorted(tps)]
+        judged = frames.superseded(rows, sorted(compacted))
+        offsets = frames.by_offset(judged, self.spark.createDataFrame(table, BOUNDS))
         collected = frames.by_interval(offsets, self.interval_s).collect()
         intervals = tuple(sorted((_interval(row) for row in collected), key=lambda i: (i.topic, i.partition, i.at_s or 0)))
         partitions = tuple(_partition(tp, bounds, view) for tp in sorted(tps))
@@ -239,14 +246,21 @@ class Job:
 
     def _bounds(self, topics: Sequence[str]) -> dict[TopicPartition, tuple[int, int]]:
         """The start and end offsets of the logs now."""
+        view = self._view(topics)
+        tps = view.partitions()
+        ends = view.latest(tps)
+        return {tp: (first, max(first, ends[tp].offset)) for tp, first in view.earliest(tps).items()}
+
+    def _view(self, topics: Sequence[str]) -> ClusterView:
         from strandline.pipeline.cluster_view import ClusterView
         from strandline.pipeline.options import Subscription, read_options
 
         written = {"bootstrap.servers": self.servers, "subscribe": ",".join(topics), **self.options}
-        view = ClusterView(read_options(written, is_stream=False).client, Subscription(tuple(topics)))
-        tps = view.partitions()
-        ends = view.latest(tps)
-        return {tp: (first, max(first, ends[tp].offset)) for tp, first in view.earliest(tps).items()}
+        return ClusterView(read_options(written, is_stream=False).client, Subscription(tuple(topics)))
+
+    def compacted(self, topics: Sequence[str]) -> set[str]:
+        """The topics whose logs may lack records because they are compacted."""
+        return {topic for topic in topics if "compact" in self._view([topic]).config(topic, "cleanup.policy").split(",")}
 
     def _read(
         self, topics: Sequence[str], bounds: Mapping[TopicPartition, tuple[int, int]], include_headers: bool = False
@@ -308,7 +322,7 @@ def _bound(
     ledger_ends: Mapping[TopicPartition, int],
     is_complete: bool,
 ) -> tuple[Any, ...]:
-    """A row of `BOUNDS`. A partition that the cluster does not have counts as an empty log."""
+    """A row of `BOUNDS` without its last column. A partition that the cluster does not have counts as an empty log."""
     start, end = bounds.get(tp, (0, 0))
     lake_first = lake_due = None
     if view is not None:

@@ -6,6 +6,9 @@ One shuffle, by blocks of offsets, brings all sides together: a row has topic, p
     lake ─┼─ topic, partition, offset, time, hash ── by offset: how often, and equal? ── by interval: how many of each kind
     ledger┘
 
+A compacted topic may lack records. The newest record of a key in log and lake is missing only by a loss, unless it is a deletion;
+so the records of such topics are also grouped by key. A ledger does not name keys: what only a ledger has may have been removed.
+
 A copy has other offsets and perhaps other partitions, so its records are identified by content: a hash of 128 bits over key and
 value (and headers, with `include_headers`), counted on both sides.
 """
@@ -38,11 +41,12 @@ ABSENT = "absent"
 
 def log_rows(records: DataFrame, *, has_ledger: bool) -> DataFrame:
     crc = f.crc32("value") if has_ledger else f.lit(None).cast("bigint")
-    return _rows("log", records, f.col("timestamp"), _content_hash(), crc)
+    return _rows("log", records, f.col("timestamp"), _content_hash(), crc, f.xxhash64("key"), _is_deletion())
 
 
 def lake_rows(records: DataFrame) -> DataFrame:
-    return _rows("lake", records, f.col("timestamp"), _content_hash(), f.lit(None).cast("bigint"))
+    no_crc = f.lit(None).cast("bigint")
+    return _rows("lake", records, f.col("timestamp"), _content_hash(), no_crc, f.xxhash64("key"), _is_deletion())
 
 
 def ledger_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
@@ -66,10 +70,13 @@ def ledger_rows(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
         f.timestamp_millis("timestamp").alias("timestamp"),
         f.when(count == 1, f.col("crc32")).alias("crc"),
     )
-    return _rows("ledger", records, f.col("timestamp"), f.lit(None).cast("bigint"), f.col("crc"))
+    none = f.lit(None).cast("bigint")
+    return _rows("ledger", records, f.col("timestamp"), none, f.col("crc"), none, f.lit(None).cast("boolean"))
 
 
-def _rows(source: str, records: DataFrame, time: Column, hashed: Column, crc: Column) -> DataFrame:
+def _rows(
+    source: str, records: DataFrame, time: Column, hashed: Column, crc: Column, key: Column, is_deletion: Column
+) -> DataFrame:
     return records.select(
         *PLACE,
         "offset",
@@ -77,7 +84,26 @@ def _rows(source: str, records: DataFrame, time: Column, hashed: Column, crc: Co
         f.unix_micros(time).alias("us"),
         hashed.alias("hash"),
         crc.alias("crc"),
+        key.alias("key"),
+        is_deletion.alias("is_deletion"),
     )
+
+
+def superseded(rows: DataFrame, compacted: Sequence[str]) -> DataFrame:
+    """Adds a column: whether compaction may remove the record, because its key has a newer one, or because it is a deletion.
+    Null in other topics, and for the ledger. Costs a shuffle of the compacted topics."""
+    if not compacted:
+        return rows.withColumn("is_superseded", f.lit(None).cast("boolean"))
+    is_judged = f.col("topic").isin(list(compacted)) & (f.col("source") != SOURCES.index("ledger"))
+    newest = f.max("offset").over(Window.partitionBy(*PLACE, "key"))
+    is_superseded = f.col("is_deletion") | (f.col("offset") < newest)
+    others = rows.filter(~is_judged).withColumn("is_superseded", f.lit(None).cast("boolean"))
+    return rows.filter(is_judged).withColumn("is_superseded", is_superseded).unionByName(others)
+
+
+def _is_deletion() -> Column:
+    """Whether compaction removes the record in any case: later, or at once if it has no key."""
+    return f.isnull("key") | f.isnull("value")
 
 
 def _content_hash() -> Column:
@@ -94,12 +120,13 @@ def by_offset(rows: DataFrame, bounds: DataFrame) -> DataFrame:
         (f.col("source") != SOURCES.index("ledger")) | (f.col("offset") < f.col("ledger_end"))
     )
     blocks = placed.withColumn("block", f.expr(f"offset div {BLOCK}")).repartition(*PLACE, "block")
-    known = ("log_start", "log_end", "lake_first", "lake_due")
+    known = ("log_start", "log_end", "lake_first", "lake_due", "is_compacted")
     counted = blocks.groupBy(*PLACE, "block", "offset").agg(
         *(_count_of(source) for source in SOURCES),
         *(_time_of(source) for source in SOURCES),
         (f.min("hash") != f.max("hash")).alias("is_other"),
         (f.min("crc") != f.max("crc")).alias("is_other_than_acknowledged"),
+        f.max("is_superseded").alias("is_superseded"),
         *(f.first(name).alias(name) for name in known),
     )
     there = f.when(f.col("log") > 0, f.col("offset"))
@@ -122,18 +149,21 @@ def _kinds() -> dict[str, Column]:
     """The number of records of each kind at an offset. A value that a side does not have (null) is not a finding."""
     offset, log, lake, ledger = (f.col(name) for name in ("offset", "log", "lake", "ledger"))
     is_left = offset >= f.col("log_start")
-    is_claimed = (log > 0) | (ledger > 0)
+    may_be_compacted = f.col("is_compacted") & (log == 0) & ((lake == 0) | f.col("is_superseded"))
+    is_compacted = is_left & f.coalesce(may_be_compacted, f.lit(False))
+    is_claimed = ((log > 0) | (ledger > 0)) & ~is_compacted
     kinds = {
-        "lost_in_log": (ledger > 0) & (log == 0) & is_left,
+        "lost_in_log": (ledger > 0) & (log == 0) & is_left & ~is_compacted,
         "lost_in_lake": is_claimed & (lake == 0) & (offset >= f.col("lake_first")) & (offset < f.col("lake_due")),
         "doubled_in_log": f.greatest(log - 1, f.lit(0)),
         "doubled_in_lake": f.greatest(lake - 1, f.lit(0)),
-        "foreign_in_lake": (lake > 0) & (log == 0) & is_left,
+        "foreign_in_lake": (lake > 0) & (log == 0) & is_left & ~is_compacted,
         "differs": (log > 0) & (lake > 0) & f.col("is_other"),
         "acknowledged_twice": f.greatest(ledger - 1, f.lit(0)),
         "acknowledged_other": (log > 0) & (ledger > 0) & f.col("is_other_than_acknowledged"),
         "pending": (log > 0) & (lake == 0) & (offset >= f.col("lake_due")),
         "expired": (lake > 0) & (log == 0) & ~is_left,
+        "compacted": is_compacted,
         "unheld": (ledger > 0) & (log == 0) & (lake == 0) & ~is_left & ~f.coalesce(offset >= f.col("lake_first"), f.lit(False)),
     }
     kinds[ABSENT] = (log == 0) & is_left & (offset < f.col("log_end"))

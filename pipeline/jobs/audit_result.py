@@ -6,6 +6,7 @@ between two sides that is legal:
     pending     in the log, after the end of the lake
     expired     in the lake, deleted from the log by retention
     unheld      acknowledged, deleted by retention before the lake began
+    compacted   in the lake or the ledger, removed from the log of a compacted topic
     gaps        offsets without a record in the log, lake and ledger: control records, compaction
 """
 
@@ -31,6 +32,7 @@ NOTES = {
     "pending": "in the log, not yet in the lake",
     "expired": "in the lake only: retention deleted this part of the log",
     "unheld": "acknowledged, but deleted by retention before the lake began",
+    "compacted": "not in the log: compaction removes a record when its key has a newer one, and deletions",
     "gaps": "without a record in the log, the lake and the ledger (control records, compaction)",
 }
 COPY_BAD = {

@@ -22,6 +22,7 @@ from strandline.client import NewTopic
 from strandline.pipeline.jobs.verify import verify
 from strandline.pipeline.jobs.verify_log import Batch, read_index, read_log, segments
 from strandline.pipeline.jobs.verify_page import page
+from strandline.pipeline.jobs.verify_records import JobAtRest, chosen
 from strandline.pipeline.jobs.verify_result import Finding, Verification
 from strandline.protocol.errors import UsageError
 from strandline.protocol.records.batch import compute_crc
@@ -745,6 +746,13 @@ def test_replicas_that_were_compacted_at_different_times_are_sound(compacted: Cl
     assert "records that they share are equal" in finding.sentence
     (partition,) = found.partitions
     assert len({replica.records for replica in partition.replicas}) > 1
+
+
+@pytest.mark.parametrize(("fixture", "expected"), [("compacted", {TOPIC}), ("copy", set())])
+def test_audit_at_rest_knows_the_compacted_topics(request: pytest.FixtureRequest, fixture: str, expected: set[str]) -> None:
+    cluster: ClusterCopy = request.getfixturevalue(fixture)
+    job = JobAtRest(None, "", {}, [TOPIC], 3600, chosen(cluster.found().partitions))  # type: ignore[arg-type]
+    assert job.compacted([TOPIC]) == expected
 
 
 def test_another_record_in_a_compacted_batch_is_found(compacted: ClusterCopy) -> None:

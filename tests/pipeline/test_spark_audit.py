@@ -187,7 +187,7 @@ ROWS = "topic string, partition int, offset bigint, timestamp timestamp, key bin
 
 
 def test_gaps_and_deleted_records_are_notes(spark: SparkSession, tmp_path: Path) -> None:
-    """The log begins at 10, has no 12 to 14, and ends at 20. Strandline leaves no such gaps today; a compacted log would."""
+    """The log begins at 10, has no 12 to 14, and ends at 20."""
 
     def records(offsets: list[int]) -> DataFrame:
         at = datetime.fromtimestamp(1_763_791_200, UTC)
@@ -198,14 +198,44 @@ def test_gaps_and_deleted_records_are_notes(spark: SparkSession, tmp_path: Path)
     rows = frames.log_rows(records([10, 11, *range(15, 20)]), has_ledger=True)
     rows = rows.unionByName(frames.lake_rows(records([*range(5, 12), 15])))
     rows = rows.unionByName(frames.ledger_rows(frames.ledger_lines(spark, [str(ledger)]), ["orders"]))
-    bounds = spark.createDataFrame([("orders", 0, 10, 20, 5, 16, 16)], BOUNDS)
-    collected = frames.by_interval(frames.by_offset(rows, bounds), 3600).collect()
+    bounds = spark.createDataFrame([("orders", 0, 10, 20, 5, 16, 16, False)], BOUNDS)
+    collected = frames.by_interval(frames.by_offset(frames.superseded(rows, []), bounds), 3600).collect()
     counts = {kind: sum(row[kind] for row in collected) for kind in (*BAD, *NOTES)}
     assert {kind: count for kind, count in counts.items() if count} == {
         "lost_in_log": 1, "lost_in_lake": 1, "pending": 4, "expired": 5, "unheld": 1, "gaps": 3,
     }  # fmt: skip
     partition = Partition(topic="orders", partition=0, log_start=10, log_end=20, lake_end=16)
     assert gaps_of(collected, [partition]) == {TopicPartition("orders", 0): 2}
+
+
+KEYS = {0: b"a", 1: b"b", 2: b"a", 3: None, 4: b"c", 5: b"d", 6: b"d", 7: b"e"}
+
+
+@pytest.mark.parametrize("is_compacted", [True, False])
+def test_record_that_compaction_removed_is_no_loss(spark: SparkSession, tmp_path: Path, is_compacted: bool) -> None:
+    """The log has only 2 and 8. It lacks 4, the only record of "c": that one is lost. The deletions at 1 and 6 were removed when
+    they were old, with what they deleted. Only the ledger has 9."""
+
+    def records(offsets: list[int], deletions: tuple[int, ...] = ()) -> DataFrame:
+        at = datetime.fromtimestamp(1_763_791_200, UTC)
+        values = {n: None if n in deletions else b"%d" % n for n in offsets}
+        return spark.createDataFrame([("orders", 0, n, at, {**KEYS, 8: b"e"}[n], values[n]) for n in offsets], ROWS)
+
+    ledger = tmp_path / "acks.jsonl"
+    ledger.write_text("".join(json.dumps({"topic": "orders", "partition": 0, "offset": n}) + "\n" for n in range(10)))
+    rows = frames.log_rows(records([2, 8]), has_ledger=True)
+    rows = rows.unionByName(frames.lake_rows(records([0, 1, 2, 3, 4, 5, 6, 7, 8], deletions=(1, 6))))
+    rows = rows.unionByName(frames.ledger_rows(frames.ledger_lines(spark, [str(ledger)]), ["orders"]))
+    bounds = spark.createDataFrame([("orders", 0, 0, 10, 0, 10, 10, is_compacted)], BOUNDS)
+    judged = frames.superseded(rows, ["orders"] if is_compacted else [])
+    collected = frames.by_interval(frames.by_offset(judged, bounds), 3600).collect()
+    counts = {kind: sum(row[kind] for row in collected) for kind in (*BAD, *NOTES)}
+    found = {kind: count for kind, count in counts.items() if count and kind != "gaps"}
+    if is_compacted:
+        assert found == {"lost_in_log": 1, "foreign_in_lake": 1, "compacted": 7}
+        assert {row.offset for row in frames.examples(frames.by_offset(judged, bounds)).collect()} == {4}
+    else:
+        assert found == {"lost_in_log": 8, "lost_in_lake": 1, "foreign_in_lake": 7}
 
 
 def test_copy_is_compared_by_content(sent: AuditedTopic, log: ThreadedCluster) -> None:

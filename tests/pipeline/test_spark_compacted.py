@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from strandline.client import NewTopic, TopicPartition
+from strandline.pipeline.jobs.audit import audit
+from strandline.pipeline.jobs.audit_ledger import Ledger
+from strandline.pipeline.jobs.offload import offload
 from strandline.testing import Cluster
 
 if TYPE_CHECKING:
@@ -106,3 +110,30 @@ def test_stream_passes_fillers_and_ends_at_the_end(spark: SparkSession, compacte
     numbers = [int(path.name) for path in (tmp_path / "checkpoint" / "offsets").iterdir() if path.name.isdigit()]
     stored = (tmp_path / "checkpoint" / "offsets" / str(max(numbers))).read_text().splitlines()[2]
     assert json.loads(stored)["topics"]["users"]["0"] == END
+
+
+def test_audit_of_a_lake_accepts_what_compaction_removed(spark: SparkSession, compacted: ThreadedCluster, tmp_path: Path) -> None:
+    """The lake and the ledger have every record; then the topic is compacted."""
+    topic = compacted.create_topic(partitions=1, segment_bytes=2000)
+    acks = tmp_path / "acks.jsonl"
+
+    async def fill() -> None:
+        async with compacted.cluster.producer(linger_ms=0) as producer:
+            with Ledger(acks) as ledger:
+                for number in range(100):
+                    value = b"%d " % number * 20
+                    ledger.add(await producer.send_and_wait(topic, value, key=b"k%d" % (number % 5), partition=0), value)
+
+    async def compact() -> None:
+        async with compacted.cluster.admin() as admin:
+            await admin.alter_configs("topic", topic, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01})
+
+    compacted.run(fill())
+    assert offload(spark, compacted.bootstrap_servers, topic, tmp_path / "lake").awaitTermination(120)
+    compacted.run(compact())
+    deadline = time.monotonic() + 60
+    while len(compacted.read_all(topic)) >= 50:
+        assert time.monotonic() < deadline, "the topic was not compacted"
+    found = audit(spark, compacted.bootstrap_servers, topic, lake=tmp_path / "lake", ledger=[acks])
+    assert found.is_ok, [finding.sentence for finding in found.bad]
+    assert found.counts("compacted") == 100 - len(compacted.read_all(topic)) > 50
