@@ -88,14 +88,17 @@ class Question(NamedTuple):
     partition_epoch: int
 
 
+_DAMAGED = ReplicaLog(-1, -1, -1, -1, True)
+
 Answers = Mapping[int, ReplicaLog]
 """Broker id -> its replica of one partition. A broker that did not answer is not in it."""
 
 
 def valid_answers(image: MetadataImage, partition: PartitionRegistration, answers: Answers) -> dict[int, ReplicaLog]:
-    """The answers that still hold, in the order of the replicas: a process that has registered since may have lost records."""
+    """The answers that still hold, in the order of the replicas: a process that has registered since may have lost records. A log
+    with an epoch in which nobody has led is damaged: a leader could not append to it."""
     return {
-        broker_id: answers[broker_id]
+        broker_id: answers[broker_id] if answers[broker_id].last_epoch < partition.leader_epoch else _DAMAGED
         for broker_id in partition.replicas
         if broker_id in answers
         and (broker := image.brokers.get(broker_id)) is not None
@@ -130,21 +133,32 @@ class Look:
     """When the next partition is due if nothing else changes."""
 
 
+class _Absence(NamedTuple):
+    """Since when a partition has had no leader, and its leader epoch since then. In the next absence that is higher."""
+
+    leader_epoch: int
+    since: float
+
+
 class RecoveryClock:
     """Since when each partition has had no leader. It is state of the active controller alone: a new one waits anew."""
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        self._since: dict[TopicIdPartition, float] = {}
+        self._absences: dict[TopicIdPartition, _Absence] = {}
+        """Of the partitions that had no leader at the last look. A leader may have come and gone since."""
 
     def look(self, image: MetadataImage, leaderless: Iterable[TopicIdPartition], now: float) -> Look:
         """Find the partitions whose replicas should be asked now; at most `ELECTIONS_MAX`."""
-        look, known, strategies = Look(), self._since, _Strategies(image)
-        self._since = {}
+        look, known, strategies = Look(), self._absences, _Strategies(image)
+        self._absences = {}
         for key in leaderless:
-            since = self._since[key] = known.get(key, now)
             partition = image.partition(key)
             assert partition is not None, "the index holds only partitions of the image"
+            absence = known.get(key)
+            if absence is None or absence.leader_epoch != partition.leader_epoch:
+                absence = _Absence(partition.leader_epoch, now)
+            self._absences[key], since = absence, absence.since
             strategy = strategies.of(key)
             if not is_candidate(partition, strategy):
                 continue
@@ -161,7 +175,8 @@ class RecoveryClock:
 
     def timeouts(self, key: TopicIdPartition, now: float) -> int:
         """How many times `unclean.recovery.timeout.ms` the partition has waited: 0, 1 or 2."""
-        waited = now - self._since.get(key, now)
+        absence = self._absences.get(key)
+        waited = 0.0 if absence is None else now - absence.since
         return (waited >= self.timeout_s) + (waited >= 2 * self.timeout_s)
 
 

@@ -345,6 +345,45 @@ def test_report_survives_the_replay_and_the_snapshot_of_another_controller() -> 
     play(story)
 
 
+def test_each_loss_of_the_leader_waits_for_the_whole_timeout() -> None:
+    """The leader returns and fails again. The time of its first absence does not count: otherwise the replicas that happen to
+    answer first would be elected at once."""
+
+    async def story(it: Recovering) -> None:
+        it.configure(TOPIC, ENABLE, "true")
+        it.lose_the_leader()
+        await it.settle()
+        it.world.register(1, 2)
+        await it.settle()
+        it.world.heartbeat(1)
+        assert it.partition.leader == 1
+        await it.settle()
+        it.world.now += 60.0
+        for broker_id in (1, 2, 3):
+            it.world.heartbeat(broker_id)
+        it.world.kill_broker(1)
+        assert it.partition.leader == NO_LEADER
+        await it.settle()
+        assert it.partition.leader == NO_LEADER, "broker 1 may return in time"
+        assert not it.asked
+
+    play(story)
+
+
+def test_answer_from_the_future_is_a_damaged_log() -> None:
+    """No leader of this partition has had such an epoch. A leader with that log could not append to it."""
+
+    async def story(it: Recovering) -> None:
+        it.lose_the_leader()
+        it.logs[3] = log(it.partition.leader_epoch, 500)
+        assert (await it.elect(3))[0] == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        assert await it.elect() == (ErrorCode.NONE, None)
+        assert it.partition.leader == 2
+        assert it.reports[0].lost_to == -1
+
+    play(story)
+
+
 # -- on request -------------------------------------------------------------------------------------------------------
 
 
