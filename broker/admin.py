@@ -27,6 +27,7 @@ from strandline.protocol.messages.admin import (
     CONFIG_APPEND,
     CONFIG_DELETE,
     CONFIG_SET,
+    PREFERRED_ELECTION,
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
     AlterableConfig,
@@ -256,7 +257,8 @@ def _visible(body: Message, response: Message) -> Condition | None:
         return lambda image: response.error_code != 0 or body.broker_id not in image.brokers
     if isinstance(body, ElectLeadersRequest) and isinstance(response, ElectLeadersResponse):
         elected = [(result.topic, result.partition) for result in response.results if not result.error_code]
-        return lambda image: all(_has_preferred_leader(image, *where) for where in elected)
+        has_leader = _has_preferred_leader if body.election_type == PREFERRED_ELECTION else _has_leader
+        return lambda image: all(has_leader(image, *where) for where in elected)
     if isinstance(body, AlterPartitionReassignmentsRequest) and isinstance(response, AlterPartitionReassignmentsResponse):
         return _reassignments_visible(body, response)
     if isinstance(body, UpdateFeaturesRequest) and isinstance(response, UpdateFeaturesResponse):
@@ -275,6 +277,12 @@ def _has_preferred_leader(image: MetadataImage, name: str, index: int) -> bool:
     topic = image.topic(name)
     partition = topic.partitions.get(index) if topic is not None else None
     return partition is None or partition.leader == partition.replicas[0]
+
+
+def _has_leader(image: MetadataImage, name: str, index: int) -> bool:
+    topic = image.topic(name)
+    partition = topic.partitions.get(index) if topic is not None else None
+    return partition is None or partition.leader != NO_LEADER
 
 
 def _reassignments_visible(body: AlterPartitionReassignmentsRequest, response: AlterPartitionReassignmentsResponse) -> Condition:

@@ -16,6 +16,7 @@ from strandline.controller.metadata.node_keys import BROKER_KEYS
 from strandline.controller.metadata.records import (
     AnyRecord,
     ConfigRecord,
+    PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
     TopicRecord,
@@ -32,6 +33,7 @@ from strandline.protocol.messages.admin import (
     CONFIG_SOURCE_STATIC_BROKER,
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
+    UNCLEAN_ELECTION,
     AlterableConfig,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -43,6 +45,10 @@ from strandline.protocol.messages.admin import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribedConfig,
+    ElectLeadersPartition,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ElectLeadersResult,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
     MetadataRequest,
@@ -255,6 +261,18 @@ async def test_a_changed_config_is_answered_when_the_image_has_it() -> None:
     await handlers(metadata, Channel(answer)).handle_forwarded(asked(apis.INCREMENTAL_ALTER_CONFIGS, body))  # type: ignore[arg-type]
     changed = metadata.image.apply([ConfigRecord(RESOURCE_TOPIC, "orders", "min.insync.replicas", "2")], 9, 1).image
     assert [condition(image) for condition in metadata.conditions for image in (metadata.image, changed)] == [False, True]
+
+
+async def test_an_unclean_election_is_answered_when_any_leader_is_seen() -> None:
+    """It seldom elects the preferred replica. A broker that waited for that one would answer seconds late."""
+    leaderless = [TopicRecord("orders", TOPIC), PartitionRecord(TOPIC, 0, (1, 2, 3), (2,), -1, 4, 6)]
+    metadata = Metadata(broker(1), *leaderless)
+    answer = ElectLeadersResponse(0, [ElectLeadersResult("orders", 0)])
+    admin = handlers(metadata, Channel(answer))
+    body = ElectLeadersRequest(UNCLEAN_ELECTION, [ElectLeadersPartition("orders", 0)])
+    await admin.handle_forwarded(asked(apis.ELECT_LEADERS, body))  # type: ignore[arg-type]
+    elected = metadata.image.apply([PartitionChangeRecord(TOPIC, 0, isr=(3,), leader=3)], 9, 1).image
+    assert [condition(image) for condition in metadata.conditions for image in (metadata.image, elected)] == [False, True]
 
 
 async def test_the_controllers_refusal_is_the_clients_to_see() -> None:
