@@ -91,13 +91,18 @@ class Placement:
         for broker_id in strangers:
             members.remove(broker_id)
         while len(members) > factor:
-            leaving = max(members, key=lambda b: (self._shares_rack(members, b), self.count[b], members.index(b)))
+            leaving = max(members, key=lambda b: self._dispensability(members, b))
             members.remove(leaving)
             self._leave(tp, leaving)
         while len(members) < factor:
             new = self._best_for(tp, members)
             members.append(new)
             self._enter(tp, new)
+
+    def _dispensability(self, members: Sequence[int], broker_id: int) -> tuple[bool, bool, int, int]:
+        """A broker that may not get replicas is fenced or drained, so its replica leaves first."""
+        is_outside = broker_id not in self._targets
+        return is_outside, self._shares_rack(members, broker_id), self.count[broker_id], members.index(broker_id)
 
     def _shares_rack(self, members: Sequence[int], broker_id: int) -> bool:
         return sum(self._racks[other] == self._racks[broker_id] for other in members) > 1
@@ -224,8 +229,8 @@ def check_counts(racks: Mapping[int, str | None], factors: Mapping[TopicPartitio
     """UsageError if a partition would get more replicas than there are brokers."""
     for tp, factor in factors.items():
         if factor > len(racks):
-            brokers = "1 broker" if len(racks) == 1 else f"{len(racks)} brokers"
-            raise UsageError(f"{tp.topic}-{tp.partition} needs {factor} brokers for {factor} replicas, and there are {brokers}")
+            there = "there is 1 broker" if len(racks) == 1 else f"there are {len(racks)} brokers"
+            raise UsageError(f"{tp.topic}-{tp.partition} needs {factor} brokers for {factor} replicas, and {there}")
 
 
 def plan_even(

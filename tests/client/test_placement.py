@@ -117,6 +117,13 @@ def test_another_replication_factor_moves_no_replica_that_stays() -> None:
         plan_factor(current, on(1, 2, 3), [TopicPartition("t", 0)], 5)
 
 
+def test_fewer_replicas_keep_those_that_are_alive() -> None:
+    """Broker 9 is fenced or drained. Its replica goes first, although the other brokers have more: the plan must not delete the
+    copy that is in use, and keep one that nobody can read."""
+    current = topic((9, 1), (1, 2), (1, 2), (1, 2))
+    assert plan_factor(current, on(1, 2, 3), [TopicPartition("t", 0)], 1) == {TopicPartition("t", 0): (1,)}
+
+
 def test_only_chosen_partitions_move_and_the_others_count() -> None:
     current = {**topic((1,), (1,), name="a"), **topic((1,), (1,), name="b")}
     moved = plan_even(current, on(1, 2), chosen=[tp for tp in current if tp.topic == "b"])
@@ -124,7 +131,7 @@ def test_only_chosen_partitions_move_and_the_others_count() -> None:
 
 
 def test_too_few_brokers_are_refused() -> None:
-    with pytest.raises(UsageError, match="t-0 needs 2 brokers for 2 replicas, and there are 1 broker"):
+    with pytest.raises(UsageError, match="t-0 needs 2 brokers for 2 replicas, and there is 1 broker"):
         plan_even(topic((1, 2)), on(1))
 
 
