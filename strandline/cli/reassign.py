@@ -56,6 +56,8 @@ def reassign(
     if len(chosen) > 1:
         raise UsageError(f"{chosen[0]} and {chosen[1]} exclude each other")
     names = _items(topics)
+    if topics and not names:
+        raise UsageError("--topics names no topic")
     if progress or cancel:
         if brokers or replication_factor or balance or throttle:
             raise UsageError(f"{chosen[0]} is about moves that are running; it takes --topics alone")

@@ -69,6 +69,8 @@ def test_time_left_follows_from_two_measurements() -> None:
         (("--topics", "t", "--brokers", "x"), "--brokers takes ids of brokers, such as 4,5,6, not 'x'"),
         (("--plan", "--apply", "--balance"), "--plan and --apply exclude each other"),
         (("--progress", "--balance"), "--progress is about moves that are running; it takes --topics alone"),
+        (("--balance", "--apply", "--topics", ""), "--topics names no topic"),
+        (("--cancel", "--topics", " ,"), "--topics names no topic"),
         (("--balance", "--throttle", "fast"), "--throttle takes bytes per second, such as 500000, 10MB or 1.5GiB, not 'fast'"),
     ],
 )
