@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,6 +33,9 @@ app = new_app()
 
 ASK_TIMEOUT_MS = 2000
 """Short, because a person waits, and a broker that is down never answers."""
+REPORT_TIMEOUT_S = 10.0
+"""How long the report of an election may take to reach the broker that is asked for it."""
+REPORT_RETRY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +108,11 @@ async def _plans(bootstrap: str, topic: str | None, partition: int | None) -> li
 
 
 async def plans(admin: Admin, topic: str | None, partition: int | None) -> list[Plan]:
-    """The partitions without a leader: of the cluster, of a topic, or this one."""
+    """The partitions without a leader: of the cluster, of a topic, or this one. UsageError if it does not exist."""
     topics = await admin.describe_topics(None if topic is None else [topic])
+    for found in topics if partition is not None else ():
+        if partition not in [p.partition for p in found.partitions]:
+            raise UsageError(f"topic {found.name} has no partition {partition}; it has {len(found.partitions)}")
     wanted = [
         (found.name, p) for found in topics for p in found.partitions if p.leader_id < 0 and partition in (None, p.partition)
     ]
@@ -186,14 +193,16 @@ def _plan_json(plan: Plan) -> dict[str, Any]:
 def _apply(bootstrap: str, topic: str, partition: int, broker: int, yes: bool, json: bool) -> None:
     found = run(_plans(bootstrap, topic, partition))
     if not found:
-        fail(f"{topic}-{partition} has a leader, or does not exist")
+        fail(f"{topic}-{partition} has a leader")
     choice = found[0].choice(broker)
     if choice is None:
         fail(f"broker {broker} has no replica of {topic}-{partition} that is alive and undamaged")
     if not yes and not typer.confirm(f"This may lose {choice.lost} of {topic}-{partition}, for good. Continue?", err=True):
         note("no leader was elected")
         raise typer.Exit(ERROR)
-    report = run(_elect(bootstrap, topic, partition, broker))
+    report = run(_elect(bootstrap, topic, partition, broker, found[0].partition.leader_epoch))
+    if report is None:
+        fail(f"broker {broker} is elected, but its report has not arrived; `strandline topic describe {topic}` shows it later")
     if json:
         print_json(report_json(report))
     else:
@@ -201,7 +210,7 @@ def _apply(bootstrap: str, topic: str, partition: int, broker: int, yes: bool, j
         print(f"{topic}-{partition}: broker {report.leader_id} is elected; may be lost: {lost}")
 
 
-async def _elect(bootstrap: str, topic: str, partition: int, broker: int) -> UncleanElection:
+async def _elect(bootstrap: str, topic: str, partition: int, broker: int, epoch: int) -> UncleanElection | None:
     from strandline.client import Admin
     from strandline.protocol.errors import ErrorCode
 
@@ -209,5 +218,19 @@ async def _elect(bootstrap: str, topic: str, partition: int, broker: int) -> Unc
         (result,) = await admin.elect_leaders([(topic, partition)], election="unclean", leader=broker)
         if result.code != ErrorCode.NONE:
             fail(f"{topic}-{partition}: {result.message or result.code.name}")
+        return await report_after(admin, topic, partition, epoch)
+
+
+async def report_after(admin: Admin, topic: str, partition: int, epoch: int) -> UncleanElection | None:
+    """The report of the first election after this leader epoch. Any broker may answer, and its metadata may be older than the
+    election; None if that lasts too long."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + REPORT_TIMEOUT_S
+    while True:
         reports = await admin.describe_unclean_elections([topic])
-        return [each for each in reports if each.partition.partition == partition][-1]
+        for report in reports:
+            if report.partition.partition == partition and report.leader_epoch > epoch:
+                return report
+        if loop.time() >= deadline:
+            return None
+        await asyncio.sleep(REPORT_RETRY_S)

@@ -86,7 +86,12 @@ def test_operator_recovers_a_partition_that_lost_its_last_leader(tmp_path: Path)
         assert (refused.code, "broker 1" in one_sentence(refused)) == (1, True)
         applied = on(up, "recover", "--apply", "orders", "0", "--broker", "3", "--yes")
         assert applied.out == "orders-0: broker 3 is elected; may be lost: offset 0 and above\n"
-        assert "unclean election (operator) of broker 3" in on(up, "topic", "describe", "orders").out
+        wait_until(
+            lambda: "unclean election (operator) of broker 3" in on(up, "topic", "describe", "orders").out,
+            "every broker knows the report",
+        )
+        missing = on(up, "recover", "--plan", "orders", "7")
+        assert (missing.code, one_sentence(missing)) == (2, "strandline: topic orders has no partition 7; it has 1")
         (report,) = on(up, "topic", "describe", "orders", "--json").json()["topics"][0]["unclean_elections"]
         assert (report["lost_from"], report["lost_to"], report["last_known_leader"]) == (0, None, 1)
         wait_until(lambda: sorted(partition(up, "orders", 0)["isr"]) == [2, 3], "the other replica is in sync")
