@@ -207,9 +207,10 @@ class MetadataApplier:
             return open_log()
 
     def _is_being_added(self, registration: PartitionRegistration) -> bool:
-        """Whether a reassignment adds the replica here, which then starts without a log."""
+        """Whether a reassignment adds the replica here, which then starts without a log. If it was ever in sync, it had one."""
         broker_id = self._directory.broker_id
-        return broker_id in registration.adding_replicas and broker_id not in registration.isr
+        had_a_log = broker_id in registration.isr or broker_id in registration.elr
+        return broker_id in registration.adding_replicas and not had_a_log
 
     def _is_offline(self, delta: MetadataDelta, key: TopicIdPartition) -> bool:
         """Whether the partition's log is, or may be, in an offline directory. It cannot be there if the partition came to this

@@ -242,3 +242,29 @@ def test_metadata_of_many_partitions_is_applied_partition_by_partition() -> None
     world.change(*[PartitionChangeRecord(TOPIC, i, leader=1) for i in range(3)])
     assert partition.key not in world[1].manager.partitions
     assert [world[1][(TOPIC, i)].leader_epoch for i in (0, 2)] == [2, 2]
+
+
+@pytest.mark.parametrize(("elr", "reported"), [((), []), ((2,), [P])])
+def test_added_replica_that_was_eligible_reports_the_loss_of_its_log(elr: tuple[int, ...], reported: list[object]) -> None:
+    """A reassignment adds broker 2. At first it has no log, and that is no loss. But it has been in the ISR once it is in the
+    ELR: if it comes back without its log and does not say so, it is elected without the committed records."""
+    lost: list[object] = []
+    world = ReplicaWorld(2, on_records_lost=lost.append)
+    world.change(FeatureLevelRecord(METADATA_VERSION, 1))
+    world.topic(replicas=(1,))
+    adding = PartitionChangeRecord(
+        *P,
+        leader=1,
+        isr=(1,),
+        replicas=(2, 1),
+        adding_replicas=(2,),
+        removing_replicas=(1,),
+        original_replicas=(1,),
+        eligible_leader_replicas=elr or None,
+    )
+    world.change(adding, at=[1])
+    lost.clear()
+    world.add_node(2)
+    world.catch_up(2)
+    assert world[2].leo == 0
+    assert lost == reported
