@@ -313,9 +313,10 @@ def elect_leaders(image: MetadataImage, request: ElectLeadersRequest) -> Decisio
     The reply has an error per partition; a request for all partitions leaves out those that need no election. Unclean elections
     are decided elsewhere (`unclean_election_requests.py`), because the replicas are asked first."""
     assert request.election_type == PREFERRED_ELECTION, "the server sends the others to UncleanRecoverer"
-    decision: Decision[ElectLeadersResponse] = Decision(ElectLeadersResponse(0, []), cause="preferred_election")
+    decision: Decision[ElectLeadersResponse] = Decision(ElectLeadersResponse(0, []), may_split=True, cause="preferred_election")
+    rules = change_rules(image)
     for name, index in _asked_partitions(image, request):
-        error, message, record = elect_preferred(image, name, index)
+        error, message, record = elect_preferred(image, name, index, rules)
         # A request for all partitions is answered with those that changed, or could not change.
         if request.partitions is None and error == ErrorCode.ELECTION_NOT_NEEDED:
             continue
@@ -332,7 +333,9 @@ def _asked_partitions(image: MetadataImage, request: ElectLeadersRequest) -> lis
     return [(topic.name, index) for topic in topics for index in sorted(topic.partitions)]
 
 
-def elect_preferred(image: MetadataImage, name: str, index: int) -> tuple[ErrorCode, str | None, PartitionChangeRecord | None]:
+def elect_preferred(
+    image: MetadataImage, name: str, index: int, rules: ChangeRules
+) -> tuple[ErrorCode, str | None, PartitionChangeRecord | None]:
     """Make the first replica of one partition its leader. Returns an error code, its reason, and the record to write:
     UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED if it leads already, PREFERRED_LEADER_NOT_AVAILABLE if it is fenced, shuts
     down or is not in the ISR."""
@@ -343,7 +346,7 @@ def elect_preferred(image: MetadataImage, name: str, index: int) -> tuple[ErrorC
     preferred = partition.replicas[0]
     if partition.leader == preferred:
         return ErrorCode.ELECTION_NOT_NEEDED, f"broker {preferred} leads already", None
-    record = change_partition((topic.topic_id, index), partition, partition.isr, change_rules(image), preferred=True)
+    record = change_partition((topic.topic_id, index), partition, partition.isr, rules, preferred=True)
     if record is None or record.leader != preferred:
         why = "is not in the ISR" if preferred not in partition.isr else "is fenced or shutting down"
         return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {preferred} {why}", record

@@ -21,9 +21,11 @@ from strandline.controller.metadata.records import (
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError
 from strandline.protocol.messages.admin import (
+    PREFERRED_ELECTION,
     CreatableTopic,
     CreateTopicsRequest,
     DescribeClusterRequest,
+    ElectLeadersRequest,
 )
 from strandline.protocol.messages.common import SnapshotId
 
@@ -258,6 +260,20 @@ def test_a_fence_of_very_many_partitions_is_written_in_bounded_batches(monkeypat
     assert world.replayed() == ahead
     assert ahead.brokers[1].fenced
     assert all(1 not in p.isr and p.leader != 1 for p in partitions(world))
+
+
+def test_preferred_elections_of_very_many_partitions_are_written_in_bounded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one stands for itself. One batch could be larger than the quorum accepts."""
+    world = many(monkeypatch)
+    world.kill_broker(1)
+    world.start_broker(1, incarnation=2)
+    for index in range(40):
+        world.alter("t", [2, 3, 1], index)
+    count = len(world.quorum.batches)
+    results = world.call(apis.ELECT_LEADERS, ElectLeadersRequest(PREFERRED_ELECTION, None)).results
+    assert [result.error_code for result in results] == [0] * 30
+    assert len(world.quorum.batches) > count + 3
+    assert all(p.leader == p.replicas[0] for p in partitions(world))
 
 
 def test_a_creation_of_topics_stays_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
