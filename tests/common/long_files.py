@@ -11,6 +11,7 @@ LONG_FILES = (
     "cli/test_cli_simulate.py",
     "processes/test_faults.py",
     "processes/test_reassignment.py",
+    "processes/test_disks.py",
     "testing/simulation/test_hunt.py",
     "deploy/test_prometheus_live.py",
     "cli/test_cli_bad_input.py",
