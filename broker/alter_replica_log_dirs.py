@@ -45,7 +45,9 @@ class AlterReplicaLogDirsHandler:
 
     def _result(self, path: str, topic: str, index: int) -> AlterReplicaLogDirPartitionResult:
         try:
-            self._moves.begin(self._partition(topic, index), self._log_dir(path))
+            partition, log_dir = self._partition(topic, index), self._log_dir(path)
+            self._check_not_cordoned(partition, log_dir)
+            self._moves.begin(partition, log_dir)
         except BrokerError as e:
             code = ErrorCode.REPLICA_NOT_AVAILABLE if e.code in _NO_REPLICA else e.code
             return AlterReplicaLogDirPartitionResult(index, code, e.message)
@@ -59,6 +61,12 @@ class AlterReplicaLogDirsHandler:
         if known is None:
             raise BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE, f"broker {broker_id} has no replica of {topic}-{index}")
         return self._directory.partition((known.topic_id, index))
+
+    def _check_not_cordoned(self, partition: Partition, log_dir: LogDir) -> None:
+        if self._log_dirs.is_cordoned(log_dir) and self._log_dirs.of(partition.log) is not log_dir:
+            raise BrokerError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"the log directory {log_dir.path} is cordoned (cordoned.log.dirs)"
+            )
 
     def _log_dir(self, path: str) -> LogDir:
         log_dirs, normal = self._log_dirs, path.rstrip("/")

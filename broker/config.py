@@ -23,6 +23,7 @@ from strandline.controller.metadata.node_keys import BROKER_KEYS
 from strandline.controller.metadata.voters import Voter, parse_voters
 from strandline.protocol.errors import UsageError
 from strandline.protocol.messages.common import Listener
+from strandline.storage.directory.log_dirs import ALL_LOG_DIRS
 
 _BY_NAME = by_name(BROKER_KEYS)
 _PARSED = frozenset(
@@ -77,6 +78,7 @@ class BrokerConfig:
     replica_fetch_min_bytes: int
     replica_fetch_wait_max_ms: int
     replica_fetch_backoff_ms: int
+    cordoned_log_dirs: list[str]
     replica_selector_class: str | None
     replica_alter_log_dirs_io_max_bytes_per_second: int
     replica_high_watermark_checkpoint_interval_ms: int
@@ -166,6 +168,9 @@ class BrokerConfig:
         if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
             raise UsageError("config replica.fetch.wait.max.ms must not be larger than replica.lag.time.max.ms")
         check_topic_values(parse(TOPIC_CONFIGS, as_topic_values(self.topic_defaults)))
+        unknown = [path for path in self.cordoned_log_dirs if path != ALL_LOG_DIRS and path.rstrip("/") not in self.data_dirs]
+        if unknown:
+            raise UsageError(f"config cordoned.log.dirs: {unknown[0]} is not one of log.dirs")
         if any(voter.id == self.node_id for voter in self.voters):
             raise UsageError(f"config node.id: {self.node_id} is the id of a controller in controller.quorum.voters")
 

@@ -47,7 +47,8 @@ class DescribeLogDirsHandler:
             if future is not None:
                 target, copy, lag = future
                 by_dir[target.path].append(_Sized(partition, copy, lag, is_future=True))
-        results = [DescribeLogDirsResult(0, path, list(_topics(found))) for path, found in by_dir.items()]
+        cordoned = {each.path for each in self._log_dirs.online if self._log_dirs.is_cordoned(each)}
+        results = [DescribeLogDirsResult(0, path, list(_topics(found)), path in cordoned) for path, found in by_dir.items()]
         results += [DescribeLogDirsResult(ErrorCode.KAFKA_STORAGE_ERROR, path, []) for path in self._log_dirs.offline]
         request.reply(DescribeLogDirsResponse(results))
 

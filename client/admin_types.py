@@ -197,6 +197,8 @@ class LogDirDescription:
     """KAFKA_STORAGE_ERROR: the directory is offline, and `replicas` is empty."""
     future_replicas: Mapping[TopicPartition, ReplicaInfo] = field(default_factory=dict)
     """The copies of replicas that move here from another directory of the broker. Their `offset_lag` counts what they lack."""
+    is_cordoned: bool = False
+    """The directory gets no new replicas (KIP-1066)."""
 
 
 @dataclass(frozen=True, slots=True)

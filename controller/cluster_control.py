@@ -205,6 +205,7 @@ def _registration_record(request: BrokerRegistrationRequest, broker_epoch: int, 
         log_dirs=tuple(request.log_dirs),
         features=tuple(request.features) if level else (),
         min_insync_replicas=request.min_insync_replicas if level else 0,
+        cordoned_log_dirs=tuple(request.cordoned_log_dirs) if level else (),
     )
 
 
@@ -294,6 +295,7 @@ def heartbeat(
         moves = next_ is current and not broker.fenced  # in all other cases it leaves all ISRs, or has left them
         decision.records += _fail_dirs(image, index, broker, failed, is_lossy, with_moves=moves)
         decision.may_split, decision.cause = True, decision.cause or "log_dir_failed"
+    decision.records += _cordon(image, broker, request)
     if next_ is BrokerControlState.SHUTDOWN_NOW:
         # The broker stops now: a new process of it need not wait for the session to end.
         sessions.remove(broker.broker_id)
@@ -307,6 +309,14 @@ def _newly_failed(broker: BrokerRegistration, request: BrokerHeartbeatRequest) -
     keeps them."""
     failed = tuple(each for each in broker.log_dirs if each in request.offline_log_dirs)
     return () if failed == broker.log_dirs else failed
+
+
+def _cordon(image: MetadataImage, broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> list[AnyRecord]:
+    """The change of the cordoned log directories, if the heartbeat names others than the registration."""
+    named = request.cordoned_log_dirs
+    if not image.feature_level or named is None or tuple(named) == broker.cordoned_log_dirs:
+        return []
+    return [BrokerRegistrationChangeRecord(broker.broker_id, broker.broker_epoch, cordoned_log_dirs=tuple(named))]
 
 
 def _fail_dirs(
@@ -407,9 +417,10 @@ def fence_broker(
 
 
 def usable_brokers(image: MetadataImage) -> list[UsableBroker]:
-    """The brokers that may get new replicas: all that are neither shutting down nor drained."""
+    """The brokers that may get new replicas: all that are neither shutting down nor drained, and have a log directory that is not
+    cordoned."""
     return [
         UsableBroker(b.broker_id, b.rack, b.fenced)
         for b in image.brokers.values()
-        if not b.in_controlled_shutdown and not is_draining(image, b.broker_id)
+        if not b.in_controlled_shutdown and not is_draining(image, b.broker_id) and not b.is_cordoned
     ]

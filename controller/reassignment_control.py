@@ -162,8 +162,12 @@ def _target_problem(image: MetadataImage, partition: PartitionRegistration, targ
     unknown = [broker_id for broker_id in target if broker_id not in image.brokers]
     if unknown:
         return f"names broker {unknown[0]}, which is not registered"
-    drained = [broker_id for broker_id in target if broker_id not in partition.replicas and is_draining(image, broker_id)]
-    return f"names broker {drained[0]}, which is being drained" if drained else None
+    added = [broker_id for broker_id in target if broker_id not in partition.replicas]
+    drained = [broker_id for broker_id in added if is_draining(image, broker_id)]
+    if drained:
+        return f"names broker {drained[0]}, which is being drained"
+    cordoned = [broker_id for broker_id in added if image.brokers[broker_id].is_cordoned]
+    return f"names broker {cordoned[0]}, whose log directories are all cordoned" if cordoned else None
 
 
 # -- ListPartitionReassignments ---------------------------------------------------------------------------------------

@@ -258,13 +258,17 @@ def _malformed(partition: PartitionRegistration, item: AlterPartitionPartition) 
 
 def _ineligible(image: MetadataImage, partition: PartitionRegistration, proposed: list[BrokerState]) -> ErrorCode | None:
     """Each member must be registered, unfenced, not shutting down, and the incarnation that the leader saw (KIP-903). Its replica
-    must be in an online log directory.
+    must be in an online log directory. A replica that a reassignment adds does not join on a broker whose log directories are all
+    cordoned (KIP-1066); one that was there before does, because the partition needs its copy.
 
     Unlike in Kafka, the broker epoch -1 ("not seen yet") is accepted only for a broker that is in the ISR already.
     """
     for member in proposed:
         broker = image.brokers.get(member.broker_id)
         if broker is None or not broker.is_active or not broker.has_online(partition):
+            return ErrorCode.INELIGIBLE_REPLICA
+        joins = member.broker_id in partition.adding_replicas and member.broker_id not in partition.isr
+        if joins and broker.is_cordoned:
             return ErrorCode.INELIGIBLE_REPLICA
         unseen_member = member.broker_epoch == -1 and member.broker_id in partition.isr
         if member.broker_epoch != broker.broker_epoch and not unseen_member:

@@ -245,6 +245,9 @@ def _assignment_problem(image: MetadataImage, replicas: BrokerIds, factor: int) 
     unknown = [broker_id for broker_id in replicas if broker_id not in image.brokers]
     if unknown:
         return f"names broker {unknown[0]}, which is not registered"
+    cordoned = [broker_id for broker_id in replicas if image.brokers[broker_id].is_cordoned]
+    if cordoned:
+        return f"names broker {cordoned[0]}, whose log directories are all cordoned"
     if len(replicas) != factor:
         return f"has {len(replicas)} replicas, the others have {factor}"
     return None

@@ -121,6 +121,12 @@ class BrokerLifecycle:
         self.core.offline_log_dirs += (directory_id,)
         self._wake.set()
 
+    def on_cordoned(self, directory_ids: tuple[bytes, ...]) -> None:
+        """These log directories get no new replicas from now on, and all others do."""
+        if directory_ids != self.core.cordoned_log_dirs:
+            self.core.cordoned_log_dirs = directory_ids
+            self._wake.set()
+
     def report_loss(self, key: TopicIdPartition) -> None:
         """The log of this partition lacks records or has damaged ones: it must not be elected before it has caught up."""
         self.core.lossy[key] = None

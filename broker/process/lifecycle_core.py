@@ -90,6 +90,8 @@ class LifecycleCore:
         """Asks to be fenced with each heartbeat; reset once it was."""
         self.offline_log_dirs: tuple[bytes, ...] = ()
         """The log directories that have failed in this process."""
+        self.cordoned_log_dirs: tuple[bytes, ...] = ()
+        """The log directories that get no new replicas, in the order of the configuration."""
         self.lossy: dict[TopicIdPartition, None] = {}
         """Partitions whose log was found to lack or to have damaged records while the broker runs; until the controller knows."""
         self._duplicate_since_s: float | None = None
@@ -111,6 +113,7 @@ class LifecycleCore:
             record_loss=_loss_code(identity.loss),
             lossy_partitions=_by_topic(() if identity.loss is None else identity.loss.partitions),
             min_insync_replicas=identity.min_insync_replicas,
+            cordoned_log_dirs=list(self.cordoned_log_dirs),
         )
 
     def on_registration(self, response: BrokerRegistrationResponse, waited_s: float) -> StrandlineError | None:
@@ -162,6 +165,7 @@ class LifecycleCore:
             want_shut_down=self.wants_shutdown,
             offline_log_dirs=list(self.offline_log_dirs),
             lossy_partitions=_by_topic(self.lossy),
+            cordoned_log_dirs=list(self.cordoned_log_dirs),
         )
 
     def on_heartbeat(self, sent: BrokerHeartbeatRequest, response: BrokerHeartbeatResponse) -> None:

@@ -167,8 +167,15 @@ def open_replicas(
     )
     work_threads = WorkThreads(PREPARING_THREADS)
     opened = Opened(log_dirs, tasks, fetchers, replicas, work_threads, cleaner, cleaner_threads, DynamicConfig(config))
+    _cordon(opened, link, config)
     _listen_to_changes(opened)
+    opened.dynamic_config.listen("cordoned.log.dirs", lambda new: _cordon(opened, link, new))
     return opened
+
+
+def _cordon(opened: Opened, link: ControllerLink, config: BrokerConfig) -> None:
+    opened.log_dirs.cordon(config.cordoned_log_dirs)
+    link.lifecycle.on_cordoned(opened.log_dirs.cordoned_ids)
 
 
 def _listen_to_changes(opened: Opened) -> None:

@@ -90,8 +90,8 @@ class NodeCalls(AdminRequests):
         directory cancels it.
 
         Each partition has a result: see its `code`. LOG_DIR_NOT_FOUND: the broker has no such directory. KAFKA_STORAGE_ERROR: it,
-        or the replica, is offline. REPLICA_NOT_AVAILABLE: the broker has no such replica. NoBrokersAvailable if there is no such
-        broker; RequestTimeout; RequestFailed."""
+        or the replica, is offline. INVALID_REPLICA_ASSIGNMENT: it is cordoned. REPLICA_NOT_AVAILABLE: the broker has no such
+        replica. NoBrokersAvailable if there is no such broker; RequestTimeout; RequestFailed."""
         checked_whole("broker_id", broker_id)
         if not isinstance(targets, Mapping):
             raise UsageError(f"targets must be a mapping from partitions to paths, not {targets!r}")
@@ -133,7 +133,7 @@ def _log_dir(result: messages.DescribeLogDirsResult) -> LogDirDescription:
         for p in topic.partitions:
             found = futures if p.is_future_key else replicas
             found[TopicPartition(topic.name, p.partition_index)] = ReplicaInfo(p.partition_size, p.offset_lag)
-    return LogDirDescription(result.log_dir, replicas, to_code(result.error_code), futures)
+    return LogDirDescription(result.log_dir, replicas, to_code(result.error_code), futures, result.is_cordoned)
 
 
 def _requested_dirs(targets: Mapping[TopicPartition, str]) -> list[messages.AlterReplicaLogDir]:

@@ -8,7 +8,7 @@ the log may hold records of the higher one.
     level 0   the format of a log without any FeatureLevelRecord
     level 1   FeatureLevelRecord; the ranges of levels in registrations; an ISR may be empty, and a partition may have eligible
               leader replicas (KIP-966); a partition may be reassigned (KIP-455); replicas are assigned to log directories
-              (KIP-858); reports of unclean elections
+              (KIP-858), which may be cordoned (KIP-1066); reports of unclean elections
 
 A node that finds a level above those that it knows does not start, or stops, with one sentence (`UnsupportedLevel`).
 """

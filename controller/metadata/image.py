@@ -206,6 +206,13 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
     """The levels that the broker supports (`features.levels_of`); empty while the metadata has level 0."""
     min_insync_replicas: int = 0
     """The value in the broker's configuration file; 0 while the metadata has level 0."""
+    cordoned_log_dirs: tuple[bytes, ...] = ()
+    """The log directories that get no new replicas."""
+
+    @property
+    def is_cordoned(self) -> bool:
+        """Whether the broker gets no new replicas, because all its online log directories are cordoned (KIP-1066)."""
+        return bool(self.log_dirs) and set(self.log_dirs) <= set(self.cordoned_log_dirs)
 
     @property
     def is_active(self) -> bool:
@@ -449,6 +456,7 @@ class _Builder:
             fenced=broker.fenced if record.fenced == 0 else record.fenced == 1,
             in_controlled_shutdown=broker.in_controlled_shutdown or record.in_controlled_shutdown == 1,
             log_dirs=broker.log_dirs if record.log_dirs is None else record.log_dirs,
+            cordoned_log_dirs=broker.cordoned_log_dirs if record.cordoned_log_dirs is None else record.cordoned_log_dirs,
         )
         self.changed_brokers[record.broker_id] = None
 

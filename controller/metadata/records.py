@@ -63,6 +63,8 @@ class RegisterBrokerRecord(MetadataRecord, tag=0, frozen=True):
     """From level 1 on, like `min_insync_replicas`."""
     min_insync_replicas: int = 0
     """The value in the broker's configuration file; 0 if unknown."""
+    cordoned_log_dirs: tuple[_Uuid, ...] = ()
+    """The log directories that get no new replicas. From level 1 on."""
 
 
 class UnregisterBrokerRecord(MetadataRecord, tag=1, frozen=True):
@@ -167,6 +169,8 @@ class BrokerRegistrationChangeRecord(MetadataRecord, tag=17, frozen=True):
     fenced: _Flag = 0
     in_controlled_shutdown: _Flag = 0
     log_dirs: tuple[_Uuid, ...] | None = None
+    cordoned_log_dirs: tuple[_Uuid, ...] | None = None
+    """From level 1 on."""
 
 
 class NoOpRecord(MetadataRecord, tag=20, frozen=True):
@@ -268,7 +272,12 @@ def encode_record(record: MetadataRecord, level: int = LEVEL_MAX) -> bytes:
     return _encoder.encode(record) if level else _encode_at_level_0(record)
 
 
-_FIELDS_AT_LEVEL_0: dict[type[MetadataRecord], int] = {RegisterBrokerRecord: 8, PartitionRecord: 12, PartitionChangeRecord: 10}
+_FIELDS_AT_LEVEL_0: dict[type[MetadataRecord], int] = {
+    RegisterBrokerRecord: 8,
+    BrokerRegistrationChangeRecord: 5,
+    PartitionRecord: 12,
+    PartitionChangeRecord: 10,
+}
 """The number of fields at level 0, of the records that have got more since."""
 
 
@@ -293,6 +302,8 @@ def _beyond_level_0(record: MetadataRecord) -> str | None:
             return "an unclean election"
         case RegisterBrokerRecord() if record.features:
             return "a range of levels"
+        case RegisterBrokerRecord() | BrokerRegistrationChangeRecord() if record.cordoned_log_dirs:
+            return "cordoned log directories"
         case PartitionRecord() if record.eligible_leader_replicas or record.last_known_elr:
             return "eligible leader replicas"
         case PartitionChangeRecord() if record.eligible_leader_replicas is not None or record.last_known_elr is not None:

@@ -388,6 +388,8 @@ class DescribeLogDirsResult(Message):
     error_code: Int16
     log_dir: Text
     topics: list[DescribeLogDirsTopic] = []
+    is_cordoned: bool = False
+    """It gets no new replicas (KIP-1066)."""
 
 
 class DescribeLogDirsResponse(Message):
@@ -417,7 +419,7 @@ class AlterReplicaLogDirsRequest(Message):
 
 class AlterReplicaLogDirPartitionResult(Message):
     """LOG_DIR_NOT_FOUND if the broker has no such directory; KAFKA_STORAGE_ERROR if it, or the replica, is offline;
-    REPLICA_NOT_AVAILABLE if the broker has no such replica."""
+    INVALID_REPLICA_ASSIGNMENT if it is cordoned; REPLICA_NOT_AVAILABLE if the broker has no such replica."""
 
     partition_index: PartitionIndex
     error_code: Int16

@@ -189,6 +189,8 @@ class BrokerRegistrationRequest(Message):
 
     Not in Kafka: `record_loss` is one of LOSS_..., and `lossy_partitions` are those that it concerns; all if the list is empty.
     `min_insync_replicas` is the value in the broker's configuration file.
+
+    `cordoned_log_dirs`: those that get no new replicas (KIP-1066).
     """
 
     broker_id: NodeId
@@ -202,6 +204,7 @@ class BrokerRegistrationRequest(Message):
     record_loss: Int16 = LOSS_UNKNOWN
     lossy_partitions: list[LossyPartitions] = []
     min_insync_replicas: Count = 0
+    cordoned_log_dirs: list[Uuid] = []
 
 
 class BrokerRegistrationResponse(Message):
@@ -220,6 +223,8 @@ class BrokerHeartbeatRequest(Message):
     offline_log_dirs: list[Uuid] = []
     lossy_partitions: list[LossyPartitions] = []
     """Not in Kafka: partitions whose log was found to lack records or to have damaged ones since the registration."""
+    cordoned_log_dirs: list[Uuid] | None = None
+    """The log directories that get no new replicas now; nil from a broker that does not know of them."""
 
 
 class BrokerHeartbeatResponse(Message):

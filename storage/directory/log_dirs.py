@@ -2,7 +2,7 @@
 
 Every directory has its own identity, lock, checkpoints and clean-shutdown marker (`log_dir.py`), so it fails, and returns after a
 restart, without the others. A partition has one log, in one directory. A new log goes to the online directory with the fewest
-logs.
+logs. A *cordoned* directory gets none as long as another one is left (KIP-1066); the logs that it has stay.
 
 A directory is *offline* if it could not be used at the start, or has failed since. What it holds is not known then. So while a
 directory is offline, a log that may lie in it must not be created in another one: the new log would lack the records of the
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from strandline.protocol.errors import UsageError
+from strandline.protocol.loggers import get_logger
 from strandline.storage.checkpoints import read_if_present
 from strandline.storage.directory.future_logs import REPLACED_LOG, FutureKey, decode_replaced
 from strandline.storage.directory.log_dir import ExistingLog, LogDir, RecordLoss
@@ -25,6 +26,11 @@ from strandline.storage.disk import DiskError, Files, join
 from strandline.storage.log.log import Log, LogConfig, TailBudget
 from strandline.storage.log_names import log_name
 from strandline.storage.metrics import LogMetrics
+
+logger = get_logger(__name__)
+
+ALL_LOG_DIRS = "*"
+"""In `cordoned.log.dirs`: every directory."""
 
 
 class PlacedLog(NamedTuple):
@@ -42,6 +48,7 @@ class LogDirs:
         self.dirs = tuple(dirs)
         """The directories that were opened, in the order of the configuration; some may have failed since."""
         self.unusable = dict(unusable or {})
+        self._cordoned: tuple[LogDir, ...] = ()
         self.budget: TailBudget = dirs[0].budget
         """All directories share the memory for recent batches, and their counters."""
         self.metrics: LogMetrics = dirs[0].metrics
@@ -58,6 +65,24 @@ class LogDirs:
     def online(self) -> list[LogDir]:
         """The directories that are in order."""
         return [log_dir for log_dir in self.dirs if log_dir.offline is None]
+
+    def cordon(self, paths: Sequence[str]) -> None:
+        """Place no new log in these directories from now on, and in all others again. A path that is no directory of this broker
+        is logged and left out."""
+        wanted = {path.rstrip("/") for path in paths}
+        before, self._cordoned = self._cordoned, tuple(one for one in self.dirs if {one.path, ALL_LOG_DIRS} & wanted)
+        unknown = sorted(wanted - {one.path for one in self.dirs} - set(self.unusable) - {ALL_LOG_DIRS})
+        if self._cordoned != before or unknown:
+            logger.info("log_dir.cordoned", log_dirs=[one.path for one in self._cordoned], unknown=unknown)
+
+    def is_cordoned(self, log_dir: LogDir) -> bool:
+        """Whether the directory gets no new logs."""
+        return log_dir in self._cordoned
+
+    @property
+    def cordoned_ids(self) -> tuple[bytes, ...]:
+        """The ids of the cordoned directories, in the order of the configuration."""
+        return tuple(one.directory_id for one in self._cordoned)
 
     @property
     def are_several(self) -> bool:
@@ -204,7 +229,7 @@ class LogDirs:
         be set aside."""
         online = self.online or list(self.dirs)
         stale = next((one for one in online if one.topic_id_of(topic, partition) is not None), None)
-        return stale or min(online, key=lambda one: one.log_count)
+        return stale or min(online, key=lambda one: (self.is_cordoned(one), one.log_count))
 
     def delete_log(self, topic: str, partition: int, topic_id: bytes) -> str | None:
         """Rename the log's directory; see `LogDir.delete_log`."""

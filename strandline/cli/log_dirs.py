@@ -163,6 +163,7 @@ def _directory_json(one: LogDirDescription) -> dict[str, Any]:
     return {
         "path": one.path,
         "error": one.error.name if one.error else None,
+        "is_cordoned": one.is_cordoned,
         "size_bytes": _bytes_of(one),
         "partitions": _replicas_json(one.replicas),
         "future_partitions": _replicas_json(one.future_replicas),
@@ -190,7 +191,7 @@ def _directories(found: Found) -> list[tuple[object, ...]]:
             if one.error:
                 rows.append((broker_id, one.path, None, None, "offline"))
             else:
-                rows.append((broker_id, one.path, len(one.replicas), _bytes_of(one), "ok"))
+                rows.append((broker_id, one.path, len(one.replicas), _bytes_of(one), "cordoned" if one.is_cordoned else "ok"))
     return rows
 
 

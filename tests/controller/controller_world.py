@@ -141,6 +141,7 @@ class ControllerWorld:
         want_fence: bool = False,
         want_shut_down: bool = False,
         offline_log_dirs: Sequence[bytes] = (),
+        cordoned_log_dirs: Sequence[bytes] | None = None,
     ) -> BrokerHeartbeatRequest:
         return BrokerHeartbeatRequest(
             broker_id,
@@ -149,6 +150,7 @@ class ControllerWorld:
             want_fence,
             want_shut_down,
             list(offline_log_dirs),
+            cordoned_log_dirs=None if cordoned_log_dirs is None else list(cordoned_log_dirs),
         )
 
     def start_broker(self, broker_id: int, incarnation: int = 1, **more: Any) -> int:

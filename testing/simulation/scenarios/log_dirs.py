@@ -1,4 +1,5 @@
-"""Brokers with several data directories: S70 and S71; logs that move between them: S80 to S82."""
+"""Brokers with several data directories: S70 and S71; logs that move between them, and disks that get no
+new ones: S80 to S83."""
 
 from __future__ import annotations
 
@@ -260,3 +261,39 @@ async def s82(stage: Stage) -> None:
     await stage.at_rest()
     _must_have_all_acked(stage, 1)
     stage.must(not any(value.startswith(b"fork") for value in stage.values(1).values()), "no record of the fork is left")
+
+
+async def _cordon(stage: Stage, broker: int, paths: str | None) -> None:
+    async def change() -> None:
+        async with stage.client.admin() as admin:
+            await admin.alter_configs("broker", broker, {"cordoned.log.dirs": paths})
+
+    await stage.client.run(change())
+
+
+@scenario("S83", "A disk is cordoned, and then its broker", source="KIP-1066")
+async def s83(stage: Stage) -> None:
+    """A cordoned disk gets no new log, and keeps those that it has. A broker without any other disk gets no new replica."""
+    await stage.open(settings=TWO)
+    await stage.append(5)
+    stage.says("The first disk of broker 1 is cordoned.")
+    await _cordon(stage, 1, "/d1")
+    await stage.until(lambda: stage.cluster.image().brokers[1].cordoned_log_dirs, what="the controller knows it")
+    await stage.create("later", [[1, 2, 3], [1, 2, 3]])
+    dirs = [found.log.dir for index in (0, 1) if (found := stage.cluster.partition(1, "later", index)) is not None]
+    stage.must(dirs == ["/d2/later-0", "/d2/later-1"], f"both new logs are on the second disk: {dirs}")
+    stage.must(_dir(stage, 1) == "/d1", "the log that was there stays")
+    await stage.append(5)
+    stage.says("All disks of broker 3 are cordoned. A new process of it says so, too.")
+    await _cordon(stage, 3, "*")
+    await stage.until(lambda: stage.cluster.image().brokers[3].is_cordoned, what="the controller knows it")
+    await stage.stop(3)
+    stage.start(3)
+    await stage.until(lambda: stage.isr() == {1, 2, 3}, what="its replicas return to the ISR")
+    await stage.until(lambda: stage.cluster.image().brokers[3].is_cordoned, what="the controller still knows it")
+    answer = await _move(stage, 3, "/d2")
+    stage.must(answer == ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"no replica moves to a cordoned disk (it says {answer.name})")
+    await _cordon(stage, 3, None)
+    await stage.until(lambda: not stage.cluster.image().brokers[3].is_cordoned, what="the controller knows that it is over")
+    await stage.at_rest()
+    _must_have_all_acked(stage, 1)

@@ -10,7 +10,7 @@ from strandline.testing.simulation.scenarios import run_scenario
 
 
 @pytest.mark.parametrize("seed", [0, 25])
-@pytest.mark.parametrize("number", ["S80", "S81", "S82"])
+@pytest.mark.parametrize("number", ["S80", "S81", "S82", "S83"])
 def test_the_story_holds(number: str, seed: int) -> None:
     report = run_scenario(number, seed)
     assert report.verdict == OK, report.violations
