@@ -133,11 +133,14 @@ class Look:
     """When the next partition is due if nothing else changes."""
 
 
-class _Absence(NamedTuple):
+@dataclass(slots=True)
+class _Absence:
     """Since when a partition has had no leader, and its leader epoch since then. In the next absence that is higher."""
 
     leader_epoch: int
     since: float
+    asked_in: int = 0
+    """The number of the look that last found its replicas due and asked them; 0: none has."""
 
 
 class RecoveryClock:
@@ -147,30 +150,34 @@ class RecoveryClock:
         self.timeout_s = timeout_s
         self._absences: dict[TopicIdPartition, _Absence] = {}
         """Of the partitions that had no leader at the last look. A leader may have come and gone since."""
+        self._looks = 0
 
     def look(self, image: MetadataImage, leaderless: Iterable[TopicIdPartition], now: float) -> Look:
-        """Find the partitions whose replicas should be asked now; at most `ELECTIONS_MAX`."""
+        """Find the partitions whose replicas should be asked now; at most `ELECTIONS_MAX`, those first that have waited longest
+        for it. Otherwise partitions that cannot be elected would keep the others waiting."""
         look, known, strategies = Look(), self._absences, _Strategies(image)
-        self._absences = {}
+        self._absences, self._looks, due = {}, self._looks + 1, list[tuple[_Absence, Question]]()
         for key in leaderless:
             partition = image.partition(key)
             assert partition is not None, "the index holds only partitions of the image"
             absence = known.get(key)
             if absence is None or absence.leader_epoch != partition.leader_epoch:
                 absence = _Absence(partition.leader_epoch, now)
-            self._absences[key], since = absence, absence.since
+            self._absences[key] = absence
             strategy = strategies.of(key)
             if not is_candidate(partition, strategy):
                 continue
             active = sum(_is_active(image, broker_id) for broker_id in partition.replicas)
             if active == len(partition.replicas) or (
-                strategy is Strategy.AGGRESSIVE and active and now >= since + self.timeout_s
+                strategy is Strategy.AGGRESSIVE and active and now >= absence.since + self.timeout_s
             ):
-                if len(look.due) < ELECTIONS_MAX:
-                    look.due.append(Question(key, partition.partition_epoch))
+                due.append((absence, Question(key, partition.partition_epoch)))
             elif strategy is Strategy.AGGRESSIVE and active:
-                due_at = since + self.timeout_s
+                due_at = absence.since + self.timeout_s
                 look.next_at = due_at if look.next_at is None else min(due_at, look.next_at)
+        for absence, question in sorted(due, key=lambda each: each[0].asked_in)[:ELECTIONS_MAX]:
+            absence.asked_in = self._looks
+            look.due.append(question)
         return look
 
     def timeouts(self, key: TopicIdPartition, now: float) -> int:

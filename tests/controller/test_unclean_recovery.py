@@ -18,10 +18,13 @@ from strandline.controller.metadata.records import (
     RECOVERING,
     ConfigRecord,
     FeatureLevelRecord,
+    PartitionChangeRecord,
     UncleanElectionRecord,
 )
 from strandline.controller.unclean_recoverer import UncleanRecoverer, UncleanSettings
 from strandline.controller.unclean_recovery import (
+    ELECTIONS_MAX,
+    RecoveryClock,
     ReplicaLog,
     Strategy,
     best_of,
@@ -368,6 +371,24 @@ def test_each_loss_of_the_leader_waits_for_the_whole_timeout() -> None:
         assert not it.asked
 
     play(story)
+
+
+def test_partitions_that_cannot_be_elected_do_not_keep_others_waiting() -> None:
+    """A round asks about a limited number of partitions. If none of them has a replica that can lead, such as those of a failed
+    disk, the next round asks about others."""
+    world = ControllerWorld(brokers=3)
+    world.create("t", [[1, 2, 3]] * (ELECTIONS_MAX + 50))
+    lost = [PartitionChangeRecord(*key, isr=(), leader=NO_LEADER) for key in keys_of(world)]
+    image = world.image.apply(lost, world.image.offset + len(lost), 1).image
+    clock = RecoveryClock(5.0)
+    rounds = [[key for key, _ in clock.look(image, keys_of(world), 1000.0 + second).due] for second in range(3)]
+    assert [len(each) for each in rounds] == [ELECTIONS_MAX] * 3
+    assert set(rounds[0]) | set(rounds[1]) == set(keys_of(world))
+    assert rounds[0] != rounds[1] != rounds[2]
+
+
+def keys_of(world: ControllerWorld) -> list[TopicIdPartition]:
+    return [(topic.topic_id, index) for topic in world.image.topics_by_id.values() for index in topic.partitions]
 
 
 def test_answer_from_the_future_is_a_damaged_log() -> None:
