@@ -105,7 +105,7 @@ def register_broker(
     check_registration(image, sessions, request, cluster_id, now)
     existing = image.brokers.get(request.broker_id)
     if existing is not None and existing.incarnation_id == request.incarnation_id:
-        return register_again(existing, sessions, request, now, image.feature_level)
+        return register_again(image, index, existing, sessions, request, now)
     is_lossy = _lossy_of_start(image, request) if image.feature_level else None
     records = remove_from_isrs(image, index, request.broker_id, is_lossy)
     broker_epoch = next_offset + len(records)
@@ -181,17 +181,29 @@ def check_registration(
 
 
 def register_again(
-    existing: BrokerRegistration, sessions: BrokerSessions, request: BrokerRegistrationRequest, now: float, level: int
+    image: MetadataImage,
+    index: PartitionIndex,
+    existing: BrokerRegistration,
+    sessions: BrokerSessions,
+    request: BrokerRegistrationRequest,
+    now: float,
 ) -> Decision[BrokerRegistrationResponse]:
-    """The same process registers again, because the first response was lost or its address changed: epoch and state stay."""
+    """The same process registers again, because the first response was lost or its address changed: epoch and state stay. A log
+    directory that has failed since is not registered any more, so the broker gives up its partitions there now. If all have
+    failed, the registration keeps them, and the next heartbeat fences the broker."""
     sessions.touch(existing.broker_id, existing.broker_epoch, now)
+    failed = [each for each in existing.log_dirs if each not in request.log_dirs] if request.log_dirs else []
     record = msgspec.structs.replace(
-        _registration_record(request, existing.broker_epoch, level),
+        _registration_record(request, existing.broker_epoch, image.feature_level),
         fenced=existing.fenced,
         in_controlled_shutdown=existing.in_controlled_shutdown,
+        log_dirs=tuple(request.log_dirs) or existing.log_dirs,
     )
-    unchanged = RegisterBrokerRecord(**msgspec.structs.asdict(existing)) == record
-    return Decision(BrokerRegistrationResponse(0, existing.broker_epoch), [] if unchanged else [record])
+    if RegisterBrokerRecord(**msgspec.structs.asdict(existing)) == record:
+        return Decision(BrokerRegistrationResponse(0, existing.broker_epoch))
+    moves = leave_directories(image, index, existing.broker_id, failed) if failed and not existing.fenced else []
+    cause = "log_dir_failed" if moves else ""
+    return Decision(BrokerRegistrationResponse(0, existing.broker_epoch), [*moves, record], may_split=True, cause=cause)
 
 
 def _registration_record(request: BrokerRegistrationRequest, broker_epoch: int, level: int) -> RegisterBrokerRecord:

@@ -69,6 +69,20 @@ def test_a_replica_that_is_assigned_to_an_offline_directory_leaves_the_isr() -> 
     assert 1 not in world.partition("t", 1).isr
 
 
+def test_a_process_that_registers_again_without_a_directory_gives_up_its_leaders_there() -> None:
+    """A directory fails while a controller that does not know the broker's registration makes it register again. No heartbeat
+    names the directory as failed later: the registration has it no more."""
+    world = two_disks()
+    assign(world, D1, 0)
+    assign(world, D2, 1)
+    epoch = world.epoch(1)
+    assert world.register(1, log_dirs=[D1]) == epoch
+    assert not world.heartbeat(1, offline_log_dirs=[D2]).is_fenced
+    assert world.image.brokers[1].log_dirs == (D1,)
+    assert leaders(world) == [1, 2]
+    assert 1 not in world.partition("t", 1).isr
+
+
 def test_a_lost_replica_does_not_lead() -> None:
     world = two_disks()
     assert assign(world, LOST, 0) == [0]
