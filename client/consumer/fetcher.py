@@ -415,11 +415,13 @@ class Fetcher:
     ) -> None:
         """A follower's answer. Whatever it refuses, the leader decides: a follower may be behind the leader, or have a tail that
         it will truncate. Its high watermark may be an older one than the leader's."""
-        if answer.error_code or is_diverging:
+        names_another = answer.preferred_read_replica >= 0
+        if answer.error_code or is_diverging or names_another:
             self.counters["fetch_errors"] += 1
             code = to_code(answer.error_code)
             if self.preferred_replica(state) == broker.broker_id:
-                self._leave_preferred(state, code.name if code else "its log diverges from the position")
+                reason = "it names another replica" if names_another else "its log diverges from the position"
+                self._leave_preferred(state, code.name if code else reason)
             if ERRORS[code].refresh_metadata:
                 self._learn_leader(broker, state, answer)
             return
