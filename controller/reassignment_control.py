@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.cluster_describe import is_draining
 from strandline.controller.metadata.image import MIN_INSYNC_REPLICAS, MetadataImage, PartitionRegistration
-from strandline.controller.metadata.records import AnyRecord, BrokerIds, ConfigRecord, PartitionChangeRecord
+from strandline.controller.metadata.records import NO_LEADER, AnyRecord, BrokerIds, ConfigRecord, PartitionChangeRecord
 from strandline.controller.partition_index import PartitionIndex
 from strandline.controller.reassignment import (
     Assignment,
@@ -72,7 +72,7 @@ def alter_partition_reassignments(
 
     The reply has an error per partition: UNKNOWN_TOPIC_OR_PARTITION; INVALID_REPLICA_ASSIGNMENT for a target that is empty, names
     a broker twice or one that is not registered (a fenced one may return), and for a cancellation after which no replica in sync
-    is left; INVALID_REPLICATION_FACTOR if the request does not allow another number of replicas (KIP-860);
+    is left, or no leader; INVALID_REPLICATION_FACTOR if the request does not allow another number of replicas (KIP-860);
     NO_REASSIGNMENT_IN_PROGRESS if there is none to cancel; INVALID_REQUEST for a partition that is named twice. Raises
     BrokerError UNSUPPORTED_VERSION at level 0 of the metadata, and POLICY_VIOLATION for too many partitions."""
     _check(image, request)
@@ -123,7 +123,20 @@ def _alter(
     )
     if may_complete(wanted, partition.isr, image.min_insync_replicas(name)):
         wanted = wanted.without_removed()
-    return change_assignment((topic.topic_id, item.partition_index), partition, wanted, partition.isr, change_rules(image))
+    record = change_assignment((topic.topic_id, item.partition_index), partition, wanted, partition.isr, change_rules(image))
+    if item.replicas is None and record is not None and record.leader == NO_LEADER != partition.leader:
+        raise _leaderless(f"{name}-{item.partition_index}", partition)
+    return record
+
+
+def _leaderless(name: str, partition: PartitionRegistration) -> BrokerError:
+    """Kafka refuses each cancellation after which no replica is in the ISR."""
+    eligible = [replica for replica in partition.original_replicas if replica in (*partition.isr, *partition.elr)]
+    return BrokerError(
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        f"a cancellation would leave {name} without a leader, because no original replica that has all records is alive: start "
+        f"one of the brokers {eligible} first",
+    )
 
 
 def _cancelled(name: str, partition: PartitionRegistration) -> Assignment:

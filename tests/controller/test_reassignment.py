@@ -290,6 +290,25 @@ def test_a_cancellation_elects_an_original_replica_if_an_added_one_leads() -> No
     assert (world.partition("t").leader, world.partition("t").isr) == (1, (1,))
 
 
+def test_a_cancellation_that_would_leave_no_leader_is_refused() -> None:
+    """Broker 1 has all records and is down, so nothing would be lost. But the partition has a leader now, which a cancellation
+    would take away."""
+    world = World()
+    world.reassign([4, 5])
+    world.alter("t", [1, 4])
+    world.kill_broker(1)
+    assert (world.partition("t").leader, world.partition("t").isr, world.partition("t").elr) == (4, (4,), (1,))
+    assert world.reassign(None) == (
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        "a cancellation would leave t-0 without a leader, because no original replica that has all records is alive: start one "
+        "of the brokers [1] first",
+    )
+    assert world.partition("t").leader == 4
+    world.start_broker(1, incarnation=2)
+    assert world.reassign(None) == (0, None)
+    assert (world.partition("t").leader, world.partition("t").isr) == (1, (1,))
+
+
 def test_a_second_target_replaces_the_first() -> None:
     world = World()
     world.reassign([4, 2, 3])
