@@ -27,6 +27,7 @@ from strandline.broker.partition.leader_state import LeaderState
 from strandline.broker.partition.log_failures import LogFailures
 from strandline.broker.partition.partition import Partition
 from strandline.broker.purgatory import DelayedOperation, Purgatory
+from strandline.broker.replication.throttle import CHUNK_S
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset
@@ -40,10 +41,6 @@ logger = get_logger(__name__)
 WAIT_MS_MAX = 300_000
 """The longest wait, whatever the request says. A client that is gone is noticed when a partition moves, or at the end of the
 wait."""
-
-
-ANSWER_COST_S = 1.0
-"""No further throttled partition is added to a response that costs this much."""
 
 
 class _Answer:
@@ -220,7 +217,7 @@ class Fetch(DelayedOperation):
         """Add records for a replica that a reassignment with a throttle adds, if the throttle permits. If not, they are no news:
         a parked request does not complete for them, and its long poll is the pause until the follower asks again (KIP-73)."""
         handler, before = self.handler, answer.size
-        is_open = not handler.directory.sending.is_exceeded(handler.now()) and answer.throttle_cost_s < ANSWER_COST_S
+        is_open = not handler.directory.sending.is_exceeded(handler.now()) and answer.throttle_cost_s < CHUNK_S
         end = partition.log.log_end_offset if is_open else cached.fetch_offset
         self._add(cached, partition, end, diverging, True, answer)
         answer.throttle_cost_s += (answer.size - before) / leader_state.throttle_rate

@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from strandline.broker.partition.partition import FetchPosition, Partition
 from strandline.broker.replication.leader_range import LeaderRange
-from strandline.broker.replication.throttle import ReplicationThrottle
+from strandline.broker.replication.throttle import CHUNK_S, ReplicationThrottle
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError, to_code
 from strandline.protocol.fetch_sessions import SESSION_ERRORS, next_epoch
 from strandline.protocol.log_limits import LineLimits, Suppressed, printable
@@ -307,9 +307,9 @@ class FetcherCore:
         return partitions
 
     def _partition_bytes_max(self, partition: Partition) -> int:
-        """At most the bytes of one second, if the partition is throttled."""
+        """A chunk, if the partition is throttled."""
         limit, rate = self.settings.partition_bytes_max, partition.throttle_rate
-        return min(limit, rate) if rate else limit
+        return min(limit, max(1, int(rate * CHUNK_S))) if rate else limit
 
     def _request(self, partitions: list[FetchPartition], full: bool) -> FetchRequest:
         forgotten = [ForgottenPartition(*key) for key in self._forgotten]

@@ -13,6 +13,10 @@ from __future__ import annotations
 BURST_S = 0.5
 """Time that was not used is made up for, up to this much; so the average does not depend on when followers fetch."""
 
+CHUNK_S = 0.1
+"""A fetch asks for at most the bytes of this time from a throttled partition, and a response that costs as much gets no further
+one. A follower may receive a chunk from each leader before the first of them is counted, so large ones would exceed the rate."""
+
 
 class ReplicationThrottle:
     """One direction of one broker."""
