@@ -13,6 +13,7 @@ from strandline.chaos.report import STEP
 from strandline.chaos.run_state import RunState
 from strandline.chaos.scenario import Step
 from strandline.chaos.watch import Peer, partitions_according_to
+from strandline.client import Admin
 from strandline.protocol.errors import StrandlineError
 from strandline.testing.history import OK
 
@@ -136,6 +137,22 @@ class Claims:
         missing = len(acked - found)
         seen = f"{len(found)} records read, {missing} of {len(acked)} acknowledged ones missing"
         self._state.log_claim(step.number, "reads go on", bool(acked) and not missing, seen)
+
+    async def _loss_reported(self, step: Step) -> None:
+        """Declare the reported ranges in the history. The verdict at the end still finds a loss outside of them."""
+        state = self._state
+        async with Admin(bootstrap_servers=state.driver.bootstrap) as admin:
+            reports = await admin.describe_unclean_elections([state.topic])
+        for report in reports:
+            state.load.history.loss(report.partition.partition, report.lost_from, report.lost_to)
+        ranges = [
+            f"{r.partition.partition}: {r.lost_from} to {'the end' if r.lost_to is None else r.lost_to - 1}"
+            for r in reports
+            if r.is_loss_possible
+        ]
+        ok = {r.partition.partition for r in reports} == set(state.load.acked_at)
+        seen = f"may be lost: {'; '.join(ranges) or 'nothing'}" if reports else "there is no report"
+        state.log_claim(step.number, "the unclean election has a report", ok, seen)
 
     # -- the rest
 

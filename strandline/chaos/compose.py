@@ -226,6 +226,13 @@ class ComposeProject(Driver):
             self._removed.add(name)
             await self._docker("volume", "rm", container.volume)
 
+    async def lose_disk(self, names: Sequence[str]) -> None:
+        """The volume cannot be unmounted under a running container, so it is emptied, and its directory made unusable."""
+        for name in names:
+            container = await self._inspect(name)
+            command = f"find {container.data} -mindepth 1 -delete; chmod 0 {container.data}"
+            await self._docker("exec", container.name, "sh", "-c", command)
+
     async def _create(self, name: str) -> None:
         files = [word for file in self._config_files for word in ("-f", file)]
         up = ("up", "-d", "--no-deps", "--no-build", name)
@@ -266,12 +273,12 @@ class ComposeProject(Driver):
         command = ("docker", "logs", "--since", container.started_at, container.name)
         return parse_log_lines(await self._run(*command, with_errors=True))
 
-    async def copy_logs(self, topic: str, partitions: int, folder: Path) -> Mapping[str, Path]:
+    async def copy_logs(self, topic: str, replicas: Mapping[int, Sequence[int]], folder: Path) -> Mapping[str, Path]:
         copies = {m.name: folder / m.name for m in self.brokers}
         for name, copy in copies.items():
             copy.mkdir()
             data = (await self._inspect(name)).data
-            for partition in range(partitions):
+            for partition in (p for p, ids in replicas.items() if self.member(name).id in ids):
                 await self._docker("cp", f"{self._names[name]}:{data}/{topic}-{partition}", f"{copy}/")
         return copies
 

@@ -96,6 +96,17 @@ class Driver(ABC):
     async def wipe(self, names: Sequence[str]) -> None:
         """Remove all their data. Raises UsageError if one of them runs."""
 
+    @abstractmethod
+    async def lose_disk(self, names: Sequence[str]) -> None:
+        """Take the data directories of running brokers away: what they open there from now on fails."""
+
+    async def replace_disk(self, names: Sequence[str]) -> None:
+        """Give them empty data directories. One that still runs is killed."""
+        for name in names:
+            if (await self.ending(name)).is_running:
+                await self.kill([name])
+        await self.wipe(names)
+
     async def disconnect(self, names: Sequence[str]) -> None:
         """Cut the nodes off from the cluster's network. Raises UsageError if the driver does not offer NETWORK."""
         raise UsageError(f"{self.where}: {self._lack(NETWORK)}")
@@ -127,5 +138,6 @@ class Driver(ABC):
         """The log lines of the node's latest process, each as its fields."""
 
     @abstractmethod
-    async def copy_logs(self, topic: str, partitions: int, folder: Path) -> Mapping[str, Path]:
-        """Broker name -> a directory with the topic's partitions as on its disk: its own, or a copy below `folder`."""
+    async def copy_logs(self, topic: str, replicas: Mapping[int, Sequence[int]], folder: Path) -> Mapping[str, Path]:
+        """Broker name -> a directory with the topic's partitions as on its disk: its own, or a copy below `folder`.
+        `replicas`: the broker ids by partition."""

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from time import perf_counter
 
-from strandline.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from strandline.client import Admin, Consumer, LogTruncated, NewTopic, Producer, TopicPartition
 from strandline.client.producer.receipts import Receipt
 from strandline.protocol.errors import StrandlineError
 from strandline.testing.history import History, Send, Verdict, check
@@ -146,12 +146,18 @@ class SteadyLoad:
     # -- the consumer
 
     async def _follow(self) -> None:
-        """Read the topic from the beginning until the load ends."""
+        """Read the topic from the beginning until the load ends. If an unclean election removed records that were read, go back
+        to where the logs differ, and read on under another name."""
+        reader = READER
         async with self.consumer() as consumer:
             await consumer.assign(self.places)
             while self.going:
-                for tp, records in (await consumer.getmany(timeout_ms=100)).items():
-                    self.history.poll(READER, tp.partition, [(r.offset, r.value) for r in records])
+                try:
+                    for tp, records in (await consumer.getmany(timeout_ms=100)).items():
+                        self.history.poll(reader, tp.partition, [(r.offset, r.value) for r in records])
+                except LogTruncated as e:
+                    consumer.seek((self.topic, e.partition or 0), max(0, e.diverging_offset))
+                    reader += ", after a truncation"
 
     def consumer(self) -> Consumer:
         return Consumer(bootstrap_servers=self.bootstrap, auto_offset_reset="earliest")

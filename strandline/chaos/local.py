@@ -57,7 +57,16 @@ class _Processes(Driver):
         for name in names:
             if (await self.ending(name)).is_running:
                 raise UsageError(f"cannot wipe the data of {name} while it runs; kill or stop it first")
-            await asyncio.to_thread(shutil.rmtree, self._data(name))
+            await asyncio.to_thread(shutil.rmtree, self._data(name), ignore_errors=True)
+
+    async def lose_disk(self, names: Sequence[str]) -> None:
+        for name in names:
+            lost = self._data(name).with_name("lost-data")
+            try:
+                self._data(name).rename(lost)
+            except OSError as e:
+                raise DriverError(f"cannot take the data directory of {name} away: {e.strerror}") from None
+            await asyncio.to_thread(shutil.rmtree, lost, ignore_errors=True)
 
     async def was_clean(self, name: str) -> bool:
         ending = await self.ending(name)
@@ -69,7 +78,7 @@ class _Processes(Driver):
             log.seek(self._log_starts.get(name, 0))
             return parse_log_lines(log.read())
 
-    async def copy_logs(self, topic: str, partitions: int, folder: Path) -> Mapping[str, Path]:
+    async def copy_logs(self, topic: str, replicas: Mapping[int, Sequence[int]], folder: Path) -> Mapping[str, Path]:
         return {m.name: self._data(m.name) for m in self.brokers}
 
 

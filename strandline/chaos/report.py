@@ -60,6 +60,8 @@ class Report:
     records_lost: int = 0
     records_doubled: int = 0
     records_reordered: int = 0
+    records_lost_as_reported: int = 0
+    """Acknowledged records that an unclean election lost, all in the range that its report names."""
     other_anomalies: int = 0
     replicas_compared: int = 0
     replicas_different: int = 0
@@ -94,6 +96,7 @@ class Report:
         self.records_lost = counts.pop("lost-write", 0)
         self.records_doubled = counts.pop("duplicate", 0)
         self.records_reordered = counts.pop("nonmonotonic-send", 0)
+        self.records_lost_as_reported = verdict.unpromised_lost
         self.other_anomalies = sum(counts.values())
         for anomaly in verdict.anomalies[:10]:
             self.problem(str(anomaly))

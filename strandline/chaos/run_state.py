@@ -22,11 +22,15 @@ from strandline.chaos.watch import Watch
 Say = Callable[[Event], None]
 
 
+KINDS = ("down", "paused", "disconnected", "full", "lost", "draining")
+"""The kinds of faults that last until they are healed."""
+
+
 class Broken:
     """The faults that are not healed yet: kind of fault -> node names, in the order of the faults."""
 
     def __init__(self) -> None:
-        self.by_kind: dict[str, dict[str, None]] = {"down": {}, "paused": {}, "disconnected": {}, "full": {}}
+        self.by_kind: dict[str, dict[str, None]] = {kind: {} for kind in KINDS}
 
     def add(self, kind: str, names: Sequence[str]) -> None:
         self.by_kind[kind].update(dict.fromkeys(names))
@@ -56,7 +60,7 @@ class RunState:
             partitions=plan.partitions,
             interval_ms=plan.interval_ms,
             value_bytes=plan.value_bytes,
-            replicas=min(3, len(driver.brokers)),
+            replicas=self.replicas,
         )
         self.watch = Watch(driver.brokers, self.topic, self._on_change)
         self.broken = Broken()
@@ -70,6 +74,11 @@ class RunState:
         self._say = say
         self._began = perf_counter()
         self._moments: list[tuple[float, Fault]] = []
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas of each partition."""
+        return min(self.scenario.load.replicas, len(self.driver.brokers))
 
     def start_clock(self) -> None:
         self._began = perf_counter()

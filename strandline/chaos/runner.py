@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
+from strandline.chaos import moves
 from strandline.chaos.claims import Claims
 from strandline.chaos.drivers import Driver
 from strandline.chaos.load import until
@@ -27,8 +28,23 @@ LAST_RECORDS = 300
 HEAL_WITHIN_S = 60.0
 EQUAL_WITHIN_S = 10.0
 
-FAULT_KIND = {"kill": "down", "stop": "down", "pause": "paused", "disconnect": "disconnected", "fill-disk": "full"}
-HEAL_KIND = {"free-disk": "full", "reconnect": "disconnected", "resume": "paused", "start": "down"}
+FAULT_KIND = {
+    "kill": "down",
+    "stop": "down",
+    "pause": "paused",
+    "disconnect": "disconnected",
+    "fill-disk": "full",
+    "lose-disk": "lost",
+    "drain": "draining",
+}
+HEAL_KIND = {
+    "free-disk": "full",
+    "replace-disk": "lost",
+    "reconnect": "disconnected",
+    "resume": "paused",
+    "start": "down",
+    "undrain": "draining",
+}
 """Action -> the kind of fault that it heals, in the order in which all faults are healed at the end."""
 
 
@@ -98,6 +114,8 @@ class Runner:
             await self._heal(step.do, names[::-1] if step.values.get("order") == "reverse" else names, step.number)
         elif step.do == "restart":
             await self._restart(step)
+        elif step.do == "elect":
+            await self._elect(step)
         elif step.do == "probe":
             self._claims.start_probe(step)
         else:
@@ -111,7 +129,7 @@ class Runner:
             self._state.aliases[step["as"]] = names
         self._state.note_fault(step.number, step.do, names)
         self._state.broken.add(FAULT_KIND[step.do], names)
-        await getattr(self._driver, step.do.replace("-", "_"))(names)
+        await self._act(step.do, names)
         if step.do == "stop":
             for name in names:
                 await self._check_clean_end(step.number, name)
@@ -122,8 +140,17 @@ class Runner:
         self._state.note_heal(step, do, names)
         if do == "start":
             self._state.started_at |= dict.fromkeys(names, perf_counter())
-        await getattr(self._driver, do.replace("-", "_"))(names)
+        await self._act(do, names)
         self._state.broken.remove(HEAL_KIND[do], names)
+        if do == "replace-disk":
+            self._state.broken.add("down", names)
+
+    async def _act(self, do: str, names: list[str]) -> None:
+        """What an operator asks of the cluster goes to the brokers; all else is done to processes, networks and disks."""
+        if do in moves.OF_OPERATORS:
+            await moves.OF_OPERATORS[do](self._state, names)
+        else:
+            await getattr(self._driver, do.replace("-", "_"))(names)
 
     async def _restart(self, step: Step) -> None:
         for name in self._state.resolve(step["target"]):
@@ -144,6 +171,11 @@ class Runner:
         names = self._state.resolve(step["target"])
         self._state.log(STEP, f"wipe {', '.join(names)}", step=step.number)
         await self._driver.wipe(names)
+
+    async def _elect(self, step: Step) -> None:
+        (name,) = self._state.resolve(step["target"])
+        self._state.log(STEP, f"elect {name} uncleanly", step=step.number)
+        await moves.elect(self._state, name)
 
     # -- the end
 
@@ -196,7 +228,7 @@ class Runner:
 
         async def equal() -> bool:
             comparisons[:] = await self._read_replicas()
-            return len(comparisons) == self._scenario.load.partitions and all(c.equal for c in comparisons)
+            return len(comparisons) == self._scenario.load.partitions and all(map(self._is_whole, comparisons))
 
         try:
             await until(equal, "the logs of all replicas are equal", EQUAL_WITHIN_S)
@@ -204,13 +236,17 @@ class Runner:
             self._state.log_problem(str(e))
         for comparison in comparisons:
             self._state.report.replicas_compared += len(comparison.logs)
-            if not comparison.equal or len(comparison.logs) != min(3, len(self._driver.brokers)):
+            if not self._is_whole(comparison):
                 self._state.report.replicas_different += 1
                 self._state.log_problem(str(comparison))
 
+    def _is_whole(self, comparison: Comparison) -> bool:
+        return comparison.equal and len(comparison.logs) == self._state.replicas
+
     async def _read_replicas(self) -> list[Comparison]:
         with tempfile.TemporaryDirectory(prefix="strandline-replicas-", ignore_cleanup_errors=True) as folder:
-            folders = await self._driver.copy_logs(self._state.topic, self._scenario.load.partitions, Path(folder))
+            replicas = {index: state.replicas for index, state in self._state.watch.picture.partitions.items()}
+            folders = await self._driver.copy_logs(self._state.topic, replicas, Path(folder))
             return await asyncio.to_thread(compare_replicas, folders, self._state.topic)
 
     async def _leave(self) -> None:

@@ -56,6 +56,8 @@ class LoadPlan:
     value_bytes: int = 100
     preload_mb: int = 0
     """MiB written before the first step, so that a new replica needs a while to catch up."""
+    replicas: int = 3
+    """Replicas of each partition, at most one per broker."""
 
 
 @dataclass(frozen=True, slots=True)

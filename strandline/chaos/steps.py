@@ -89,6 +89,14 @@ ACTIONS: Mapping[str, Word] = {
     "resume": _heal("let paused processes continue"),
     "reconnect": _heal("undo `disconnect`", NETWORK),
     "free-disk": _heal("remove the ballast file", SMALL_DISK),
+    "lose-disk": _fault("take the data directory of a running broker away; the broker notices at its next write there"),
+    "replace-disk": _heal("give a broker an empty data directory; one that still runs is killed first"),
+    "drain": _fault("move the topic's leaders and replicas to the other brokers, as `strandline broker drain` does"),
+    "undrain": _heal("let drained brokers get replicas again"),
+    "elect": Word(
+        "elect this broker uncleanly for every partition without a leader, as `strandline recover --apply` does",
+        {"target": _NODE},
+    ),
     "wipe": Word("remove all data of a node that is down", {"target": _NODES}),
     "restart": Word(
         "one node after the other: stop, check that the shutdown was clean, start, wait until all replicas are in sync",
@@ -119,6 +127,8 @@ CONDITIONS: Mapping[str, Word] = {
         "the broker is in every ISR, and joined none before its log reached the leader's high watermark",
         {"target": _NODE, "within_s": _WITHIN},
     ),
+    "drained": Word("no partition has a replica on these brokers", {"target": _NODES, "within_s": _WITHIN}),
+    "leaderless": Word("no partition has a leader", {"within_s": _WITHIN}),
     "ended": Word("the processes ended by themselves", {"target": _NODES, "within_s": _WITHIN}),
     "seconds": Word("this many seconds have passed", {"seconds": Field(NUMBER, "number of seconds")}),
 }
@@ -143,5 +153,8 @@ CLAIMS: Mapping[str, Word] = {
     ),
     "log-dir-offline": Word("the broker logged that its log directory is offline", {"target": _NODE, "within_s": _WITHIN}),
     "registered-anew": Word("the broker has a higher broker epoch than before its fault", {"target": _NODE, "within_s": _WITHIN}),
+    "loss-reported": Word(
+        "every partition has a report of an unclean election; the verdict then permits the loss of the records in its range", {}
+    ),
     "gap-below": Word("no gap since the first fault is longer", {"seconds": Field(NUMBER, "the limit")}),
 }

@@ -86,6 +86,18 @@ class Waits:
         picture, ids = self._state.watch.picture, set(self._state.ids(self._state.resolve(step["target"])))
         await until(lambda: set(picture.partitions[0].isr) == ids, f"the ISR is {sorted(ids)}", step["within_s"])
 
+    async def _drained(self, step: Step) -> None:
+        picture, ids = self._state.watch.picture, set(self._state.ids(self._state.resolve(step["target"])))
+
+        def drained() -> bool:
+            return not any(ids & set(p.replicas) for p in picture.partitions.values())
+
+        await until(drained, "the brokers have no replica", step["within_s"])
+
+    async def _leaderless(self, step: Step) -> None:
+        picture = self._state.watch.picture
+        await until(lambda: all(p.leader < 0 for p in picture.partitions.values()), "no partition has a leader", step["within_s"])
+
     async def _ended(self, step: Step) -> None:
         """Wait until these processes end without a signal from us. They count as down from then on."""
         state = self._state

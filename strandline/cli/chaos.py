@@ -138,6 +138,7 @@ def _print(report: Report) -> None:
         ),
         ("records read", report.records_read),
         ("lost / doubled / reordered", f"{report.records_lost} / {report.records_doubled} / {report.records_reordered}"),
+        *([("lost in the reported range", str(report.records_lost_as_reported))] if report.records_lost_as_reported else []),
         ("other anomalies", report.other_anomalies),
         ("replica logs compared / different", f"{report.replicas_compared} / {report.replicas_different}"),
         ("claims held", f"{sum(c['ok'] for c in report.claims)} of {len(report.claims)}"),

@@ -133,6 +133,40 @@ def test_two_of_three_dead_with_a_summary_of_several_runs(up: Path) -> None:
         assert [c["ok"] for c in report["claims"]] == [True] * 5
 
 
+def test_a_drained_broker_is_stopped_and_nobody_misses_it(up: Path) -> None:
+    report = good(chaos("drain", "--local", str(up), "--json"))
+    assert [f["do"] for f in report["faults"]] == ["drain", "stop", "start", "undrain"]
+    assert report["replicas_compared"] == 6
+    (drained,) = report["faults"][0]["nodes"]
+    stopped = next(f for f in report["faults"] if f["do"] == "stop")
+    assert (stopped["nodes"], stopped["partitions_led"]) == ([drained], [])
+    brokers = run("cluster", "describe", "--json", env=_bootstrap(up)).json()["brokers"]
+    assert [b["broker_id"] for b in brokers if b["is_draining"]] == []
+
+
+def test_a_lost_disk_costs_the_broker_and_no_record(up: Path) -> None:
+    report = good(chaos("disk-loss", "--local", str(up), "--json"))
+    offline, refilled, again = report["claims"]
+    assert "No such file or directory" in offline["seen"]
+    assert refilled["claim"].endswith("joins an ISR only after it has caught up")
+    assert "registered again" in again["claim"]
+    assert set(states(up).values()) == {"running"}
+
+
+def test_records_lost_by_an_unclean_election_are_in_its_report(up: Path) -> None:
+    """The loss is intended here, so the verdict is good, and the report says how many records it cost."""
+    outcome = chaos("unclean-election", "--local", str(up), "--json")
+    assert outcome.code == 0, outcome.err
+    report = outcome.json()
+    assert (report["verdict"], report["problems"], report["other_anomalies"]) == ("ok", [], 0)
+    assert report["records_failed"] == report["records_lost"] == report["records_doubled"] == report["records_reordered"] == 0
+    assert report["records_lost_as_reported"] >= 300
+    assert report["records_read"] == report["records_acknowledged"] - report["records_lost_as_reported"]
+    (claim,) = report["claims"]
+    assert claim["seen"].startswith("may be lost: 0: ")
+    assert report["replicas_compared"] == 3
+
+
 BROKEN_CLAIM = """
 title = "A claim that does not hold"
 why = "The cluster has no fault, so acks=all is acknowledged; and no gap is below zero."

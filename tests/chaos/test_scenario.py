@@ -37,12 +37,12 @@ def test_scenarios_of_the_repository_are_valid(file: Path) -> None:
     assert scenario.steps
 
 
-def test_thirteen_scenarios_exist() -> None:
+def test_sixteen_scenarios_exist() -> None:
     """A deleted scenario takes its parametrized test with it, so the names are listed here."""
     assert {f.stem for f in FILES} >= {
         *("kill-leader", "kill-follower", "kill-controller", "kill-leader-and-controller", "kill-all"),
         *("rolling-restart", "pause-leader", "partition-leader", "partition-follower", "partition-controller"),
-        *("wipe-broker", "disk-full", "two-of-three-dead"),
+        *("wipe-broker", "disk-full", "disk-loss", "two-of-three-dead", "drain", "unclean-election"),
     }
 
 
