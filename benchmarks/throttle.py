@@ -65,7 +65,7 @@ async def measure(cluster: LocalCluster, rate: int, seconds: float) -> dict[str,
         loading.cancel()
         with suppress(asyncio.CancelledError):
             await loading
-        await admin.alter_partition_reassignments({tp: None for tp in targets})
+        await admin.alter_partition_reassignments(dict.fromkeys(targets))
         await admin.delete_topics([topic])
     return {
         "rate, bytes per second": rate,
