@@ -39,6 +39,10 @@ RETRY_MS = 50
 SHUTDOWN_RETRY_MS = 10
 """Between heartbeats of a broker that waits for its controlled shutdown to be granted."""
 
+DUPLICATE_SESSIONS = 3
+"""For so many sessions a broker waits for the end of the session of another process with its id, which is usually its own dead
+predecessor. Nodes that all start at once keep the controllers so busy that they grant more than one."""
+
 
 class State(Enum):
     """The states of a broker's membership in the cluster, from unregistered to shutting down. The module's docstring draws the
@@ -131,9 +135,11 @@ class LifecycleCore:
         if code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             # The other process may be dead and its session about to end: then a later attempt succeeds. The session counts
             # from the moment when this controller became active, so the time spent waiting for a controller does not count.
+            # A controller that was paused or replaced in between grants a whole session again, which is not visible here.
             if self._duplicate_since_s is None:
                 self._duplicate_since_s = waited_s
-            if (waited_s - self._duplicate_since_s) * 1000 <= self._session_timeout_ms + 2 * self._interval_ms:
+            patience_ms = DUPLICATE_SESSIONS * self._session_timeout_ms + 2 * self._interval_ms
+            if (waited_s - self._duplicate_since_s) * 1000 <= patience_ms:
                 return None
             return UsageError(
                 f"another live process is registered as broker {identity.broker_id} in cluster {identity.cluster_id!r}: "

@@ -125,7 +125,8 @@ def test_a_duplicate_broker_id_is_retried_within_the_session_and_then_fatal() ->
     lifecycle, refused = core(), BrokerRegistrationResponse(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
     assert lifecycle.on_registration(refused, 0.1) is None
     assert lifecycle.on_registration(refused, 2.9) is None
-    problem = lifecycle.on_registration(refused, 4.2)
+    assert lifecycle.on_registration(refused, 7.0) is None, "a controller that was paused has granted another session"
+    problem = lifecycle.on_registration(refused, 10.2)
     assert isinstance(problem, UsageError)
     assert "another live process is registered as broker 1" in str(problem)
 
@@ -138,7 +139,8 @@ def test_time_without_a_controller_does_not_count_as_time_with_a_duplicate() -> 
     assert lifecycle.on_registration(refused, 22.9) is None
     assert lifecycle.on_registration(BrokerRegistrationResponse(ErrorCode.NOT_CONTROLLER), 23.0) is None
     assert lifecycle.on_registration(refused, 25.0) is None, "another controller: another whole session"
-    assert isinstance(lifecycle.on_registration(refused, 29.1), UsageError)
+    assert lifecycle.on_registration(refused, 34.9) is None
+    assert isinstance(lifecycle.on_registration(refused, 35.1), UsageError)
 
 
 def test_another_cluster_is_fatal_at_once() -> None:
