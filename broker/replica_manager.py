@@ -94,6 +94,7 @@ class ReplicaManager:
             directory,
             log_dirs,
             on_disk_error=self.failures.on_disk_error,
+            on_damage=self.failures.on_damage,
             now=now,
             call_later=call_later,
             wall_clock_ms=doors.wall_clock_ms,

@@ -69,6 +69,7 @@ class LogMover:
         log_dirs: LogDirs,
         *,
         on_disk_error: Callable[[DiskError], None],
+        on_damage: Callable[[TopicIdPartition], None],
         now: Callable[[], float],
         call_later: CallLater,
         wall_clock_ms: Callable[[], int],
@@ -78,6 +79,7 @@ class LogMover:
         self._directory = directory
         self._log_dirs = log_dirs
         self._on_disk_error = on_disk_error
+        self._on_damage = on_damage
         self._now = now
         self._call_later = call_later
         self._wall_clock_ms = wall_clock_ms
@@ -271,6 +273,7 @@ class LogMover:
         suppressed = self._limits.admit(f"{error.code.name} {copy.partition.topic}-{copy.move.key[1]}", self._now())
         if suppressed is not None:
             logger.warning("log_move.delayed", **copy.partition.fields, reason=str(error), **suppressed.fields)
+        self._on_damage(copy.move.key)  # does nothing unless the log that is copied is damaged
 
     def _restart(self, copy: _Copy) -> None:
         """Begin at the log start, with the state of the producers whose batches lie before it."""

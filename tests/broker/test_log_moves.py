@@ -8,7 +8,7 @@ import pytest
 from handled_request import HandledRequest
 from replica_world import NOW_MS, TOPIC, Node, P, ReplicaWorld, code, log_values, register
 
-from strandline.broker.moves.mover import FOLLOW_MS
+from strandline.broker.moves.mover import FOLLOW_MS, RETRY_MS
 from strandline.broker.replica_manager import ReplicaConfig
 from strandline.controller.metadata.records import FeatureLevelRecord, PartitionChangeRecord, RemoveTopicRecord
 from strandline.protocol.apis import ALTER_REPLICA_LOG_DIRS, DESCRIBE_LOG_DIRS
@@ -409,3 +409,31 @@ def test_a_registration_of_the_broker_does_not_restart_a_move() -> None:
     world.change(register(1, epoch=99))
     assert len(controller.asked) == 1
     assert node.manager.moves.future_of(P) is not None
+
+
+def test_damage_that_the_copy_meets_is_repaired_and_the_move_goes_on() -> None:
+    """A follower fetches again from the damaged batch; until then the copy waits."""
+    world, node, controller = world_of()
+    world.elect(2)
+    leader = world[2]
+    for value in ("a", "b", "c"):
+        leader.produce(value, acks=1)
+    world.replicate(1, 2)
+    node.p.log.tail.clear()
+    path = "/d1/orders-0/00000000000000000000.log"
+    inode = node.files.find(path)
+    size = node.p.log.size_bytes // 3
+    inode.overwrite(size + 65, b"?")  # type: ignore[union-attr]
+    node.fetchers.starts.clear()
+    begin(world, node)
+    assert node.p.log.corrupt_at == 1
+    assert node.fetchers.starts == [(P, 2)], "the fetcher begins at the damage"
+    assert controller.asked == []
+    world.set_isr(2)
+    world.replicate(1, 2)
+    world.loop.advance(2 * RETRY_MS / 1000)
+    assert len(controller.asked) == 1
+    controller.answer()
+    world.loop.advance(TURN_S)
+    assert node.p.log.dir == "/d2/orders-0"
+    assert [value for _, value in log_values(node.p)] == [b"a", b"b", b"c"]
