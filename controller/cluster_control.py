@@ -24,7 +24,7 @@ from strandline.controller.broker_sessions import BrokerSession, BrokerSessions
 from strandline.controller.config_control import removal_of_broker_configs
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.cluster_describe import is_draining
-from strandline.controller.metadata.directory_ids import UNASSIGNED
+from strandline.controller.metadata.directory_ids import UNASSIGNED, is_reserved
 from strandline.controller.metadata.features import UnsupportedLevel, levels_of
 from strandline.controller.metadata.image import BrokerRegistration, MetadataImage
 from strandline.controller.metadata.records import (
@@ -169,6 +169,10 @@ def check_registration(
         raise BrokerError(ErrorCode.INVALID_REQUEST, "a registration needs at least one listener with host and port")
     if len({listener.name for listener in request.listeners}) != len(request.listeners):
         raise BrokerError(ErrorCode.INVALID_REQUEST, "a registration names a listener twice")
+    if len(set(request.log_dirs)) != len(request.log_dirs):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "a registration names a log directory twice: two have the same directory id")
+    if any(is_reserved(each) for each in request.log_dirs):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "a registration names a log directory with a reserved id")
     existing = image.brokers.get(request.broker_id)
     if existing is None or existing.incarnation_id == request.incarnation_id:
         return

@@ -14,6 +14,13 @@ from collections.abc import Collection
 DirectoryIds = tuple[bytes, ...]
 
 UNASSIGNED, LOST, MIGRATING = (bytes(15) + bytes([number]) for number in range(3))
+RESERVED = 100
+"""The ids below this number are no directories."""
+
+
+def is_reserved(directory_id: bytes) -> bool:
+    """Whether the id is, or may become, a mark as those above: no directory has it."""
+    return int.from_bytes(directory_id) < RESERVED
 
 
 def is_online(directory_id: bytes, online: Collection[bytes]) -> bool:

@@ -167,6 +167,14 @@ def test_a_repeated_assignment_writes_nothing() -> None:
     assert world.image.offset == offset
 
 
+@pytest.mark.parametrize("log_dirs", [[D1, D1], [UNASSIGNED, D1], [LOST], [bytes(15) + bytes([99])]])
+def test_a_registration_with_an_impossible_directory_is_refused(log_dirs: list[bytes]) -> None:
+    """A replica marked as lost would count as online on a broker that has registered the mark as a directory."""
+    with pytest.raises(BrokerError, match="a registration names a log directory") as refused:
+        two_disks().register(4, log_dirs=log_dirs)
+    assert refused.value.code == ErrorCode.INVALID_REQUEST
+
+
 def test_a_former_process_assigns_nothing() -> None:
     world = two_disks()
     request = AssignReplicasToDirsRequest(1, world.image.brokers[1].broker_epoch - 1, [])
