@@ -244,6 +244,10 @@ class BrokerServer:
             opened.log_cleaner.start()
         opened.log_manager_tasks.remove_deleted()
         await self._until_registered(failure)
+        try:
+            opened.log_dirs.on_registered()
+        except DiskError as e:
+            opened.replicas.on_disk_error(e)
         return Registered(opened, lifecycle.broker_epoch)
 
     def _run(self, registered: Registered) -> Running:

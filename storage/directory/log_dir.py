@@ -15,7 +15,8 @@ Records are acknowledged when they are in the page caches of the in-sync replica
 them. A machine that loses power may lose some, and the log does not show it: it just ends earlier. So a directory that was not
 closed in order, and is opened under another boot id, is *in doubt*: its logs have `possible_data_loss`. A replica that becomes
 a follower fetches the missing records from its leader. A replica that becomes the leader logs
-`partition.elected_with_missing_records`. The boot id on the disk changes only when each log has done one of the two.
+`partition.elected_with_missing_records`. The boot id on the disk changes only when each log has done one of the two, and the
+controllers have learned of the loss: a process that is killed before it could register must not hide it from the next one.
 
 The first disk error takes the whole directory offline (`offline`), because only a restart can tell what its files hold. Files and
 directories with other names are not touched.
@@ -137,6 +138,10 @@ class LogDir:
         """Whether the last process did not stop in order, and no boot id proves that the page cache has survived it."""
         self.is_fresh = False
         """Whether this process has formatted the directory."""
+        self._is_registered = False
+        """Whether a controller knows what `record_loss` returns."""
+        self._awaits_boot_id = False
+        """Whether the boot id on the disk is not the present one, so that the next process finds a loss as well."""
         self.previous_broker_epoch = -1
         """The broker epoch in the clean-shutdown marker; -1 if there is none."""
         self.logs: dict[TopicPartition, Log] = {}
@@ -244,9 +249,18 @@ class LogDir:
         self.is_same_boot = bool(present) and written == present
         self.lost_page_cache = not was_clean and not self.is_same_boot
         self.in_doubt = self.lost_page_cache and not self.is_fresh
-        if not self.in_doubt and written != present:
+        self._awaits_boot_id = self.lost_page_cache
+        if not self.lost_page_cache and written != present:
             # If a power cut undoes this write, another id or none is left, and the directory is in doubt.
             self.files.write(path, present)
+
+    def on_registered(self) -> None:
+        """A controller has registered the broker, with what `record_loss` returned. A fresh directory has no log yet, so it is
+        not in doubt from now on. Raises DiskError."""
+        self._is_registered = True
+        if self._awaits_boot_id and not self.in_doubt:
+            self._awaits_boot_id = False
+            self.files.write(join(self.path, BOOT_ID), self.files.boot_id().encode("ascii"))
 
     def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
         """The offsets of a checkpoint; none if it is missing or damaged. Offset 0 is always correct, and costs a longer scan."""
@@ -398,13 +412,13 @@ class LogDir:
     def _mark_in_doubt(self) -> None:
         """Record durably that a log may have lost records, because the next process cannot see this in any other file."""
         if not self.in_doubt:
-            self.in_doubt = True
+            self.in_doubt = self._awaits_boot_id = True
             self.files.write(join(self.path, BOOT_ID), b"")
             self._order.written.pop(join(self.path, BOOT_ID), None)
 
     def _is_settled(self) -> bool:
-        """Whether all logs are open and none has `possible_data_loss` any more."""
-        return self._are_all_open() and not any(log.possible_data_loss for log in self.logs.values())
+        """Whether the broker is registered, all logs are open, and none has `possible_data_loss` any more."""
+        return self._is_registered and self._are_all_open() and not any(log.possible_data_loss for log in self.logs.values())
 
     def _create_log(self, key: TopicPartition, path: str, topic_id: bytes) -> None:
         stale = key in self._deleted
@@ -513,8 +527,8 @@ class LogDir:
             self.cleaner_checkpoint(),
         ]
         contents = [content for part in parts for content in part.contents]
-        if self.in_doubt and self._is_settled():
-            self.in_doubt = False
+        if self._awaits_boot_id and self._is_settled():
+            self.in_doubt = self._awaits_boot_id = False
             contents.append((join(self.path, BOOT_ID), self.files.boot_id().encode("ascii")))
         return self._new_checkpoint(contents)
 
@@ -583,12 +597,14 @@ class LogDir:
             self._lock.release()
 
     def close_cleanly(self, logs: Iterable[Log], broker_epoch: int) -> None:
-        """Close the logs in order and write their checkpoints, then the clean-shutdown marker if it is true of every log."""
+        """Close the logs in order and write their checkpoints, then the clean-shutdown marker if it is true of every log. It is
+        not written if it would hide a loss: `broker_epoch` is -1 if no controller knows of it."""
         try:
             for log in logs:
                 log.close()
             self.checkpoint_all()
-            if not self.in_doubt and self._unopened_are_whole():
+            hides_loss = self.in_doubt or (self._awaits_boot_id and broker_epoch < 0)
+            if not hides_loss and self._unopened_are_whole():
                 self.files.write_atomic(join(self.path, CLEAN_SHUTDOWN), CleanShutdown.encode(broker_epoch))
         except DiskError as e:
             self.fail(e)

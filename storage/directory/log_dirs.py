@@ -243,6 +243,11 @@ class LogDirs:
 
     # -- end ----------------------------------------------------------------------------------------------------------
 
+    def on_registered(self) -> None:
+        """A controller has registered the broker, with what `record_loss` returned. Raises DiskError."""
+        for log_dir in self.online:
+            log_dir.on_registered()
+
     def close(self, clean: bool = True, broker_epoch: int = -1) -> None:
         """Close all directories; see `LogDir.close`. Raises the first DiskError after all are closed."""
         self._close_each(lambda log_dir: log_dir.close(clean, broker_epoch))

@@ -187,6 +187,7 @@ class Node:
         self.fetchers = RecordedFetchers()
         claims = Claims.take(self.files, paths, node_id=broker_id)
         self.log_dirs = claims.open(cluster_id="cluster", random=Random(broker_id))
+        self.log_dirs.on_registered()
         self.log_dir = self.log_dirs.dirs[0]
         self.manager = ReplicaManager(
             broker_id=broker_id,

@@ -21,20 +21,23 @@ X, Y = b"x" * 16, b"y" * 16
 CONFIG = LogConfig(segment_bytes=400)
 
 
-def open_dir(files: MemoryFiles, node_id: int = 1, cluster_id: str | None = "c1") -> LogDir:
-    return LogDir.open(files, "data", node_id=node_id, cluster_id=cluster_id, random=Random(1))
+def open_dir(files: MemoryFiles, node_id: int = 1, cluster_id: str | None = "c1", *, registers: bool = True) -> LogDir:
+    log_dir = LogDir.open(files, "data", node_id=node_id, cluster_id=cluster_id, random=Random(1))
+    if registers:
+        log_dir.on_registered()
+    return log_dir
 
 
 def open_orders(log_dir: LogDir, topic_id: bytes = X, partition: int = 0) -> Log:
     return log_dir.open_log("orders", partition, topic_id, CONFIG, NOW_MS)
 
 
-def restart(files: MemoryFiles, log_dir: LogDir, *, clean: bool) -> LogDir:
+def restart(files: MemoryFiles, log_dir: LogDir, *, clean: bool, registers: bool = True) -> LogDir:
     if clean:
         log_dir.close(clean=True, broker_epoch=17)
     else:
         files.crash(lossy=False)
-    return open_dir(files)
+    return open_dir(files, registers=registers)
 
 
 def test_after_a_lost_page_cache_every_log_has_possible_data_loss() -> None:
@@ -81,11 +84,32 @@ def test_a_lost_page_cache_concerns_all_logs() -> None:
     files.fsync_dir("data")
     log_dir.close(clean=False)
     files.crash(lossy=True)
-    log_dir = open_dir(files)
+    log_dir = open_dir(files, registers=False)
     assert not log_dir.existing_logs()
     assert log_dir.record_loss() == RecordLoss(False, ())
-    log_dir = restart(files, log_dir, clean=False)
+    log_dir.checkpoint_all()
+    log_dir = restart(files, log_dir, clean=False, registers=False)
     assert log_dir.record_loss() == RecordLoss(False, ()), "it could not register before it was killed"
+    log_dir.on_registered()
+    log_dir.checkpoint_all()
+    log_dir = restart(files, log_dir, clean=False)
+    assert log_dir.record_loss() is None, "the controllers know of the loss"
+
+
+def test_an_empty_disk_is_reported_although_the_process_died_before_it_registered() -> None:
+    files = MemoryFiles()
+    log_dir = open_dir(files, registers=False)
+    assert log_dir.is_fresh
+    assert log_dir.record_loss() == RecordLoss(False, ())
+    log_dir.checkpoint_all()
+    for clean in False, True:
+        log_dir.close(clean=clean)
+        log_dir = open_dir(files, registers=False)
+        assert log_dir.record_loss() == RecordLoss(False, ())
+    log_dir.on_registered()
+    log_dir.checkpoint_all()
+    log_dir = restart(files, log_dir, clean=False)
+    assert log_dir.record_loss() is None
 
 
 def test_a_log_that_shows_a_loss_is_named() -> None:

@@ -25,7 +25,9 @@ def claim(files: MemoryFiles, paths: tuple[str, ...] = PATHS, **more: object) ->
 
 
 def open_dirs(files: MemoryFiles, paths: tuple[str, ...] = PATHS) -> LogDirs:
-    return claim(files, paths).open(cluster_id="c", random=Random(str(paths)))
+    dirs = claim(files, paths).open(cluster_id="c", random=Random(str(paths)))
+    dirs.on_registered()
+    return dirs
 
 
 def open_log(dirs: LogDirs, partition: int, topic_id: bytes = X) -> Log:

@@ -92,7 +92,9 @@ class Witness:
 
 
 def open_dir(files: Files) -> LogDir:
-    return LogDir.open(files, "/data", node_id=1, cluster_id="c", random=Random(1))
+    log_dir = LogDir.open(files, "/data", node_id=1, cluster_id="c", random=Random(1))
+    log_dir.on_registered()
+    return log_dir
 
 
 def open_log(log_dir: LogDir, topic_id: bytes = TOPIC_ID) -> Log:
