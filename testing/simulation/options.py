@@ -67,6 +67,13 @@ FAULTS: dict[str, float] = {
 
 BEYOND_BUDGET = ("wipe_last",)
 """Kinds that happen only in runs in which losses are permitted, and are drawn more often there."""
+DOUBLE_FAULTS = {"power_many": 3.0}
+"""Kinds with their weights that strike several replicas at once, so that an unclean election may follow. They happen only in runs
+in which losses are permitted, and are drawn apart."""
+RECOVER = "recover"
+"""What an administrator may do besides `ADMIN`, in runs with double faults: elect leaders for partitions without one."""
+DOUBLES_SHARE = 0.5
+"""Share of the runs in which losses are permitted that have double faults."""
 FAULTLESS_S = 3.0
 """Seconds that the phase of faults lasts in a run without faults. A longer one shows nothing new, and the time is better spent
 on runs with faults."""
@@ -312,6 +319,34 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 def draw_options(seed: int | str) -> Options:
     """Draw everything that the seed decides before its run begins."""
+    options, doubles = _draw_options(seed), Random(f"{seed}/doubles")
+    if options.loss_permitted and options.faults and doubles.random() < DOUBLES_SHARE:
+        return with_double_faults(options, doubles)
+    return options
+
+
+def with_double_faults(options: Options, draw: Random) -> Options:
+    """The same run with one to three double faults in addition, and with unclean elections: by the strategy of the topic, which
+    is drawn, or by hand. Losses are permitted in it."""
+    at_s = [round(options.faults_s * draw.uniform(0.1, 0.9), 3) for _ in range(draw.choice((1, 2, 3)))]
+    number = max((fault.number for fault in options.faults), default=-1) + 1
+    doubles = [
+        FaultPlan(number + n, at, draw.choice(list(DOUBLE_FAULTS)), draw.choice((0.3, 1.0, 2.0)), draw.getrandbits(32))
+        for n, at in enumerate(at_s)
+    ]
+    strategies = [(("unclean.recovery.strategy", name),) for name in ("none", "balanced", "aggressive")]
+    strategies.append((("unclean.leader.election.enable", "true"),))
+    return options.replaced(
+        topics=tuple(replace(topic, configs={**topic.configs, **dict(draw.choice(strategies))}) for topic in options.topics),
+        controller_settings=options.controller_settings | {"unclean.recovery.timeout.ms": draw.choice((100, 500, 2000))},
+        kinds=options.kinds | DOUBLE_FAULTS,
+        faults=tuple(sorted((*options.faults, *doubles), key=lambda fault: fault.at_s)),
+        admin=(*options.admin, RECOVER),
+        loss_permitted=True,
+    )
+
+
+def _draw_options(seed: int | str) -> Options:
     draw = Random(f"{seed}/options")
     controllers = draw.choice((1, 3, 3, 3, 5))
     brokers = draw.choice((1, 2, 3, 3, 3, 3, 3, 4, 4, 5))

@@ -26,7 +26,14 @@ from strandline.broker.partition.partition_state import CommittedIsr
 from strandline.broker.partition.replica import Replica
 from strandline.broker.process.quorum_observer import QuorumObserver
 from strandline.broker.produce.produce_handler import ProduceHandler
-from strandline.controller import cluster_control, leader_balance, leader_balancer, partition_change, replication_control
+from strandline.controller import (
+    cluster_control,
+    leader_balance,
+    leader_balancer,
+    partition_change,
+    replication_control,
+    unclean_recovery,
+)
 from strandline.controller.metadata.records import NO_LEADER
 from strandline.controller.partition_change import PartitionChangeBuilder
 from strandline.controller.raft.leader_handler import LeaderHandler
@@ -237,6 +244,30 @@ def _recovering_leader_expands() -> list[Patch]:
         self.is_recovering = is_recovering
 
     return [(LeaderState, "maybe_expand_isr", as_recovered)]
+
+
+@mutation("M34", "the range of a report begins at the new leader's log end, although its last records are of an older epoch")
+def _report_trusts_old_epochs() -> list[Patch]:
+    lost_range = unclean_recovery.lost_range
+
+    def too_small(partition: Any, earlier: Any, leader: int, answers: Any) -> tuple[int, int]:
+        _, end = lost_range(partition, earlier, leader, answers)
+        start = answers[leader].log_end_offset
+        return start, end if end < 0 else max(start, end)
+
+    return [(unclean_recovery, "lost_range", too_small)]
+
+
+@mutation("M35", "the range of a report ends with the longest log that answered, although the last leader did not answer")
+def _report_guesses_the_end() -> list[Patch]:
+    lost_range = unclean_recovery.lost_range
+
+    def too_short(partition: Any, earlier: Any, leader: int, answers: Any) -> tuple[int, int]:
+        start, end = lost_range(partition, earlier, leader, answers)
+        longest = max(answer.log_end_offset for answer in answers.values())
+        return start, max(start, longest) if end < 0 else end
+
+    return [(unclean_recovery, "lost_range", too_short)]
 
 
 @mutation("M10", "the leader serves a follower's fetch with any leader epoch")

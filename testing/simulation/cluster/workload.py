@@ -29,7 +29,7 @@ from strandline.testing.simulation.cluster.cluster import BROKER_PORT, CONTROLLE
 from strandline.testing.simulation.cluster.config_changes import draw_change
 from strandline.testing.simulation.kernel.machine import EPOCH_MS
 from strandline.testing.simulation.kernel.scheduler import Entry, cancel
-from strandline.testing.simulation.options import ConsumerPlan, Options, ProducerPlan, TopicPlan
+from strandline.testing.simulation.options import RECOVER, ConsumerPlan, Options, ProducerPlan, TopicPlan
 
 RETRY_S = 0.2
 FINAL_POLL_MS = 500
@@ -334,11 +334,22 @@ class Workload:
             await admin.create_partitions(topic.name, count, timeout_ms=2000)
         elif what == "elect":
             await admin.elect_leaders(timeout_ms=2000)
+        elif what == RECOVER:
+            await self._recover_partitions(admin, draw)
         else:
             await admin.describe_cluster(timeout_ms=1000)
             await admin.describe_topics([topic.name], timeout_ms=1000)
             await admin.describe_configs("topic", topic.name, timeout_ms=1000)
             await admin.describe_quorum(timeout_ms=1000)
+
+    async def _recover_partitions(self, admin: Any, draw: Random) -> None:
+        """Elect leaders uncleanly for the partitions that have none: the best ones, or any replica of one partition."""
+        if draw.random() < 0.5:
+            await admin.elect_leaders(election="unclean", timeout_ms=2000)
+            return
+        place = draw.choice([place for topic in self.options.topics for place in topic.places])
+        leader = draw.choice(self.cluster.broker_ids)
+        await admin.elect_leaders([place], election="unclean", leader=leader, timeout_ms=2000)
 
     # -- the deleter of records ---------------------------------------------------------------------------------------
 

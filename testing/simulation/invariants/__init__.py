@@ -33,6 +33,7 @@
 | I33 no circles | circles.py | each fetch response |
 | I28 balance | balance.py | each decision that returns leaders |
 | I30 recovery | membership.py | each committed metadata batch; a leader proposes an ISR |
+| I31 reports | reports.py | each committed metadata batch; a leader that lacks committed records begins |
 | I32 moved logs | observer.py | a copy in another log directory takes the place of a log |
 | I25 clean starts | clean_starts.py | each start, as it has looked at its data directory |
 

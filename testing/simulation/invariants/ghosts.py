@@ -196,9 +196,11 @@ class PartitionGhost:
         "registration",
         "replicas",
         "reported",
+        "reports",
         "told_end",
         "topic",
         "tree",
+        "unreported",
     )
 
     def __init__(self, key: TopicIdPartition, topic: str) -> None:
@@ -241,6 +243,10 @@ class PartitionGhost:
         self.loss_permitted = ""
         """The reason, if a loss is permitted."""
         self.losses: list[Loss] = []
+        self.reports: dict[int, tuple[int, int]] = {}
+        """Leader epoch of an unclean election -> the range that may be lost, as its report says; end -1: unknown."""
+        self.unreported = -1
+        """The leader epoch of an unclean election in the batch that is being replayed, if its report has not been checked."""
         self.reported: list[str] = []
         """What the cluster has reported (a metric, and a line) about a possible loss here."""
 

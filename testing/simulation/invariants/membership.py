@@ -31,11 +31,13 @@ from strandline.controller.metadata.records import (
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UncleanElectionRecord,
     UnregisterBrokerRecord,
 )
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.cluster import AlterPartitionRequest, AlterPartitionResponse
 from strandline.protocol.partitions import TopicIdPartition
+from strandline.testing.simulation.invariants import reports
 from strandline.testing.simulation.invariants.ghosts import (
     BrokerGhost,
     Ghosts,
@@ -60,6 +62,8 @@ def replay(ghosts: Ghosts, base_offset: int, records: Sequence[AnyRecord]) -> Ch
         elif isinstance(record, RegisterBrokerRecord | BrokerRegistrationChangeRecord | UnregisterBrokerRecord):
             brokers[record.broker_id] = None
             _change_broker(ghosts, record, base_offset + index)
+        elif isinstance(record, UncleanElectionRecord):
+            reports.on_report(ghosts, record)
         elif isinstance(record, FeatureLevelRecord):
             ghosts.metadata.feature_level = record.feature_level
         elif isinstance(record, TopicRecord):
@@ -215,6 +219,7 @@ def _check_election(partition: PartitionGhost, before: Registration, after: Regi
         return  # The leader's proposal completes a reassignment and removes the leader: a member that it adds may lead at once.
     if after.is_recovering:
         partition.reported.append(f"unclean election of broker {named}")
+        partition.unreported = after.leader_epoch
         return
     text = f"broker {named} is elected in epoch {after.leader_epoch} from outside the ISR {list(before.isr)}"
     raise partition.violation("I3", text, named)
@@ -265,6 +270,7 @@ def _check_members(ghosts: Ghosts, partition: PartitionGhost) -> None:
     if registration is None or partition.is_deleted:
         return
     isr, leader = registration.isr, registration.leader
+    reports.check_reported(partition, registration)
     if leader != NO_LEADER and leader not in isr:
         raise partition.violation("I2", f"broker {leader} is the leader, but it is not in the ISR {list(isr)}", leader)
     may_be_empty = ghosts.metadata.feature_level > 0 and leader == NO_LEADER

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from strandline.testing.simulation.invariants import producers
+from strandline.testing.simulation.invariants import producers, reports
 from strandline.testing.simulation.invariants.ghosts import Ghosts, Loss, PartitionGhost, ReplicaGhost
 from strandline.testing.simulation.invariants.paths import NOTHING
 
@@ -173,7 +173,9 @@ def _maybe_lose(replica: ReplicaGhost, epoch: int) -> None:
     if replica.path.holds_all_of(committed):
         return
     parts = replica.path.agrees_until(committed)
-    partition.losses.append(Loss(parts, committed.end, replica.node, epoch))
+    loss = Loss(parts, committed.end, replica.node, epoch)
+    partition.losses.append(loss)
+    reports.on_loss(partition, loss)
     committed.truncate(parts)
     partition.acked_end, partition.read_end = min(partition.acked_end, parts), min(partition.read_end, parts)
     for base in [base for base in partition.read if base >= parts]:

@@ -241,7 +241,7 @@ class Nemesis:
 
 Kind = Callable[[Nemesis, FaultPlan, Random], Effect | None]
 KINDS: dict[str, Kind] = {}
-"""By name. The table of weights, `options.FAULTS`, has the same names."""
+"""By name. The tables of weights, `options.FAULTS` and `options.DOUBLE_FAULTS`, have the same names."""
 
 
 def kind(name: str) -> Callable[[Kind], Kind]:

@@ -122,6 +122,34 @@ def _blackout(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None
     return Effect({"victims": nodes})
 
 
+@kind("power_many")
+def _power_many(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """Two or more brokers lose their power, within a moment, and come back each at its own time. Now and then one of them comes
+    back with an empty disk. It happens only where losses are permitted, and if no disk rots, because a partition of which only
+    that replica is left cannot recover."""
+    running = nemesis.running(nemesis.cluster.broker_ids)
+    if nemesis.budget.enforced or nemesis.budget.rotten or len(running) < 2 or nemesis.cluster.active_controller is None:
+        return None
+    nodes = draw.sample(running, draw.randint(2, len(running)))
+    wiped = draw.choice(nodes) if draw.random() < 0.2 else None
+    gap_s = draw.choice((0.0, 0.0, 0.01, 0.2, 1.0))
+    nemesis.spawn(_lose_power(nemesis, nodes, wiped, gap_s, fault, draw), f"power of many {fault.number}")
+    return Effect({"victims": nodes})
+
+
+async def _lose_power(
+    nemesis: Nemesis, nodes: list[int], wiped: int | None, gap_s: float, fault: FaultPlan, draw: Random
+) -> None:
+    for node in nodes:
+        nemesis.budget.lost(node)
+        nemesis.cluster.crash(node, lossy=draw.random() < 0.8 or node == wiped)
+        if node == wiped:
+            nemesis.cluster.machines[node].files.wipe()
+        nemesis.down[node] += 1
+        nemesis.spawn(_come_back(nemesis, node, draw.uniform(0, fault.duration_s)), f"{node} comes back")
+        await asyncio.sleep(draw.uniform(0, gap_s))
+
+
 async def _come_back(nemesis: Nemesis, node: int, after_s: float) -> None:
     await asyncio.sleep(after_s)
     nemesis.down[node] -= 1

@@ -24,7 +24,16 @@ from typing import Any
 import msgspec
 
 from strandline.protocol.errors import UsageError
-from strandline.testing.simulation.options import FAULTS, ConsumerPlan, FaultPlan, Options, ProducerPlan, TopicPlan, draw_options
+from strandline.testing.simulation.options import (
+    DOUBLE_FAULTS,
+    FAULTS,
+    ConsumerPlan,
+    FaultPlan,
+    Options,
+    ProducerPlan,
+    TopicPlan,
+    draw_options,
+)
 from strandline.testing.simulation.runs.run import Report, run_seed
 
 Changes = Mapping[str, Any]
@@ -186,7 +195,7 @@ def _check(options: Options) -> None:
         if isinstance(value, float) and not 0 <= value < 1e6:
             raise UsageError(f"{name} is {value:g}: it must be 0 or more")
     for fault in options.faults:
-        _known("kind of fault", fault.kind, FAULTS)
+        _known("kind of fault", fault.kind, {**FAULTS, **DOUBLE_FAULTS})
     if len({fault.number for fault in options.faults}) < len(options.faults):
         raise UsageError("two faults have the same number")
     least = {"brokers": options.brokers, "controllers": options.controllers}

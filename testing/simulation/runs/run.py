@@ -24,7 +24,7 @@ from strandline.testing.history import Anomaly, Verdict, check
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.violation import Violation
 from strandline.testing.simulation.kernel.scheduler import OutOfTime
-from strandline.testing.simulation.kernel.trace import Trace
+from strandline.testing.simulation.kernel.trace import Event, Trace
 from strandline.testing.simulation.kernel.world import Unhandled, World
 from strandline.testing.simulation.observation.marks import Marks
 from strandline.testing.simulation.observation.probes import Probes
@@ -39,6 +39,10 @@ STORIES_MAX = 3
 """Number of violations with a full page. One run may break a promise a hundred times."""
 NEVER = frozenset({"aborted-read", "unwritten-read", "int-poll-skip", "int-nonmonotonic-poll"})
 """Anomalies that no client may see, not even after a permitted loss."""
+LYING = frozenset({"rot", "misdirect", "stale_read"})
+"""Kinds of faults after which a disk returns something else than what was written there."""
+ANY_END = 1 << 62
+"""For a report that does not know the end of what may be lost."""
 
 
 @dataclass(slots=True)
@@ -206,11 +210,37 @@ class _Run:
         self.report.history = verdict = check(self.phases.workload.history, acks="all")
         losses = [a for a in verdict.anomalies if not self._may_never_be(a)]
         self._anomalies(a for a in verdict.anomalies if self._may_never_be(a))
+        if any(loss.name == "lost-write" for loss in losses) and self._reports_are_complete():
+            self._judge_reports()
         if losses:
             if not self.report.violations:  # A permitted loss excuses no other violation.
                 self.report.verdict = LOSS
-            if not self.phases.budget.exceeded:
+            # A client may have elected a replica uncleanly, although another one with all records was about to return.
+            if not self.phases.budget.exceeded and not self._unclean_elections():
                 self._anomalies(losses)
+
+    def _reports_are_complete(self) -> bool:
+        """Whether every loss of this run is one of an unclean election: the disks tell the truth, and the metadata has eligible
+        replicas from the beginning."""
+        return not self.options.upgrades and not LYING & set(self.options.kinds)
+
+    def _unclean_elections(self) -> list[Event]:
+        """The log lines with the reports."""
+        return list(self.world.trace.events(kinds="log.partition.elected_uncleanly"))
+
+    def _judge_reports(self) -> None:
+        """I31: every acknowledged record that is lost lies in the range of a report. The only replica of a partition leads again
+        whatever it has lost, without an election."""
+        history = self.phases.workload.history
+        single = {topic.name for topic in self.options.topics if topic.replication_factor == 1}
+        for event in self._unclean_elections():
+            said, (topic, _, index) = event.fields, event.partition.rpartition("-")
+            end = ANY_END if said["lost_to"] < 0 else said["lost_to"]
+            history.loss((topic, int(index)), said["lost_from"], end, at=event.time)
+        for anomaly in check(history, acks="all").anomalies:
+            if anomaly.name == "lost-write" and isinstance(anomaly.partition, tuple) and anomaly.partition[0] not in single:
+                name = f"{anomaly.partition[0]}-{anomaly.partition[1]}"
+                self._violated(Violation("I31", f"no report of an unclean election names it: {anomaly}", partition=name))
 
     def _may_never_be(self, anomaly: Anomaly) -> bool:
         """Whether no client may see this, not even after a loss. A compacted partition lacks offsets between two records; after a

@@ -1,4 +1,4 @@
-"""Unclean elections: S02, S28 and S76. The new leader lacks committed records, and replicas and consumers have to learn that."""
+"""Unclean elections: S02, S28, S76 and S77. The new leader lacks committed records; replicas and consumers have to learn that."""
 
 from __future__ import annotations
 
@@ -133,6 +133,38 @@ async def s28(stage: Stage) -> None:
     stage.must(answer.diverging_epoch.end_offset == 8 and not records, "a fetch that names the old epoch gets no record")
     stage.start(1)
     await stage.at_rest((1, 2))
+
+
+@scenario("S77", "The log of an older epoch leads", source="KIP-966; Vanlightly on unclean recovery")
+async def s77(stage: Stage) -> None:
+    """The only replica that returns has records of an earlier leader beyond its high watermark. Its log is longer than what it
+    shares with the last leader's, so the end of its log says nothing about what is lost."""
+    await _open(stage, brokers=3)
+    await stage.append(5)
+    await stage.until(lambda: stage.hw(2) == stage.hw(3) == 5, what="all know HW 5")
+    stage.says("Broker 1 appends two more records. Only broker 3 copies them, and dies. Then broker 1 dies.")
+    stage.hold("Fetch", source=1, target=2, response=True)
+    await stage.append(2, acks=1)
+    await stage.until(lambda: stage.end(3) == 7, what="broker 3 has seven records")
+    stage.crash(3)
+    await stage.until(lambda: stage.isr() == {1, 2}, what="broker 3 has left the ISR")
+    stage.must(stage.end(2) == 5, "broker 2 has five records")
+    stage.crash(1)
+    await stage.until(lambda: stage.leads(2), what="broker 2 leads")
+    stage.says("Broker 2 commits three others at the same offsets, and dies.")
+    await stage.append(3)
+    stage.crash(2)
+    await stage.until(lambda: stage.leader() == -1, what="nobody leads")
+    stage.says("Broker 3 returns alone, and leads uncleanly.")
+    stage.start(3)
+    await stage.until(lambda: stage.leads(3), what="broker 3 leads")
+    (report,) = stage.reports()
+    stage.must(report.lost_from <= 5 and report.lost_to == -1, "all records from offset 5 on may be lost, says the report")
+    stage.lost(5)
+    await stage.append(1)
+    stage.start(1)
+    stage.start(2)
+    await stage.at_rest()
 
 
 @scenario("S76", "The end of a recovery is refused", source="KIP-704")

@@ -183,6 +183,10 @@ def _blackout(node: int, nodes: Sequence[int], said: Said) -> str:
     return f"{names_of(nodes)} {'die' if len(nodes) > 1 else 'dies'} at once"
 
 
+def _power_many(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"{names_of(nodes)} lose their power, or die, one soon after the other"
+
+
 def _left_out(what: str) -> Callable[[int, Sequence[int], Said], str]:
     """A node that stays broken while the others heal."""
     return lambda node, nodes, said: f"{name_of(node)} {what}, and stays so while the others recover"
@@ -312,6 +316,7 @@ TELLERS: dict[str, Callable[[int, Sequence[int], Said], str]] = {
     "lead_returns": _own_words,
     "blackout": _blackout,
     "rolling": _rolling,
+    "power_many": _power_many,
     "stop_power": _stop_power,
     "crash_in_disk": _crash_in_disk,
     "crash_in_start": _crash_in_start,

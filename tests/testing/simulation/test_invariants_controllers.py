@@ -1,4 +1,4 @@
-"""I1, I2, I3, I14, I18, I19, I30: the decisions of the controllers, and the metadata on all nodes."""
+"""I1, I2, I3, I14, I18, I19, I30, I31: the decisions of the controllers, and the metadata on all nodes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from strandline.controller.metadata.records import (
     PartitionRecord,
     RegisterBrokerRecord,
     TopicRecord,
+    UncleanElectionRecord,
     encode_record,
 )
 from strandline.protocol.feature_names import METADATA_VERSION
@@ -30,8 +31,8 @@ from strandline.protocol.messages.common import SnapshotId
 from strandline.protocol.records.builder import encode_values
 from strandline.storage.log.log import Log, LogConfig
 from strandline.storage.memory.memory_files import MemoryFiles
-from strandline.testing.simulation.invariants import leaders, membership, quorum
-from strandline.testing.simulation.invariants.ghosts import ReplicaGhost
+from strandline.testing.simulation.invariants import leaders, membership, quorum, reports
+from strandline.testing.simulation.invariants.ghosts import Loss, ReplicaGhost
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.violation import Violation
 from strandline.testing.simulation.observation.probes import Probes
@@ -91,22 +92,49 @@ def test_i3_a_leader_from_outside_of_the_isr(at: Bench):
         at.change(isr=(3,), leader=3)
 
 
+def elect_uncleanly(at: Bench, lost: tuple[int, int] = (0, -1)) -> None:
+    """Broker 3 is elected in epoch 1, from outside of the ISR, with a report."""
+    change = PartitionChangeRecord(TOPIC_ID, 0, isr=(3,), leader=3, leader_recovery_state=RECOVERING)
+    at.commit(change, UncleanElectionRecord(TOPIC_ID, 0, 3, 1, (), 1, 0, 0, *lost, "aggressive", 0))
+
+
+def test_i31_an_unclean_election_without_a_report(at: Bench):
+    at.change(isr=(1, 2))
+    with at.flags("I31", "broker 3 is elected uncleanly in epoch 1, but there is no report"):
+        at.change(isr=(3,), leader=3, leader_recovery_state=RECOVERING)
+
+
+@pytest.mark.parametrize("lost", [(3, -1), (2, 4), (2, 2), (0, 0)])
+def test_i31_a_report_that_does_not_name_a_lost_record(at: Bench, lost: tuple[int, int]):
+    at.change(isr=(1, 2))
+    elect_uncleanly(at, lost)
+    with at.flags("I31", "broker 3, elected uncleanly in epoch 1, lacks the committed records 2 to 4, but the report says"):
+        reports.on_loss(at.orders, Loss(2, 5, 3, 1))
+
+
+def test_i31_only_unclean_elections_have_reports(at: Bench):
+    at.change(isr=(1, 2))
+    elect_uncleanly(at, (2, 5))
+    for loss in Loss(2, 5, 3, 1), Loss(3, 4, 3, 1), Loss(0, 9, 3, 2):
+        reports.on_loss(at.orders, loss)
+
+
 def test_recorded_unclean_election_counts_as_a_reported_loss(at: Bench):
     at.change(isr=(1, 2))
-    at.change(isr=(3,), leader=3, leader_recovery_state=RECOVERING)
+    elect_uncleanly(at)
     assert at.orders.reported == ["unclean election of broker 3"]
 
 
 def test_i30_others_in_the_isr_during_a_recovery(at: Bench):
     at.change(isr=(1, 2))
-    at.change(isr=(3,), leader=3, leader_recovery_state=RECOVERING)
+    elect_uncleanly(at)
     with at.flags("I30", "broker 3 recovers from an unclean election, but the ISR is [3, 1]"):
         at.change(isr=(3, 1))
 
 
 def test_i30_a_proposal_of_others_during_a_recovery(at: Bench):
     at.change(isr=(1, 2))
-    at.change(isr=(3,), leader=3, leader_recovery_state=RECOVERING)
+    elect_uncleanly(at)
     epoch = max(at.orders.history)
     membership.check_proposal(at.replica(3), epoch, [3])
     membership.check_proposal(at.replica(3), epoch - 1, [3, 1])

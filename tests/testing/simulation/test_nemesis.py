@@ -12,7 +12,7 @@ from strandline.testing.simulation.kernel.world import World
 from strandline.testing.simulation.nemesis import KINDS
 from strandline.testing.simulation.nemesis.budget import Budget
 from strandline.testing.simulation.nemesis.engine import OPERATOR_LOOKS_S, Nemesis
-from strandline.testing.simulation.options import BEYOND_BUDGET, FaultPlan, Options, draw_options
+from strandline.testing.simulation.options import BEYOND_BUDGET, DOUBLE_FAULTS, FaultPlan, Options, draw_options
 from strandline.testing.simulation.runs.run import run_seed
 from strandline.testing.simulation.story.fault_words import BY_NODE_EVENTS, is_clause
 
@@ -42,7 +42,7 @@ def test_each_kind_of_fault_happens_and_is_survived(kind: str) -> None:
     """Four of a kind in two seconds: at least one finds a victim, and everything is well in the end."""
     options = quiet(sorted(KINDS).index(kind) * 100)
     faults = tuple(FaultPlan(n, 0.1 + 0.4 * n, kind, 0.5, 1000 + n) for n in range(4))
-    is_loss = kind in BEYOND_BUDGET
+    is_loss = kind in (*BEYOND_BUDGET, *DOUBLE_FAULTS)
     report = run_seed(options.seed, options=options.replaced(kinds={kind: 1.0}, faults=faults, loss_permitted=is_loss))
     assert report.verdict in ("ok", "loss permitted") if is_loss else report.verdict == "ok", str(report)
     assert report.faults.get(kind, 0) >= 1, report.skipped

@@ -7,7 +7,7 @@ import json
 from strandline.broker.config import BrokerConfig
 from strandline.controller.config import ControllerConfig
 from strandline.testing.simulation.nemesis import KINDS
-from strandline.testing.simulation.options import FAULTS, Options, draw_options
+from strandline.testing.simulation.options import DOUBLE_FAULTS, FAULTS, RECOVER, Options, draw_options
 
 SEEDS = range(300)
 
@@ -49,9 +49,25 @@ def test_single_faults_can_be_left_out() -> None:
 
 
 def test_every_kind_of_fault_is_known_to_the_nemesis_and_is_drawn() -> None:
-    assert set(FAULTS) == set(KINDS)
+    known = {*FAULTS, *DOUBLE_FAULTS}
+    assert set(KINDS) == known
     drawn = {fault.kind for seed in SEEDS for fault in draw_options(seed).faults}
-    assert drawn == set(FAULTS)
+    assert drawn == known
+
+
+def test_double_faults_leave_the_rest_of_a_seed_as_it_was() -> None:
+    """And strike only where losses are permitted."""
+    drawn = [draw_options(seed) for seed in SEEDS]
+    doubled = [options for options in drawn if RECOVER in options.admin]
+    assert doubled
+    assert all(options.loss_permitted for options in doubled)
+    for options in doubled:
+        rest = [fault.number for fault in options.faults if fault.kind not in DOUBLE_FAULTS]
+        assert rest == list(range(len(rest)))
+        times = [fault.at_s for fault in options.faults]
+        assert times == sorted(times)
+        strategies = ("unclean.recovery.strategy", "unclean.leader.election.enable")
+        assert all(any(key in topic.configs for key in strategies) for topic in options.topics)
 
 
 def test_swarms_differ() -> None:
