@@ -270,6 +270,11 @@ def _report_guesses_the_end() -> list[Patch]:
     return [(unclean_recovery, "lost_range", too_short)]
 
 
+@mutation("M36", "the throttle of a reassignment also slows down members of the ISR (KIP-73)")
+def _throttle_isr_members() -> list[Patch]:
+    return [(LeaderState, "is_throttled", lambda self, broker_id: broker_id in self.throttled)]
+
+
 @mutation("M10", "the leader serves a follower's fetch with any leader epoch")
 def _any_epoch_in_fetch() -> list[Patch]:
     def leading_follower(self: Partition, _epoch: int) -> LeaderState:

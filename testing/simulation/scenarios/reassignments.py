@@ -1,4 +1,4 @@
-"""Partitions that move to other brokers (KIP-455): S78."""
+"""Partitions that move to other brokers (KIP-455): S78 and S79."""
 
 from __future__ import annotations
 
@@ -66,3 +66,29 @@ async def s78(stage: Stage) -> None:
     await stage.until(lambda: not stage.has(1) and not stage.has(3), what="brokers 1 and 3 have deleted their logs")
     await _append(stage, 5)
     await stage.at_rest((2, 4))
+
+
+@scenario("S79", "A throttled replica is in the ISR before its reassignment is complete", source="KIP-73")
+async def s79(stage: Stage) -> None:
+    """The throttle slows down the copies of a reassignment. A copy that is in the ISR is not slowed down any more: producers wait
+    for it, and it would fall out of the ISR again."""
+    await stage.open(replicas=[1, 2], brokers=4, settings={"replica.lag.time.max.ms": 2000})
+    await stage.append(5)
+    stage.says("The partition moves to brokers 3 and 4 with 2,000 bytes per second. Broker 4 gets no record.")
+    held = stage.hold("Fetch", source=1, target=4, response=True)
+    await _reassign(stage, [3, 4], throttle_rate=2000)
+    await stage.until(lambda: stage.isr() == {1, 2, 3} and stage.knows_isr(1, {1, 2, 3}), what="broker 3 is in the ISR")
+    stage.says("Ten records of 1,000 bytes are written, which takes five seconds at that rate.")
+    began = stage.world.now
+    for _ in range(10):
+        answer = await stage.produce(1, b"x" * 1000)
+        stage.must(not answer.error_code, "a record is acknowledged")
+    stage.must(stage.world.now - began < 2.5, f"nobody waits for the throttle ({stage.world.now - began:.1f} s)")
+    stage.must(stage.isr() == {1, 2, 3}, "broker 3 is still in the ISR")
+    stage.says("Broker 4 gets its records. It is not in the ISR yet, and is slowed down.")
+    began = stage.world.now
+    held.release()
+    await stage.until(lambda: _assignment(stage) == ((3, 4), (), ()), within_s=120.0, what="the reassignment is complete")
+    stage.must(stage.world.now - began > 2.5, f"broker 4 has waited for the throttle ({stage.world.now - began:.1f} s)")
+    stage.must(stage.registration().throttle_rate == 0, "the throttle has ended with the reassignment")
+    await stage.at_rest((3, 4))
