@@ -220,6 +220,11 @@ def _identify(directory: Directory) -> None:
     directory.broker, directory.cluster_id = str(meta.node_id), meta.cluster_id
 
 
+def cleaned(folder: Path) -> Iterable[TopicPartition]:
+    """The logs of a data directory that the cleaner's checkpoint names; it is derived, so an unreadable one names none."""
+    return OffsetCheckpoint.decode(_read(folder / FIRST_DIRTY_OFFSETS) or b"") or ()
+
+
 def _offsets(directory: Directory, name: str, kind: str = "checkpoint_unreadable") -> Mapping[TopicPartition, int]:
     data = _read(directory.path / name)
     is_empty_of_kafka = (

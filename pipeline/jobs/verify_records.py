@@ -8,7 +8,7 @@ reads its records up to the end of its last sound batch. So acknowledged records
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.jobs.audit import HOUR_S, Job, check, run
 from strandline.pipeline.jobs.audit_result import Audit
+from strandline.pipeline.jobs.verify_folders import cleaned
 from strandline.pipeline.jobs.verify_result import Partition, Replica
 from strandline.pipeline.segments.columns import ddl
-from strandline.storage.checkpoints import FIRST_DIRTY_OFFSETS, OffsetCheckpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,15 +52,6 @@ def chosen(partitions: Sequence[Partition]) -> dict[TopicPartition, Replica]:
     return logs
 
 
-def _cleaned(folder: Path) -> Iterable[TopicPartition]:
-    """The logs of a data directory that the cleaner's checkpoint names; it is derived, so an unreadable one names none."""
-    try:
-        data = (folder / FIRST_DIRTY_OFFSETS).read_bytes()
-    except OSError:
-        return ()
-    return [TopicPartition(*tp) for tp in OffsetCheckpoint.decode(data) or ()]
-
-
 def _rank(replica: Replica, partition: Partition) -> tuple[bool, int, int]:
     is_sound = not any(one.is_bad and replica.broker in one.brokers for one in partition.findings)
     return is_sound, replica.epochs[-1][0] if replica.epochs else -1, replica.end
@@ -82,7 +73,7 @@ class JobAtRest(Job):
     def compacted(self, topics: Sequence[str]) -> set[str]:
         """Those that a broker's cleaner has cleaned, by its checkpoints."""
         folders = {Path(replica.path).parent for tp, replica in self.logs.items() if tp.topic in topics}
-        return {tp.topic for folder in folders for tp in _cleaned(folder)} & {*topics}
+        return {topic for folder in folders for topic, _ in cleaned(folder)} & {*topics}
 
     def _read(
         self, topics: Sequence[str], bounds: Mapping[TopicPartition, tuple[int, int]], include_headers: bool = False
