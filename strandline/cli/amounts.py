@@ -9,11 +9,15 @@ from strandline.protocol.errors import UsageError
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
+_SIZE_MAX = 2**62
+"""The largest throttle that a controller accepts."""
+
+
 def parse_bytes(text: str, option: str) -> int:
     """A number of bytes: "500000", "10MB", "1.5 GiB", "10MB/s". UsageError that names the option."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?(?:/S)?", text.strip().upper(), re.ASCII)
+    found = re.fullmatch(r"(\d{1,20}(?:\.\d+)?)\s*([KMGT]?I?)B?(?:/S)?", text.strip().upper(), re.ASCII)
     size = round(float(found[1]) * _UNITS[found[2]]) if found is not None and found[2] in _UNITS else 0
-    if size < 1:
+    if not 1 <= size <= _SIZE_MAX:
         raise UsageError(f"{option} takes bytes per second, such as 500000, 10MB or 1.5GiB, not {text!r}")
     return size
 

@@ -13,6 +13,9 @@ from strandline.protocol.errors import StrandlineError, UsageError
 if TYPE_CHECKING:
     from strandline.client import Admin, BrokerDescription, PartitionReassignment, TopicPartition
 
+BATCH = 5_000
+"""Partitions per request: a controller accepts twice as many."""
+
 Replicas = tuple[int, ...]
 Sizes = Mapping[int, "Mapping[TopicPartition, int]"]
 """Broker -> the bytes of each of its replicas."""
@@ -130,13 +133,16 @@ def summary(moves: list[Move]) -> str:
 
 async def start(admin: Admin, plan: Mapping[TopicPartition, Replicas | None], rate: int | None) -> None:
     """Begin or cancel reassignments. Raises StrandlineError with the first refusal, after all others have begun."""
-    results = await admin.alter_partition_reassignments({tp: plan[tp] for tp in plan}, throttle_rate=rate)
-    failed = [result for result in results if result.code]
+    failed, tps = [], list(plan)
+    for first in range(0, len(tps), BATCH):
+        batch: dict[TopicPartition | tuple[str, int], Replicas | None] = {tp: plan[tp] for tp in tps[first : first + BATCH]}
+        results = await admin.alter_partition_reassignments(batch, throttle_rate=rate)
+        failed += [result for result in results if result.code]
     if failed:
-        first = failed[0]
+        refusal = failed[0]
         others = f" (and {len(failed) - 1} more were refused)" if len(failed) > 1 else ""
-        reason = first.message or first.code.name
-        raise StrandlineError(f"{first.partition.topic}-{first.partition.partition}: {reason}{others}")
+        reason = refusal.message or refusal.code.name
+        raise StrandlineError(f"{refusal.partition.topic}-{refusal.partition.partition}: {reason}{others}")
 
 
 # -- progress ---------------------------------------------------------------------------------------------------------

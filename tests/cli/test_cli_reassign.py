@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from cli_world import Up, one_sentence, run
 
 from strandline.cli.amounts import parse_bytes, show_bytes, show_time
-from strandline.cli.moves import Progress, progress_of, time_left_s
-from strandline.client import PartitionReassignment, TopicPartition, UsageError
+from strandline.cli.moves import Progress, progress_of, start, time_left_s
+from strandline.client import PartitionReassignment, ReassignmentResult, StrandlineError, TopicPartition, UsageError
+from strandline.protocol.errors import ErrorCode
 
 T = TopicPartition("t", 0)
 
@@ -23,7 +25,7 @@ def test_bytes_are_read_as_people_write_them(text: str, size: int) -> None:
     assert parse_bytes(text, "--throttle") == size
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "fast", "10 parsecs", "0.1B", "1e9", "i"])
+@pytest.mark.parametrize("text", ["", "0", "-1", "fast", "10 parsecs", "0.1B", "1e9", "i", "9999999TB", "9" * 400])
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"--throttle takes bytes per second, such as 500000, 10MB or 1\.5GiB, not"):
         parse_bytes(text, "--throttle")
@@ -43,6 +45,28 @@ def test_amounts_are_short() -> None:
 
 def moving(*adding: int) -> PartitionReassignment:
     return PartitionReassignment((*adding, 1), adding, (1,), (1,), None)
+
+
+class Recorder:
+    """Stands for an Admin whose controller refuses one partition."""
+
+    def __init__(self, refused: TopicPartition) -> None:
+        self.refused = refused
+        self.sizes: list[int] = []
+
+    async def alter_partition_reassignments(self, targets: Any, *, throttle_rate: int | None) -> list[ReassignmentResult]:
+        self.sizes.append(len(targets))
+        codes = {self.refused: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        return [ReassignmentResult(tp, codes.get(tp, ErrorCode.NONE)) for tp in targets]
+
+
+def test_large_plan_is_sent_in_several_requests() -> None:
+    """A controller refuses a request for more than 10,000 partitions, when `broker drain` has already begun."""
+    plan = {TopicPartition("orders", n): (1, 2) for n in range(12_000)}
+    recorder = Recorder(TopicPartition("orders", 6000))
+    with pytest.raises(StrandlineError, match=r"^orders-6000: UNKNOWN_TOPIC_OR_PARTITION$"):
+        asyncio.run(start(recorder, plan, None))  # type: ignore[arg-type]
+    assert recorder.sizes == [5000, 5000, 2000]
 
 
 def test_progress_counts_the_bytes_of_each_added_replica() -> None:
