@@ -228,8 +228,7 @@ class BrokerLifecycle:
         waited_s = asyncio.get_running_loop().time() - start
         problem = self.core.on_registration(cast(BrokerRegistrationResponse, response), waited_s)
         if problem is None and self.core.state is State.UNREGISTERED and self.broker_epoch < 0 and waited_s * 1000 >= timeout_ms:
-            code = to_code(cast(BrokerRegistrationResponse, response).error_code)
-            return UsageError(f"the broker could not register with a controller for {timeout_ms / 1000:g} s ({code.name})")
+            return self.core.on_registration_timeout(timeout_ms, to_code(cast(BrokerRegistrationResponse, response).error_code))
         return problem
 
     async def _beat(self) -> None:

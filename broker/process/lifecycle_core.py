@@ -139,12 +139,7 @@ class LifecycleCore:
             if self._duplicate_since_s is None:
                 self._duplicate_since_s = waited_s
             patience_ms = DUPLICATE_SESSIONS * self._session_timeout_ms + 2 * self._interval_ms
-            if (waited_s - self._duplicate_since_s) * 1000 <= patience_ms:
-                return None
-            return UsageError(
-                f"another live process is registered as broker {identity.broker_id} in cluster {identity.cluster_id!r}: "
-                "stop it, or give this one another node.id"
-            )
+            return None if (waited_s - self._duplicate_since_s) * 1000 <= patience_ms else self._duplicate()
         if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
             return UsageError(
                 f"the controllers belong to another cluster than {identity.cluster_id!r} (config cluster.id): "
@@ -154,6 +149,19 @@ class LifecycleCore:
             return UsageError(response.error_message)
         error = BrokerError(code, response.error_message)
         return None if error.retriable or code == ErrorCode.UNKNOWN_SERVER_ERROR else UsageError(f"registration refused: {error}")
+
+    def on_registration_timeout(self, timeout_ms: int, code: ErrorCode) -> StrandlineError:
+        """The error of a broker that could not register in this time. `code`: the last answer."""
+        if code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+            return self._duplicate()
+        return UsageError(f"the broker could not register with a controller for {timeout_ms / 1000:g} s ({code.name})")
+
+    def _duplicate(self) -> StrandlineError:
+        identity = self.identity
+        return UsageError(
+            f"another live process is registered as broker {identity.broker_id} in cluster {identity.cluster_id!r}: "
+            "stop it, or give this one another node.id"
+        )
 
     def on_registration_lost(self, stale_epoch: int) -> None:
         """The controller refused a request with this broker epoch: the registration is over."""

@@ -143,6 +143,15 @@ def test_time_without_a_controller_does_not_count_as_time_with_a_duplicate() -> 
     assert isinstance(lifecycle.on_registration(refused, 35.1), UsageError)
 
 
+def test_registration_that_takes_too_long_names_the_last_reason() -> None:
+    """`initial.broker.registration.timeout.ms` may be shorter than the sessions that a broker waits for."""
+    lifecycle = core()
+    duplicate = lifecycle.on_registration_timeout(5000, ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+    assert "another live process is registered as broker 1" in str(duplicate)
+    other = lifecycle.on_registration_timeout(5000, ErrorCode.NOT_CONTROLLER)
+    assert str(other) == "the broker could not register with a controller for 5 s (NOT_CONTROLLER)"
+
+
 def test_another_cluster_is_fatal_at_once() -> None:
     problem = core().on_registration(BrokerRegistrationResponse(ErrorCode.INCONSISTENT_CLUSTER_ID), 0)
     assert isinstance(problem, UsageError)
