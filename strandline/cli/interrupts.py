@@ -48,11 +48,11 @@ _started: list[_Cleanup] = []
 
 
 def install() -> None:
-    """Handle SIGINT in this process."""
+    """Handle SIGINT in this process. When SIGALRM has its handler, SIGINT has its own, too."""
     # Python resets signal handlers after the exit functions. A SIGALRM would then kill the process with another exit code.
     atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, _on_end_of_grace)
     signal.signal(signal.SIGINT, _on_sigint)
+    signal.signal(signal.SIGALRM, _on_end_of_grace)
 
 
 @contextmanager

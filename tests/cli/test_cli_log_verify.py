@@ -158,7 +158,7 @@ def drop(data: Path, one: Batch) -> None:
 def test_a_gap_in_a_directory_of_apache_kafka_is_a_note(data: Path) -> None:
     """Kafka's cleaner removes whole batches, and nothing stands for them."""
     drop(data, batches(data)[5])
-    (data / "boot-id").unlink()
+    (data / "boot-id").unlink(missing_ok=True)
     (data / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 30\n")
     assert kinds(data) == set()
     assert "whose cleaner leaves such gaps" in run("log", "verify", str(data)).out
