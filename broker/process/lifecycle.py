@@ -18,7 +18,7 @@ from strandline.broker.process.controller_channel import Channel
 from strandline.broker.process.lifecycle_core import RETRY_MS, Identity, LifecycleCore, State
 from strandline.controller.metadata.image import MetadataDelta, MetadataImage
 from strandline.protocol.apis import BROKER_HEARTBEAT, BROKER_REGISTRATION
-from strandline.protocol.errors import BrokerError, StrandlineError, UsageError, to_code
+from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError, UsageError, to_code
 from strandline.protocol.log_limits import LineLimits, printable
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.cluster import (
@@ -226,10 +226,19 @@ class BrokerLifecycle:
         except BrokerError as e:
             response = BrokerRegistrationResponse(e.code, error_message=e.message)
         waited_s = asyncio.get_running_loop().time() - start
+        code = to_code(cast(BrokerRegistrationResponse, response).error_code)
         problem = self.core.on_registration(cast(BrokerRegistrationResponse, response), waited_s)
         if problem is None and self.core.state is State.UNREGISTERED and self.broker_epoch < 0 and waited_s * 1000 >= timeout_ms:
-            return self.core.on_registration_timeout(timeout_ms, to_code(cast(BrokerRegistrationResponse, response).error_code))
+            return self.core.on_registration_timeout(timeout_ms, code)
+        if problem is None and code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+            self._say_duplicate()
         return problem
+
+    def _say_duplicate(self) -> None:
+        """Say why the start takes long: the process with this id may be dead, or be another one that lives."""
+        suppressed = self._limits.admit("duplicate", asyncio.get_running_loop().time())
+        if suppressed is not None:
+            logger.info("broker.duplicate_awaited", broker_id=self._broker_id, **suppressed.fields)
 
     async def _beat(self) -> None:
         """Send one heartbeat. Without an answer nothing changes; the next one follows soon."""

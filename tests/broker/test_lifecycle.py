@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from strandline.broker.process import lifecycle as lifecycle_module
 from strandline.broker.process.lifecycle import BrokerLifecycle
@@ -405,9 +406,11 @@ async def test_time_without_a_controller_does_not_count_against_a_duplicate_regi
         return BrokerRegistrationResponse(0 if taken else ErrorCode.DUPLICATE_BROKER_REGISTRATION, 5)
 
     controller.request = request  # type: ignore[method-assign]
-    lifecycle.start()
-    async with asyncio.timeout(5):
-        while not fatal and not lifecycle.registered.is_set():
-            await asyncio.sleep(0.001)
+    with capture_logs() as said:
+        lifecycle.start()
+        async with asyncio.timeout(5):
+            while not fatal and not lifecycle.registered.is_set():
+                await asyncio.sleep(0.001)
     assert fatal == []
+    assert [each["log_level"] for each in said if each["event"] == "broker.duplicate_awaited"] == ["info"]
     await lifecycle.stop()
