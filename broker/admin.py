@@ -257,8 +257,8 @@ def _visible(body: Message, response: Message) -> Condition | None:
         return lambda image: response.error_code != 0 or body.broker_id not in image.brokers
     if isinstance(body, ElectLeadersRequest) and isinstance(response, ElectLeadersResponse):
         elected = [(result.topic, result.partition) for result in response.results if not result.error_code]
-        has_leader = _has_preferred_leader if body.election_type == PREFERRED_ELECTION else _has_leader
-        return lambda image: all(has_leader(image, *where) for where in elected)
+        preferred = body.election_type == PREFERRED_ELECTION
+        return lambda image: all(_has_leader(image, *where, preferred=preferred) for where in elected)
     if isinstance(body, AlterPartitionReassignmentsRequest) and isinstance(response, AlterPartitionReassignmentsResponse):
         return _reassignments_visible(body, response)
     if isinstance(body, UpdateFeaturesRequest) and isinstance(response, UpdateFeaturesResponse):
@@ -273,16 +273,13 @@ def _has_partitions(image: MetadataImage, name: str, count: int) -> bool:
     return topic is not None and len(topic.partitions) >= count
 
 
-def _has_preferred_leader(image: MetadataImage, name: str, index: int) -> bool:
+def _has_leader(image: MetadataImage, name: str, index: int, *, preferred: bool) -> bool:
+    """Whether the partition has a leader, with `preferred` the first of its replicas. A partition that is gone needs none."""
     topic = image.topic(name)
     partition = topic.partitions.get(index) if topic is not None else None
-    return partition is None or partition.leader == partition.replicas[0]
-
-
-def _has_leader(image: MetadataImage, name: str, index: int) -> bool:
-    topic = image.topic(name)
-    partition = topic.partitions.get(index) if topic is not None else None
-    return partition is None or partition.leader != NO_LEADER
+    if partition is None:
+        return True
+    return bool(partition.leader == partition.replicas[0] if preferred else partition.leader != NO_LEADER)
 
 
 def _reassignments_visible(body: AlterPartitionReassignmentsRequest, response: AlterPartitionReassignmentsResponse) -> Condition:
