@@ -233,7 +233,7 @@ class Job:
             rows = rows.unionByName(frames.ledger_rows(frames.ledger_lines(self.spark, ledger), self.topics))
         tps = {*bounds, *ledger_ends, *(view.ends if view else ())}
         compacted = self.compacted(self.topics)
-        table = [(*_bound(tp, bounds, view, ledger_ends, is_complete), tp.topic in compacted) for tp in sorted(tps)]
+        table = [_bound(tp, bounds, view, ledger_ends, is_complete, tp.topic in compacted) for tp in sorted(tps)]
         judged = frames.superseded(rows, sorted(compacted))
         offsets = frames.by_offset(judged, self.spark.createDataFrame(table, BOUNDS))
         collected = frames.by_interval(offsets, self.interval_s).collect()
@@ -260,7 +260,8 @@ class Job:
 
     def compacted(self, topics: Sequence[str]) -> set[str]:
         """The topics whose logs may lack records because they are compacted."""
-        return {topic for topic in topics if "compact" in self._view([topic]).config(topic, "cleanup.policy").split(",")}
+        view = self._view(topics)
+        return {topic for topic in topics if "compact" in view.config(topic, "cleanup.policy").split(",")}
 
     def _read(
         self, topics: Sequence[str], bounds: Mapping[TopicPartition, tuple[int, int]], include_headers: bool = False
@@ -321,14 +322,15 @@ def _bound(
     view: LakeView | None,
     ledger_ends: Mapping[TopicPartition, int],
     is_complete: bool,
+    is_compacted: bool,
 ) -> tuple[Any, ...]:
-    """A row of `BOUNDS` without its last column. A partition that the cluster does not have counts as an empty log."""
+    """A row of `BOUNDS`. A partition that the cluster does not have counts as an empty log."""
     start, end = bounds.get(tp, (0, 0))
     lake_first = lake_due = None
     if view is not None:
         lake_first = min(view.firsts.get(tp, start), start)
         lake_due = max(view.ends.get(tp, 0), end if is_complete else 0)
-    return (*tp, start, end, lake_first, lake_due, ledger_ends.get(tp, 0))
+    return (*tp, start, end, lake_first, lake_due, ledger_ends.get(tp, 0), is_compacted)
 
 
 def _partition(tp: TopicPartition, bounds: Mapping[TopicPartition, tuple[int, int]], view: LakeView | None) -> Partition:

@@ -40,13 +40,15 @@ ABSENT = "absent"
 
 
 def log_rows(records: DataFrame, *, has_ledger: bool) -> DataFrame:
-    crc = f.crc32("value") if has_ledger else f.lit(None).cast("bigint")
-    return _rows("log", records, f.col("timestamp"), _content_hash(), crc, f.xxhash64("key"), _is_deletion())
+    return _record_rows("log", records, f.crc32("value") if has_ledger else f.lit(None).cast("bigint"))
 
 
 def lake_rows(records: DataFrame) -> DataFrame:
-    no_crc = f.lit(None).cast("bigint")
-    return _rows("lake", records, f.col("timestamp"), _content_hash(), no_crc, f.xxhash64("key"), _is_deletion())
+    return _record_rows("lake", records, f.lit(None).cast("bigint"))
+
+
+def _record_rows(source: str, records: DataFrame, crc: Column) -> DataFrame:
+    return _rows(source, records, f.col("timestamp"), _content_hash(), crc, f.xxhash64("key"), _is_deletion())
 
 
 def ledger_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
