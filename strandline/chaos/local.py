@@ -57,7 +57,8 @@ class _Processes(Driver):
         for name in names:
             if (await self.ending(name)).is_running:
                 raise UsageError(f"cannot wipe the data of {name} while it runs; kill or stop it first")
-            await asyncio.to_thread(shutil.rmtree, self._data(name), ignore_errors=True)
+            if self._data(name).exists():  # unless `lose_disk` has taken it
+                await asyncio.to_thread(shutil.rmtree, self._data(name))
 
     async def lose_disk(self, names: Sequence[str]) -> None:
         for name in names:
