@@ -95,8 +95,7 @@ def move(
     results = run(_move(bootstrap, broker, wanted, to))
     failed = [result for result in results if result.code]
     if json:
-        rows = [(r.partition.topic, r.partition.partition, r.code.name if r.code else None, r.message) for r in results]
-        print_json({"results": [dict(zip(("topic", "partition", "error", "reason"), row, strict=True)) for row in rows]})
+        print_json({"results": [_result_json(result) for result in results]})
     else:
         for result in results:
             if not result.code:
@@ -106,6 +105,11 @@ def move(
         more = f" ({len(failed) - 1} more failed)" if len(failed) > 1 else ""
         name = f"{first.partition.topic}:{first.partition.partition}"
         fail(f"{name} does not move: {first.message or first.code.name}{more}")
+
+
+def _result_json(result: LogDirMoveResult) -> dict[str, Any]:
+    error = result.code.name if result.code else None
+    return {**result.partition._asdict(), "error": error, "reason": result.message}
 
 
 def _replica(text: str) -> tuple[str, int]:
