@@ -71,7 +71,7 @@ DOUBLE_FAULTS = {"power_many": 3.0}
 """Kinds with their weights that strike several replicas at once, so that an unclean election may follow. They happen only in runs
 in which losses are permitted, and are drawn apart."""
 RECOVER = "recover"
-"""What an administrator may do besides `ADMIN`, in runs with double faults: elect leaders for partitions without one."""
+"""In runs with double faults an administrator may also do this: elect leaders for partitions without one."""
 DOUBLES_SHARE = 0.5
 """Share of the runs in which losses are permitted that have double faults."""
 FAULTLESS_S = 3.0

@@ -23,7 +23,7 @@ from strandline.testing.simulation.runs.replay import Replay, parse_seeds
 
 FAULTS_S = 2.5
 KINDS = ("crash", "crash", "power", "pause", "cut_node", "stop", "wipe", "wipe_last", "blackout")
-"""What may happen besides double faults."""
+"""The other kinds of faults that a run may have."""
 BAD = 3
 
 

@@ -27,15 +27,15 @@
 | I22 topic identity | logs.py, observer.py | append; recovery; a partition is served |
 | I23 resources | resources.py | sweeps; each orderly stop |
 | I24 liveness | rest.py | `unsettled()` and `at_rest()`, called by the run |
+| I25 clean starts | clean_starts.py | each start, as it has looked at its data directory |
 | I26 compaction | compaction.py | each cleaning; append; recovery; fetch response to a consumer; at rest |
 | I27 deleted keys | compaction.py | each cleaning; append; recovery; at rest |
-| I29 nearest replica | reads.py | each fetch response that sends a consumer to another replica |
-| I33 no circles | circles.py | each fetch response |
 | I28 balance | balance.py | each decision that returns leaders |
+| I29 nearest replica | reads.py | each fetch response that sends a consumer to another replica |
 | I30 recovery | membership.py | each committed metadata batch; a leader proposes an ISR |
 | I31 reports | reports.py | each committed metadata batch; a leader that lacks committed records begins |
 | I32 moved logs | observer.py | a copy in another log directory takes the place of a log |
-| I25 clean starts | clean_starts.py | each start, as it has looked at its data directory |
+| I33 no circles | circles.py | each fetch response |
 
 I21 (groups) waits for consumer groups. "After a step" is `Invariants.after_step`; a sweep is one in a thousand of these; "at
 rest" is `Invariants.at_rest`, when faults and clients have ended.

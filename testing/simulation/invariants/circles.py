@@ -20,7 +20,8 @@ EARLY = 0.5
 
 
 class Told:
-    """What a broker has told over one connection, and how many of its last answers were early and without news."""
+    """The broker's last response about each partition over one connection, and the number of its latest responses in a row that
+    were early and had no news."""
 
     __slots__ = ("by_partition", "in_a_row", "since")
 

@@ -69,7 +69,7 @@ class Invariants:
         self._on_violation = on_violation
         self._until_sweep = SWEEP_STEPS
         self._told: dict[Any, circles.Told] = {}
-        """Server's connection -> what was told over it."""
+        """Connection of a broker -> its fetch responses over that connection."""
 
     # -- when -------------------------------------------------------------------------------------------------------
 

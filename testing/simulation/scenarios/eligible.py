@@ -106,7 +106,7 @@ async def s64(stage: Stage) -> None:
         stage.says(f"All are killed, and return in the order {', '.join(map(str, order))}.")
         for node in (1, 2, 3):
             stage.crash(node)
-        await stage.until(lambda: stage.leader() == -1, what="nobody leads")
+        await stage.leaderless()
         eligible = elr(stage)
         stage.must(len(eligible) >= 2, f"two replicas are eligible ({sorted(eligible)})")
         for node in order:
@@ -140,7 +140,7 @@ async def s65(stage: Stage) -> None:
     stage.must(elr(stage) == set(), "broker 2 lacks the five records, and is not eligible")
     stage.says("Broker 1 dies. Broker 2 returns, and waits for it.")
     stage.crash(1)
-    await stage.until(lambda: stage.leader() == -1, what="nobody leads")
+    await stage.leaderless()
     stage.start(2)
     await stage.until(lambda: 2 in stage.cluster.brokers and stage.cluster.brokers[2].ready.is_set(), what="broker 2 is unfenced")
     await stage.sleep(1.0)
@@ -194,7 +194,7 @@ async def s66(stage: Stage) -> None:
     stage.start(2)
     await stage.until(lambda: elr(stage) == set(), what="broker 2 has left the ELR")
     stage.crash(1)
-    await stage.until(lambda: stage.leader() == -1, what="nobody leads")
+    await stage.leaderless()
     stage.must(elr(stage) <= {1, 2}, "broker 2 is eligible only if it has caught up since")
     stage.start(1)
     await stage.until(lambda: stage.leader() in (1, 2), what="a replica leads")

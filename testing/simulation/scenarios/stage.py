@@ -28,6 +28,7 @@ from typing import Any
 
 from strandline.broker.partition.partition import Partition
 from strandline.client import NewTopic
+from strandline.controller.metadata.records import NO_LEADER
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import (
@@ -499,12 +500,16 @@ class Stage:
     def _is_led_by(self, broker: int) -> bool:
         return self.leader() == broker and self.leads(broker)
 
+    async def leaderless(self) -> None:
+        """Wait until the partition has no leader."""
+        await self.until(lambda: self.leader() == NO_LEADER, what="the partition has no leader")
+
     async def end_both(self, leader: int, other: int) -> None:
         """Both processes die. The leader is then the only member of the ISR, so that no other broker will lead."""
         self.crash(other)
         await self.until(lambda: self.isr() == {leader}, what=f"broker {leader} is alone in the ISR")
         self.crash(leader)
-        await self.until(lambda: self.leader() == -1, what="nobody leads")
+        await self.leaderless()
 
     async def start_both(self, leader: int, other: int, within_s: float = 30.0) -> None:
         """After `end_both`: start the leader, then the other, which must be in the ISR within this time."""

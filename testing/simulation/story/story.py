@@ -55,7 +55,11 @@ MEANINGS = {
     "I26": "a cleaner removes no record but an older one of a key and an expired tombstone, and changes none",
     "I27": "no replica holds an older value of a key whose tombstone was removed",
     "I28": "leaders return to preferred replicas that may lead, and never while a broker is in controlled shutdown",
+    "I29": "a leader sends consumers only to members of the ISR",
+    "I30": "a leader that recovers from an unclean election is alone in its ISR",
+    "I31": "the report of an unclean election names every committed record that it loses",
     "I32": "a log that moves to another directory keeps all its records, and the controller knows of it first",
+    "I33": "a fetch without news is answered when its wait has ended, and not before",
 }
 """Each invariant in one line."""
 
