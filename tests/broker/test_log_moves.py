@@ -59,6 +59,13 @@ def begin(world: ReplicaWorld, node: Node, path: str = "/d2") -> None:
     world.loop.advance(5 * TURN_S)
 
 
+def finish(world: ReplicaWorld, controller: Controller) -> None:
+    """The copy catches up, the controller accepts its directory, and it takes the place of the log."""
+    world.loop.advance(5 * TURN_S)
+    controller.answer()
+    world.loop.advance(TURN_S)
+
+
 def names(node: Node, path: str) -> list[str]:
     """The directories of logs in a data directory; a future replica without its topic id."""
     found = [name for name in node.files.list(path) if node.files.is_dir(f"{path}/{name}")]
@@ -128,9 +135,7 @@ def test_the_copy_follows_a_truncation() -> None:
     node.p.truncate_to(2, "a test")
     world.elect(1)
     node.produce("d", acks=1)
-    world.loop.advance(5 * TURN_S)
-    controller.answer()
-    world.loop.advance(TURN_S)
+    finish(world, controller)
     assert node.p.log.dir == "/d2/orders-0"
     assert [value for _, value in log_values(node.p)] == [b"a", b"b", b"d"]
 
@@ -140,9 +145,7 @@ def test_the_copy_begins_anew_when_the_log_does() -> None:
     node.produce("a", "b", acks=1)
     begin(world, node)
     node.p.log.truncate_fully_and_start_at(7)
-    world.loop.advance(5 * TURN_S)
-    controller.answer()
-    world.loop.advance(TURN_S)
+    finish(world, controller)
     log = node.p.log
     assert (log.dir, log.log_start_offset, log.log_end_offset) == ("/d2/orders-0", 7, 7)
 
@@ -286,15 +289,13 @@ def test_the_next_process_continues_a_move() -> None:
     controller = Controller(again)
     assert again.p.log.dir == "/d1/orders-0"
     assert again.p.log.is_being_moved
-    world.loop.advance(5 * TURN_S)
-    controller.answer()
-    world.loop.advance(TURN_S)
+    finish(world, controller)
     assert again.p.log.dir == "/d2/orders-0"
     assert [value for _, value in log_values(again.p)] == [b"a", b"b", b"c"]
 
 
 def test_a_move_is_dropped_when_the_page_cache_was_lost() -> None:
-    """The copy is not flushed before its end, so after a power cut nobody knows what it lacks."""
+    """The broker flushes a copy only when it is complete, so after a power cut the copy may lack any of its records."""
     world, node, _ = world_of()
     node.produce("a", "b", acks=1)
     node.p.log.flush()

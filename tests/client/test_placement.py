@@ -118,8 +118,8 @@ def test_another_replication_factor_moves_no_replica_that_stays() -> None:
 
 
 def test_fewer_replicas_keep_those_that_are_alive() -> None:
-    """Broker 9 is fenced or drained. Its replica goes first, although the other brokers have more: the plan must not delete the
-    copy that is in use, and keep one that nobody can read."""
+    """Broker 9 is fenced or drained. Its replica goes first, although the other brokers have more: otherwise the plan would
+    delete the replica that serves clients, and keep one that no client can read."""
     current = topic((9, 1), (1, 2), (1, 2), (1, 2))
     assert plan_factor(current, on(1, 2, 3), [TopicPartition("t", 0)], 1) == {TopicPartition("t", 0): (1,)}
 
