@@ -45,7 +45,7 @@ class Step(Enum):
 
 
 class LogFacts(NamedTuple):
-    """What a step depends on, of the current log or of the future replica."""
+    """The offsets and the health of one log, the current one or the future replica: `next_step` compares the two."""
 
     start: int
     """The log start of the current log; the first offset that the future replica has."""

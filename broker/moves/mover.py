@@ -369,7 +369,7 @@ def _facts(log: Log) -> LogFacts:
 
 
 def _common_end(future: Log, current: Log) -> int:
-    """How far the future replica has the history of the current log, by their leader epochs; -1 if it has to begin anew."""
+    """The offset up to which the two logs have the same history, by their leader epochs; -1 if the copy must begin anew."""
     if current.first_dirty_offset > current.segments[0].base_offset or current.tombstones_removed_below:
         return -1
     end = min(future.log_end_offset, current.log_end_offset)
