@@ -21,7 +21,8 @@ unfences it.
 
 A new active controller has no connections yet. It waits a moment for each broker to connect, then probes those that did not.
 So it also detects a broker that died together with the last controller. It does not know how the connections of these brokers
-were lost; but a broker whose host name stays unknown is fenced before its session ends.
+were lost; but a broker whose host name stays unknown is fenced before its session ends. The session that it grants to each broker
+proves nothing: if another process registers with the id of a broker that it has not heard, it probes that broker again.
 """
 
 from __future__ import annotations
@@ -94,6 +95,8 @@ class BrokerLiveness:
         self._was_late = False
         """The timer has fired late, and was started once more to wait for delayed heartbeats."""
         self._tasks: dict[asyncio.Task[object], None] = {}
+        self._contested: dict[int, None] = {}
+        """Brokers that are being probed because another process has tried to register with their id."""
 
     # -- from the server --
 
@@ -114,6 +117,7 @@ class BrokerLiveness:
             self._timer = None
         for task in list(self._tasks):
             task.cancel()
+        self._contested.clear()
 
     async def stop(self) -> None:
         self.on_inactive()
@@ -141,6 +145,15 @@ class BrokerLiveness:
         # A broker without a session was fenced, or has announced its shutdown.
         if broker is not None and active is not None and active.sessions.get(broker_id, broker.broker_epoch):
             self._spawn(self._suspect(broker, closed_by_peer=connection.closed_by_peer))
+
+    def on_duplicate(self, broker_id: int) -> None:
+        """A process was refused, because another one is registered with this id and has a session. If that one has no connection
+        here, it may have died before this controller became active, and its session only have been granted. So it is probed,
+        again and again as long as the new process retries, because one probe may come too early."""
+        broker = self._controller.image.brokers.get(broker_id)
+        if broker is not None and self._is_away(broker) and broker_id not in self._contested:
+            self._contested[broker_id] = None
+            self._spawn(self._contest(broker))
 
     # -- sessions --
 
@@ -190,6 +203,14 @@ class BrokerLiveness:
         await asyncio.sleep(max(0.0, patience_ends - loop.time()))
         if self._is_away(broker) and await self._probe(broker) is Probe.NAME_GONE:
             self._fence(broker, Probe.NAME_GONE)
+
+    async def _contest(self, broker: BrokerRegistration) -> None:
+        """Probe the broker, and then no more for a grace, however often the other process retries."""
+        try:
+            await self._suspect(broker, closed_by_peer=False)
+            await asyncio.sleep(self._grace_s)
+        finally:
+            self._contested.pop(broker.broker_id, None)
 
     async def _suspect(self, broker: BrokerRegistration, *, closed_by_peer: bool) -> Probe:
         """Probe the broker, and fence it if it is dead and has not returned within the grace.

@@ -282,6 +282,8 @@ class ControllerServer:
             if broker is not None and broker.incarnation_id == request.body.incarnation_id:
                 # So a process that dies before its first heartbeat is detected like any other.
                 liveness.on_heartbeat(request.connection, broker.broker_id, broker.broker_epoch)
+            else:
+                liveness.on_duplicate(request.body.broker_id)
 
         elect_preferred = ours[apis.ELECT_LEADERS]
 

@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from controller_world import ControllerWorld
+from controller_world import ControllerWorld, registration
 from handled_request import HandledConnection
 
 from strandline.controller.liveness import BrokerLiveness, Probe, probe_broker
 from strandline.controller.metadata.image import BrokerRegistration
+from strandline.protocol import apis
+from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.common import Listener
 from strandline.protocol.rpc.server import Server
 
@@ -253,6 +255,48 @@ async def test_a_new_active_controller_fences_a_broker_whose_name_is_gone(
     await scene.settled()
     assert (scene.fenced(), scene.probes) == (fenced, [])
     await scene.liveness.stop()
+
+
+async def test_a_registration_finds_out_that_the_predecessor_is_dead(scene: Scene) -> None:
+    """The first probe of the new active controller found the broker alive, then the broker was killed before it had connected.
+    Its next process must not wait for the end of a session that was only granted."""
+    scene.world.controller.on_resign(1)
+    scene.probes = [Probe.ALIVE, Probe.SILENT, Probe.DEAD]
+    scene.world.become_active(epoch=2)
+    scene.beat(2, HandledConnection())
+    await scene.settled()
+    for _ in range(2):
+        refusal = scene.world.send(apis.BROKER_REGISTRATION, registration(1, 2)).answers[0]
+        assert isinstance(refusal, BrokerError)
+        assert refusal.code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+        scene.liveness.on_duplicate(1)
+        scene.liveness.on_duplicate(1)
+        await scene.settled()
+    assert scene.probed == [1, 1, 1], "one at a time"
+    assert scene.fenced()
+    assert scene.world.register(1, incarnation=2)
+
+
+async def test_a_broker_with_a_connection_is_not_contested(scene: Scene) -> None:
+    """A second process with its id, which retries for ever, must not cost a live broker its place at a change of controllers."""
+    scene.world.controller.on_resign(1)
+    scene.world.become_active(epoch=2)
+    scene.beat(1, HandledConnection())
+    scene.beat(2, HandledConnection())
+    scene.liveness.on_duplicate(1)
+    await scene.settled()
+    assert (scene.probed, scene.fenced()) == ([], False)
+
+
+async def test_a_contested_broker_that_is_not_dead_keeps_its_session(scene: Scene) -> None:
+    scene.world.controller.on_resign(1)
+    scene.probes = [Probe.ALIVE, Probe.UNREACHABLE]
+    scene.world.become_active(epoch=2)
+    scene.beat(2, HandledConnection())
+    await scene.settled()
+    scene.liveness.on_duplicate(1)
+    await scene.settled()
+    assert (scene.probes, scene.fenced()) == ([], False)
 
 
 # -- the probe itself ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The environment: clocks, grey failures, operators. S54 to S56, and what waits for the ELR and for groups."""
+"""The environment: clocks, grey failures, operators. S54 to S56, S90, and what waits for the ELR and for groups."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ WAITING["S52"] = "consumer groups"
 WAITING["S53"] = "consumer groups"
 
 HOUR_MS = 3_600_000
+SESSION_MS = 40_000
+"""In S90: so long that a wait for the end of a session shows."""
 
 
 @scenario("S54", "Clocks jump", source="every fleet of machines")
@@ -169,3 +171,28 @@ async def s56(stage: Stage) -> None:
     stage.must(not unclean, "every broker found that it had been stopped in order")
     for index in range(3):
         await stage.at_rest(index=index)
+
+
+@scenario("S90", "A broker restarts while the controllers change", source="KIP-631, FailoverTest")
+async def s90(stage: Stage) -> None:
+    """The new active controller grants a session to a broker that it has never heard. If that broker is dead, its next process
+    must not wait for the end of this session."""
+    await stage.open(controllers=3, controller_settings={"broker.session.timeout.ms": SESSION_MS})
+    await stage.append(3)
+    before = stage.cluster.image().brokers[3].broker_epoch
+    active = stage.active_controller()
+    stage.says(f"Broker 3 is cut off from the controllers. Controller {active} dies, and another one becomes active.")
+    stage.cut(3, stage.cluster.controller_ids)
+    stage.crash(active)
+    await stage.until(lambda: stage.active_controller() not in (-1, active), what="another controller is active")
+    await stage.sleep(2.0)
+    stage.says("Broker 3 is killed, its link is mended, and it starts again.")
+    stage.crash(3)
+    stage.mend(3, stage.cluster.controller_ids)
+    stage.start(3)
+    started = stage.world.now
+    await stage.until(lambda: stage.cluster.image().brokers[3].broker_epoch > before, 3 * SESSION_MS / 1000, "it is registered")
+    waited_s = stage.world.now - started
+    stage.must(waited_s < SESSION_MS / 2000 or stage.perturbed, f"it is registered after {waited_s:.1f} s")
+    stage.start(active)
+    await stage.at_rest()

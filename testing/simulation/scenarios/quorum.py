@@ -32,11 +32,6 @@ def _is_down(stage: Stage, node: int) -> bool:
     return node not in stage.cluster.controllers
 
 
-def _active(stage: Stage) -> int:
-    server = stage.cluster.active_controller
-    return -1 if server is None else server.config.node_id
-
-
 @scenario("S48", "A vote that was not made durable", source="confluentinc/kafka#302; KAFKA-10527")
 async def s48(stage: Stage) -> None:
     """A voter that forgets its vote may vote twice, and then one epoch has two leaders. So a vote is on the disk before it is
@@ -44,8 +39,8 @@ async def s48(stage: Stage) -> None:
     await stage.open(controllers=3)
     _one_leader_an_epoch(stage)
     for step in range(1, 7):
-        await stage.until(lambda: _active(stage) > 0, what="a controller is active")
-        active = _active(stage)
+        await stage.until(lambda: stage.active_controller() > 0, what="a controller is active")
+        active = stage.active_controller()
         voter = next(n for n in stage.cluster.controller_ids if n != active)
         stage.says(f"Controller {active} dies. Controller {voter} loses its power at step {step} of what it writes then.")
         epoch = stage.cluster.controllers[active].quorum.epoch
@@ -62,8 +57,8 @@ async def s48(stage: Stage) -> None:
         machine.files.heal()
         stage.start(voter)
         stage.start(active)
-        await stage.until(lambda: _active(stage) > 0, 30.0, "a controller is active again")
-        now = stage.cluster.controllers[_active(stage)].quorum.epoch
+        await stage.until(lambda: stage.active_controller() > 0, 30.0, "a controller is active again")
+        now = stage.cluster.controllers[stage.active_controller()].quorum.epoch
         stage.must(now > epoch, f"it leads in a later epoch: {now} > {epoch}")
     await stage.append(1)
 
@@ -97,8 +92,8 @@ async def s49(stage: Stage) -> None:
         return bool(ours.offset == theirs.offset and list(ours.to_records()) == list(theirs.to_records()))
 
     for step in (0, 3, 6, 9, 12, -1):
-        await stage.until(lambda: _active(stage) > 0, what="a controller is active")
-        away = next(n for n in stage.cluster.controller_ids if n != _active(stage))
+        await stage.until(lambda: stage.active_controller() > 0, what="a controller is active")
+        away = next(n for n in stage.cluster.controller_ids if n != stage.active_controller())
         stage.says(f"Controller {away} is away while so much changes that the others write a snapshot and drop their old log.")
         stage.crash(away)
         await client.run(topics(12))
@@ -110,7 +105,7 @@ async def s49(stage: Stage) -> None:
             stage.world.network.break_on(lambda m: m.api == "FetchSnapshot" and not m.is_request)
         stage.start(away)
         if step < 0:
-            leader = _active(stage)
+            leader = stage.active_controller()
             stage.crash(leader)
             stage.start(leader)
         await stage.sleep(1.0)
@@ -126,7 +121,7 @@ async def s50(stage: Stage) -> None:
     must not unseat its successor."""
     await stage.open(controllers=3)
     _one_leader_an_epoch(stage)
-    old = _active(stage)
+    old = stage.active_controller()
     server = stage.cluster.controllers[old]
     others = [n for n in stage.cluster.controller_ids if n != old]
     stage.says(f"Controller {old}, the active one, is cut off from the other two. The brokers still reach it.")
@@ -135,8 +130,8 @@ async def s50(stage: Stage) -> None:
     await stage.until(lambda: not server.quorum.is_leader, 5.0, "it resigns")
     limit_s = stage.cluster.controllers[old].config.raft.fetch_timeout_ms * 1.5 / 1000
     stage.must(stage.world.now - cut_at <= limit_s + 0.1, f"within 1.5 fetch time-outs: {stage.world.now - cut_at:.3f} s")
-    await stage.until(lambda: _active(stage) in others, 10.0, "another is active")
-    successor = _active(stage)
+    await stage.until(lambda: stage.active_controller() in others, 10.0, "another is active")
+    successor = stage.active_controller()
     epoch = stage.cluster.controllers[successor].quorum.epoch
     stage.says("Minutes pass. A topic is created; the data path never stopped.")
     await stage.append(3)

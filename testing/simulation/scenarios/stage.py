@@ -438,6 +438,11 @@ class Stage:
         """The leader in the newest metadata; -1 for none."""
         return int(self.registration(index).leader)
 
+    def active_controller(self) -> int:
+        """The id of the active controller; -1 if there is none."""
+        server = self.cluster.active_controller
+        return -1 if server is None else server.config.node_id
+
     def isr(self, index: int = 0) -> set[int]:
         return set(self.registration(index).isr)
 
