@@ -92,9 +92,13 @@ def on_leader_moved(ghosts: Ghosts, replica: ReplicaGhost, leader_state: LeaderS
             parts = path.agrees_until(committed)
             text = f"broker {replica.node} commits up to {high_watermark}, but lacks the committed records from {parts} on"
             raise partition.violation("I7", text, replica.node)
-    before = committed.end
-    committed.follow(path, high_watermark)
     partition.asked.append((high_watermark, ghosts.min_isr(partition, replica)))
+    _commit(replica, high_watermark)
+
+
+def _commit(replica: ReplicaGhost, high_watermark: int) -> None:
+    partition, before = replica.partition, replica.partition.committed.end
+    partition.committed.follow(replica.path, high_watermark)
     partition.told_end = max(partition.told_end, high_watermark)
     producers.on_committed(partition, before, high_watermark)
 
@@ -150,16 +154,25 @@ def on_leader(ghosts: Ghosts, replica: ReplicaGhost, epoch: int) -> None:
     partition, committed, path = replica.partition, replica.partition.committed, replica.path
     if _is_deposed(partition, epoch):
         return  # it learns late of an election that is over
-    if path.holds_all_of(committed):
+    if partition.loss_permitted:
+        _maybe_lose(replica, epoch)
+        _maybe_bring_back(replica)
         return
-    parts = path.agrees_until(committed)
-    if not partition.loss_permitted:
+    if not path.holds_all_of(committed):
+        parts = path.agrees_until(committed)
         acked = f", {partition.acked_end - parts} of them acknowledged" if partition.acked_end > parts else ""
         text = (
             f"broker {replica.node} leads in epoch {epoch}, but lacks the committed records {parts} to {committed.end - 1}{acked}"
         )
         raise partition.violation("I7", text, replica.node)
-    _maybe_lose(replica, epoch)
+
+
+def _maybe_bring_back(replica: ReplicaGhost) -> None:
+    """A leader before this one had lost committed records that this one has. Its own high watermark covers them from the
+    beginning, so that they are committed again although it does not move."""
+    high_watermark = 0 if replica.log is None else replica.log.high_watermark
+    if high_watermark > replica.partition.committed.end:
+        _commit(replica, high_watermark)
 
 
 def _is_deposed(partition: PartitionGhost, epoch: int) -> bool:

@@ -209,6 +209,19 @@ def test_permitted_loss_is_noted_and_the_leaders_log_becomes_the_truth(at: Bench
     at.step()
 
 
+def test_a_leader_that_returns_with_its_high_watermark_brings_lost_records_back(at: Bench):
+    """A leader without records was elected, and then a replica that still has them. Its high watermark, restored from its
+    checkpoint, does not move (seed 20881 of the double faults)."""
+    at.replicated("a")
+    at.ghosts.permit_loss("the last member of the ISR lost its disk")
+    at.log(2).truncate_to(0)
+    elect(at, 2)
+    assert at.orders.true_high_watermark == 0
+    elect(at, 3)
+    assert at.orders.true_high_watermark == 1
+    at.step()
+
+
 def test_a_deposed_leader_is_not_the_truth_where_a_loss_is_permitted(at: Bench):
     """The deposed leader raises its high watermark late, while its successor has already committed more."""
     at.append(1, "a")
