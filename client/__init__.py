@@ -63,6 +63,7 @@ from strandline.client.errors import (
 )
 from strandline.client.producer.producer import Producer
 from strandline.client.producer.receipts import BatchMetadata, Receipt, Receipts, RecordMetadata
+from strandline.client.producer.undelivered import Undelivered
 
 __all__ = [
     "Admin",
@@ -120,4 +121,5 @@ __all__ = [
     "arrow_batches",
     "arrow_schema",
     "UncleanElection",
+    "Undelivered",
 ]

@@ -35,6 +35,8 @@ from strandline.protocol.producer_names import NAME_LENGTH_MAX, NOTE_BYTES_MAX, 
 from strandline.protocol.records.compression import LEVELS, Codec, Compression
 
 Serializer = Callable[[Any], bytes | None]
+Partitioner = Callable[[bytes | None, list[int], list[int]], int]
+"""Key, all partitions, those with a leader -> partition."""
 Deserializer = Callable[[bytes], Any]
 
 REQUEST_SIZE_MAX = 99 * 1024 * 1024
@@ -206,6 +208,14 @@ class ProducerOptions(ClientOptions):
     value_serializer: Serializer | None = option(  # noqa: RUF009
         None, _FUNCTION, "Turns each value that is not None into bytes. Without it, values are bytes."
     )
+    partitioner: Partitioner | None = option(  # noqa: RUF009
+        None,
+        _FUNCTION,
+        "Chooses the partition of each record that names none: `partitioner(key, all_partitions, available_partitions)`, as in "
+        "aiokafka. The key is bytes or None; the lists are sorted, and the second one has the partitions with a leader. A record "
+        "that waits for room may be asked for again. None: a key is hashed as in Kafka's Java client, and records without a key "
+        "fill one batch after another.",
+    )
     producer_name: str | None = option(
         None,
         OrNone(Text(1, NAME_LENGTH_MAX)),
@@ -365,6 +375,7 @@ class ProducerKeywords(ClientKeywords, total=False):
     delivery_timeout_ms: int
     key_serializer: Serializer | None
     value_serializer: Serializer | None
+    partitioner: Partitioner | None
     producer_name: str | None
     producer_work_epoch: int
     producer_note: bytes | None

@@ -57,7 +57,8 @@ except StrandlineError as e:
 - A client belongs to the event loop in which it was started. Only that loop's thread may call it.
 - Keys and values are bytes or None, unless there is a serializer or a deserializer.
 - A receipt is awaitable, but no future. For several: `await asyncio.gather(*receipts)`, or `await producer.flush()`. Where a
-  future is needed: `asyncio.ensure_future(receipt)`.
+  future is needed: `asyncio.ensure_future(receipt)`. For a callback: `receipt.on_delivery(callback)`, and the event loop calls
+  `callback(metadata, error)`; one of the two is None.
 - The records of one producer to one partition are in the log in the order of the calls. Each is in the log once, also when a request is
   sent again (idempotence is the default).
 - Every wait has a bound; an option or an argument says which.
@@ -141,13 +142,13 @@ says otherwise.
 | default of `request_timeout_ms` | 40,000 | 30,000 |
 | how long a record may take | `request_timeout_ms` | `delivery_timeout_ms`, 120,000 |
 | batch size | `max_batch_size` | `batch_size`; `max_batch_size` is accepted |
-| `send` returns | a future | a `Receipt`: awaitable, with `done` (no call) and `result()`; no callbacks, not for `asyncio.wait` |
+| `send` returns | a future | a `Receipt`: awaitable, with `done` (no call) and `result()`; callbacks by `on_delivery`, not for `asyncio.wait` |
 | order of the last arguments of `send` | `timestamp_ms`, `headers` | `headers`, `timestamp_ms`: give them by name |
 | value of `send` | may be left out | has to be given; None is a tombstone |
 | when the buffer is full | `send` waits | `send` waits up to `max_block_ms`, `send_nowait` raises BufferFull |
 | batches built by hand | `create_batch`, `send_batch` | `send_many`, `send_columns` |
-| own partitioner | `partitioner` | give `partition` with each record; keys are hashed as in Java's client |
-| `stop` of a producer | waits until everything is sent | the same, at most `delivery_timeout_ms`, or a second after an exception; returns what was not delivered |
+| own partitioner | `partitioner` | the same; an error of it, or a partition that does not exist, is a UsageError |
+| `stop` of a producer | waits until everything is sent | the same, at most `delivery_timeout_ms`, or a second after an exception; returns what was not delivered (`Undelivered`) |
 | `assign` | a plain call | a coroutine: `await consumer.assign(...)` |
 | `subscribe` | `topics=`, `pattern=`, `listener=` | names or a list of names: `subscribe(["a", "b"])`; no patterns |
 | `partitions_for_topic` | a plain call | a coroutine |

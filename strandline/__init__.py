@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         StrandlineError,
         TopicPartition,
         TopicRecreated,
+        Undelivered,
         UnknownTopic,
         UsageError,
     )
@@ -71,6 +72,7 @@ __all__ = [
     "StrandlineError",
     "TopicPartition",
     "TopicRecreated",
+    "Undelivered",
     "UnknownTopic",
     "UsageError",
     "__version__",

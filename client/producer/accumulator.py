@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate, repeat
 
-from strandline.client.errors import BufferFull, RecordTooLarge, UnknownTopic
+from strandline.client.errors import BufferFull, RecordTooLarge, UnknownTopic, UsageError
 from strandline.client.options import REQUEST_SIZE_MAX, ProducerOptions
 from strandline.client.producer.batch import Batch, BatchState, Headers
 from strandline.client.producer.parking import Failure, ParkedRecord, ParkingLot
@@ -67,6 +67,7 @@ class Accumulator:
         self._on_ready = on_ready
         self._first_sticky = first_sticky
         """Draws the index of a topic's first sticky partition, so that many producers do not start with the same one."""
+        self._partitioner = options.partitioner
         self._delivery_timeout_s = options.delivery_timeout_ms / 1000
         self._record_bytes_max = options.max_request_size - HEADER_SIZE
         self.topics: dict[str, TopicQueues] = {}
@@ -128,6 +129,8 @@ class Accumulator:
             raise self._too_large(name, size)
         if topic is None:
             return self._park(name, partition, key, value, headers, timestamp_ms, size)
+        if partition is None and self._partitioner is not None:
+            partition = self.partition_of(topic, key)
         queue = topic.queues.get(self._choose(topic, partition, key))
         batch = None if queue is None else queue.open
         if batch is None or batch.room < size:
@@ -224,6 +227,20 @@ class Accumulator:
             if batch.room >= size:
                 return batch
             self.close(queue)
+
+    def partition_of(self, topic: TopicQueues, key: bytes | None) -> int | None:
+        """The partition of a record that names none; None: the sticky one. UsageError if the program's own partitioner fails, or
+        returns no partition of the topic."""
+        count = topic.partition_count
+        if self._partitioner is None:
+            return None if key is None else partition_for_key(key, count)
+        try:
+            chosen = self._partitioner(key, list(range(count)), list(topic.available))
+        except Exception as e:
+            raise UsageError(f"the partitioner failed for a record of {topic.name}: {e!r}") from e
+        if not (isinstance(chosen, int) and 0 <= chosen < count):
+            raise UsageError(f"the partitioner returned {chosen!r}, but {topic.name} has the partitions 0 to {count - 1}")
+        return chosen
 
     def _choose(self, topic: TopicQueues, partition: int | None, key: bytes | None) -> int:
         if partition is None:
@@ -362,8 +379,10 @@ class Accumulator:
             _, partition, key, value, headers, timestamp_ms, size, _, deadline = record
             self.buffered_bytes -= size
             try:
+                if partition is None and self._partitioner is not None:
+                    partition = self.partition_of(topic, key)
                 batch = self._batch_for(topic, partition, key, size, force=True)
-            except UnknownTopic as e:
+            except (UnknownTopic, UsageError) as e:
                 record.point_at(Failure(e))
             else:
                 record.point_at(batch, self._put(topic, batch, key, value, headers, timestamp_ms, size).index)

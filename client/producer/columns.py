@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from strandline.client.producer.batch import Headers
@@ -56,5 +57,13 @@ class Columns(NamedTuple):
         rows: dict[int | None, list[int]] = {}
         for index, key in enumerate(self.keys):
             rows.setdefault(None if key is None else partition_for_key(key, partition_count), []).append(index)
+        for partition, indexes in rows.items():
+            yield partition, self.pick(indexes)
+
+    def by_choice(self, choose: Callable[[bytes | None], int | None]) -> Iterator[tuple[int | None, Columns]]:
+        """The rows of each partition that `choose` returns for a key, or for None, in order."""
+        rows: dict[int | None, list[int]] = {}
+        for index, key in enumerate(repeat(None, len(self.values)) if self.keys is None else self.keys):
+            rows.setdefault(choose(key), []).append(index)
         for partition, indexes in rows.items():
             yield partition, self.pick(indexes)

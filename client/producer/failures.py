@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.client.errors import ClientClosed, ClientError, DeliveryFailed, DeliveryTimeout, ProducerFenced, describe
 from strandline.client.producer.record_errors import ErrorOf, InvalidRecords
-from strandline.client.producer.undelivered import Undelivered, partition_of, stopped, stopped_before
+from strandline.client.producer.undelivered import Undelivered, may_be_written, partition_of, stopped, stopped_before
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.loggers import get_logger
 
@@ -167,17 +167,17 @@ class DeliveryFailures:
         """The producer stops: fail all waiting records, with an error that says whether the record may be in the log.
 
         `reason_of`: why a batch was not delivered."""
-        undelivered = Undelivered()
+        undelivered = Undelivered(failed=self.records)
         if self._is_broken:
             for batch in self._accumulator.incomplete:
-                undelivered.add(partition_of(batch), len(batch), str(self.fatal))
+                undelivered.add(partition_of(batch), len(batch), str(self.fatal), may_be_written=batch.attempts > 0)
             return undelivered
         error = self._cluster.metadata.last_error
         reason = f"no metadata: {error}" if error else "no metadata yet"
         for name, lot in self._accumulator.parked.items():
-            undelivered.add(name, len(lot.records), reason)
+            undelivered.add(name, len(lot.records), reason, may_be_written=False)
         for batch in self._accumulator.incomplete:
-            undelivered.add(partition_of(batch), len(batch), reason_of(batch))
+            undelivered.add(partition_of(batch), len(batch), reason_of(batch), may_be_written=may_be_written(batch))
         self._fail_all(stopped_before, lambda topic: stopped(topic, may_be_written=False))
         return undelivered
 

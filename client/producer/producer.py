@@ -27,6 +27,7 @@ import asyncio
 import sys
 from _thread import get_ident
 from collections.abc import Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -100,7 +101,8 @@ class Producer:
         self._home: Home | None = None
         self._checked_thread = 0
         """The thread of the event loop, after a call in this iteration of the loop was checked; 0 before that."""
-        self._takes_bare = self._value_serializer is None and self.options.producer_name is None
+        is_plain = self._value_serializer is None and self.options.partitioner is None
+        self._takes_bare = is_plain and self.options.producer_name is None
         self._call_order = CallOrder(self._choose_path)
         self._bare_open: dict[str, Batch] = {}
         """The accumulator's table of batches to which a plain value may be appended at once. An empty one while no call may do
@@ -153,20 +155,21 @@ class Producer:
         if self._shared is not None:
             await self._shared.renew()
 
-    async def stop(self, timeout_ms: float | None = None) -> int:
-        """Deliver the waiting records, then close. Returns the number of records that were not acknowledged in time; their
-        receipts raise ClientClosed, which says whether the record may be in the log.
+    async def stop(self, timeout_ms: float | None = None) -> Undelivered:
+        """Deliver the waiting records, then close. Returns the records that were not acknowledged, by partition, and is false if
+        there are none. The receipts of those that still waited raise ClientClosed, which says whether the record may be in the
+        log.
 
         Waits at most `timeout_ms`. By default that is `delivery_timeout_ms`; one second if the task is being cancelled, or
         if `stop` is called while an exception is handled (as in a `finally` clause), unless one was when `start` was called. That
         exception gets a note that names the partitions and the numbers of records."""
         return await self._stop(timeout_ms, None if self._started_in_handler else sys.exception())
 
-    async def _stop(self, timeout_ms: float | None, error: BaseException | None) -> int:
+    async def _stop(self, timeout_ms: float | None, error: BaseException | None) -> Undelivered:
         """`error`: the exception because of which the producer is stopped."""
         if self._stopped or self._sender is None or self._cluster is None:
             self._stopped = True
-            return 0
+            return Undelivered()
         assert self._home is not None
         self._home.check()
         self._stopped = True
@@ -189,7 +192,7 @@ class Producer:
                 await self._cluster.close()
             else:
                 self._shared.release()
-        return undelivered.records
+        return undelivered
 
     def _flush_timeout_ms(self, error: BaseException | None) -> float:
         """How long `stop` waits for acknowledgements."""
@@ -318,9 +321,9 @@ class Producer:
 
     def send_many(self, topic: str, values: Sequence[Any], *, key: Any = None, partition: int | None = None) -> Receipts:
         """Hand over many values at once, all or none (BufferFull). `await` the result for a list of `BatchMetadata`, one for each
-        run of records that went into one batch. With a key, a partition, a serializer or a name, it is a loop over `send_nowait`,
-        and those before a BufferFull are sent."""
-        if key is None and partition is None and self._value_serializer is None and not self._is_named:
+        run of records that went into one batch. With a key, a partition, a serializer, a partitioner or a name, it is a loop over
+        `send_nowait`, and those before a BufferFull are sent."""
+        if key is None and partition is None and self._takes_bare:
             accumulator = self._running()
             self._check_order(topic)
             if not set(map(type, values)) <= {bytes}:
@@ -383,7 +386,10 @@ class Producer:
             return [(checked_whole("a partition", partition), columns)]
         if self._is_named and (columns.keys is None or None in columns.keys):
             raise UsageError(NEEDS_PARTITION)
-        return columns.by_key(self._accumulator.topics[topic].partition_count)
+        queues = self._accumulator.topics[topic]
+        if self.options.partitioner is None:
+            return columns.by_key(queues.partition_count)
+        return columns.by_choice(partial(self._accumulator.partition_of, queues))
 
     async def _append_columns(self, topic: str, partition: int | None, rows: Columns, receipts: Receipts) -> None:
         deadline = self._deadline()

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Iterator
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol, Self
 
 import msgspec
+
+from strandline.protocol.errors import StrandlineError
 
 
 class RecordMetadata(NamedTuple):
@@ -31,6 +33,9 @@ class RecordMetadata(NamedTuple):
         return self.timestamp_ms
 
 
+DeliveryCallback = Callable[[RecordMetadata | None, StrandlineError | None], object]
+
+
 class Resolvable(Protocol):
     """What a receipt may point at: a batch, a parking lot, or a failure."""
 
@@ -46,7 +51,8 @@ class Resolvable(Protocol):
 def _refuse_callback() -> NoReturn:
     raise TypeError(
         "a receipt is awaitable, but no future: for several of them use `await asyncio.gather(*receipts)` or `await "
-        "producer.flush()`, and where a future is needed, `asyncio.ensure_future(receipt)`"
+        "producer.flush()`, for a callback `receipt.on_delivery(callback)`, and where a future is needed, "
+        "`asyncio.ensure_future(receipt)`"
     )
 
 
@@ -71,6 +77,22 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
             raise asyncio.InvalidStateError("the record is not acknowledged yet, and has not failed")
         return self.batch.metadata(self.index)
 
+    def on_delivery(self, callback: DeliveryCallback) -> Self:
+        """Have the event loop call `callback(metadata, error)` when the record is acknowledged (`error` is None) or has failed
+        (`metadata` is None); soon, if it is done already. An exception of the callback goes to the loop's exception handler.
+        Returns the receipt: `producer.send_nowait("orders", b"2 tea").on_delivery(on_delivery)`. Callbacks of one partition are
+        called in the order of its records."""
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            if self.batch.done:
+                loop.call_soon(_call_back, self, callback)
+            else:  # Also after the receipt got another target.
+                self.batch.waiters.append(look)
+
+        look()
+        return self
+
     def add_done_callback(self, *_: object, **__: object) -> NoReturn:
         """Raises TypeError: a receipt is no future. The message says what to use instead of `asyncio.wait`, which calls this."""
         _refuse_callback()
@@ -79,6 +101,15 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         while not self.batch.done:
             yield from _wait(self.batch)
         return self.batch.metadata(self.index)
+
+
+def _call_back(receipt: Receipt, callback: DeliveryCallback) -> None:
+    try:
+        metadata = receipt.result()
+    except StrandlineError as e:
+        callback(None, e)
+    else:
+        callback(metadata, None)
 
 
 class BatchMetadata(NamedTuple):

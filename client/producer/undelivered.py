@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from strandline.client.errors import ClientClosed
 from strandline.client.producer.batch import Batch, BatchState
 
@@ -9,26 +11,38 @@ PARTITIONS_LISTED = 5
 """The text names at most so many partitions."""
 
 
+@dataclass
 class Undelivered:
-    """Counts undelivered records by partition. `str` of it is a sentence about them."""
+    """What `Producer.stop` returns: the records that the producer took and that were not acknowledged. It is false if there are
+    none. `str` of it is a sentence about those that still waited."""
 
-    def __init__(self) -> None:
-        self.by_partition: dict[str, int] = {}
-        """Number of records by partition; by topic while the topic's metadata is not known."""
-        self.reason = ""
-        """Why the oldest of them was not delivered."""
+    by_partition: dict[str, int] = field(default_factory=dict)
+    """Number of records that still waited when the producer stopped, by partition ("orders-0"), or by topic while the topic's
+    metadata is not known."""
+    may_be_written: int = 0
+    """How many of them were sent without an answer, and so may be in the log. The others are not."""
+    reason: str = ""
+    """Why the oldest of them was not delivered."""
+    failed: int = 0
+    """Number of records that failed before the producer stopped: rejected, or not acknowledged within `delivery_timeout_ms`."""
 
-    def add(self, partition: str, records: int, reason: str) -> None:
+    def add(self, partition: str, records: int, reason: str, *, may_be_written: bool) -> None:
         """Count records of a partition. Only the first reason is kept."""
         self.by_partition[partition] = self.by_partition.get(partition, 0) + records
+        self.may_be_written += records if may_be_written else 0
         self.reason = self.reason or reason
 
     @property
     def records(self) -> int:
-        """The number of undelivered records."""
+        """Number of records that still waited when the producer stopped."""
         return sum(self.by_partition.values())
 
+    def __bool__(self) -> bool:
+        return bool(self.by_partition or self.failed)
+
     def __str__(self) -> str:
+        if not self.by_partition:
+            return "no record waited"
         most = sorted(self.by_partition.items(), key=lambda item: -item[1])
         listed = ", ".join(f"{partition}: {records}" for partition, records in most[:PARTITIONS_LISTED])
         rest = f", and {len(most) - PARTITIONS_LISTED} more partitions" if len(most) > PARTITIONS_LISTED else ""
@@ -43,7 +57,12 @@ def partition_of(batch: Batch) -> str:
 
 def stopped_before(batch: Batch) -> ClientClosed:
     """The error of a batch that is not acknowledged when the producer stops."""
-    return stopped(partition_of(batch), may_be_written=batch.state is BatchState.IN_FLIGHT or batch.in_doubt)
+    return stopped(partition_of(batch), may_be_written=may_be_written(batch))
+
+
+def may_be_written(batch: Batch) -> bool:
+    """Whether a batch that is not acknowledged may be in the log."""
+    return batch.state is BatchState.IN_FLIGHT or batch.in_doubt
 
 
 def stopped(partition: str, *, may_be_written: bool) -> ClientClosed:

@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.client.errors import BufferFull, ClientError, UnknownTopic
+from strandline.client.errors import BufferFull, ClientError, UnknownTopic, UsageError
 from strandline.client.options import ProducerOptions
-from strandline.client.producer.accumulator import Accumulator
+from strandline.client.producer.accumulator import Accumulator, TopicQueues
 from strandline.client.producer.partition_queue import PartitionQueue
 from strandline.client.producer.partitioner import murmur2, next_sticky, partition_for_key
 from strandline.client.producer.record_sizes import RICH_OVERHEAD, headers_size_max
 from strandline.protocol.records.reader import iter_records
 
-GOLDEN = {
-    "21": -973932308,
-    "foobar": -790332482,
-    "a-little-bit-long-string": -985981536,
-    "a-little-bit-longer-string": -1486304829,
-    "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
-    "abc": 479470107,
-}
-"""From Kafka's own tests of `Utils.murmur2`."""
+GOLDEN = json.loads((Path(__file__).parent / "golden_partitions.json").read_text())
+"""What Kafka's own Java classes choose; `java/GoldenPartitions.java` says how the file was made."""
 
 
-@pytest.mark.parametrize(("key", "hashed"), GOLDEN.items())
-def test_murmur2_is_javas(key: str, hashed: int) -> None:
-    """Another hash would send a key to another partition than the Java clients do."""
-    assert murmur2(key.encode()) == hashed
-    assert partition_for_key(key.encode(), 7) == (hashed & 0x7FFFFFFF) % 7
+def test_keyed_records_go_where_java_sends_them() -> None:
+    """Another hash would send a key to another partition than the Java clients do, and so break the order of the key."""
+    assert len(GOLDEN["keys"]) == 174
+    for text, hashed, partitions in GOLDEN["keys"]:
+        key = bytes.fromhex(text)
+        assert murmur2(key) == hashed
+        assert [partition_for_key(key, count) for count in GOLDEN["partition_counts"]] == partitions
+
+
+def test_first_sticky_partition_is_one_that_java_chooses() -> None:
+    """For the same random number. Without any leader, it is one of all partitions."""
+    for available, random, expected in GOLDEN["sticky"]:
+        queues = TopicQueues("t")
+        queues.update(5, available, lambda count, random=random: random % count)
+        assert queues.sticky == expected
 
 
 def test_sticky_partition_rotates_over_partitions_with_a_leader() -> None:
@@ -122,6 +127,51 @@ def test_parked_records_come_before_later_ones() -> None:
         wrong.result()
     assert driven.take_all() == {0: [b"1", b"3"]}
     assert good.result().offset == 0
+
+
+def test_own_partitioner_is_asked_once_per_record() -> None:
+    """A round-robin partitioner that is called twice for some records would skip partitions."""
+    asked: list[tuple[bytes | None, list[int], list[int]]] = []
+
+    def next_one(key: bytes | None, everything: list[int], available: list[int]) -> int:
+        asked.append((key, everything, available))
+        return (len(asked) - 1) % len(everything)
+
+    driven = DrivenAccumulator(partitioner=next_one, batch_size=200)
+    parked = driven.accumulator.append("t", None, b"k", b"0", None, None)
+    driven.accumulator.update_topic("t", 3, [0, 2])
+    receipts = [driven.accumulator.append("t", None, None, b"%d" % n + bytes(90), None, None) for n in range(1, 9)]
+    assert [receipt.batch.partition for receipt in [parked, *receipts]] == [0, 1, 2] * 3
+    assert asked[0] == (b"k", [0, 1, 2], [0, 2])
+    assert len(asked) == 9
+    assert driven.accumulator.append("t", 1, None, b"x", None, None).batch.partition == 1
+    assert len(asked) == 9
+
+
+@pytest.mark.parametrize("choice", [3, -1, None, "0"])
+def test_wrong_choice_of_a_partitioner_is_a_usage_error(choice: object) -> None:
+    driven = DrivenAccumulator(partitioner=lambda key, everything, available: choice)
+    parked = driven.accumulator.append("t", None, None, b"0", None, None)
+    driven.accumulator.update_topic("t", 3, [0, 1, 2])
+    with pytest.raises(UsageError, match=r"the partitioner returned .*, but t has the partitions 0 to 2"):
+        parked.result()
+    with pytest.raises(UsageError, match="the partitioner returned"):
+        driven.accumulator.append("t", None, None, b"1", None, None)
+    assert driven.accumulator.buffered_bytes == 0
+
+
+def test_error_of_a_partitioner_fails_only_its_record() -> None:
+    def fail_for_a(key: bytes | None, everything: list[int], available: list[int]) -> int:
+        if key == b"a":
+            raise KeyError(key)
+        return 1
+
+    driven = DrivenAccumulator(partitioner=fail_for_a)
+    parked = [driven.accumulator.append("t", None, key, b"0", None, None) for key in (b"a", b"b")]
+    driven.accumulator.update_topic("t", 3, [0, 1, 2])
+    with pytest.raises(UsageError, match="the partitioner failed for a record of t: KeyError"):
+        parked[0].result()
+    assert parked[1].batch.partition == 1
 
 
 @settings(max_examples=100, deadline=None)

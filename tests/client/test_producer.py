@@ -310,7 +310,7 @@ async def test_calls_are_bounded_when_the_cluster_is_dead() -> None:
                 await producer.flush(50)
             assert producer.health()["state"] == "degraded"
             undelivered = await producer.stop(timeout_ms=50)
-        assert undelivered == 1
+        assert undelivered.records == 1
 
 
 async def test_bug_in_the_producer_fails_all_waiters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,7 +342,7 @@ async def test_stop_reports_undelivered_records_of_a_hanging_broker() -> None:
         cluster.brokers[1].hanging = True
         receipts = [producer.send_nowait("orders", b"2") for _ in range(3)]
         async with asyncio.timeout(2):
-            assert await producer.stop(timeout_ms=100) == 3
+            assert (await producer.stop(timeout_ms=100)).records == 3
         for receipt in receipts:
             with pytest.raises(ClientClosed):
                 await receipt
@@ -483,3 +483,65 @@ async def test_cancelled_identity_task_is_restarted() -> None:
                     task.cancel()
             async with asyncio.timeout(2):
                 assert (await producer.send_and_wait("orders", b"1")).offset == 0
+
+
+async def test_own_partitioner_places_records_of_every_call() -> None:
+    """Keys go where another system has put them, whichever call hands the records over."""
+
+    def by_first_byte(key: bytes | None, everything: list[int], available: list[int]) -> int:
+        return len(everything) - 1 if key is None else key[0] % len(everything)
+
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", 3)
+        async with Producer(bootstrap_servers=cluster.bootstrap, partitioner=by_first_byte) as producer:
+            await producer.send_and_wait("orders", b"1", key=b"\x00")
+            producer.send_nowait("orders", b"2", key=b"\x01")
+            producer.send_nowait("orders", b"3")
+            producer.send_many("orders", [b"4", b"5"])
+            await producer.send_columns("orders", [b"6", b"7", b"8"], [b"\x01", None, b"\x03"])
+            await producer.send_columns("orders", [b"9"])
+            await producer.send("orders", b"10", key=b"\x00", partition=2)
+        values = [cluster.partition("orders", index).log.values for index in range(3)]
+    assert values == [[b"1", b"8"], [b"2", b"6"], [b"3", b"4", b"5", b"7", b"9", b"10"]]
+
+
+async def test_delivery_callbacks_come_in_order() -> None:
+    """One per record, with where it is; also of a record that waited for metadata, and of one that is done already."""
+    called: list[tuple[object, object]] = []
+
+    def on_delivery(metadata: object, error: object) -> None:
+        called.append((metadata, error))
+
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            receipts = [producer.send_nowait("orders", b"%d" % n).on_delivery(on_delivery) for n in range(3)]
+            await producer.flush()
+            await until(lambda: len(called) == 3)
+            assert called == [(receipt.result(), None) for receipt in receipts]
+            receipts[0].on_delivery(on_delivery)
+            assert len(called) == 3, "not before the caller has gone on"
+            await until(lambda: len(called) == 4)
+            cluster.produce_fate = lambda broker_id, key: "INVALID_RECORD"
+            producer.send_nowait("orders", b"wrong").on_delivery(on_delivery)
+            await until(lambda: len(called) == 5)
+    metadata, error = called[4]
+    assert metadata is None
+    assert isinstance(error, DeliveryFailed)
+
+
+async def test_failing_callback_harms_no_record() -> None:
+    """It is a bug of the program; the producer goes on, and the event loop reports it."""
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+
+    def fail(metadata: object, error: object) -> None:
+        raise KeyError("a bug of the program")
+
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            producer.send_nowait("orders", b"1").on_delivery(fail)
+            assert (await producer.send_and_wait("orders", b"2")).offset == 1
+            await until(lambda: reported)
+    assert [type(error) for error in reported] == [KeyError]

@@ -13,6 +13,7 @@ from waiting import until
 
 from strandline.client.errors import ClientClosed
 from strandline.client.producer.producer import Producer
+from strandline.client.producer.undelivered import Undelivered
 
 from .scripted import ScriptedCluster
 
@@ -82,7 +83,7 @@ async def test_exit_after_an_error_gives_up_soon(end: Callable[[Producer], Await
 async def test_stop_in_finally_gives_up_soon(end: Callable[[Producer], Awaitable[None]]) -> None:
     """As users of aiokafka write it: `try: ... finally: await producer.stop()`."""
     loop = asyncio.get_running_loop()
-    undelivered: list[int] = []
+    undelivered: list[Undelivered] = []
 
     async def program(cluster: ScriptedCluster, producer: Producer) -> None:
         await producer.start()
@@ -100,7 +101,7 @@ async def test_stop_in_finally_gives_up_soon(end: Callable[[Producer], Awaitable
             with pytest.raises((KeyError, asyncio.CancelledError)):
                 await asyncio.create_task(program(cluster, producer))
         assert loop.time() - began < GIVES_UP_WITHIN_S
-        assert undelivered == [1]
+        assert [each.by_partition for each in undelivered] == [{"orders-0": 1}]
 
 
 async def hand_over_and_fail(producer: Producer) -> None:
@@ -153,7 +154,7 @@ async def test_normal_exit_in_a_handler_waits_for_the_cluster() -> None:
             other = Producer(bootstrap_servers=cluster.bootstrap)
             await other.start()
             await other.send("orders", b"y")
-            assert await other.stop() == 0
+            assert not await other.stop()
         assert (await receipt).offset == 0
 
 
@@ -185,11 +186,28 @@ async def test_error_says_whether_the_record_may_be_written() -> None:
         sent = producer.send_nowait("orders", b"x", partition=0)
         await until(lambda: producer.metrics()["requests_in_flight"] == 1)
         waits = producer.send_nowait("unknown", b"y")
-        assert await producer.stop(timeout_ms=0) == 2
+        undelivered = await producer.stop(timeout_ms=0)
+        assert undelivered
+        assert undelivered.by_partition == {"orders-0": 1, "unknown": 1}
+        assert (undelivered.records, undelivered.may_be_written, undelivered.failed) == (2, 1, 0)
         with pytest.raises(ClientClosed, match="it may be in the log"):
             await sent
         with pytest.raises(ClientClosed, match="it was never sent"):
             await waits
+
+
+async def test_stop_counts_records_that_failed_before() -> None:
+    """Their receipts raised, but perhaps nobody awaited them."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        cluster.produce_fate = lambda broker_id, key: "INVALID_RECORD"
+        producer = Producer(bootstrap_servers=cluster.bootstrap)
+        await producer.start()
+        await producer.send("orders", b"x")
+        await producer.flush()
+        undelivered = await producer.stop()
+        assert undelivered
+        assert (undelivered.records, undelivered.failed) == (0, 1)
 
 
 def test_keyboard_interrupt_ends_a_program_soon() -> None:
