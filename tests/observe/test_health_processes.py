@@ -115,17 +115,18 @@ async def test_a_broker_without_contact_to_a_controller_is_not_ready(tmp_path: P
 
 async def test_a_stopping_node_is_not_ready(tmp_path: Path) -> None:
     """A load balancer must stop sending before the port closes. Here the broker waits for a paused controller."""
-    settings = {"controlled.shutdown.timeout.ms": 1500}
+    settings = {"controlled.shutdown.timeout.ms": 30_000}
     async with LocalCluster(tmp_path, brokers=1, controllers=1, settings=settings) as cluster:
         broker = cluster.nodes["broker-1"]
+        await until(lambda answer: answer.status == 200, broker.http_port, "/health/ready")  # a fenced broker would not wait
         cluster.pause("controller-101")
         cluster.terminate(broker.name)
-        stopping = await until(lambda answer: "is stopping" in answer.text, broker.http_port, "/health/ready", 5)
+        stopping = await until(lambda answer: "is stopping" in answer.text, broker.http_port, "/health/ready")
         assert stopping.status == 503
+        cluster.resume("controller-101")
         await cluster.wait_ended(broker.name)
         with pytest.raises(ConnectionRefusedError):
             await ask(broker.http_port, "/health/live")
-        cluster.resume("controller-101")
 
 
 async def test_a_cluster_without_http_listens_on_no_port(tmp_path: Path) -> None:

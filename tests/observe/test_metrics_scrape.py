@@ -254,7 +254,7 @@ async def test_a_blocked_loop_shows_in_the_next_scrape() -> None:
     async with WireCluster(brokers=1) as cluster:
         registry = make_registry("broker", cluster.server(1), loop_lag=lag)
         lag.start()
-        time.sleep(0.3)  # noqa: ASYNC251 - the loop must be blocked
+        time.sleep(0.5)  # noqa: ASYNC251 - the loop must be blocked
         await until(lambda: lag.recent_max_s > 0, "the timer has fired")
         scrape = Scrape(registry)
         lag.stop()
