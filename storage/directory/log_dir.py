@@ -16,7 +16,8 @@ them. A machine that loses power may lose some, and the log does not show it: it
 closed in order, and is opened under another boot id, is *in doubt*: its logs have `possible_data_loss`. A replica that becomes
 a follower fetches the missing records from its leader. A replica that becomes the leader logs
 `partition.elected_with_missing_records`. The boot id on the disk changes only when each log has done one of the two, and the
-controllers have learned of the loss: a process that is killed before it could register must not hide it from the next one.
+controllers have learned of the loss: a process that is killed before it could register must not hide it from the next one. For
+the same reason it is removed when a checkpoint is damaged, because the first new checkpoint replaces the damaged one.
 
 The first disk error takes the whole directory offline (`offline`), because only a restart can tell what its files hold. Files and
 directories with other names are not touched.
@@ -249,8 +250,10 @@ class LogDir:
         self.is_same_boot = bool(present) and written == present
         self.lost_page_cache = not was_clean and not self.is_same_boot
         self.in_doubt = self.lost_page_cache and not self.is_fresh
-        self._awaits_boot_id = self.lost_page_cache
-        if not self.lost_page_cache and written != present:
+        self._awaits_boot_id = self.lost_page_cache or self._is_checkpoint_damaged
+        if self._is_checkpoint_damaged:
+            self.files.write(path, b"")
+        elif not self.lost_page_cache and written != present:
             # If a power cut undoes this write, another id or none is left, and the directory is in doubt.
             self.files.write(path, present)
 

@@ -142,6 +142,30 @@ def test_a_damaged_checkpoint_hides_losses() -> None:
     assert log_dir.record_loss() == RecordLoss(False, ())
 
 
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_a_damaged_checkpoint_is_reported_although_the_process_died_before_it_registered(is_clean: bool) -> None:
+    """The start replaces the damaged file, so the next process finds nothing wrong with it."""
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    fill(open_orders(log_dir), 10)
+    log_dir.checkpoint_all()
+    log_dir = restart(files, log_dir, clean=False)
+    files.write_atomic("data/replication-offset-checkpoint", b"0\n1\nmeaningless\n")
+    for _ in range(2):
+        log_dir = restart(files, log_dir, clean=False, registers=False)
+        open_orders(log_dir).possible_data_loss = False
+        log_dir.checkpoint_all()
+        assert log_dir.record_loss() == RecordLoss(False, ())
+        if is_clean:
+            log_dir.close(clean=True)
+    log_dir = restart(files, log_dir, clean=False)
+    assert log_dir.record_loss() == RecordLoss(False, ())
+    open_orders(log_dir).possible_data_loss = False
+    log_dir.checkpoint_all()
+    log_dir = restart(files, log_dir, clean=False)
+    assert log_dir.record_loss() is None, "the controllers know of the loss"
+
+
 def test_a_new_boot_after_an_orderly_stop_is_no_doubt() -> None:
     files = MemoryFiles()
     log_dir = open_dir(files)
