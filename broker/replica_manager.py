@@ -112,6 +112,7 @@ class ReplicaManager:
             context=PartitionContext(
                 broker_id=broker_id,
                 now=now,
+                call_later=call_later,
                 alter_partition=alter_partition,
                 replica_lag_s_max=config.replica_lag_time_max_ms / 1000,
                 own_broker_epoch=lambda: directory.broker_epoch,

@@ -31,6 +31,8 @@ class PartitionContext:
 
     broker_id: int
     now: Callable[[], float]
+    call_later: Callable[[float, Callable[[], None]], object]
+    """`loop.call_later`."""
     alter_partition: AlterPartitionSubmitter
     replica_lag_s_max: float
     own_broker_epoch: Callable[[], int]

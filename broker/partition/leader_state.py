@@ -16,7 +16,8 @@ the high watermark in this one.
 - **Shrink**: a timer proposes to remove members that have not been caught up for `replica.lag.time.max.ms`. A member whose fetch
   asks for committed records that it had before is proposed for removal at once.
 - **Recovery**: after an unclean election the leader is alone in the ISR and RECOVERING (KIP-704). It does not expand the ISR
-  before it has finished, and proposes RECOVERED then. Nothing has to be recovered yet: it finishes as soon as it leads.
+  before it has finished, and proposes RECOVERED then. Nothing has to be recovered yet: it finishes as soon as it leads. If the
+  controller refuses that, the leader repeats it after a short pause; while it is fenced, it waits until it is unfenced.
 - **Commit**: the controller commits a proposal (AlterPartition, KIP-497) and raises the partition epoch. At most one proposal is
   in flight. The leader learns its outcome from the answer or from the metadata log, whichever arrives first; the other is stale.
 """
@@ -27,7 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from strandline.broker.metrics import TopicMetrics
-from strandline.broker.partition.alter_partition import AlterPartitionItem
+from strandline.broker.partition.alter_partition import RETRY_BACKOFF_MS, AlterPartitionItem
 from strandline.broker.partition.context import LeaderEvents, PartitionContext, log_fields
 from strandline.broker.partition.partition_state import CommittedIsr, IsrState, PendingExpandIsr, PendingShrinkIsr
 from strandline.broker.partition.replica import NEVER, UNKNOWN_OFFSET, FetchTimes, Replica
@@ -183,6 +184,7 @@ class LeaderState:
 
     def resign(self) -> None:
         self.drop_proposal()
+        self.is_recovering = False
 
     def drop_proposal(self) -> None:
         """Withdraw the proposal in flight, if there is one: its answer will not count."""
@@ -338,6 +340,11 @@ class LeaderState:
         if self.is_recovering and isinstance(self.isr, CommittedIsr):
             self.propose(self.isr.shrink(()))
 
+    def _repeat_recovered(self) -> None:
+        """Propose it again, if the controller has refused it; a broker that is not active would be refused once more."""
+        if self.context.is_active(self.context.broker_id):
+            self.maybe_finish_recovery()
+
     def maybe_expand_isr(self, replica: Replica) -> None:
         isr = self.isr
         if self.is_recovering or not isinstance(isr, CommittedIsr) or replica.broker_id in isr.maximal:
@@ -349,6 +356,8 @@ class LeaderState:
         """A broker was registered, fenced or unfenced. A follower that caught up before it became active is proposed now, without
         waiting for its next fetch; but only if it has fetched since its progress became void. A broker that was cut off is
         unfenced by a heartbeat, and its fetches may need seconds longer to get through."""
+        if self.context.broker_id in changed:
+            self._repeat_recovered()
         for broker_id in changed:
             replica = self.replicas.get(broker_id)
             if replica is None:
@@ -462,6 +471,8 @@ class LeaderState:
         elif code in _NOT_APPLIED and not is_withdrawn:
             self.isr = pending.committed
             self.maybe_increment_high_watermark()
+            if self.is_recovering:
+                self.context.call_later(RETRY_BACKOFF_MS / 1000, self._repeat_recovered)
         else:
             self._repeat = True
 

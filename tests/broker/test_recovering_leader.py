@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from replica_world import Node, P, ReplicaWorld, commit, refuse
+from replica_world import Node, P, ReplicaWorld, commit, fence, refuse
 
+from strandline.broker.partition.alter_partition import RETRY_BACKOFF_MS
 from strandline.controller.metadata.records import RECOVERED, RECOVERING, PartitionChangeRecord
 from strandline.protocol.errors import ErrorCode
 
@@ -36,6 +37,37 @@ def test_it_repeats_the_proposal_until_it_is_accepted() -> None:
         refuse(leader.alter.take(), code)
         leader.manager.maybe_shrink_isrs()
         assert [broker_id for broker_id, _ in leader.alter.pending[P].isr] == [2]
+
+
+def test_it_repeats_the_proposal_after_a_short_pause() -> None:
+    """And not only at the next look for slow followers, which is seconds away."""
+    world, leader = recovering()
+    for _ in range(3):
+        refuse(leader.alter.take(), ErrorCode.INELIGIBLE_REPLICA)
+        assert leader.alter.pending == {}
+        world.loop.advance(RETRY_BACKOFF_MS / 1000)
+        assert [broker_id for broker_id, _ in leader.alter.pending[P].isr] == [2]
+    commit(leader.alter.take())
+    world.loop.advance(RETRY_BACKOFF_MS / 1000)
+    assert leader.alter.pending == {}
+
+
+def test_a_fenced_leader_repeats_the_proposal_when_it_is_unfenced() -> None:
+    world, leader = recovering()
+    world.change(fence(2))
+    refuse(leader.alter.take(), ErrorCode.INELIGIBLE_REPLICA)
+    world.loop.advance(1)
+    assert leader.alter.pending == {}
+    world.change(fence(2, fenced=-1))
+    assert [broker_id for broker_id, _ in leader.alter.pending[P].isr] == [2]
+
+
+def test_a_leader_that_has_resigned_proposes_nothing() -> None:
+    world, leader = recovering()
+    refuse(leader.alter.take(), ErrorCode.INELIGIBLE_REPLICA)
+    world.change(PartitionChangeRecord(*P, isr=(1,), leader=1, leader_recovery_state=RECOVERING))
+    world.loop.advance(1)
+    assert leader.alter.pending == {}
 
 
 def test_it_expands_the_isr_afterwards() -> None:

@@ -100,6 +100,7 @@ class Bench:
         context = PartitionContext(
             broker_id=node,
             now=lambda: 0.0,
+            call_later=lambda delay_s, callback: None,
             alter_partition=self.submitters.setdefault(node, Nobody()),
             replica_lag_s_max=10.0,
             own_broker_epoch=lambda: node,
