@@ -1,5 +1,8 @@
 """The controller's APIs: each request becomes a decision, and the decision's reply becomes the response.
 
+A request to elect the preferred leaders of very many partitions becomes several decisions, one after the other, because
+heartbeats must not wait for all of them.
+
 A controller that is not active answers each of these requests with NOT_CONTROLLER, and names the active one if it knows it.
 """
 
@@ -13,6 +16,7 @@ from strandline.controller.config_control import describe_configs, incremental_a
 from strandline.controller.controller import ActiveState, Controller
 from strandline.controller.decision import Decision
 from strandline.controller.directory_control import assign_replicas_to_dirs
+from strandline.controller.leader_balance import ELECTIONS_MAX
 from strandline.controller.metadata.cluster_describe import describe_brokers
 from strandline.controller.producer_id_control import allocate_producer_ids, init_named_producer
 from strandline.controller.reassignment_control import (
@@ -20,11 +24,21 @@ from strandline.controller.reassignment_control import (
     complete_after_configs,
     list_partition_reassignments,
 )
-from strandline.controller.replication_control import alter_partition, drop_elrs_after_configs, elect_leaders
+from strandline.controller.replication_control import (
+    alter_partition,
+    asked_partitions,
+    drop_elrs_after_configs,
+    elect_leaders,
+)
 from strandline.controller.topic_control import TopicControl, delete_topics
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.messages.admin import DescribeClusterRequest, DescribeClusterResponse
+from strandline.protocol.messages.admin import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    ElectLeadersResponse,
+    ElectLeadersResult,
+)
 from strandline.protocol.messages.common import Message
 
 Decide = Callable[[ActiveState, Any], Decision[Any]]
@@ -44,8 +58,17 @@ class Request(Protocol):
 class ControllerApis:
     """The requests that only the active controller answers."""
 
-    def __init__(self, controller: Controller, topics: TopicControl, cluster_id: str, wall_clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        topics: TopicControl,
+        cluster_id: str,
+        wall_clock_ms: Callable[[], int],
+        call_soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """`call_soon`: calls a function in the next turn of the event loop, after the requests that have arrived."""
         self._controller = controller
+        self._call_soon = call_soon
         self._topics = topics
         self._cluster_id = cluster_id
         self._wall_clock_ms = wall_clock_ms
@@ -66,7 +89,6 @@ class ControllerApis:
             apis.CREATE_PARTITIONS: lambda active, body: topics.create_partitions(c.image, body),
             apis.INCREMENTAL_ALTER_CONFIGS: self._alter_configs,
             apis.DESCRIBE_CONFIGS: lambda active, body: Decision(describe_configs(c.image, body)),
-            apis.ELECT_LEADERS: lambda active, body: elect_leaders(c.image, body),
             apis.ALTER_PARTITION_REASSIGNMENTS: lambda active, body: alter_partition_reassignments(c.image, body),
             apis.LIST_PARTITION_REASSIGNMENTS: lambda active, body: Decision(
                 list_partition_reassignments(c.image, active.index, body)
@@ -76,7 +98,7 @@ class ControllerApis:
             ),
             apis.DESCRIBE_CLUSTER: lambda active, body: Decision(self._describe_cluster(body)),
         }
-        return {key: self._handler(decide) for key, decide in decisions.items()}
+        return {apis.ELECT_LEADERS: self._elect_preferred, **{key: self._handler(decide) for key, decide in decisions.items()}}
 
     def _handler(self, decide: Decide) -> Callable[[Request], None]:
         def handle(request: Request) -> None:
@@ -89,6 +111,28 @@ class ControllerApis:
             self._controller.submit(lambda active: decide(active, request.body), on_reply)
 
         return handle
+
+    def _elect_preferred(self, request: Request) -> None:
+        c, response = self._controller, ElectLeadersResponse(0, [])
+        asked = asked_partitions(c.image, request.body)
+
+        def elect_next() -> None:
+            part = asked[:ELECTIONS_MAX]
+            del asked[:ELECTIONS_MAX]
+            is_for_all = request.body.partitions is None
+            c.submit(lambda active: elect_leaders(c.image, part, leave_out_needless=is_for_all), on_reply)
+
+        def on_reply(reply: list[ElectLeadersResult] | BrokerError) -> None:
+            if isinstance(reply, BrokerError):
+                request.refuse(reply.code, reply.message)
+                return
+            response.results += reply
+            if asked:
+                self._call_soon(elect_next)
+            else:
+                request.reply(response)
+
+        elect_next()
 
     def _register_broker(self, active: ActiveState, body: Any) -> Decision[Any]:
         c = self._controller

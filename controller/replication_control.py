@@ -28,7 +28,6 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
     PREFERRED_ELECTION,
     ElectLeadersRequest,
-    ElectLeadersResponse,
     ElectLeadersResult,
 )
 from strandline.protocol.messages.cluster import (
@@ -311,26 +310,29 @@ def _accept(
 # -- ElectLeaders -----------------------------------------------------------------------------------------------------
 
 
-def elect_leaders(image: MetadataImage, request: ElectLeadersRequest) -> Decision[ElectLeadersResponse]:
+def elect_leaders(
+    image: MetadataImage, asked: Iterable[tuple[str, int]], *, leave_out_needless: bool
+) -> Decision[list[ElectLeadersResult]]:
     """Make the preferred replicas (the first of each assignment) leaders again (ElectLeaders, KIP-183, KIP-460).
 
-    The reply has an error per partition; a request for all partitions leaves out those that need no election. Unclean elections
-    are decided elsewhere (`unclean_election_requests.py`), because the replicas are asked first."""
-    assert request.election_type == PREFERRED_ELECTION, "the server sends the others to UncleanRecoverer"
-    decision: Decision[ElectLeadersResponse] = Decision(ElectLeadersResponse(0, []), may_split=True, cause="preferred_election")
+    The reply has an error per partition, or leaves out those that need no election. Unclean elections are decided elsewhere
+    (`unclean_election_requests.py`), because the replicas are asked first."""
+    results: list[ElectLeadersResult] = []
+    decision = Decision(results, may_split=True, cause="preferred_election")
     rules = change_rules(image)
-    for name, index in _asked_partitions(image, request):
+    for name, index in asked:
         error, message, record = elect_preferred(image, name, index, rules)
-        # A request for all partitions is answered with those that changed, or could not change.
-        if request.partitions is None and error == ErrorCode.ELECTION_NOT_NEEDED:
+        if leave_out_needless and error == ErrorCode.ELECTION_NOT_NEEDED:
             continue
         if record is not None:
             decision.records.append(record)
-        decision.reply.results.append(ElectLeadersResult(name, index, error, message))
+        results.append(ElectLeadersResult(name, index, error, message))
     return decision
 
 
-def _asked_partitions(image: MetadataImage, request: ElectLeadersRequest) -> list[tuple[str, int]]:
+def asked_partitions(image: MetadataImage, request: ElectLeadersRequest) -> list[tuple[str, int]]:
+    """The partitions of a request for elections: those that it names, or all."""
+    assert request.election_type == PREFERRED_ELECTION, "the server sends the others to UncleanRecoverer"
     if request.partitions is not None:
         return list(dict.fromkeys((p.topic, p.partition) for p in request.partitions))
     topics = sorted(image.topics_by_id.values(), key=lambda topic: topic.name)

@@ -267,7 +267,8 @@ class ControllerServer:
         controller, liveness = opened.controller, opened.liveness
         defaults = TopicDefaults(self.config.num_partitions, self.config.default_replication_factor)
         topics = TopicControl(self._doors.random, defaults)
-        apis_ = ControllerApis(controller, topics, opened.cluster_id, self._doors.wall_clock_ms)
+        loop = asyncio.get_running_loop()
+        apis_ = ControllerApis(controller, topics, opened.cluster_id, self._doors.wall_clock_ms, loop.call_soon)
         ours: dict[int, Callable[[Any], Any]] = dict(apis_.handlers())
         decide_heartbeat, decide_registration = ours[apis.BROKER_HEARTBEAT], ours[apis.BROKER_REGISTRATION]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -84,7 +84,10 @@ class ControllerWorld:
         self.auto_commit = auto_commit
         self.controller = Controller(node_id=101, session_timeout_ms=session_timeout_ms, now=lambda: self.now, levels=levels)
         topics = TopicControl(Random(seed), TopicDefaults(num_partitions=2, replication_factor=3))
-        self.handlers = ControllerApis(self.controller, topics, CLUSTER, self.wall_clock_ms).handlers()
+        self.call_soon: Callable[[Callable[[], None]], object] = lambda callback: callback()
+        self.handlers = ControllerApis(
+            self.controller, topics, CLUSTER, self.wall_clock_ms, lambda callback: self.call_soon(callback)
+        ).handlers()
         self.become_active()
         for broker_id in range(1, brokers + 1):
             self.start_broker(broker_id)

@@ -50,7 +50,7 @@ class Node:
             on_fatal=self.on_fatal,
         )
         topics = TopicControl(Random(1), TopicDefaults(num_partitions=1, replication_factor=1))
-        self._handlers = ControllerApis(self.controller, topics, CLUSTER, wall_clock_ms).handlers()
+        self._handlers = ControllerApis(self.controller, topics, CLUSTER, wall_clock_ms, lambda callback: callback()).handlers()
         self.broker_epoch = 0
 
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -228,6 +229,46 @@ def test_a_preferred_election_restores_the_preferred_leader(world: ControllerWor
     assert _elect(world, ("t", 0))[0].error_code == 0
     assert (world.partition("t").leader, world.partition("t").leader_epoch) == (1, 2)
     assert _elect(world, ("t", 0))[0].error_code == ErrorCode.ELECTION_NOT_NEEDED
+
+
+@pytest.mark.parametrize("all_of_them", [False, True])
+def test_elections_of_many_partitions_leave_room_for_other_requests(monkeypatch: pytest.MonkeyPatch, all_of_them: bool) -> None:
+    """Thirty thousand elections take seconds, and a controller that answers no heartbeat in the meantime loses its brokers."""
+    monkeypatch.setattr("strandline.controller.handlers.ELECTIONS_MAX", 4)
+    world = ControllerWorld(brokers=2)
+    world.create("many", [[1, 2]] * 10)
+    world.kill_broker(1)
+    world.start_broker(1, incarnation=2)
+    for index in range(10):
+        world.alter("many", [1, 2], index=index)
+    later: list[Callable[[], None]] = []
+    world.call_soon = later.append
+    batches = len(world.quorum.batches)
+    asked = None if all_of_them else [ElectLeadersPartition("many", index) for index in range(10)]
+    request = world.send(apis.ELECT_LEADERS, ElectLeadersRequest(PREFERRED_ELECTION, asked))
+    for _ in range(2):
+        assert later == [], "the next part waits until the elections of the last one are committed"
+        world.commit()
+        assert not request.is_answered
+        later.pop()()
+    world.commit()
+    assert later == []
+    assert [(r.partition, r.error_code) for r in request.answer.results] == [(index, 0) for index in range(10)]
+    assert [last - first + 1 for first, last in world.quorum.batches[batches:]] == [4, 4, 2]
+    assert all(world.partition("many", index).leader == 1 for index in range(10))
+
+
+def test_a_controller_that_resigns_between_elections_refuses_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strandline.controller.handlers.ELECTIONS_MAX", 1)
+    world = ControllerWorld(brokers=2)
+    world.create("two", [[1, 2]] * 2)
+    later: list[Callable[[], None]] = []
+    world.call_soon = later.append
+    request = world.send(apis.ELECT_LEADERS, ElectLeadersRequest(PREFERRED_ELECTION, None))
+    world.controller.on_resign(1)
+    later.pop()()
+    assert isinstance(request.answer, BrokerError)
+    assert request.answer.code == ErrorCode.NOT_CONTROLLER
 
 
 def test_election_of_unknown_partitions_is_an_error_of_each(world: ControllerWorld) -> None:
