@@ -113,6 +113,8 @@ class BrokerDescription:
     in_controlled_shutdown: bool = False
     is_draining: bool = False
     """It gets no new replicas (`strandline broker drain`)."""
+    is_cordoned: bool = False
+    """It gets no new replicas, because all its log directories are cordoned (`cordoned.log.dirs`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,15 @@ class NodeCalls(AdminRequests):
         response = await self._ask(apis.DESCRIBE_CLUSTER, request, messages.DescribeClusterResponse, check, deadline)
         brokers = [
             BrokerDescription(
-                b.broker_id, b.host, b.port, b.rack, b.is_fenced, b.broker_epoch, b.in_controlled_shutdown, b.is_draining
+                b.broker_id,
+                b.host,
+                b.port,
+                b.rack,
+                b.is_fenced,
+                b.broker_epoch,
+                b.in_controlled_shutdown,
+                b.is_draining,
+                b.is_cordoned,
             )
             for b in sorted(response.brokers, key=lambda b: b.broker_id)
         ]

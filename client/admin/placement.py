@@ -226,7 +226,7 @@ class Placement:
 
 
 def check_counts(racks: Mapping[int, str | None], factors: Mapping[TopicPartition, int]) -> None:
-    """UsageError if a partition would get more replicas than there are brokers."""
+    """UsageError if a partition would get more replicas than there are brokers for it."""
     for tp, factor in factors.items():
         if factor > len(racks):
             there = "there is 1 broker" if len(racks) == 1 else f"there are {len(racks)} brokers"
@@ -239,15 +239,18 @@ def plan_even(
     *,
     chosen: Collection[TopicPartition] | None = None,
     replication_factor: int | None = None,
+    targets: Collection[int] | None = None,
 ) -> Assignments:
     """Spread partitions evenly over these brokers (each with its rack). Returns the new replicas of those that change.
 
     `chosen`: the partitions that may move; the others only count as load. `replication_factor`: how many replicas each of them
-    gets; None: as many as it has."""
+    gets; None: as many as it has. `targets`: the brokers that may get replicas, while the others only keep theirs; None: all."""
     movable = {tp: replicas for tp, replicas in current.items() if chosen is None or tp in chosen}
     factors = {tp: replication_factor or len(replicas) for tp, replicas in movable.items()}
-    check_counts(racks, factors)
-    placement = Placement(movable, racks, {tp: replicas for tp, replicas in current.items() if tp not in movable})
+    free = set(racks if targets is None else targets)
+    for tp, factor in factors.items():
+        check_counts({b: rack for b, rack in racks.items() if b in free or b in movable[tp]}, {tp: factor})
+    placement = Placement(movable, racks, {tp: replicas for tp, replicas in current.items() if tp not in movable}, free)
     for tp, factor in factors.items():
         placement.fill(tp, factor)
     for tp in factors:

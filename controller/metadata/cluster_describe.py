@@ -34,6 +34,7 @@ def describe_brokers(
                 broker.broker_epoch,
                 broker.in_controlled_shutdown,
                 is_draining(image, broker.broker_id),
+                broker.is_cordoned,
             )
         )
     return described

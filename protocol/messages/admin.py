@@ -328,6 +328,7 @@ class DescribeClusterBroker(Message):
     broker_epoch: BrokerEpoch = -1
     in_controlled_shutdown: bool = False
     is_draining: bool = False
+    is_cordoned: bool = False
 
 
 class DescribeClusterResponse(Message):

@@ -78,7 +78,9 @@ async def _ask(bootstrap: str) -> ClusterDescription:
 def _state(broker: BrokerDescription) -> str:
     if broker.is_fenced or broker.in_controlled_shutdown:
         return "fenced" if broker.is_fenced else "shutting down"
-    return "draining" if broker.is_draining else "ok"
+    if broker.is_draining:
+        return "draining"
+    return "cordoned" if broker.is_cordoned else "ok"
 
 
 def _to_json(cluster: ClusterDescription) -> dict[str, object]:
@@ -95,6 +97,7 @@ def _to_json(cluster: ClusterDescription) -> dict[str, object]:
                 "broker_epoch": b.broker_epoch,
                 "in_controlled_shutdown": b.in_controlled_shutdown,
                 "is_draining": b.is_draining,
+                "is_cordoned": b.is_cordoned,
             }
             for b in cluster.brokers
         ],

@@ -32,7 +32,7 @@ class Situation:
     running: dict[TopicPartition, PartitionReassignment]
 
     def racks(self, chosen: Iterable[int] | None = None) -> dict[int, str | None]:
-        """The chosen brokers, or all that may get replicas, with their racks. UsageError for an unknown one. The others are
+        """The chosen brokers, or all that may have replicas, with their racks. UsageError for an unknown one. The others are
         fenced, shutting down or being drained."""
         if chosen is None:
             usable = [b for b in self.brokers.values() if not (b.is_fenced or b.in_controlled_shutdown or b.is_draining)]
@@ -41,9 +41,14 @@ class Situation:
             self.check_broker(broker_id)
         return {broker_id: self.brokers[broker_id].rack for broker_id in chosen}
 
+    def targets(self) -> dict[int, str | None]:
+        """The brokers that may get replicas, with their racks. A broker whose log directories are all cordoned keeps the replicas
+        that it has, and gets no others."""
+        return {broker_id: rack for broker_id, rack in self.racks().items() if not self.brokers[broker_id].is_cordoned}
+
     def others(self, broker_id: int) -> dict[int, str | None]:
         """The brokers that may get the replicas of this one, with their racks."""
-        return {other: rack for other, rack in self.racks().items() if other != broker_id}
+        return {other: rack for other, rack in self.targets().items() if other != broker_id}
 
     def check_broker(self, broker_id: int) -> None:
         """UsageError if the cluster has no such broker."""

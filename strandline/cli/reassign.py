@@ -102,11 +102,13 @@ async def _plan(
     async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         situation = await look(admin)
         chosen = _partitions_of(situation, topics)
-        racks = situation.racks(brokers)
+        racks, targets = situation.racks(brokers), situation.targets()
         if brokers is None and factor is not None and topics:
-            plan = plan_factor(situation.replicas, racks, chosen, factor)
+            plan = plan_factor(situation.replicas, targets, chosen, factor)
         else:
-            plan = plan_even(situation.replicas, racks, chosen=chosen, replication_factor=factor)
+            # A broker that the user names gets replicas, or the controller says why it may not.
+            free = targets if brokers is None else racks
+            plan = plan_even(situation.replicas, racks, chosen=chosen, replication_factor=factor, targets=free)
         moves = await moves_of(admin, situation, plan)
         if apply and plan:
             await start(admin, plan, rate)

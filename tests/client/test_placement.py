@@ -130,6 +130,31 @@ def test_only_chosen_partitions_move_and_the_others_count() -> None:
     assert moved == {TopicPartition("b", 0): (2,), TopicPartition("b", 1): (2,)}
 
 
+@given(clusters(racks=2), st.sets(st.integers(1, 6)))
+def test_a_plan_adds_nothing_to_brokers_that_are_no_targets(
+    cluster: tuple[Current, dict[int, str | None]], cordoned: set[int]
+) -> None:
+    """Their log directories are cordoned: replicas may stay there, and may leave."""
+    current, brokers = cluster
+    targets = set(brokers) - cordoned
+    try:
+        plan = plan_even(current, brokers, targets=targets)
+    except UsageError:
+        assert any(len((set(replicas) & set(brokers)) | targets) < len(replicas) for replicas in current.values())
+        return
+    for tp, replicas in plan.items():
+        assert len(set(replicas)) == len(current[tp])
+        assert set(replicas) <= set(brokers)
+        assert set(replicas) - set(current[tp]) <= targets
+
+
+def test_a_broker_that_is_no_target_keeps_its_replicas() -> None:
+    current = topic((1, 2), (2, 3), (3, 1), (1, 2))
+    assert plan_even(current, on(1, 2, 3), targets={1, 2}) == {}
+    with pytest.raises(UsageError, match="t-0 needs 3 brokers for 3 replicas, and there are 2 brokers"):
+        plan_even(current, on(1, 2, 3), replication_factor=3, targets={1, 2})
+
+
 def test_too_few_brokers_are_refused() -> None:
     with pytest.raises(UsageError, match="t-0 needs 2 brokers for 2 replicas, and there is 1 broker"):
         plan_even(topic((1, 2)), on(1))

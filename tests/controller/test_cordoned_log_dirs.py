@@ -11,6 +11,7 @@ from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError
 from strandline.protocol.messages.admin import (
     AlterPartitionReassignmentsRequest,
+    DescribeClusterRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
@@ -50,6 +51,14 @@ def test_no_replica_is_placed_on_a_broker_without_a_free_directory() -> None:
     with pytest.raises(BrokerError, match="names broker 4, whose log directories are all cordoned") as caught:
         world.create("named", [[1, 4]])
     assert caught.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_the_cluster_s_description_names_cordoned_brokers() -> None:
+    world = world_of()
+    cordon(world, 3, D1)
+    cordon(world, 4, D1, D2)
+    described = world.call(apis.DESCRIBE_CLUSTER, DescribeClusterRequest()).brokers
+    assert [broker.broker_id for broker in described if broker.is_cordoned] == [4]
 
 
 def test_one_free_directory_is_enough() -> None:
