@@ -149,6 +149,10 @@ class Files(ABC):
     def set_modified_ms(self, path: str, modified_ms: int) -> None:
         """Set the time that `modified_ms` returns until the file is written again. The next fsync of the file covers it."""
 
+    def free_space(self, path: str) -> int | None:
+        """How many bytes this process may still write to the file system of this path; None if not known."""
+        return None
+
     def boot_id(self) -> str:
         """An id of the machine's boot: while it stays the same, no write in the page cache was lost. Empty if not known."""
         return ""

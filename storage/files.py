@@ -318,6 +318,13 @@ class RealFiles(Files):
         except OSError as e:
             raise DiskError("write", path, e.errno or errno.EIO) from e
 
+    def free_space(self, path: str) -> int | None:
+        try:
+            found = os.statvfs(path)
+        except OSError:
+            return None
+        return found.f_bavail * found.f_frsize
+
     def boot_id(self) -> str:
         try:
             with open(_BOOT_ID, encoding="ascii") as file:

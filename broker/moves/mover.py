@@ -37,6 +37,8 @@ SLICE_BYTES = 1 << 20
 """The most bytes that a turn copies: about a millisecond of the event loop."""
 FOLLOW_MS = 10
 """Between the looks at a move that has caught up."""
+ROOM_MARGIN = 0.05
+"""A copy needs its bytes, and this part of them for its indexes and for what the log gets meanwhile."""
 RETRY_MS = 1000
 """After an error that may pass, such as a damaged batch that is being repaired."""
 
@@ -58,6 +60,11 @@ class _Copy:
     def lag(self) -> int:
         """How many records the future replica lacks."""
         return max(0, self.partition.log.log_end_offset - self.log.log_end_offset)
+
+    @property
+    def bytes_left(self) -> int:
+        """How many bytes the future replica lacks; 0 if the cleaner has made the log smaller than the copy."""
+        return max(0, self.partition.log.size_bytes - self.log.size_bytes)
 
 
 class LogMover:
@@ -98,8 +105,10 @@ class LogMover:
         self.bytes_per_second = bytes_per_second
         self.assign: Callable[[dict[TopicIdPartition, bytes]], None] = lambda assignments: None
         """Sends assignments of replicas to directories to the controller."""
-        self.metrics_moved = 0
+        self.moved = 0
         """How many moves have come to their end."""
+        self.copied_bytes = 0
+        """How much the moves have copied."""
 
     # -- what others look at ------------------------------------------------------------------------------------------
 
@@ -112,15 +121,23 @@ class LogMover:
         copy = self._copies.get(key)
         return None if copy is None else (copy.target, copy.log, copy.lag)
 
+    def to(self, log_dir: LogDir) -> tuple[int, int]:
+        """How many replicas move to this directory, and how many bytes their copies lack."""
+        left = [copy.bytes_left for copy in list(self._copies.values()) if copy.target is log_dir]
+        return len(left), sum(left)
+
     # -- begin and end ------------------------------------------------------------------------------------------------
 
     def begin(self, partition: Partition, target: LogDir) -> None:
         """Move the replica to this directory. A move to another one ends; a move to the present one only ends the present move.
 
-        Raises BrokerError, and DiskError after which the directory is offline."""
+        Raises BrokerError, and DiskError after which the directory is offline. A directory without room for the copy is refused:
+        a disk that is full goes offline with all its replicas."""
         copy, source = self._copies.get(partition.key), self._log_dirs.of(partition.log)
         if copy is not None and copy.target is target:
             return
+        if target is not source:
+            self._check_room(partition, target)
         if copy is not None:
             self.cancel(partition.key, "another directory was requested")
         if target is source:
@@ -134,6 +151,19 @@ class LogMover:
         self._enter(_Copy(Move(partition.key, target.directory_id), partition, source, target, log))
         partition.log.lowest_cut = -1  # begin at the log start
         logger.info("log_move.started", **partition.fields, log_dir=source.path, target_log_dir=target.path)
+
+    def _check_room(self, partition: Partition, target: LogDir) -> None:
+        free = self._log_dirs.files.free_space(target.path)
+        if free is None:
+            return
+        free -= self.to(target)[1]
+        needed = round(partition.log.size_bytes * (1 + ROOM_MARGIN))
+        if needed > free:
+            raise BrokerError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"the copy of {partition.topic}-{partition.key[1]} needs {needed} bytes, and {target.path} has room for "
+                f"{max(0, free)} beside the copies that it gets already",
+            )
 
     def resume(self) -> None:
         """Continue the moves of the last process, once the partitions have their roles. A copy of a log that a cleaner has
@@ -298,6 +328,7 @@ class LogMover:
                 break  # a full segment: the rest comes in the next turn
         future.update_high_watermark(current.high_watermark)
         future.increment_log_start_offset(current.log_start_offset)
+        self.copied_bytes += read.size
         self._throttle.record(read.size / self.bytes_per_second, self._now())
 
     def _warm(self, cold: ColdRead, position: tuple[TopicIdPartition, int]) -> None:
@@ -350,7 +381,7 @@ class LogMover:
         partition.use_log(new)
         copy.move.on_promoted()
         futures.promote(key)
-        self.metrics_moved += 1
+        self.moved += 1
         logger.info("log_move.promoted", **partition.fields, log_dir=source.path, target_log_dir=target.path)
         deleted = source.delete_log(partition.topic, key[1], key[0])
         self._disk_work.run(partial(self._remove_replaced, source, deleted, join(new.dir, REPLACED_LOG)))

@@ -98,8 +98,9 @@ class NodeCalls(AdminRequests):
         directory cancels it.
 
         Each partition has a result: see its `code`. LOG_DIR_NOT_FOUND: the broker has no such directory. KAFKA_STORAGE_ERROR: it,
-        or the replica, is offline. INVALID_REPLICA_ASSIGNMENT: it is cordoned. REPLICA_NOT_AVAILABLE: the broker has no such
-        replica. NoBrokersAvailable if there is no such broker; RequestTimeout; RequestFailed."""
+        or the replica, is offline. INVALID_REPLICA_ASSIGNMENT: it is cordoned, or has no room for the copy.
+        REPLICA_NOT_AVAILABLE: the broker has no such replica. NoBrokersAvailable if there is no such broker; RequestTimeout;
+        RequestFailed."""
         checked_whole("broker_id", broker_id)
         if not isinstance(targets, Mapping):
             raise UsageError(f"targets must be a mapping from partitions to paths, not {targets!r}")

@@ -420,7 +420,8 @@ class AlterReplicaLogDirsRequest(Message):
 
 class AlterReplicaLogDirPartitionResult(Message):
     """LOG_DIR_NOT_FOUND if the broker has no such directory; KAFKA_STORAGE_ERROR if it, or the replica, is offline;
-    INVALID_REPLICA_ASSIGNMENT if it is cordoned; REPLICA_NOT_AVAILABLE if the broker has no such replica."""
+    INVALID_REPLICA_ASSIGNMENT if it is cordoned, or has no room for the copy; REPLICA_NOT_AVAILABLE if the broker has no such
+    replica."""
 
     partition_index: PartitionIndex
     error_code: Int16

@@ -223,8 +223,14 @@ def disk(server: BrokerServer) -> Iterator[Reading]:
     yield Reading("kafka_log_logmanager_offlinelogdirectorycount", len(offline))
     for path in server.config.data_dirs:
         yield Reading("kafka_log_logmanager_logdirectoryoffline", path in offline, (path,))
+    moves = server.replicas.moves
     for log_dir in log_dirs.dirs:
         yield from reading.disk(log_dir.path, sum(log.size_bytes for log in list(log_dir.logs.values())))
+        count, left_bytes = moves.to(log_dir)
+        yield Reading("strandline_log_dir_moves", count, (log_dir.path,))
+        yield Reading("strandline_log_dir_moves_left_bytes", left_bytes, (log_dir.path,))
+    yield Reading("strandline_log_dir_moves_completed_total", moves.moved)
+    yield Reading("strandline_log_dir_moved_bytes_total", moves.copied_bytes)
     yield from reading.logs(log_dirs.metrics)
     yield from reading.losses(
         corrupt_range=log_dirs.metrics.corrupt_ranges,

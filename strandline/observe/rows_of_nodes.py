@@ -141,6 +141,22 @@ DISK = Section(
         Row("strandline_log_dir_free_bytes", "gauge", "Free space on it for this process.", BOTH, ("logDirectory",)),
         Row("strandline_log_dir_used_bytes", "gauge", "Space that the logs in the directory use.", BOTH, ("logDirectory",)),
         Row(
+            "strandline_log_dir_moves",
+            "gauge",
+            "Replicas of the broker that are moving to the log directory from another one.",
+            BROKER,
+            ("logDirectory",),
+        ),
+        Row(
+            "strandline_log_dir_moves_left_bytes",
+            "gauge",
+            "What their copies lack.",
+            BROKER,
+            ("logDirectory",),
+        ),
+        Row("strandline_log_dir_moves_completed_total", "counter", "Completed moves between log directories.", BROKER),
+        Row("strandline_log_dir_moved_bytes_total", "counter", "What moves between log directories have copied.", BROKER),
+        Row(
             "kafka_log_logflushstats_logflushrateandtimems",
             "histogram",
             "Time of one flush (fsync) of a log.",

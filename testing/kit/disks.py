@@ -123,6 +123,9 @@ class ProcessFiles(Files):
         self.check_write("write", path)
         self._disk.files.set_modified_ms(path, modified_ms)
 
+    def free_space(self, path: str) -> int | None:
+        return 0 if self._disk.is_full else self._disk.files.free_space(path)
+
     def boot_id(self) -> str:
         return self._disk.files.boot_id()
 

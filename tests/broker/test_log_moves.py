@@ -81,6 +81,42 @@ def restart(world: ReplicaWorld, node: Node, *, lossy: bool = False) -> Node:
     return again
 
 
+def test_a_move_to_a_disk_without_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills up goes offline with all its replicas. Copies that are under way count: they take the same room."""
+    world = ReplicaWorld(2, paths=PATHS, config=ReplicaConfig(replica_alter_log_dirs_io_max_bytes_per_second=1.0))
+    world.topic(replicas=(1, 2), partitions=3)
+    node = world[1]
+    for index in (0, 2):
+        answer = node.produce("a" * 1000, key=(TOPIC, index), acks=1)
+        assert code(answer) == ErrorCode.NONE
+    size = node[TOPIC, 0].log.size_bytes
+    free = [size]
+    monkeypatch.setattr(node.files, "free_space", lambda path: free[0] if path == "/d2" else None)
+    assert move(node, "/d2") == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert names(node, "/d2") == ["orders-1"]
+    free[0] = round(1.1 * size)
+    assert move(node, "/d2") == ErrorCode.NONE
+    assert node.manager.moves.to(node.log_dirs.dirs[1]) == (1, size)
+    assert move(node, "/d2", index=2) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    free[0] = round(2.2 * size)
+    assert move(node, "/d2", index=2) == ErrorCode.NONE
+    assert node.manager.moves.to(node.log_dirs.dirs[1]) == (2, 2 * size)
+    free[0] = 0
+    assert move(node, "/d2", index=2) == ErrorCode.NONE, "it moves there already"
+    assert move(node, "/d1", index=2) == ErrorCode.NONE, "a cancelled move needs no room"
+    assert node.manager.moves.to(node.log_dirs.dirs[1]) == (1, size)
+
+
+def test_moves_are_counted() -> None:
+    world, node, controller = world_of()
+    node.produce("a", "b", acks=1)
+    moves, size = node.manager.moves, node.p.log.size_bytes
+    begin(world, node)
+    assert (moves.moved, moves.copied_bytes) == (0, size)
+    finish(world, controller)
+    assert (moves.moved, moves.copied_bytes, moves.to(node.log_dirs.dirs[1])) == (1, size, (0, 0))
+
+
 def test_a_replica_moves_when_the_controller_has_accepted() -> None:
     world, node, controller = world_of()
     node.produce("a", "b", acks=1)

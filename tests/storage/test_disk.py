@@ -271,3 +271,10 @@ def test_the_boot_id_names_the_page_cache() -> None:
     boot_id = RealFiles().boot_id()
     assert len(boot_id) == 36
     assert RealFiles().boot_id() == boot_id
+
+
+def test_free_space_is_that_of_the_file_system(tmp_path) -> None:
+    found = RealFiles().free_space(str(tmp_path))
+    assert found is not None
+    assert found > 0
+    assert RealFiles().free_space(str(tmp_path / "missing")) is None

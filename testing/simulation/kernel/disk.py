@@ -447,6 +447,9 @@ class Mount(MemoryFiles):
 
     # -- life -----------------------------------------------------------------------------------------------------
 
+    def free_space(self, path: str) -> int | None:
+        return None if self.disk.capacity_bytes is None else self.disk.free_bytes
+
     def boot_id(self) -> str:
         return self.disk.boot_id()
 
