@@ -58,9 +58,12 @@ async def _drain(bootstrap: str, broker_id: int, rate: int | None, only_plan: bo
         moves = await moves_of(admin, situation, plan)
         led = [tp for tp in plan if situation.leaders[tp] == broker_id]
         if plan and not only_plan:
-            await start(admin, plan, rate)
+            started = await start(admin, plan, rate)
+            moves = [move for move in moves if move.tp not in started.skipped]
+            led = [tp for tp in led if tp not in started.skipped]
             if led:
                 await admin.elect_leaders(led)  # the leaders move now, and the replicas when they are copied
+            started.check()
     if json:
         document = {"broker_id": broker_id, "draining": not only_plan, "leaders": len(led), "throttle_rate": rate}
         print_json({**document, "moves": [move.document for move in moves]})
@@ -100,7 +103,9 @@ async def _undrain(bootstrap: str, broker_id: int) -> tuple[int, int]:
         await admin.alter_configs("broker", broker_id, {"broker.draining": None})
         leaving = [tp for tp, each in situation.running.items() if broker_id in each.removing_replicas]
         if leaving:
-            await start(admin, dict.fromkeys(leaving), None)
+            started = await start(admin, dict.fromkeys(leaving), None)
+            started.check()
+            leaving = [tp for tp in leaving if tp not in started.skipped]
             situation = await look(admin)
         return len(leaving), sum(broker_id in replicas for replicas in situation.replicas.values())
 

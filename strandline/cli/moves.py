@@ -7,14 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from strandline.cli.amounts import show_bytes, show_time
-from strandline.cli.common import CONNECT_TIMEOUT_MS, print_table
-from strandline.protocol.errors import StrandlineError, UsageError
+from strandline.cli.common import CONNECT_TIMEOUT_MS, note, print_table
+from strandline.protocol.errors import ErrorCode, StrandlineError, UsageError
 
 if TYPE_CHECKING:
-    from strandline.client import Admin, BrokerDescription, PartitionReassignment, TopicPartition
+    from strandline.client import Admin, BrokerDescription, PartitionReassignment, ReassignmentResult, TopicPartition
 
 BATCH = 5_000
 """Partitions per request: a controller accepts twice as many."""
+
+_NEEDLESS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "the topic was deleted",
+    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "its move has ended",
+}
 
 Replicas = tuple[int, ...]
 Sizes = Mapping[int, "Mapping[TopicPartition, int]"]
@@ -136,18 +141,36 @@ def summary(moves: list[Move]) -> str:
     return f"{partitions} to change, {copies} replica{'' if copies == 1 else 's'} to copy ({show_bytes(size)})"
 
 
-async def start(admin: Admin, plan: Mapping[TopicPartition, Replicas | None], rate: int | None) -> None:
-    """Begin or cancel reassignments. Raises StrandlineError with the first refusal, after all others have begun."""
-    failed, tps = [], list(plan)
+@dataclass(slots=True)
+class Started:
+    """What became of a plan."""
+
+    skipped: dict[TopicPartition, str]
+    """Partitions that need nothing any more, and why: the topic was deleted, or the move ended before it could be cancelled."""
+    refused: list[ReassignmentResult]
+
+    def check(self) -> None:
+        """Raises StrandlineError with the first refusal. All others have begun."""
+        if self.refused:
+            refusal = self.refused[0]
+            others = f" (and {len(self.refused) - 1} more were refused)" if len(self.refused) > 1 else ""
+            reason = refusal.message or refusal.code.name
+            raise StrandlineError(f"{refusal.partition.topic}-{refusal.partition.partition}: {reason}{others}")
+
+
+async def start(admin: Admin, plan: Mapping[TopicPartition, Replicas | None], rate: int | None) -> Started:
+    """Begin or cancel reassignments. A partition that changed after the plan was made is skipped, with a line on stderr."""
+    started, tps = Started({}, []), list(plan)
     for first in range(0, len(tps), BATCH):
         batch: dict[TopicPartition | tuple[str, int], Replicas | None] = {tp: plan[tp] for tp in tps[first : first + BATCH]}
-        results = await admin.alter_partition_reassignments(batch, throttle_rate=rate)
-        failed += [result for result in results if result.code]
-    if failed:
-        refusal = failed[0]
-        others = f" (and {len(failed) - 1} more were refused)" if len(failed) > 1 else ""
-        reason = refusal.message or refusal.code.name
-        raise StrandlineError(f"{refusal.partition.topic}-{refusal.partition.partition}: {reason}{others}")
+        for result in await admin.alter_partition_reassignments(batch, throttle_rate=rate):
+            if result.code in _NEEDLESS:
+                started.skipped[result.partition] = _NEEDLESS[result.code]
+            elif result.code:
+                started.refused.append(result)
+    for tp, reason in started.skipped.items():
+        note(f"{tp.topic}-{tp.partition} is skipped: {reason}")
+    return started
 
 
 # -- progress ---------------------------------------------------------------------------------------------------------

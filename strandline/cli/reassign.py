@@ -111,7 +111,9 @@ async def _plan(
             plan = plan_even(situation.replicas, racks, chosen=chosen, replication_factor=factor, targets=free)
         moves = await moves_of(admin, situation, plan)
         if apply and plan:
-            await start(admin, plan, rate)
+            started = await start(admin, plan, rate)
+            started.check()
+            moves = [move for move in moves if move.tp not in started.skipped]
     if json:
         print_json({"moves": [move.document for move in moves], "applied": apply, "throttle_rate": rate})
     elif not moves:
@@ -174,7 +176,9 @@ async def _cancel(bootstrap: str, topics: list[str], json: bool) -> None:
         _choose(situation, topics)
         running = situation.running
         if running:
-            await start(admin, dict.fromkeys(running), None)
+            started = await start(admin, dict.fromkeys(running), None)
+            started.check()
+            running = {tp: each for tp, each in running.items() if tp not in started.skipped}
     if json:
         print_json(
             {
