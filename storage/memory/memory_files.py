@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from random import Random
 
 from strandline.protocol.errors import UsageError
@@ -358,11 +359,10 @@ class MemoryFiles(Files):
     def find(self, path: str) -> Inode | Directory | None:
         """The file or directory of this path, as the cache has it; None if there is none."""
         node: Inode | Directory | None = self.root
-        for name in path.split("/"):
-            if name and name != ".":
-                if node is None or isinstance(node, Inode):
-                    return None
-                node = node.entries.get(name)
+        for name in _parts(path):
+            if node is None or isinstance(node, Inode):
+                return None
+            node = node.entries.get(name)
         return node
 
     def _inode(self, operation: str, path: str) -> Inode:
@@ -383,8 +383,10 @@ class MemoryFiles(Files):
         return self._directory(operation, above), name
 
 
-def _parts(path: str) -> list[str]:
-    return [part for part in path.split("/") if part not in ("", ".")]
+@lru_cache(maxsize=4096)
+def _parts(path: str) -> tuple[str, ...]:
+    """Cached: every operation on a simulated disk looks up its path, and there are few paths."""
+    return tuple(part for part in path.split("/") if part not in ("", "."))
 
 
 def _check_replaces(node: Inode | Directory, replaced: Inode | Directory | None, source: str) -> None:

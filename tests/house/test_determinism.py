@@ -269,6 +269,7 @@ SHARED: dict[tuple[str, str], str] = {
     ("protocol/rpc/connection.py", "_bad_servers"): "by event loop, so each node has its own",
     ("protocol/rpc/connection.py", "_scratches"): "by event loop, so each node has its own; nothing in it outlives a read",
     ("protocol/rpc/dial.py", "_lookups"): "by event loop, so each node has its own",
+    ("storage/memory/memory_files.py", "@lru_cache"): "a function of the path alone, remembered",
 }
 """(File, what is shared by all nodes of a process) -> why no node and no later run can tell."""
 
