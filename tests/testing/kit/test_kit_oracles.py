@@ -8,6 +8,7 @@ from strandline.client import DeliveryTimeout, RecordMetadata
 from strandline.protocol.errors import StrandlineError, UsageError
 from strandline.protocol.records.reader import iter_records
 from strandline.testing import Cluster, History, caught_up, check, hw, leader
+from strandline.testing.kit import oracles
 from strandline.testing.kit.hosted import HostedNodes
 from strandline.testing.kit.oracles import differences
 
@@ -93,8 +94,9 @@ async def test_a_judgement_of_nothing_fails(cluster: Cluster) -> None:
     await cluster.assert_no_acked_loss([], at_least=0)
 
 
-async def test_lost_copy_of_a_value_sent_twice_is_found(cluster: Cluster) -> None:
+async def test_lost_copy_of_a_value_sent_twice_is_found(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy of another send does not stand for it."""
+    monkeypatch.setattr(oracles, "DEPOSED_S", 0.1)
     topic = await cluster.create_topic()
     async with cluster.producer() as producer:
         await producer.send_and_wait(topic, b"again")
