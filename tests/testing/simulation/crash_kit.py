@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import NamedTuple, TypeVar
 
+import pytest
+
 from strandline.protocol.errors import StrandlineError
 from strandline.storage.disk import Files
 from strandline.storage.memory.memory_files import matches
@@ -21,6 +23,19 @@ from strandline.testing.simulation.kernel.disk_faults import MUTATING, Moment
 
 W = TypeVar("W")
 Story = Callable[[Files, W], object]
+
+Seeds = tuple[int, ...]
+FEW: Seeds = (0, 2)
+"""For each step one process that is killed, and one power cut. The tests with a program that was broken on purpose show that this
+is enough to notice it."""
+several = pytest.mark.parametrize(
+    "seeds", [pytest.param(FEW, id="few"), pytest.param((1, 3, 4), id="more", marks=pytest.mark.slow)]
+)
+"""For a test of deaths: few seeds, and in `make test-all` more of them."""
+several_errors = pytest.mark.parametrize(
+    "seeds", [pytest.param((0, 1), id="few"), pytest.param((2, 3), id="more", marks=pytest.mark.slow)]
+)
+"""For a test of `failures`: both errors, whole and torn writes, with and without a power cut."""
 
 
 class Death(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 import pytest
-from crash_kit import Death, deaths, failures, found_by, steps, without_fsync
+from crash_kit import FEW, Death, Seeds, deaths, failures, found_by, several, steps, without_fsync
 from log_witness import Witness, base_of, check_log, go_on, open_dir, open_log, served
 from storage_kit import forget_tail, read_all
 from structlog.testing import capture_logs
@@ -19,8 +19,6 @@ from structlog.testing import capture_logs
 from strandline.storage.disk import DiskError, Files
 from strandline.storage.log import recovery_scan
 from strandline.testing.simulation.kernel.disk import Mount, ProcessDied, SimFiles
-
-SEEDS = range(4)
 
 
 def life_of_a_follower(files: Files, witness: Witness) -> None:
@@ -120,14 +118,15 @@ def _quiet() -> Iterable[None]:
         yield
 
 
-def let_it_die(life: Life) -> None:
-    for death, disk, witness in deaths(life, Witness, SEEDS):
+def let_it_die(life: Life, seeds: Seeds = FEW) -> None:
+    for death, disk, witness in deaths(life, Witness, seeds):
         look_at_what_is_left(death, disk, witness)
 
 
+@several
 @pytest.mark.parametrize("life", LIVES)
-def test_log_after_a_death_at_every_operation_is_an_earlier_state(life: Life) -> None:
-    let_it_die(life)
+def test_log_after_a_death_at_every_operation_is_an_earlier_state(life: Life, seeds: Seeds) -> None:
+    let_it_die(life, seeds)
 
 
 def test_a_forgotten_fsync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

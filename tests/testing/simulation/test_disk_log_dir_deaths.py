@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pytest
-from crash_kit import Death, deaths, failures, found_by, without_fsync
+from crash_kit import FEW, Death, Seeds, deaths, failures, found_by, several, without_fsync
 from log_witness import Witness, check_log, open_dir, open_log
 from structlog.testing import capture_logs
 
@@ -118,13 +118,14 @@ def _quiet() -> Iterable[None]:
         yield
 
 
-def let_it_die(life: Callable[[Files, DirWitness], None]) -> None:
-    for death, disk, witness in deaths(life, DirWitness, range(5)):
+def let_it_die(life: Callable[[Files, DirWitness], None], seeds: Seeds = FEW) -> None:
+    for death, disk, witness in deaths(life, DirWitness, seeds):
         look_at_what_is_left(death, disk, witness)
 
 
-def test_log_dir_recovers_from_a_death_at_every_operation() -> None:
-    let_it_die(life_of_a_name)
+@several
+def test_log_dir_recovers_from_a_death_at_every_operation(seeds: Seeds) -> None:
+    let_it_die(life_of_a_name, seeds)
 
 
 def test_log_dir_recovers_from_every_disk_error() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 import pytest
-from crash_kit import Death, deaths, failures, found_by, steps, without_fsync
+from crash_kit import FEW, Death, Seeds, deaths, failures, found_by, several, several_errors, steps, without_fsync
 from structlog.testing import capture_logs
 
 from strandline.controller.raft.config import RaftConfig
@@ -206,14 +206,15 @@ def _quiet() -> Iterable[None]:
 Life = Callable[[Files, Witness], None]
 
 
-def let_it_die(life: Life) -> None:
-    for death, disk, witness in deaths(life, Witness, range(4), data_directory):
+def let_it_die(life: Life, seeds: Seeds = FEW) -> None:
+    for death, disk, witness in deaths(life, Witness, seeds, data_directory):
         look_at_what_is_left(death, disk, witness)
 
 
+@several
 @pytest.mark.parametrize("life", [life_of_a_voter, life_with_snapshots])
-def test_controller_keeps_its_promises_after_a_death_at_every_operation(life: Life) -> None:
-    let_it_die(life)
+def test_controller_keeps_its_promises_after_a_death_at_every_operation(life: Life, seeds: Seeds) -> None:
+    let_it_die(life, seeds)
 
 
 @pytest.mark.parametrize("life", [life_of_a_voter, life_with_snapshots])
@@ -265,10 +266,11 @@ def test_a_vote_that_is_written_in_place_is_found(monkeypatch: pytest.MonkeyPatc
     assert "quorum-state" in found_by(lambda: let_it_die(life_of_a_voter))
 
 
+@several_errors
 @pytest.mark.parametrize("life", [life_of_a_voter, life_with_snapshots])
-def test_controller_keeps_its_promises_after_every_disk_error(life: Life) -> None:
+def test_controller_keeps_its_promises_after_every_disk_error(life: Life, seeds: Seeds) -> None:
     """F19, F20: each operation once, reads as well; then the process ends, and perhaps the power."""
-    for death, disk, witness, raised in failures(life, Witness, range(3), data_directory):
+    for death, disk, witness, raised in failures(life, Witness, seeds, data_directory):
         assert isinstance(raised, DiskError), death
         look_at_what_is_left(death, disk, witness)
 

@@ -4,7 +4,7 @@ two, with every record that was in the page cache when a process was killed."""
 from __future__ import annotations
 
 import pytest
-from crash_kit import Death, deaths, found_by, steps
+from crash_kit import Death, Seeds, deaths, found_by, several, steps
 from handled_request import HandledRequest
 from replica_world import NOW_MS, Node, ReplicaWorld, log_values
 
@@ -18,7 +18,6 @@ from strandline.storage.disk import Files
 from strandline.testing.simulation.kernel.disk import SimFiles
 
 TURN_S = FOLLOW_MS / 1000
-SEEDS = (0, 1, 2)
 
 
 class MoveWitness:
@@ -83,8 +82,9 @@ def check(death: Death | str, disk: SimFiles, witness: MoveWitness) -> None:
         raise AssertionError(f"{death}: {type(e).__name__}: {e}") from e
 
 
-def test_a_death_in_any_step_leaves_one_whole_log() -> None:
-    for death, disk, witness in deaths(there_and_back, MoveWitness, SEEDS):
+@several
+def test_a_death_in_any_step_leaves_one_whole_log(seeds: Seeds) -> None:
+    for death, disk, witness in deaths(there_and_back, MoveWitness, seeds):
         check(death, disk, witness)
 
 
