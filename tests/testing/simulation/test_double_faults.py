@@ -34,8 +34,9 @@ def test_reports_name_every_lost_record_of_many_runs(seed: int) -> None:
     assert report.good, str(report)
 
 
+@pytest.mark.slow
 def test_a_report_that_is_too_small_is_noticed() -> None:
-    """Only a story (S77) has met what the other mutation of a report, M34, needs."""
+    """A story (S02) notices it, too. Only a story (S77) has met what the other mutation of a report, M34, needs."""
     found = (run_seed(seed, options=double_faults(seed), mutation="M35") for seed in range(60))
     violation = next(violation for report in found for violation in report.violations)
     assert violation["invariant"] == "I31"

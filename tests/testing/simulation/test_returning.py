@@ -44,8 +44,10 @@ def test_removed_guard_is_noticed(kind: str, mutation: str, invariants: tuple[st
     assert found in invariants
 
 
-@pytest.mark.parametrize("kind", ["wiped_voter", pytest.param("stop_power", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["wiped_voter", "stop_power"])
 def test_with_the_guard_nothing_is_lost(kind: str) -> None:
+    """`test_nemesis.py` has one run of each kind."""
     reports = [run_seed(seed, options=options_with(seed, kind)) for seed in SEEDS[:4]]
     assert [report.violations for report in reports] == [[]] * 4
     assert sum(report.faults.get(kind, 0) for report in reports) >= 2
