@@ -20,10 +20,11 @@ from strandline.cli.common import (
     print_json,
     run,
 )
+from strandline.cli.unclean_elections import lost_text, report_json
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from strandline.client import Admin, ElectionResult, TopicPartition
+    from strandline.client import Admin, ElectionResult, TopicPartition, UncleanElection
 
 app = new_app()
 
@@ -73,25 +74,67 @@ def _elect_unclean(bootstrap: str, place: tuple[str, int] | None, yes: bool, jso
     if not yes and not typer.confirm(f"This may lose acknowledged records of {where}, for good. Continue?", err=True):
         note("no leader was elected")
         raise typer.Exit(ERROR)
-    results = run(_ask_unclean(bootstrap, place))
+    results, reports = run(_ask_unclean(bootstrap, place))
     if json:
-        rows = [(r.partition.topic, r.partition.partition, r.code.name, r.message) for r in results]
-        print_json({"results": [dict(zip(("topic", "partition", "error", "reason"), row, strict=True)) for row in rows]})
+        print_json({"results": [_unclean_json(result, reports.get(result.partition)) for result in results]})
     else:
         for result in results:
-            outcome = "a leader is elected" if result.code == ErrorCode.NONE else result.message or result.code.name
-            print(f"{result.partition.topic}-{result.partition.partition}: {outcome}")
+            print(f"{result.partition.topic}-{result.partition.partition}: {_outcome(result, reports.get(result.partition))}")
         if not results:
             print("every partition has a leader")
     if any(result.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED) for result in results):
         raise typer.Exit(UNHEALTHY if place is None else ERROR)
 
 
-async def _ask_unclean(bootstrap: str, place: tuple[str, int] | None) -> list[ElectionResult]:
-    from strandline.client import Admin
+def _outcome(result: ElectionResult, report: UncleanElection | None) -> str:
+    from strandline.protocol.errors import ErrorCode
+
+    if report is not None:
+        return f"broker {report.leader_id} is elected; may be lost: {lost_text(report.lost_from, report.lost_to)}"
+    return "a leader is elected" if result.code == ErrorCode.NONE else result.message or result.code.name
+
+
+def _unclean_json(result: ElectionResult, report: UncleanElection | None) -> dict[str, object]:
+    return {
+        "topic": result.partition.topic,
+        "partition": result.partition.partition,
+        "error": result.code.name,
+        "reason": result.message,
+        "report": None if report is None else report_json(report),
+    }
+
+
+async def _ask_unclean(
+    bootstrap: str, place: tuple[str, int] | None
+) -> tuple[list[ElectionResult], dict[TopicPartition, UncleanElection]]:
+    """Elect uncleanly, and return the reports of these elections as well. A partition that had no leader, and has one now without
+    having needed an election, got it by a first attempt of which the answer was lost."""
+    from strandline.cli.recover import reports_after
+    from strandline.client import Admin, ElectionResult
+    from strandline.protocol.errors import ErrorCode
 
     async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
-        return await admin.elect_leaders(None if place is None else [place], election="unclean")
+        before = await _epochs(admin, place)
+        results = await admin.elect_leaders(None if place is None else [place], election="unclean")
+        others = {r.partition for r in results if r.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)}
+        elected = {r.partition for r in results if r.code == ErrorCode.NONE}
+        elected |= {tp for tp, (_, had_leader) in before.items() if not had_leader and tp not in others}
+        expected = {tp: before[tp][0] for tp in sorted(elected) if tp in before}
+        reports = await reports_after(admin, expected) if expected else {}
+        known = {result.partition for result in results}
+        return results + [ElectionResult(tp, ErrorCode.ELECTION_NOT_NEEDED) for tp in reports if tp not in known], reports
+
+
+async def _epochs(admin: Admin, place: tuple[str, int] | None) -> dict[TopicPartition, tuple[int, bool]]:
+    """The leader epoch of this partition, or of all, and whether it has a leader."""
+    from strandline.client import TopicPartition
+
+    return {
+        TopicPartition(topic.name, p.partition): (p.leader_epoch, p.leader_id >= 0)
+        for topic in await admin.describe_topics(None if place is None else [place[0]])
+        for p in topic.partitions
+        if place is None or place == (topic.name, p.partition)
+    }
 
 
 def _elect_one(bootstrap: str, topic: str, partition: int, json: bool) -> None:

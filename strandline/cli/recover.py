@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,7 +28,7 @@ from strandline.cli.unclean_elections import lost_text, report_json
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from strandline.client import Admin, PartitionDescription, ReplicaLog, UncleanElection
+    from strandline.client import Admin, PartitionDescription, ReplicaLog, TopicPartition, UncleanElection
 
 app = new_app()
 
@@ -216,21 +217,25 @@ async def _elect(bootstrap: str, topic: str, partition: int, broker: int, epoch:
 
     async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         (result,) = await admin.elect_leaders([(topic, partition)], election="unclean", leader=broker)
-        if result.code != ErrorCode.NONE:
+        report = None
+        if result.code in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED):
+            # It had no leader before: a first attempt, of which the answer was lost, may have elected the one that it has.
+            report = (await reports_after(admin, {result.partition: epoch})).get(result.partition)
+        if result.code != ErrorCode.NONE and (report is None or report.leader_id != broker):
             fail(f"{topic}-{partition}: {result.message or result.code.name}")
-        return await report_after(admin, topic, partition, epoch)
+        return report
 
 
-async def report_after(admin: Admin, topic: str, partition: int, epoch: int) -> UncleanElection | None:
-    """The report of the first election after this leader epoch. Any broker may answer, and its metadata may be older than the
-    election; None if that lasts too long."""
+async def reports_after(admin: Admin, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, UncleanElection]:
+    """By partition, the report of the first election after this leader epoch. Any broker may answer, and its metadata may be
+    older than the election. A report that takes too long is left out."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + REPORT_TIMEOUT_S
     while True:
-        reports = await admin.describe_unclean_elections([topic])
-        for report in reports:
-            if report.partition.partition == partition and report.leader_epoch > epoch:
-                return report
-        if loop.time() >= deadline:
-            return None
+        found: dict[TopicPartition, UncleanElection] = {}
+        for report in await admin.describe_unclean_elections(sorted({tp.topic for tp in epochs})):
+            if report.leader_epoch > epochs.get(report.partition, report.leader_epoch):
+                found.setdefault(report.partition, report)
+        if len(found) == len(epochs) or loop.time() >= deadline:
+            return found
         await asyncio.sleep(REPORT_RETRY_S)
