@@ -127,7 +127,7 @@ def _alter_resource(image: MetadataImage, resource: AlterConfigsResource) -> _Ch
         for name, value in wanted.items()
         if value != now_set.get(name)
     ]
-    return _Change(records, _warnings(image, resource, wanted))
+    return _Change(records, [*_warnings(image, resource, wanted), *_needless_subtractions(image, resource)])
 
 
 def _wanted_values(image: MetadataImage, resource: AlterConfigsResource, now_set: Mapping[str, str]) -> dict[str, str | None]:
@@ -173,6 +173,8 @@ def _wanted_value(
         after = before + [item for item in dict.fromkeys(items) if item not in before]
     else:
         after = [item for item in before if item not in items]
+        if after == before:
+            return now_set.get(config.name)  # Kafka stores the inherited value in this case, and so pins it.
     return check_config(key, ",".join(after))
 
 
@@ -214,6 +216,20 @@ def _warnings(image: MetadataImage, resource: AlterConfigsResource, wanted: Mapp
         return warnings_of_cluster(image, int(min_isr))
     topic = image.topic(resource.resource_name)
     return [] if topic is None else warnings_of_topic(topic.name, int(min_isr), topic.partitions.values())
+
+
+def _needless_subtractions(image: MetadataImage, resource: AlterConfigsResource) -> list[str]:
+    """A sentence for each list of which no item was subtracted, because it has none of them."""
+    sentences = []
+    for config in resource.configs:
+        if config.config_operation == CONFIG_SUBTRACT and config.value is not None:
+            is_topic = resource.resource_type == RESOURCE_TOPIC
+            key = topic_key(config.name) if is_topic else dynamic_key(config.name, resource.resource_name)
+            items = list_items(config.value)
+            if not set(items) & set(_list_in_effect(image, resource, key)):
+                absent = " or ".join(items) or "an empty item"
+                sentences.append(f"{config.name} does not contain {absent}, so nothing was subtracted from it")
+    return sentences
 
 
 # -- resources --------------------------------------------------------------------------------------------------------

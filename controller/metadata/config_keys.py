@@ -120,7 +120,8 @@ def _parse_int(key: ConfigKey, value: Any) -> int:
     if number is None:
         raise key._wrong(value, "must be a whole number")
     if not -limit - 1 <= number <= limit:
-        raise key._wrong(value, f"does not fit a {key.type}")
+        article = "an" if key.type == "int" else "a"
+        raise key._wrong(value, f"does not fit {article} {key.type}")
     return number
 
 

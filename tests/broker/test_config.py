@@ -66,7 +66,7 @@ def test_times_in_hours_and_minutes_are_defaults_of_topics_too() -> None:
         ({"controller.quorum.voters": "1@h:1,1@h:2"}, "names an id twice"),
         ({"broker.heartbeat.interval.ms": 5000}, "heartbeat.interval.ms must be smaller"),
         ({"log.retention.hours": 0}, "log.retention.hours: 0 is not allowed: must be -1"),
-        ({"log.retention.minutes": 2**31}, "log.retention.minutes.*does not fit a int"),
+        ({"log.retention.minutes": 2**31}, "log.retention.minutes.*does not fit an int"),
         ({"log.roll.hours": 0}, "log.roll.hours.*must be at least 1"),
         ({"replica.fetch.wait.max.ms": 20_000}, "replica.fetch.wait.max.ms must not be larger"),
     ],

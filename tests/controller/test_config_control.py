@@ -254,6 +254,23 @@ def test_items_are_appended_to_lists_and_subtracted(world: ControllerWorld) -> N
     assert world.image.topic_config("t")["cleanup.policy"] == []
 
 
+@pytest.mark.parametrize("own", [None, "compact"])
+def test_an_item_that_is_not_there_is_subtracted_without_a_change(world: ControllerWorld, own: str | None) -> None:
+    """Kafka pins the default value, although nobody has asked for one."""
+    if own is not None:
+        alter(world, topic(("cleanup.policy", CONFIG_SET, own)))
+    end = world.quorum.log_end_offset
+    absent = "delete" if own else "compact"
+    resource = topic(("cleanup.policy", CONFIG_SUBTRACT, absent), ("segment.bytes", CONFIG_DELETE, None))
+    (response,) = world.call(apis.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest([resource])).responses
+    assert (response.error_code, response.warnings) == (
+        0,
+        [f"cleanup.policy does not contain {absent}, so nothing was subtracted from it"],
+    )
+    assert world.image.config(RESOURCE_TOPIC, "t").get("cleanup.policy") == own
+    assert world.quorum.log_end_offset == end
+
+
 def test_items_are_appended_to_what_the_cluster_has(world: ControllerWorld) -> None:
     """Kafka appends to the built-in default in place of it."""
     alter(world, broker("", ("log.cleanup.policy", CONFIG_SET, "compact")))
@@ -386,7 +403,7 @@ def test_parse_fills_in_defaults_and_types() -> None:
         ({"needed": True, "a.number": True}, "whole number"),
         ({"needed": True, "a.number": "٣"}, "whole number"),
         ({"needed": True, "a.number": None}, "whole number"),
-        ({"needed": True, "a.number": 2**31}, "does not fit a int"),
+        ({"needed": True, "a.number": 2**31}, "does not fit an int"),
         ({"needed": True, "a.ratio": "nan"}, "must be a number"),
         ({"needed": True, "a.ratio": "inf"}, "must be a number"),
         ({"needed": True, "a.ratio": True}, "must be a number"),
