@@ -179,6 +179,11 @@ class Files(ABC):
     def fsync_path(self, path: str) -> None:
         """fsync a file or directory by its path, through a new descriptor, so that it may run on a thread."""
 
+    def fsync_paths(self, paths: Sequence[str]) -> None:
+        """fsync these files and directories, in any order and perhaps side by side."""
+        for path in paths:
+            self.fsync_path(path)
+
     @abstractmethod
     def warm(self, path: str, size: int, position: int) -> None:
         """Read bytes into the page cache. May run on a thread."""

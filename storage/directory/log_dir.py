@@ -26,7 +26,7 @@ directories with other names are not touched.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import NamedTuple
 
@@ -599,10 +599,11 @@ class LogDir:
             self.futures.close()
             self._lock.release()
 
-    def close_cleanly(self, logs: Iterable[Log], broker_epoch: int) -> None:
+    def close_cleanly(self, logs: Collection[Log], broker_epoch: int) -> None:
         """Close the logs in order and write their checkpoints, then the clean-shutdown marker if it is true of every log. It is
         not written if it would hide a loss: `broker_epoch` is -1 if no controller knows of it."""
         try:
+            self._flush_together(logs)
             for log in logs:
                 log.close()
             self.checkpoint_all()
@@ -612,6 +613,14 @@ class LogDir:
         except DiskError as e:
             self.fail(e)
             raise
+
+    def _flush_together(self, logs: Collection[Log]) -> None:
+        """Flush all logs with one call, because ten thousand logs that wait for the disk one after the other take long."""
+        paths = list(dict.fromkeys(path for log in logs for path in log.unflushed_paths()))
+        with self.metrics.flushing():
+            self.files.fsync_paths(paths)
+        for log in logs:
+            log.on_all_flushed()
 
     def _unopened_are_whole(self) -> bool:
         """Whether the marker would also be correct for logs that were not opened in this run."""

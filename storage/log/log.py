@@ -358,6 +358,17 @@ class Log(LogState):
         self.recovery_point = self.log_end_offset
         self.dirty_since_ms = None
 
+    def unflushed_paths(self) -> list[str]:
+        """The files and directories that `flush` would fsync."""
+        segments = self.segments[self.segment_for(self.recovery_point) :] if self.recovery_point < self.log_end_offset else []
+        return [segment.file.path for segment in segments] + list(self.unsynced)
+
+    def on_all_flushed(self) -> None:
+        """Everything that `unflushed_paths` has just returned was flushed, and nothing has changed since."""
+        self.unsynced.clear()
+        self.recovery_point = self.log_end_offset
+        self.dirty_since_ms = None
+
     def rewrite_from(self, offset: int) -> None:
         """Write the segments from the one with `offset` on again, as they are read, so that the next flush makes them durable.
 

@@ -278,3 +278,14 @@ def test_free_space_is_that_of_the_file_system(tmp_path) -> None:
     assert found is not None
     assert found > 0
     assert RealFiles().free_space(str(tmp_path / "missing")) is None
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_many_paths_are_made_durable_by_one_call(tmp_path, count: int) -> None:
+    files = RealFiles()
+    paths = [str(tmp_path / f"{number}") for number in range(count)]
+    for path in paths:
+        files.write(path, b"x")
+    files.fsync_paths([*paths, str(tmp_path)])
+    with pytest.raises(DiskError):
+        files.fsync_paths([*paths, str(tmp_path / "missing")])

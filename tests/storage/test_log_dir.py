@@ -40,6 +40,29 @@ def restart(files: MemoryFiles, log_dir: LogDir, *, clean: bool, registers: bool
     return open_dir(files, registers=registers)
 
 
+def test_an_orderly_stop_flushes_all_logs_with_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of logs that wait for the disk one after the other take longer than a supervisor waits."""
+    files = MemoryFiles()
+    log_dir = open_dir(files)
+    logs = [open_orders(log_dir, partition=partition) for partition in range(20)]
+    for log in logs:
+        log.possible_data_loss = False
+        fill(log, 10)
+    calls: list[list[str]] = []
+    together = files.fsync_paths
+    monkeypatch.setattr(files, "fsync_paths", lambda paths: (calls.append(list(paths)), together(paths)))
+    monkeypatch.setattr(Log, "flush", lambda log: pytest.fail(f"{log.dir} is flushed by itself"))
+    log_dir.close(clean=True, broker_epoch=17)
+    (paths,) = calls
+    assert len(set(paths)) == len(paths), "the data directory once"
+    assert {segment.file.path for log in logs for segment in log.segments} <= set(paths)
+    files.crash(lossy=True)
+    monkeypatch.undo()
+    again = open_dir(files)
+    assert again.was_clean
+    assert [open_orders(again, partition=log.partition).log_end_offset for log in logs] == [20] * 20
+
+
 def test_after_a_lost_page_cache_every_log_has_possible_data_loss() -> None:
     """The log just ends earlier. A replica that leads with it must report that, even if the process died once more before."""
     files = MemoryFiles()

@@ -853,13 +853,6 @@ _room(
         NEVER,
         "an epoch without records blocks records of an older epoch",
     ),
-    (
-        "G89",
-        "Log._close_orderly",
-        "self.recovery_point < self.log_end_offset or self.unsynced",
-        NEVER,
-        "a clean shutdown does not flush the logs",
-    ),
 )
 _room(
     "storage/log/truncation.py",
@@ -1027,6 +1020,7 @@ _room(
         NEVER,
         "a log of another topic id under the same name is opened",
     ),
+    ("G89", "LogDir._flush_together", "self.files.fsync_paths(paths)", NOTHING, "a clean shutdown does not flush the logs"),
 )
 _room(
     "storage/log/recovery_scan.py",

@@ -8,7 +8,6 @@ _SLOW = "blind spot of this table: the tests that reach it take longer than the 
 WHY: dict[str, str] = {
     "G36": "checked twice: the controller also removes a fenced broker from the ISR, and G35 then resets its progress",
     "G73": "checked twice: the logs of a failed disk accept no write (G78), and the broker stops",
-    "G89": _DEATHS,
     "G90": _DEATHS,
     "G95": "blind spot: a reader would have to stop inside the truncated range and continue at exactly that offset afterwards",
     "G112": "blind spot: in no tried test does retention delete the batches of a named producer before a restart",
