@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import io
 import json
 import os
 import signal
@@ -13,10 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import warm
+
 from strandline.local_cluster import free_port_range
 
 COMMAND = [str(Path(sys.executable).with_name("strandline"))]
-ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLINE_") and k != "COLUMNS"}
+NOT_A_USERS = ("COLUMNS", "PYTHONUNBUFFERED")
+"""Variables of build machines that change the output. Unbuffered, Python loses what a terminal does not take at once."""
+ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLINE_") and k not in NOT_A_USERS}
 ENVIRONMENT["STRANDLINE_HTTP_LISTENER"] = "127.0.0.1:0"
 """Nodes that a test starts by themselves do not fight for the default port."""
 
@@ -38,17 +45,30 @@ Strandline = Callable[..., Outcome]
 
 def run(*arguments: str, stdin: str = "", env: dict[str, str] | None = None, timeout_s: float = 30) -> Outcome:
     """Run `strandline ARGUMENTS...` as a user would. A traceback in the output fails the test."""
-    done = subprocess.run(
-        [*COMMAND, *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT | (env or {}),
-        timeout=timeout_s,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return Outcome(done.returncode, done.stdout, done.stderr)
+    environment, given = ENVIRONMENT | (env or {}), stdin.encode()
+    if forks().can_run(environment):
+        code, out, err = warm.Command(forks(), arguments, environment).communicate(given, timeout_s)
+    else:
+        done = subprocess.run(
+            [*COMMAND, *arguments], input=given, capture_output=True, env=environment, timeout=timeout_s, check=False
+        )
+        code, out, err = done.returncode, done.stdout, done.stderr
+    outcome = Outcome(code, text(out), text(err))
+    assert "Traceback" not in outcome.err, outcome.err
+    return outcome
+
+
+@functools.cache
+def forks() -> warm.Server:
+    """The server of this test process."""
+    server = warm.Server(ENVIRONMENT)
+    atexit.register(server.stop)
+    return server
+
+
+def text(output: bytes) -> str:
+    """The output as `subprocess` decodes it."""
+    return io.TextIOWrapper(io.BytesIO(output), encoding="utf-8").read()
 
 
 def one_sentence(outcome: Outcome) -> str:

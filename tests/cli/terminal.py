@@ -7,13 +7,13 @@ import os
 import pty
 import select
 import struct
-import subprocess
 import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cli_world import COMMAND, ENVIRONMENT
+from cli_world import ENVIRONMENT, forks
+from warm import Process
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 
@@ -21,7 +21,7 @@ CTRL_C, CTRL_D = "\x03", "\x04"
 class Terminal:
     """A process with the pseudo-terminal as its controlling terminal, so that Ctrl-C works as for a person."""
 
-    def __init__(self, master: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, master: int, process: Process) -> None:
         self._master = master
         self.process = process
         self.screen = ""
@@ -58,19 +58,11 @@ class Terminal:
 def at_a_terminal(*arguments: str, env: dict[str, str] | None = None, columns: int = 80) -> Iterator[Terminal]:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    process = subprocess.Popen(
-        [*COMMAND, *arguments],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env=ENVIRONMENT | (env or {}),
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )
+    process = forks().start(arguments, ENVIRONMENT | (env or {}), (slave, slave, slave), terminal=True)
     os.close(slave)
     try:
         yield Terminal(master, process)
     finally:
         process.kill()
-        process.wait()
+        process.wait(30)
         os.close(master)

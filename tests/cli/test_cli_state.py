@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import pty
 import select
-import subprocess
 
 import pytest
-from cli_world import COMMAND, ENVIRONMENT, Up, one_sentence, run
+from cli_world import ENVIRONMENT, Up, forks, one_sentence, run
 
 pytestmark = pytest.mark.processes
 
@@ -29,7 +28,8 @@ def at_terminal(up: Up, *words: str, columns: int = 80) -> list[str]:
     environment = ENVIRONMENT | {"STRANDLINE_BOOTSTRAP": up.bootstrap, "COLUMNS": str(columns)}
     data = b""
     try:
-        process = subprocess.Popen([*COMMAND, *words], stdout=slave, stderr=slave, env=environment, cwd=up.folder.parent)
+        with open(os.devnull) as nothing:
+            process = forks().start(words, environment, (nothing.fileno(), slave, slave), folder=up.folder.parent)
         end = b"\0end"
         while end not in data:  # the other end stays open here, so that what was written is not lost when the process ends
             if select.select([master], [], [], 0.05)[0]:
