@@ -251,7 +251,7 @@ def closed_pipe(words: list[str]) -> tuple[int, bytes]:
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        done = subprocess.run([*COMMAND, *words], stdout=writer, stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=30, check=False)
+        done = subprocess.run([*COMMAND, *words], stdout=writer, stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=90, check=False)
     finally:
         os.close(writer)
     return done.returncode, done.stderr
