@@ -25,6 +25,7 @@ VENV_DELTA := .venv-delta
 FOLDERS := benchmarks broker client controller pipeline protocol storage strandline testing tests
 PYTEST_ARGS ?=
 LEFT_OUT := not docker and not spark
+IN_CONTAINERS := docker and not slow
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 PROCESSES ?= $(shell echo $$(( $(CORES) < 7 ? $(CORES) + 1 : 8 )))
 MINUTES ?= 10
@@ -45,6 +46,8 @@ test: $(VENV)/.installed-dev
 test-all: test
 	$(BIN)/python -m pytest -m "slow and $(LEFT_OUT)" -n $(PROCESSES) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m "slow and spark" tests/pipeline $(PYTEST_ARGS)
+	ALL_EXAMPLES=1 $(BIN)/python -m pytest $$(grep -l "^from thorough" tests/*/test_*.py) -n $(PROCESSES) $(PYTEST_ARGS)
+	if docker info >/dev/null 2>&1; then $(MAKE) test-docker IN_CONTAINERS="docker and slow"; fi
 
 # -- set-up: one stamp file per set of extras; a change of pyproject.toml makes it out of date
 
@@ -113,7 +116,7 @@ test-docker: $(VENV)/.installed-dev
 		docker info 2>&1 | tail -n 2 >&2; exit 1; }
 	@docker-compose version >/dev/null 2>&1 || docker compose version >/dev/null 2>&1 || \
 		{ echo "make test-docker needs docker-compose (1.29 or newer, or the plugin \`docker compose\`)" >&2; exit 1; }
-	STRANDLINE_REQUIRE_DOCKER=1 $(BIN)/python -m pytest -m docker $(PYTEST_ARGS)
+	STRANDLINE_REQUIRE_DOCKER=1 $(BIN)/python -m pytest -m "$(IN_CONTAINERS)" $(PYTEST_ARGS)
 
 test-pythons:
 	PYTHONS="$(PYTHONS)" .ci/test-pythons

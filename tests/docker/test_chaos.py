@@ -23,6 +23,17 @@ pytestmark = [pytest.mark.docker, pytest.mark.processes]
 SCENARIOS = ROOT / "deploy" / "chaos"
 FILES = sorted(SCENARIOS.glob("*.toml"))
 SMALL_DISK = {"disk-full"}
+ALSO_ON_PROCESSES = {
+    "disk-loss",
+    "drain",
+    "kill-controller",
+    "kill-leader",
+    "pause-leader",
+    "rolling-restart",
+    "two-of-three-dead",
+    "unclean-election",
+}
+"""tests/chaos/test_chaos_processes.py runs these in every build. In containers they are `slow`."""
 RUN_MAX_S = 240
 GAP_SLACK_S = 10.0
 """Over the goal: other work on the machine. A request that waits for its whole timeout of 30 s is found all the same."""
@@ -69,7 +80,11 @@ def judge(project: Project, report: dict[str, Any]) -> None:
     assert all(project.network("cluster") in s["NetworkSettings"]["Networks"] for s in states.values())
 
 
-@pytest.mark.parametrize("file", [f for f in FILES if f.stem not in SMALL_DISK], ids=lambda f: f.stem)
+def _scenario(file: Path) -> Any:
+    return pytest.param(file, marks=[pytest.mark.slow] if file.stem in ALSO_ON_PROCESSES else [], id=file.stem)
+
+
+@pytest.mark.parametrize("file", [_scenario(f) for f in FILES if f.stem not in SMALL_DISK])
 def test_every_scenario_has_a_good_verdict(project: Project, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     judge(project, chaos(project, file, capsys))
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_reader import Malformed, read_records
+from thorough import examples
 
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records import batch as v2
@@ -73,7 +74,7 @@ def assert_all_agree(batch: bytes) -> None:
 
 
 @given(batches)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_every_batch_of_our_builder_is_accepted(records):
     batch = encode_batch(records)
     header = v2.read_header(batch)
@@ -83,7 +84,7 @@ def test_every_batch_of_our_builder_is_accepted(records):
 
 
 @given(batches, st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=3))
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 def test_changed_bytes_are_accepted_only_if_both_readers_accept_them(records, changes):
     """Fuzzing in both directions: a changed byte of a value is accepted, a changed byte of a length is not."""
     batch = bytearray(encode_batch(records))
@@ -93,7 +94,7 @@ def test_changed_bytes_are_accepted_only_if_both_readers_accept_them(records, ch
 
 
 @given(batches, st.integers(0, 10**6), st.integers(-3, 3))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_a_count_that_is_not_the_number_of_records_is_refused(records, at, off_by):
     batch = bytearray(encode_batch(records))
     count = max(1, len(records) + off_by)
@@ -104,7 +105,7 @@ def test_a_count_that_is_not_the_number_of_records_is_refused(records, at, off_b
 
 
 @given(batches, st.integers(0, 10**6), st.integers(1, 40), st.binary(max_size=40))
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=examples(700), deadline=None)
 def test_inserted_or_removed_bytes_are_accepted_only_if_both_readers_accept_them(records, at, cut, inserted):
     batch = encode_batch(records)
     at = v2.HEADER_SIZE + at % (len(batch) - v2.HEADER_SIZE)

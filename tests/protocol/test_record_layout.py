@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import examples
 
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records import batch as v2
@@ -49,7 +50,7 @@ def agrees(layout: Layout, batch: bytes) -> bool:
     return layout.keys == (columns.keys or [None] * header.record_count)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(batches, min_size=1, max_size=4), st.sampled_from([Codec.NONE, Codec.LZ4]))
 def test_layout_agrees_with_the_reader_of_records(rows: list[list[tuple[object, ...]]], codec: Codec) -> None:
     """One reader reads several batches, so it also meets records that differ from the shape that it remembers."""
@@ -61,7 +62,7 @@ def test_layout_agrees_with_the_reader_of_records(rows: list[list[tuple[object, 
         assert agrees(layout, batch)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(batches, st.data())
 def test_malformed_records_are_refused(rows: list[tuple[object, ...]], data: st.DataObject) -> None:
     """Whatever one byte is changed to, the layout accepts nothing that the reader of records refuses, or reads differently."""
