@@ -8,16 +8,21 @@ downloaded)."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from installed import PAGES, ROOT, Install, install, programs_of_pages
 
 from strandline.testing import Cluster
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
 
 PROGRAM = ROOT / "tests" / "house" / "users_program.py"
 CLI = "from strandline.cli import main; main()"
@@ -33,7 +38,10 @@ async def main() -> None:
 """A misspelled name, a misspelled option, and two results of another type: in lines 2, 6, 7 and 8."""
 
 
-@pytest.fixture(scope="module", params=["build_wheel", "build_editable"])
+KINDS = ["build_wheel", "build_editable"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Install:
     return install(request.param, tmp_path_factory.mktemp(request.param))
 
@@ -56,7 +64,14 @@ def pyright(installed: Install, folder: Path) -> tuple[list[tuple[str, int]], st
     return errors, "\n".join(f"{d['file']}:{d['range']['start']['line'] + 1}: {d['message']}" for d in found)
 
 
-@pytest.mark.parametrize("checker", [mypy, pyright])
+def checks() -> list[ParameterSet]:
+    """Mypy needs half a minute for an installed package, most of it the same for both kinds. So each build checks a wheel with
+    pyright, and an editable install, which has no files of its own to be found, with both."""
+    pairs = itertools.product(KINDS, [mypy, pyright])
+    return [pytest.param(*pair, marks=[pytest.mark.slow] if pair == ("build_wheel", mypy) else []) for pair in pairs]
+
+
+@pytest.mark.parametrize(("installed", "checker"), checks(), indirect=["installed"])
 def test_type_checkers_see_the_types_of_an_installed_package(checker, installed: Install, tmp_path: Path) -> None:
     """A program written as in the documentation has no error under the strict settings, and mistakes in it are found."""
     if checker is pyright:

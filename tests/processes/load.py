@@ -51,7 +51,7 @@ class Load(SteadyLoad):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         await (self.abandon() if error else self.stop())
 
-    async def progress(self, records: int = 1500, within_s: float = BOUND_S) -> None:
+    async def progress(self, records: int = 600, within_s: float = BOUND_S) -> None:
         await super().progress(records, within_s)
 
     async def fully_replicated(self) -> None:

@@ -91,6 +91,7 @@ async def check(cluster: TwoDisks, load: Load) -> None:
         assert len(comparison.logs) == 3, f"each broker has one log: {comparison}"
 
 
+@pytest.mark.slow
 async def test_replicas_move_under_load_while_their_broker_dies(tmp_path: Path) -> None:
     async with TwoDisks(tmp_path / "cluster") as cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
         load, node = Load(cluster, "moved", partitions=PARTITIONS), cluster.broker(1)

@@ -97,6 +97,7 @@ async def restart(cluster: LocalCluster, node: Node) -> None:
     await cluster.start_node(node.name)
 
 
+@pytest.mark.slow
 async def test_nothing_is_lost_while_partitions_move_and_brokers_die(cluster: LocalCluster) -> None:
     """Each round gives all partitions new targets and kills one broker, which may be a leader, a new replica or one that leaves.
     It returns in the next round, into an assignment that is no longer its own."""

@@ -2,7 +2,7 @@
 
 The log has tombstones, all codecs, idempotent producers, emptied batches, and fillers: between batches, at the end of segments,
 merged by later cleanings, and one of the largest span. Kafka is killed before it gets the log, so it checks
-every batch when it starts again.
+every batch when it starts again. A Kafka that starts twice takes half a minute, so most of these tests are `slow`.
 """
 
 from __future__ import annotations
@@ -142,6 +142,27 @@ def test_written_log_has_every_kind_of_batch(tmp_path: Path) -> None:
     writer.log.close()
 
 
+def dumped(paths: list[Path]) -> str:
+    given = ",".join(map(str, paths))
+    return run_tool(kafka_tools(), "kafka-dump-log", "--deep-iteration", "--print-data-log", "--files", given)
+
+
+def check_dump(text: str, writer: Writer) -> None:
+    """Kafka's code reads exactly the records that are left, and accepts every batch."""
+    lines = [line for line in text.splitlines() if line.startswith("| offset: ")]
+    assert [int(line.split()[2]) for line in lines] == [record.offset for record in writer.expected()]
+    assert text.count("isvalid: true") == sum(map(len, writer.headers()))
+
+
+def test_dump_log_reads_the_records(tmp_path: Path) -> None:
+    """This needs no running Kafka, so every build can afford it. `test_dump_log_reads_every_file` explains the complaint."""
+    writer = written(tmp_path / f"{TOPIC}-0")
+    writer.log.close()
+    text = dumped([path for suffix in KAFKAS_FILES for path in sorted(writer.folder.glob(f"*{suffix}"))])
+    check_dump(text, writer)
+    assert all("timestamp mismatch" in line for line in complaints(text))
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[RealKafka, Writer]]:
     """A Kafka that has recovered our log, and its writer."""
@@ -171,6 +192,7 @@ def put_log(source: Path, target: Path) -> None:
             shutil.copy(path, target)
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
 async def test_recovery_changes_no_segment(served: tuple[RealKafka, Writer]) -> None:
     """Kafka would cut a log before the first batch that it does not accept. It builds its indexes from the batches."""
@@ -182,6 +204,7 @@ async def test_recovery_changes_no_segment(served: tuple[RealKafka, Writer]) -> 
     assert len(closed) > 3
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
 async def test_dump_log_reads_every_file(served: tuple[RealKafka, Writer]) -> None:
     """The tool expects that the newest timestamp of a batch is that of one of its records, so it complains about the time index
@@ -189,11 +212,8 @@ async def test_dump_log_reads_every_file(served: tuple[RealKafka, Writer]) -> No
     kafka, writer = served
     paths = [path for suffix in KAFKAS_FILES for path in sorted(writer.folder.glob(f"*{suffix}"))]
     theirs = sorted((kafka.data / f"{TOPIC}-0").glob("*.timeindex"))
-    given = ",".join(map(str, [*paths, *theirs]))
-    text = run_tool(kafka_tools(), "kafka-dump-log", "--deep-iteration", "--print-data-log", "--files", given)
-    lines = [line for line in text.splitlines() if line.startswith("| offset: ")]
-    assert [int(line.split()[2]) for line in lines] == [record.offset for record in writer.expected()]
-    assert text.count("isvalid: true") == sum(map(len, writer.headers()))
+    text = dumped([*paths, *theirs])
+    check_dump(text, writer)
     faults: dict[str, list[str]] = {str(writer.folder): [], str(kafka.data / f"{TOPIC}-0"): []}
     for line in complaints(text):
         (folder,) = [folder for folder in faults if folder in line]
@@ -203,6 +223,7 @@ async def test_dump_log_reads_every_file(served: tuple[RealKafka, Writer]) -> No
     assert all("timestamp mismatch" in line for line in of_ours)
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
 async def test_console_consumer_reads_the_records(served: tuple[RealKafka, Writer]) -> None:
     kafka, writer = served
@@ -234,6 +255,7 @@ def len_of(header: BatchHeader) -> int:
     return header.last_offset_delta
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
 async def test_confluent_kafka_reads_the_records(served: tuple[RealKafka, Writer]) -> None:
     kafka, writer = served
@@ -271,6 +293,7 @@ def read_by_confluent(bootstrap: str, start: int) -> tuple[list[Read], int]:
         consumer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
 async def test_aiokafka_reads_the_records(served: tuple[RealKafka, Writer]) -> None:
     kafka, writer = served
