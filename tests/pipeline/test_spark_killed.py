@@ -103,6 +103,7 @@ def until(condition: Callable[[], bool], within_s: float = 240) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_offload_of_a_killed_driver_has_each_offset_once(killed: Killed) -> None:
     job = killed.job
     assert 2 <= len(job.manifests) < 2 * OFFLOADED / 50
@@ -111,6 +112,7 @@ def test_offload_of_a_killed_driver_has_each_offset_once(killed: Killed) -> None
     assert (job.offsets(topic, 0), job.offsets(topic, 1)) == (list(range(OFFLOADED)), list(range(OFFLOADED)))
 
 
+@pytest.mark.slow
 def test_next_driver_continues_the_stream_of_a_killed_one(killed: Killed) -> None:
     """The query does not promise an order of rows."""
     copy = killed.copy
@@ -120,6 +122,7 @@ def test_next_driver_continues_the_stream_of_a_killed_one(killed: Killed) -> Non
     assert stored_values(copy.log, copy.target) == each_once(COPIED)
 
 
+@pytest.mark.slow
 def test_killed_replay_is_continued(killed: Killed) -> None:
     """The command is slow enough to be killed in the middle."""
     source = killed.source

@@ -38,6 +38,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_program_without_an_activated_environment_reads_after_register(log: ThreadedCluster, tmp_path: Path) -> None:
     """With `.venv/bin/python app.py`, Spark starts its workers with the first `python3` of the PATH, which lacks the packages."""

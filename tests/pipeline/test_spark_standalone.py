@@ -114,6 +114,7 @@ def test_snapshot_replay_and_simulation_run_with_the_shipped_package(
     assert (sorted(runs["seed"].to_pylist()), set(runs["verdict"].to_pylist())) == ([0, 1, 2, 3], {"ok"})
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_installed_package_is_found_without_registration(
     standalone: StandaloneCluster, log: ThreadedCluster, tmp_path: Path

@@ -145,6 +145,7 @@ class Drill:
         return sorted(worker for daemon in daemons for worker in children(daemon))
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_each_row_is_stored_once_despite_kills(standalone: StandaloneCluster, log: ThreadedCluster, tmp_path: Path) -> None:
     seed = int(os.environ.get("STRANDLINE_KILLS_SEED") or random.randrange(1 << 32))

@@ -69,6 +69,7 @@ EAGER = {
 """A copy of a task starts as soon as the other task is done."""
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.skipif(sys.platform != "linux", reason="a speculative copy needs a worker on another address")
 def test_two_concurrent_attempts_store_each_row_once(standalone: StandaloneCluster, log: ThreadedCluster, tmp_path: Path) -> None:
