@@ -50,7 +50,7 @@ def mypy(installed: Install, folder: Path) -> tuple[list[tuple[str, int]], str]:
     """Run mypy on the programs in a folder; returns the errors as (file, line), and the whole output."""
     words = ["--strict", "--python-executable", str(installed.python), "--cache-dir", str(folder / "cache"), "--no-error-summary"]
     command = [sys.executable, "-m", "mypy", *words, *sorted(p.name for p in folder.glob("*.py"))]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     errors = [line.split(":")[:2] for line in done.stdout.splitlines() if ": error:" in line]
     return [(file, int(line)) for file, line in errors], done.stdout + done.stderr
 
@@ -58,7 +58,7 @@ def mypy(installed: Install, folder: Path) -> tuple[list[tuple[str, int]], str]:
 def pyright(installed: Install, folder: Path) -> tuple[list[tuple[str, int]], str]:
     (folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict", "include": ["."]}')
     command = [sys.executable, "-m", "basedpyright", "--pythonpath", str(installed.python), "--outputjson"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     found = [d for d in json.loads(done.stdout)["generalDiagnostics"] if d["severity"] == "error"]
     errors = [(Path(d["file"]).name, d["range"]["start"]["line"] + 1) for d in found]
     return errors, "\n".join(f"{d['file']}:{d['range']['start']['line'] + 1}: {d['message']}" for d in found)

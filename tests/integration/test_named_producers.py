@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from thorough import examples
 
 from strandline.client import Admin, Producer, TopicPartition
 from strandline.client.errors import DeliveryFailed, ProducerFenced, RequestTimeout
@@ -100,7 +101,7 @@ async def work_epoch_of_attempts(cluster: Cluster, work_epoch: int) -> Attempt:
     return zombie
 
 
-@simulated(seeds=15)
+@simulated(seeds=examples(24))
 async def test_each_row_is_stored_once_and_in_order(cluster: Cluster) -> None:
     await cluster.create_topic("rows", partitions=2)
     zombies = [await work_epoch_of_attempts(cluster, work_epoch) for work_epoch in (1, 2)]
