@@ -11,6 +11,7 @@ StrandlineError
     RequestFailed       a broker answered with an error code
     RequestTimeout      no response came in time
     DeliveryFailed      a record was rejected, and is not sent again
+      OffsetConflict    the log end is not at the offset that `expect_offset` names; nothing was written
       ProducerFenced    a newer attempt has the producer's name, or a higher work epoch of it
       DeliveryTimeout   its `delivery_timeout_ms` has passed; if it was sent, it is not known whether it was written
     OffsetOutOfRange    the position is outside the log and no reset policy says what to do
@@ -32,6 +33,7 @@ __all__ = [
     "DeliveryTimeout",
     "LogTruncated",
     "NoBrokersAvailable",
+    "OffsetConflict",
     "OffsetOutOfRange",
     "ProducerFenced",
     "RecordTooLarge",
@@ -146,6 +148,36 @@ class DeliveryTimeout(DeliveryFailed):
     """`delivery_timeout_ms` passed before the record was acknowledged. If it was sent, it may be in the log all the same."""
 
     retriable = True
+
+
+class OffsetConflict(DeliveryFailed):
+    """The record was sent with `expect_offset`, and the partition's log end was not there. The record is not in the log.
+
+    If `log_end_offset` is higher, all records below it are committed: a consumer can read them, and decide what to do."""
+
+    def __init__(
+        self,
+        *,
+        expected_offset: int,
+        log_end_offset: int,
+        topic: str,
+        partition: int,
+        broker_id: int | None = None,
+        attempts: int | None = None,
+        elapsed_ms: float | None = None,
+    ) -> None:
+        self.expected_offset = expected_offset
+        self.log_end_offset = log_end_offset
+        """The offset that the next record gets, when the leader rejected this one."""
+        super().__init__(
+            f"the record expects offset {expected_offset}, but the log end is {log_end_offset}; nothing was written",
+            topic=topic,
+            partition=partition,
+            broker_id=broker_id,
+            attempts=attempts,
+            elapsed_ms=elapsed_ms,
+            code=ErrorCode.UNEXPECTED_LOG_END,
+        )
 
 
 class ProducerFenced(DeliveryFailed):

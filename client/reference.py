@@ -85,6 +85,7 @@ _TO_DO: Mapping[str, str] = {
     "False, send it again as it is. The producer continues with other records.",
     "DeliveryTimeout": "Find out whether the record is in the log before you send it again, or it may be there twice; a named producer "
     "can ask (`written`). Or raise `delivery_timeout_ms`.",
+    "OffsetConflict": "Read up to `e.log_end_offset`, decide again, and send with that as `expect_offset`.",
     "ProducerFenced": "Stop: the newer producer writes the remaining rows.",
     "OffsetOutOfRange": "`seek` to an offset in the log (`beginning_offsets`, `end_offsets`), or choose another `auto_offset_reset`.",
     "LogTruncated": "Undo what was derived from the records at and above `e.diverging_offset`, and `seek` there.",

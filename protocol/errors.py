@@ -103,6 +103,8 @@ class ErrorCode(IntEnum):
     NEW_LEADER_ELECTED = 108
     FENCED_BROKER = 200
     """Not in Kafka: the answering broker is fenced or not registered yet, so it leads no partition."""
+    UNEXPECTED_LOG_END = 201
+    """Not in Kafka: a conditional append expects another log end offset."""
 
 
 class Flags(NamedTuple):
@@ -192,6 +194,7 @@ ERRORS: dict[ErrorCode, Flags] = {
         (ErrorCode.INELIGIBLE_REPLICA, _FATAL, "a proposed ISR member is fenced, shutting down, or of an older broker epoch"),
         (ErrorCode.NEW_LEADER_ELECTED, _REFRESH, "the change made another replica the leader"),
         (ErrorCode.FENCED_BROKER, _REFRESH, "the broker is fenced or has not registered yet"),
+        (ErrorCode.UNEXPECTED_LOG_END, _FATAL, "the log end is not at the offset that the append expects; nothing was written"),
     ]
 }
 

@@ -9,6 +9,12 @@
 A retried batch that is in the log already is answered with its first offsets, and waits for the high watermark like a new batch:
 it was appended before, but it may not be committed.
 
+A conditional append names the offset that its first record must get. The leader compares it with the log end right before the
+append, after it has looked for duplicates: a retry of an append that had succeeded is a success. If another record has the
+offset, the response says where the log ends; with acks=-1 it waits until the records below that are committed. So consumers can
+read the other record, and it stays. A leader that was deposed without knowing it cannot reject the append because of a record
+that the cluster does not keep.
+
 A request on an older connection than the producer's newest one is refused (`producer_connections.py`).
 
 A producer id counts only after its batch was checked: a batch with a wrong checksum may name any id.
@@ -52,8 +58,10 @@ from strandline.protocol.producer_names import NAMED, NAMED_BITS, work_epoch_of
 from strandline.protocol.records.batch import HEADER_SIZE, LENGTH_PREFIX, PRODUCER_ID_POS
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.files import DiskError
+from strandline.storage.log.appending import UnexpectedLogEnd
 from strandline.storage.log.conversion import Prepared
 from strandline.storage.log.record_rules import InvalidRecords, bare
+from strandline.storage.log.validation import NONE_CHECKED
 
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 
@@ -91,7 +99,7 @@ class DelayedProduce(DelayedOperation):
 
     def on_failed(self, index: int, error_code: int) -> None:
         partition, response = self._partitions[index], self.responses[index]
-        partition.metrics.failed_produces += 1
+        _count_late_failure(partition, response)
         _fail(response, ErrorCode(error_code))
         if error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             response.current_leader = self._directory.current_leader(partition.key)
@@ -104,7 +112,7 @@ class DelayedProduce(DelayedOperation):
         self._directory.metrics.expired_produces += 1
         for index, partition in self._partitions.items():
             partition.waiters.discard(self)
-            partition.metrics.failed_produces += 1
+            _count_late_failure(partition, self.responses[index])
             _fail(self.responses[index], ErrorCode.REQUEST_TIMED_OUT)
         self._request.reply(ProduceResponse(self.responses))
 
@@ -112,7 +120,13 @@ class DelayedProduce(DelayedOperation):
 def _fail(response: ProducePartitionResponse, code: ErrorCode, message: str | None = None) -> None:
     response.error_code = code
     response.error_message = message
-    response.base_offset = response.log_append_time_ms = response.log_start_offset = -1
+    response.base_offset = response.log_append_time_ms = response.log_start_offset = response.log_end_offset = -1
+
+
+def _count_late_failure(partition: Partition, response: ProducePartitionResponse) -> None:
+    """An append failed after the log had taken it. (A rejected conditional append was counted when it was rejected.)"""
+    if not response.error_code:
+        partition.metrics.failed_produces += 1
 
 
 class ProduceHandler:
@@ -201,7 +215,8 @@ class ProduceHandler:
         may_be_named: bool,
     ) -> tuple[Partition | None, int]:
         """Append to one partition. Returns the partition with the high watermark that commits its records, or (None, 0) on
-        failure."""
+        failure. If the log end is not where a conditional append expects it: the high watermark that commits the log's
+        records."""
         key = (item.topic_id, item.partition)
         metrics = self._directory.metrics.departed
         try:
@@ -215,12 +230,17 @@ class ProduceHandler:
             if prepared is None:
                 if may_be_named:
                     self._check_not_fenced(records, False)
-                info = leader_state.append(records, now_ms)
+                info = leader_state.append(records, now_ms, NONE_CHECKED, item.expected_offset)
             elif isinstance(prepared, BrokerError):
                 raise bare(prepared)  # not `prepared`, which would be in a cycle with this frame
             else:
                 self._check_not_fenced(records, True)
-                info = leader_state.append(prepared.records, now_ms, prepared.times)
+                info = leader_state.append(prepared.records, now_ms, prepared.times, item.expected_offset)
+        except UnexpectedLogEnd as e:
+            _fail(response, e.code, e.message)
+            response.log_end_offset = e.log_end_offset
+            _count_failure(metrics)
+            return partition, e.log_end_offset
         except BrokerError as e:
             self.refuse(key, response, e)
             _count_failure(metrics)

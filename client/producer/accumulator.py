@@ -137,6 +137,48 @@ class Accumulator:
             batch = self._batch_for(topic, partition, key, size)
         return self._put(topic, batch, key, value, headers, timestamp_ms, size)
 
+    def append_alone(
+        self,
+        name: str,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+        expected_offset: int,
+    ) -> Receipt:
+        """Append one record in a batch of its own, which the leader appends only at this offset. Errors as of `append`."""
+        (size,) = sizes_max([value], [key], [headers])
+        if size > self._record_bytes_max:
+            raise self._too_large(name, size)
+        topic = self.topics.get(name)
+        if topic is None:
+            return self._park(name, partition, key, value, headers, timestamp_ms, size, expected_offset)
+        self._check_room(HEADER_SIZE + size)
+        return Receipt(self._put_alone(topic, partition, key, value, headers, timestamp_ms, size, expected_offset), 0)
+
+    def _put_alone(
+        self,
+        topic: TopicQueues,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+        size: int,
+        expected_offset: int,
+    ) -> Batch:
+        """The records before it leave in the batch that is open now, which is closed; those after it in another one."""
+        if partition is None:
+            partition = self.partition_of(topic, key)
+        queue = self.queue(topic, self._choose(topic, partition, key))
+        self.close(queue)
+        batch = self._open(topic, queue, size)
+        batch.expected_offset = expected_offset
+        self._put(topic, batch, key, value, headers, timestamp_ms, size)
+        self.close(queue)
+        return batch
+
     def _too_large(self, name: str, size: int) -> RecordTooLarge:
         limit = self._options.max_request_size
         hint = f"the option may be raised to {REQUEST_SIZE_MAX}" if limit < REQUEST_SIZE_MAX else "no request can carry more"
@@ -364,6 +406,7 @@ class Accumulator:
         headers: Headers | None,
         timestamp_ms: int | None,
         size: int,
+        expected_offset: int = -1,
     ) -> Receipt:
         self._check_room(size)
         now = self._now()
@@ -372,22 +415,29 @@ class Accumulator:
             lot = self.parked[name] = ParkingLot()
         deadline = now + self._delivery_timeout_s
         self.buffered_bytes += size
-        return lot.add(partition, key, value, headers, timestamp_ms, size, now, deadline)
+        return lot.add(partition, key, value, headers, timestamp_ms, size, now, deadline, expected_offset)
 
     def _unpark(self, topic: TopicQueues, lot: ParkingLot) -> None:
         for record in lot.records:
-            _, partition, key, value, headers, timestamp_ms, size, _, deadline = record
-            self.buffered_bytes -= size
+            self.buffered_bytes -= record.size
             try:
-                if partition is None and self._partitioner is not None:
-                    partition = self.partition_of(topic, key)
-                batch = self._batch_for(topic, partition, key, size, force=True)
+                batch, index = self._put_parked(topic, record)
             except (UnknownTopic, UsageError) as e:
                 record.point_at(Failure(e))
             else:
-                record.point_at(batch, self._put(topic, batch, key, value, headers, timestamp_ms, size).index)
-                batch.expire_by(deadline)
+                record.point_at(batch, index)
+                batch.expire_by(record.deadline)
         lot.wake()
+
+    def _put_parked(self, topic: TopicQueues, record: ParkedRecord) -> tuple[Batch, int]:
+        """Append a parked record. Returns its batch and its index in it."""
+        _, partition, key, value, headers, timestamp_ms, size, _, _, expected_offset = record
+        if expected_offset >= 0:
+            return self._put_alone(topic, partition, key, value, headers, timestamp_ms, size, expected_offset), 0
+        if partition is None and self._partitioner is not None:
+            partition = self.partition_of(topic, key)
+        batch = self._batch_for(topic, partition, key, size, force=True)
+        return batch, self._put(topic, batch, key, value, headers, timestamp_ms, size).index
 
     def fail_parked(self, name: str, error: BaseException, parked_before: float | None = None) -> int:
         """Fail the parked records of a topic: all of them, or those that were parked until `parked_before`. Returns how many."""

@@ -65,6 +65,7 @@ class Batch:
         "done",
         "error",
         "error_of",
+        "expected_offset",
         "in_doubt",
         "index_in_epoch",
         "last_broker_id",
@@ -99,6 +100,8 @@ class Batch:
         self.deadline = deadline
         """When its records must be acknowledged or failed, on the loop's clock."""
         self.timestamp_ms = timestamp_ms
+        self.expected_offset = -1
+        """The offset that its only record must get, or the leader rejects it; -1: any."""
         self.count = -1
         """Number of records, known once it is encoded."""
         self.data: bytearray | bytes | None = None

@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from strandline.client.errors import ClientClosed, ClientError, DeliveryFailed, DeliveryTimeout, ProducerFenced, describe
+from strandline.client.errors import (
+    ClientClosed,
+    ClientError,
+    DeliveryFailed,
+    DeliveryTimeout,
+    OffsetConflict,
+    ProducerFenced,
+    describe,
+)
 from strandline.client.producer.record_errors import ErrorOf, InvalidRecords
 from strandline.client.producer.undelivered import Undelivered, may_be_written, partition_of, stopped, stopped_before
 from strandline.protocol.errors import ErrorCode
@@ -82,6 +90,13 @@ class DeliveryFailures:
             return DeliveryFailed(text, **facts, code=code)
 
         return lambda index: invalid.error_of(index, summary, make)
+
+    def fail_conflict(self, batch: Batch, log_end_offset: int, now: float) -> None:
+        """The leader rejected a conditional append, and the batch is no longer in its queue. That is an answer, and no fault of
+        the delivery: it is neither logged nor counted."""
+        facts = self._facts(batch, now)
+        batch.fail(OffsetConflict(expected_offset=batch.expected_offset, log_end_offset=log_end_offset, **facts))
+        self._release(batch)
 
     def fail_expired(self, batch: Batch, reason: str, now: float) -> None:
         """The batch's delivery timeout has passed, and it is no longer in its queue."""

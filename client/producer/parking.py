@@ -28,6 +28,8 @@ class ParkedRecord(NamedTuple):
     """When it was parked, on the loop's clock."""
     deadline: float
     """When the record must be acknowledged or failed, on the loop's clock."""
+    expected_offset: int = -1
+    """The offset that the record must get; -1: any."""
 
     def point_at(self, target: Resolvable, index: int = 0) -> None:
         """Give the receipt another target, because the record has left the parking lot."""
@@ -56,10 +58,12 @@ class ParkingLot:
         size: int,
         now: float,
         deadline: float,
+        expected_offset: int = -1,
     ) -> Receipt:
         """Park one record of at most `size` bytes. `now` and `deadline` are on the loop's clock. Returns the record's receipt."""
         receipt = Receipt(self, len(self.records))
-        self.records.append(ParkedRecord(receipt, partition, key, value, headers, timestamp_ms, size, now, deadline))
+        fields = (partition, key, value, headers, timestamp_ms, size, now, deadline, expected_offset)
+        self.records.append(ParkedRecord(receipt, *fields))
         return receipt
 
     def remove(self, records: Sequence[ParkedRecord], target: Resolvable) -> None:

@@ -2,7 +2,7 @@
 
     open  ->  ready  ->  in flight (sent at least once, and not settled)  ->  done
 
-Order and exactly-once rest on six rules:
+Order and exactly-once rest on seven rules:
 
 1. A batch gets its sequence number when it is first sent. `in_flight` holds the batches that were sent and are not settled, in
    sequence order. A broker remembers the last five batches of a producer, so no batch is sent that is five or more places
@@ -19,6 +19,8 @@ Order and exactly-once rest on six rules:
    one cannot be appended before a first one that failed.
 6. DUPLICATE_SEQUENCE_NUMBER is no acknowledgement. By rule 1 the broker remembers each batch that may be sent again; if it does
    not, it has appended a later batch before this one. The batch fails, and it is not known whether it was written.
+7. A conditional append that is rejected for the log end (`on_conflict`) was not appended. If it was the last batch with a number,
+   and no attempt is in doubt, the next batch gets its number: rejections are common, and rule 3 would cost a round trip for each.
 
 The sequences of a *named* producer are the row numbers of its work epoch and never change, so rules 3 and 4 do not apply. When a
 broker rejects a batch for its sequence or epoch, that batch and all rows behind it have failed (`failed`), until the producer
@@ -307,6 +309,13 @@ class PartitionQueue:
             return False
         self._recover()
         return True
+
+    def on_conflict(self, batch: Batch) -> None:
+        """The leader rejected a conditional append, because the log end is not at its offset (rule 7)."""
+        is_number_free = self.in_flight[-1] is batch and not batch.in_doubt
+        self.remove(batch)
+        if is_number_free:
+            self.next_sequence, self.next_index = batch.sequence, batch.index_in_epoch
 
     def _recover(self) -> None:
         if self.state is _SENDING:

@@ -31,7 +31,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from strandline.client.arguments import TIMESTAMP_MAX, checked_name, checked_partitions, checked_whole
+from strandline.client.arguments import OFFSET_MAX, TIMESTAMP_MAX, checked_name, checked_partitions, checked_whole
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.shared_cluster import SharedCluster
 from strandline.client.consumer.records import TopicPartition
@@ -226,6 +226,7 @@ class Producer:
         partition: int | None = None,
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
+        expect_offset: int | None = None,
     ) -> Receipt:
         """Hand over one record and return at once; `await` the receipt for the acknowledgement. BufferFull if `buffer_memory` is
         used up, or if an earlier `send` or `send_columns` of the same topic still waits; RecordTooLarge; UsageError for a value
@@ -233,7 +234,11 @@ class Producer:
 
         `key`, `value`: bytes or None, or what the serializer takes; `headers`: a list of (str, bytes) pairs. `partition`: by
         default the key chooses it, as in Kafka's Java client, or without a key the producer. `timestamp_ms`: milliseconds since
-        1970 (UTC), by default now."""
+        1970 (UTC), by default now.
+
+        `expect_offset`: append the record only if it gets this offset, which is the log end of its partition then; otherwise
+        the receipt raises OffsetConflict, with the log end. It needs a partition or a key, and idempotence; such a record has a
+        batch of its own."""
         if get_ident() != self._checked_thread:
             self._enter()
         batch = self._bare_open.get(topic)
@@ -244,6 +249,7 @@ class Producer:
             and partition is None
             and headers is None
             and timestamp_ms is None
+            and expect_offset is None
         ):
             room = batch.room - len(value) - BARE_OVERHEAD
             if room >= 0:
@@ -253,7 +259,7 @@ class Producer:
                 return Receipt(batch, len(values) - 1)
         if self._call_order:
             self._check_order(topic)
-        return self._send_any(topic, value, key, partition, headers, timestamp_ms)
+        return self._send_any(topic, value, key, partition, headers, timestamp_ms, expect_offset)
 
     async def send(
         self,
@@ -263,6 +269,7 @@ class Producer:
         partition: int | None = None,
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
+        expect_offset: int | None = None,
     ) -> Receipt:
         """Hand over one record, and wait for the topic's metadata and for room in the buffer if need be, each at most
         `max_block_ms`. The arguments are those of `send_nowait`.
@@ -283,6 +290,7 @@ class Producer:
             and partition is None
             and headers is None
             and timestamp_ms is None
+            and expect_offset is None
         ):
             room = batch.room - len(value) - BARE_OVERHEAD
             if room >= 0:
@@ -292,12 +300,12 @@ class Producer:
                 return Receipt(batch, len(values) - 1)
         accumulator = self._running()
         if topic in self._call_order:
-            receipt = await self._send_in_turn(topic, value, key, partition, headers, timestamp_ms)
+            receipt = await self._send_in_turn(topic, value, key, partition, headers, timestamp_ms, expect_offset)
         else:
             try:
-                receipt = self._send_any(topic, value, key, partition, headers, timestamp_ms)
+                receipt = self._send_any(topic, value, key, partition, headers, timestamp_ms, expect_offset)
             except BufferFull:
-                receipt = await self._send_in_turn(topic, value, key, partition, headers, timestamp_ms)
+                receipt = await self._send_in_turn(topic, value, key, partition, headers, timestamp_ms, expect_offset)
         if type(receipt.batch) is ParkingLot:
             await self._leave_parking_lot(topic, receipt)
         if accumulator.batches_closed >= self._give_way_at:
@@ -313,11 +321,12 @@ class Producer:
         partition: int | None = None,
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
+        expect_offset: int | None = None,
     ) -> RecordMetadata:
         """Hand over one record, wait until it is acknowledged, and return where it is. DeliveryTimeout if it is not acknowledged
         within `delivery_timeout_ms`; DeliveryFailed if it was rejected; the errors of `send`. One record at a time is slow:
         `send` many, then `flush`."""
-        return await (await self.send(topic, value, key, partition, headers, timestamp_ms))
+        return await (await self.send(topic, value, key, partition, headers, timestamp_ms, expect_offset))
 
     def send_many(self, topic: str, values: Sequence[Any], *, key: Any = None, partition: int | None = None) -> Receipts:
         """Hand over many values at once, all or none (BufferFull). `await` the result for a list of `BatchMetadata`, one for each
@@ -418,7 +427,14 @@ class Producer:
         self._wake_next()
 
     def _send_any(
-        self, topic: str, value: Any, key: Any, partition: int | None, headers: Headers | None, timestamp_ms: int | None
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+        expect_offset: int | None = None,
     ) -> Receipt:
         accumulator = self._running()
         if self._is_named and key is None and partition is None:
@@ -439,17 +455,38 @@ class Producer:
             timestamp_ms = checked_whole("timestamp_ms", timestamp_ms, -1, TIMESTAMP_MAX)
         if topic not in accumulator.topics:
             checked_name(topic)
-        receipt = accumulator.append(topic, partition, key, value, headers, timestamp_ms)
+        if expect_offset is None:
+            receipt = accumulator.append(topic, partition, key, value, headers, timestamp_ms)
+        else:
+            expected = self._checked_expectation(expect_offset, key, partition)
+            receipt = accumulator.append_alone(topic, partition, key, value, headers, timestamp_ms, expected)
         if accumulator.parked:
             self._note_parked(topic)
         return receipt
+
+    def _checked_expectation(self, offset: int, key: bytes | None, partition: int | None) -> int:
+        if key is None and partition is None:
+            raise UsageError("expect_offset needs the partition (or the key) of the record: each partition has its own offsets")
+        if not self.options.idempotent or self._is_named:
+            why = (
+                "row numbers say already where each record goes" if self._is_named else "else a retry would conflict with itself"
+            )
+            raise UsageError(f"expect_offset needs an idempotent producer without a name: {why}")
+        return checked_whole("expect_offset", offset, 0, OFFSET_MAX)
 
     def _note_parked(self, topic: str) -> None:
         if topic in self._accumulator.parked and self._sender is not None:
             self._sender.on_parked(topic)
 
     async def _send_in_turn(
-        self, topic: str, value: Any, key: Any, partition: int | None, headers: Headers | None, timestamp_ms: int | None
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+        expect_offset: int | None,
     ) -> Receipt:
         """Wait until the earlier calls for this topic have ended, and then for room."""
         deadline = self._deadline()
@@ -457,7 +494,7 @@ class Producer:
             async with self._call_order.turn(topic, deadline):
                 while True:
                     try:
-                        receipt = self._send_any(topic, value, key, partition, headers, timestamp_ms)
+                        receipt = self._send_any(topic, value, key, partition, headers, timestamp_ms, expect_offset)
                         break
                     except BufferFull:
                         await self._wait_for_room(deadline)

@@ -78,7 +78,7 @@ class Sender:
         self._numbers = 0
         self._missing_since: dict[str, float] = {}
         """Topics of stalled queues that the cluster does not know, and since when, on the loop's clock."""
-        self._counters = {"requests": 0, "batches": 0, "records": 0, "bytes": 0, "retries": 0}
+        self._counters = {"requests": 0, "batches": 0, "records": 0, "bytes": 0, "retries": 0, "conflicts": 0}
         self.room = RoomWaiters()
         self.failures = DeliveryFailures(options, accumulator, cluster, self.room)
         self.identity = ProducerIdentity(cluster, options, self._restart_stalled, self.failures.reject_all)
@@ -253,7 +253,7 @@ class Sender:
         for queue, batch in batches:
             topic_id = topics[queue.topic].topic_id
             attempts.append((queue, batch, batch.attempts, topic_id))
-            partitions.append(ProducePartition(topic_id, queue.partition))
+            partitions.append(ProducePartition(topic_id, queue.partition, batch.expected_offset))
             assert batch.data is not None, "a batch that is sent is encoded"
             records.append((batch.data,))
             counters["bytes"] += len(batch.data)
@@ -284,6 +284,8 @@ class Sender:
         else:
             code = response.code if isinstance(response, BrokerError) else ErrorCode.NETWORK_EXCEPTION
             self.failures.last_error = str(response)
+            if code == ErrorCode.UNSUPPORTED_VERSION:
+                self._on_old_broker(attempts)
             for queue, batch, attempt_number, _ in attempts:
                 self._on_failed(queue, batch, attempt_number, code, None)
         for queue, _, _, _ in attempts:
@@ -303,10 +305,29 @@ class Sender:
             if batch.attempts == number and not batch.done:
                 self._acked(queue, batch, answer.base_offset, answer.log_append_time_ms)
             return
+        if code == ErrorCode.UNEXPECTED_LOG_END and batch.expected_offset >= 0:
+            self._on_conflict(queue, batch, number, answer.log_end_offset)
+            return
         leader = answer.current_leader
         if not self._cluster.cache.update_leader(queue.topic, queue.partition, leader.leader_id, leader.leader_epoch):
             self._forget_leader(batch, to_code(code))
         self._on_failed(queue, batch, number, to_code(code), answer.error_message, InvalidRecords.of(answer))
+
+    def _on_old_broker(self, attempts: list[Attempt]) -> None:
+        """A broker that knows no conditional appends has rejected a request. If it had one of them, that one fails, and the other
+        batches are sent again."""
+        conditional = [attempt for attempt in attempts if attempt[1].expected_offset >= 0]
+        for queue, batch, number, _ in conditional:
+            text = "the broker is of an older version, which has no conditional appends (expect_offset)"
+            self._on_failed(queue, batch, number, ErrorCode.UNSUPPORTED_VERSION, text)
+        for queue, batch, number, _ in attempts if conditional else ():
+            self._on_failed(queue, batch, number, ErrorCode.NETWORK_EXCEPTION, None)
+
+    def _on_conflict(self, queue: PartitionQueue, batch: Batch, number: int, log_end_offset: int) -> None:
+        if batch.expects(number):
+            self._counters["conflicts"] += 1
+            queue.on_conflict(batch)
+            self.failures.fail_conflict(batch, log_end_offset, self._loop.time())
 
     def _forget_leader(self, batch: Batch, code: ErrorCode) -> None:
         if ERRORS[code].refresh_metadata and batch.last_broker_id is not None:

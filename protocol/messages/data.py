@@ -32,8 +32,12 @@ from strandline.protocol.messages.common import (
 
 
 class ProducePartition(Message):
+    """`expected_offset`: append the records only if the first one gets this offset, which is the log end then; -1: append them in
+    any case. Otherwise the error is UNEXPECTED_LOG_END. A batch that was appended before is a duplicate, and no error."""
+
     topic_id: Uuid
     partition: PartitionIndex
+    expected_offset: Offset = -1
 
 
 class ProduceRequest(Message):
@@ -47,6 +51,13 @@ class ProduceRequest(Message):
     timeout_ms: Count
     partitions: Annotated[list[ProducePartition], MANY]
     records: Annotated[list[memoryview], MANY]
+
+    def version(self) -> int:
+        """1 with an expected offset: an older broker would ignore it, and append."""
+        for partition in self.partitions:
+            if partition.expected_offset >= 0:
+                return 1
+        return 0
 
 
 class RecordError(Message):
@@ -62,6 +73,8 @@ class ProducePartitionResponse(Message):
     `record_errors` names the records because of which the batch was rejected (KIP-467): all of them, or the first 100;
     `invalid_records` counts them all. It is empty if the error is not one of single records. In a request with several batches
     for the partition, these are records of the first batch that has invalid ones.
+
+    `log_end_offset`, with UNEXPECTED_LOG_END: the log end. With acks=-1 it is sent when all records below it are committed.
     """
 
     topic_id: Uuid
@@ -74,6 +87,7 @@ class ProducePartitionResponse(Message):
     current_leader: CurrentLeader = CurrentLeader()
     record_errors: Annotated[list[RecordError], MANY] = []
     invalid_records: Count = 0
+    log_end_offset: Offset = -1
 
 
 class ProduceResponse(Message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records.batch import (
     BatchHeader,
     max_timestamp_at,
@@ -26,6 +27,15 @@ class AppendInfo(NamedTuple):
     """-1 unless the topic uses LogAppendTime."""
     duplicate: bool
     max_timestamp: int
+
+
+class UnexpectedLogEnd(BrokerError):
+    """The log end is not where a conditional append expects it; nothing was appended."""
+
+    def __init__(self, expected_offset: int, log_end_offset: int) -> None:
+        text = f"the append expects offset {expected_offset}, but the log end is {log_end_offset}"
+        super().__init__(ErrorCode.UNEXPECTED_LOG_END, text)
+        self.log_end_offset = log_end_offset
 
 
 def duplicate_info(duplicates: list[AppendedBatch]) -> AppendInfo:

@@ -26,7 +26,7 @@ from strandline.protocol.records.batch import HEADER_SIZE, BatchHeader, base_off
 from strandline.protocol.records.filler import without_filled_before
 from strandline.storage.disk import Buffer, DiskError, Files
 from strandline.storage.log import log_read, recovery, replacement, retention, truncation
-from strandline.storage.log.appending import AppendInfo, duplicate_info, stamp_batches, writable
+from strandline.storage.log.appending import AppendInfo, UnexpectedLogEnd, duplicate_info, stamp_batches, writable
 from strandline.storage.log.batch_iteration import rewrite_segment
 from strandline.storage.log.batch_search import BatchSearches
 from strandline.storage.log.epoch_cache import LeaderEpochCache
@@ -108,14 +108,20 @@ class Log(LogState):
     # -- appending ------------------------------------------------------------------------------------------------
 
     def append_as_leader(
-        self, records: Buffer, leader_epoch: int, now_ms: int, checked: CheckedTimes = NONE_CHECKED
+        self,
+        records: Buffer,
+        leader_epoch: int,
+        now_ms: int,
+        checked: CheckedTimes = NONE_CHECKED,
+        expected_offset: int = -1,
     ) -> AppendInfo:
         """Append a producer's batches, all or none: check them, stamp `records` in place, write it. `checked`: see
-        `conversion.prepare`.
+        `conversion.prepare`. `expected_offset`: append new batches only if the log end is there; -1: wherever it is. Duplicates
+        are recognised before that: an append that had succeeded is no conflict when it is retried.
 
         BrokerError: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
         OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, UNKNOWN_PRODUCER_ID,
-        FENCED_LEADER_EPOCH; DiskError.
+        FENCED_LEADER_EPOCH, and UnexpectedLogEnd; DiskError.
         """
         self._check_writable()
         if leader_epoch < self.epochs.latest_epoch:
@@ -128,6 +134,8 @@ class Log(LogState):
         duplicates = self._find_duplicates(headers)
         if duplicates:
             return duplicate_info(duplicates)
+        if expected_offset >= 0 and expected_offset != self.log_end_offset:
+            raise UnexpectedLogEnd(expected_offset, self.log_end_offset)
         stamped, log_append_time_ms = stamp_batches(records, headers, self.log_end_offset, leader_epoch, self.config, now_ms)
         self.assign_epoch_start_offset(leader_epoch, self.log_end_offset)
         return self.append_batches(records, stamped, now_ms, log_append_time_ms)

@@ -20,6 +20,7 @@ from strandline.client import (
     Consumer,
     ConsumerRecord,
     NewTopic,
+    OffsetConflict,
     Producer,
     Receipt,
     Receipts,
@@ -75,14 +76,21 @@ class RecordingProducer(Producer):
         return receipts
 
     def _send_any(
-        self, topic: str, value: Any, key: Any, partition: int | None, headers: Headers | None, timestamp_ms: int | None
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+        expect_offset: int | None = None,
     ) -> Receipt:
         at = self.history.now()
         name = None
         if value is None and key is not None and topic in self._policies:
             name = b"tombstone %d of %s" % (self._noted, self.name.encode())
             headers = [*(headers or ()), (TOMBSTONE_HEADER, name)]
-        receipt = super()._send_any(topic, value, key, partition, headers, timestamp_ms)
+        receipt = super()._send_any(topic, value, key, partition, headers, timestamp_ms, expect_offset)
         self._note(topic, value, partition, receipt, at, key, name)
         return receipt
 
@@ -122,6 +130,8 @@ class RecordingProducer(Producer):
     def _settle(self, send: Send, receipt: Receipt) -> None:
         try:
             metadata = receipt.result()
+        except OffsetConflict:
+            send.fail()
         except Exception:
             if send.partition is None and isinstance(receipt.batch, Batch):
                 send.partition = (receipt.batch.topic, receipt.batch.partition)

@@ -240,16 +240,25 @@ class Node:
         key: TopicIdPartition = P,
         timeout_ms: int = 1000,
         end_turn: bool = True,
+        expected_offset: int = -1,
     ) -> HandledRequest:
         """One request with one batch (or with ready batches) for one partition."""
         ready = [v for v in values if isinstance(v, bytearray)]
         records = memoryview(ready[0] if ready else batch(*values))
-        return self.produce_many([(key, records)], acks=acks, timeout_ms=timeout_ms, end_turn=end_turn)
+        return self.produce_many(
+            [(key, records)], acks=acks, timeout_ms=timeout_ms, end_turn=end_turn, expected_offset=expected_offset
+        )
 
     def produce_many(
-        self, items: Sequence[tuple[TopicIdPartition, Any]], *, acks: int = -1, timeout_ms: int = 1000, end_turn: bool = True
+        self,
+        items: Sequence[tuple[TopicIdPartition, Any]],
+        *,
+        acks: int = -1,
+        timeout_ms: int = 1000,
+        end_turn: bool = True,
+        expected_offset: int = -1,
     ) -> HandledRequest:
-        partitions = [ProducePartition(*key) for key, _ in items]
+        partitions = [ProducePartition(*key, expected_offset) for key, _ in items]
         request = HandledRequest(
             ProduceRequest(None, acks, timeout_ms, partitions, [memoryview(records) for _, records in items])
         )

@@ -38,6 +38,12 @@ class ModelLog:
         self.values += [record.value or b"" for record in iter_records(data)]
         return ErrorCode.NONE, base
 
+    def has(self, data: bytes) -> bool:
+        """Whether the batch was appended before, as far as the log remembers."""
+        header = read_header(data)
+        epoch, recent = self._producers.get(header.producer_id, (-1, []))
+        return header.producer_epoch == epoch and (header.base_sequence, header.last_sequence) in [each[:2] for each in recent]
+
     def _check_rows(self, header: BatchHeader) -> tuple[ErrorCode, int] | None:
         try:
             duplicate = self.named.check(header, {})

@@ -89,6 +89,8 @@ class ScriptedCluster:
         """Named in responses with an error, which count `invalid_records` in the batch."""
         self.invalid_records = 0
         self.max_message_bytes = 1 << 30
+        self.has_old_brokers = False
+        """Brokers know no conditional appends."""
         self.advertised: dict[int, tuple[str, int]] = {}
         self.metadata_requests = 0
         self.produce_requests: list[list[tuple[TopicIdPartition, bytes]]] = []
@@ -350,7 +352,12 @@ class ScriptedBroker:
         body = request.body
         assert isinstance(body, data.ProduceRequest)
         sent = [((p.topic_id, p.partition), bytes(r)) for p, r in zip(body.partitions, body.records, strict=True)]
+        expected = {(p.topic_id, p.partition): p.expected_offset for p in body.partitions}
         self.cluster.produce_requests.append(sent)
+        if self.cluster.has_old_brokers and body.version():
+            request.refuse(C.UNSUPPORTED_VERSION)
+            request.connection.close()
+            return
         answers = []
         silent = False
         for key, records in sent:
@@ -358,7 +365,7 @@ class ScriptedBroker:
             if fate == "request lost":
                 request.connection.close()
                 return
-            answer = self._produce_one(key, records, fate)
+            answer = self._produce_one(key, records, fate, expected[key])
             if fate == "response lost":
                 request.connection.close()
                 return
@@ -371,7 +378,9 @@ class ScriptedBroker:
         else:
             request.reply(data.ProduceResponse(answers))
 
-    def _produce_one(self, key: TopicIdPartition, records: bytes, fate: str) -> data.ProducePartitionResponse:
+    def _produce_one(
+        self, key: TopicIdPartition, records: bytes, fate: str, expected_offset: int
+    ) -> data.ProducePartitionResponse:
         partition = self.cluster.partitions.get(key)
         if partition is None:
             return data.ProducePartitionResponse(*key, C.UNKNOWN_TOPIC_ID)
@@ -385,6 +394,8 @@ class ScriptedBroker:
             return refused
         if len(records) > self.cluster.max_message_bytes:
             return data.ProducePartitionResponse(*key, C.MESSAGE_TOO_LARGE)
+        if expected_offset not in (-1, partition.end_offset) and not partition.log.has(records):
+            return data.ProducePartitionResponse(*key, C.UNEXPECTED_LOG_END, log_end_offset=partition.end_offset)
         code, base = partition.append(memoryview(bytearray(records)))
         return data.ProducePartitionResponse(*key, code, base)
 

@@ -478,9 +478,10 @@ class Probes:
         self, result: tuple[Partition | None, int], _handler: Any, item: Any, records: Any, acks: int, *rest: Any
     ) -> None:
         partition, _ = result
-        replica = replica_of(partition.log) if partition is not None and acks else None
+        response = rest[0]
+        is_appended = partition is not None and not response.error_code
+        replica = replica_of(partition.log) if partition is not None and is_appended and acks else None
         if replica is not None:
-            response = rest[0]
             # This is not the offset that the handler waits for: I15 checks whether the handler waits for the right one.
             end = response.base_offset + sum(header.last_offset_delta + 1 for _, header in iter_headers(records))
             self._produced[id(response)] = (response, replica, response.base_offset, end)

@@ -1,0 +1,234 @@
+"""`send(..., expect_offset=n)`: the record gets this offset, or a typed error says where the log ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from strandline.client.errors import BufferFull, DeliveryFailed, OffsetConflict, UsageError
+from strandline.client.options import ProducerOptions
+from strandline.client.producer.accumulator import Accumulator
+from strandline.client.producer.partition_queue import PartitionQueue, QueueState
+from strandline.client.producer.producer import Producer
+from strandline.protocol.errors import ErrorCode
+
+from .scripted import ScriptedCluster
+
+
+async def test_record_gets_the_expected_offset() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            for offset in range(3):
+                where = await producer.send_and_wait("orders", b"%d" % offset, partition=0, expect_offset=offset)
+                assert where.offset == offset
+            receipt = producer.send_nowait("orders", b"3", key=b"k", expect_offset=3)
+            assert (await receipt).offset == 3
+            assert (await producer.send_and_wait("orders", b"4", partition=0)).offset == 4
+
+
+@pytest.mark.parametrize("expected", [0, 1, 3])
+async def test_conflict_names_the_log_end(expected: int) -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            await producer.send_and_wait("orders", b"0")
+            await producer.send_and_wait("orders", b"1")
+            with pytest.raises(OffsetConflict) as caught:
+                await producer.send_and_wait("orders", b"2", partition=0, expect_offset=expected)
+            conflict = caught.value
+            assert (conflict.expected_offset, conflict.log_end_offset) == (expected, 2)
+            assert (conflict.topic, conflict.partition, conflict.attempts) == ("orders", 0, 1)
+            assert conflict.code == ErrorCode.UNEXPECTED_LOG_END
+            assert not conflict.retriable
+            assert str(conflict).startswith(f"the record expects offset {expected}, but the log end is 2; nothing was written (")
+            assert (await producer.send_and_wait("orders", b"2", partition=0, expect_offset=conflict.log_end_offset)).offset == 2
+            metrics = producer.metrics()
+            assert (metrics["conflicts"], metrics["failed_records"], metrics["retries"]) == (1, 0, 0)
+            assert not await producer.stop(), "the program has its answer; nothing was lost"
+        assert cluster.values("orders") == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("moves", [False, True])
+async def test_retry_of_a_successful_append_is_no_conflict(moves: bool) -> None:
+    """The record was appended, and its response lost; perhaps another broker leads since."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        lost: list[int] = []
+
+        def lose_first(broker_id: int, key: object) -> str:
+            lost.append(broker_id)
+            if len(lost) > 1:
+                return "ok"
+            if moves:
+                asyncio.get_running_loop().call_soon(cluster.move_leader, "orders", 0, 2)
+            return "response lost"
+
+        cluster.produce_fate = lose_first
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            assert (await producer.send_and_wait("orders", b"mine", partition=0, expect_offset=0)).offset == 0
+        assert len(lost) > 1
+        assert cluster.values("orders") == [b"mine"]
+
+
+async def test_conditional_append_keeps_its_place_in_the_order() -> None:
+    """The records before it leave in the batch that was open, those after it in another; also before metadata is known."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=50) as producer:
+            for known in (False, True):
+                start = len(cluster.values("orders"))
+                assert ("orders" in producer._accumulator.topics) == known
+                receipts = [
+                    producer.send_nowait("orders", b"a"),
+                    producer.send_nowait("orders", b"b"),
+                    producer.send_nowait("orders", b"c", partition=0, expect_offset=start + 2),
+                    producer.send_nowait("orders", b"d", partition=0, expect_offset=start + 3),
+                    producer.send_nowait("orders", b"e"),
+                ]
+                assert [(await receipt).offset - start for receipt in receipts] == [0, 1, 2, 3, 4]
+        assert cluster.values("orders") == [b"a", b"b", b"c", b"d", b"e"] * 2
+
+
+async def test_records_behind_a_conflict_are_delivered() -> None:
+    """Their sequence numbers follow that of the rejected batch, so the leader refuses them first."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            await producer.send_and_wait("orders", b"0")
+            wrong = [producer.send_nowait("orders", b"x", partition=0, expect_offset=7 + n) for n in range(3)]
+            after = [producer.send_nowait("orders", b"%d" % n, partition=0) for n in (1, 2)]
+            assert [(await receipt).offset for receipt in after] == [1, 2]
+            for receipt in wrong:
+                with pytest.raises(OffsetConflict):
+                    await receipt
+        assert cluster.values("orders") == [b"0", b"1", b"2"]
+
+
+async def test_writers_of_one_offset_have_one_winner() -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        won: dict[int, list[int]] = {}
+        ends: list[tuple[int, int]] = []
+
+        async def write(number: int) -> None:
+            async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+                for offset in range(20):
+                    try:
+                        await producer.send_and_wait("orders", b"%d" % number, partition=0, expect_offset=offset)
+                        won.setdefault(offset, []).append(number)
+                    except OffsetConflict as e:
+                        ends.append((offset, e.log_end_offset))
+
+        await asyncio.gather(*map(write, range(5)))
+        assert all(end > offset for offset, end in ends)
+        assert {offset: len(winners) for offset, winners in won.items()} == dict.fromkeys(range(20), 1)
+        assert [int(value) for value in cluster.values("orders")] == [won[offset][0] for offset in range(20)]
+
+
+async def test_old_broker_fails_only_the_conditional_append() -> None:
+    """During an upgrade one broker may be of the version before."""
+    async with ScriptedCluster(1) as cluster:
+        cluster.create("orders", 2)
+        cluster.has_old_brokers = True
+        async with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=20) as producer:
+            await producer.partitions_for("orders")
+            plain = producer.send_nowait("orders", b"plain", partition=1)
+            conditional = producer.send_nowait("orders", b"x", partition=0, expect_offset=0)
+            with pytest.raises(DeliveryFailed, match="the broker is of an older version, which has no conditional appends") as e:
+                await conditional
+            assert e.value.code == ErrorCode.UNSUPPORTED_VERSION
+            assert (await plain).offset == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "message"),
+    [
+        ({}, {}, "expect_offset needs the partition"),
+        ({"acks": 1}, {"partition": 0}, "expect_offset needs an idempotent producer"),
+        ({"enable_idempotence": False}, {"partition": 0}, "expect_offset needs an idempotent producer"),
+        ({"producer_name": "sink"}, {"partition": 0}, "expect_offset needs an idempotent producer without a name"),
+        ({}, {"partition": 0, "expect_offset": -1}, "expect_offset is a whole number of at least 0, not -1"),
+        ({}, {"partition": 0, "expect_offset": "1"}, "expect_offset is a whole number"),
+        ({}, {"partition": 0, "expect_offset": 2**63}, "expect_offset is a whole number"),
+    ],
+)
+async def test_impossible_expectation_is_a_usage_error(options: dict, arguments: dict, message: str) -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap, **options) as producer:
+            for call in (producer.send, producer.send_and_wait):
+                with pytest.raises(UsageError, match=message):
+                    await call("orders", b"x", **{"expect_offset": 0, **arguments})
+            with pytest.raises(UsageError, match=message):
+                producer.send_nowait("orders", b"x", **{"expect_offset": 0, **arguments})
+        assert cluster.values("orders") == []
+
+
+# -- the cores ----------------------------------------------------------------------------------------------------------
+
+
+def accumulator(**options: object) -> Accumulator:
+    made = Accumulator(
+        ProducerOptions(**options),  # type: ignore[arg-type]
+        now=lambda: 0.0,
+        wall_clock_ms=lambda: 1_700_000_000_000,
+        on_ready=lambda queue: None,
+        first_sticky=lambda n: 0,
+    )
+    made.update_topic("t", 1, [0])
+    return made
+
+
+def sent(batches: Accumulator, *expected: int) -> PartitionQueue:
+    """The queue of a partition with one acknowledged record, after a conditional append for each of these offsets was sent."""
+    batches.append("t", 0, None, b"first", None, None)
+    queue = batches.topics["t"].queues[0]
+    queue.set_producer_id(1, 0)
+    first = batches.take(queue, 0.0, partial=True)
+    assert first is not None
+    queue.on_acked(first)
+    for offset in expected:
+        batches.append_alone("t", 0, None, b"x", None, None, offset)
+        assert batches.take(queue, 0.0, partial=False) is not None
+    return queue
+
+
+def test_rejected_batch_gives_its_number_back() -> None:
+    """Otherwise each conflict costs the next batch a round trip and a producer epoch."""
+    batches = accumulator()
+    queue = sent(batches, 5)
+    queue.on_conflict(queue.in_flight[0])
+    batches.append("t", 0, None, b"next", None, None)
+    following = batches.take(queue, 0.0, partial=True)
+    assert following is not None
+    assert (following.sequence, following.index_in_epoch, queue.state) == (1, 1, QueueState.SENDING)
+
+
+def lose_an_attempt(queue: PartitionQueue) -> None:
+    queue.on_failed(queue.in_flight[0], ErrorCode.NETWORK_EXCEPTION, 0.0)
+
+
+def send_another(queue: PartitionQueue) -> None:
+    """A batch behind it has the following number already."""
+
+
+@pytest.mark.parametrize("before", [lose_an_attempt, send_another])
+def test_number_is_kept_if_a_copy_may_arrive_or_another_follows(before: Callable[[PartitionQueue], None]) -> None:
+    batches = accumulator()
+    queue = sent(batches, 5, 6) if before is send_another else sent(batches, 5)
+    before(queue)
+    queue.on_conflict(queue.in_flight[0])
+    assert queue.next_sequence == (3 if before is send_another else 2)
+
+
+def test_conditional_append_reserves_only_its_own_bytes() -> None:
+    batches = accumulator(buffer_memory=20_000, batch_size=16_384)
+    for offset in range(100):
+        batches.append_alone("t", 0, None, b"x", None, None, offset)
+    assert batches.buffered_bytes < 100 * 110
+    with pytest.raises(BufferFull):
+        _ = [batches.append_alone("t", 0, None, bytes(100), None, None, offset) for offset in range(1000)]
+    assert batches.buffered_bytes <= 20_000
