@@ -448,6 +448,16 @@ def _remember_one() -> list[Patch]:
     return [(ProducerEntry, "__init__", forgetful)]
 
 
+@mutation("M50", "a conditional append is not compared with the log end")
+def _append_anywhere() -> list[Patch]:
+    append = Log.append_as_leader
+
+    def anywhere(self: Log, records: Any, leader_epoch: int, now_ms: int, *checked: Any) -> Any:
+        return append(self, records, leader_epoch, now_ms, *checked[:1])
+
+    return [(Log, "append_as_leader", anywhere)]
+
+
 # -- the log cleaner --------------------------------------------------------------------------------------------------
 
 

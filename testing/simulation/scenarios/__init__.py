@@ -24,6 +24,7 @@ from strandline.testing.simulation.runs.run import VIOLATION, Report
 from strandline.testing.simulation.scenarios import (
     balance,
     compaction,
+    conditional,
     disks,
     eligible,
     environment,
@@ -58,6 +59,7 @@ FILES = (
     log_dirs,
     racks,
     reassignments,
+    conditional,
 )
 LIMIT_S = 900.0
 
