@@ -64,6 +64,7 @@ STORIES = {
     "M36": ("S79", "S79"),
     "M37": ("S81", "I32"),
     "M38": ("S80", "I32"),
+    "M50": ("S95", "S95"),
 }
 """The story that finds a mutation as it is written, and what notices: an invariant, or the story itself. A run takes a tenth of a
 second, so this is the cheapest proof that the simulation would find the bug."""
