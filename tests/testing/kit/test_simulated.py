@@ -101,7 +101,7 @@ def shop_test(*, commits_first: bool) -> Callable[[Cluster], Any]:
 
 def test_a_correct_consumer_passes_under_all_seeds() -> None:
     """If drawn faults failed correct tests, users would switch the faults off."""
-    simulated(seeds=20)(shop_test(commits_first=False))()
+    simulated(seeds=10)(shop_test(commits_first=False))()
 
 
 def test_consumer_that_commits_too_early_is_caught_and_replayed() -> None:

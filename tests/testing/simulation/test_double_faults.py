@@ -48,6 +48,7 @@ def test_an_election_by_hand_may_lose_records_without_a_double_fault() -> None:
     assert report.good, str(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1340, 2131])
 def test_seed_that_found_an_unreported_loss_finds_none(seed: int) -> None:
     """A broker lost power, and was killed once more before it could register: its next process did not know of the loss."""

@@ -19,6 +19,7 @@ FOUND = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", FOUND)
 def test_a_seed_that_found_a_bug_finds_none(seed: int) -> None:
     report = run_seed(seed)

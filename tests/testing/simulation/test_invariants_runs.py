@@ -131,7 +131,7 @@ async def crashes_and_power_cuts(at: Watched) -> None:
     await at.rest()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_sound_cluster_under_faults_is_not_blamed(seed: int):
     at = Watched(seed)
     at.run(crashes_and_power_cuts)

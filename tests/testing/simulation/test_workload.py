@@ -81,7 +81,7 @@ def test_records_deleted_by_a_client_are_no_loss() -> None:
     assert report.trace.events(kinds="log.partition.records_deleted")
 
 
-@pytest.mark.parametrize("seed", [4, 7])
+@pytest.mark.parametrize("seed", [4, pytest.param(7, marks=pytest.mark.slow)])
 def test_the_metadata_is_upgraded_in_the_middle_of_faults(seed: int) -> None:
     """From level 0 to level 1, once: every node has the new level at the end, and nothing acknowledged is lost."""
     report = run_seed(seed, options=draw_options(seed).replaced(upgrades=True))
@@ -94,7 +94,7 @@ def test_the_metadata_is_upgraded_in_the_middle_of_faults(seed: int) -> None:
     assert set(raised) == {(0, 1)}
 
 
-@pytest.mark.parametrize("seed", [4, 7])
+@pytest.mark.parametrize("seed", [4, pytest.param(7, marks=pytest.mark.slow)])
 def test_brokers_are_reconfigured_in_the_middle_of_faults(seed: int) -> None:
     report = run_seed(seed, options=draw_options(seed).replaced(reconfigures=True))
     assert report.verdict == "ok", str(report)
