@@ -72,7 +72,7 @@ class LeaderBalance:
         for broker_id in [known for known in self._returns if known not in out_of_balance]:
             del self._returns[broker_id]
         ready = [broker_id for broker_id in out_of_balance if self._is_ready(image, index, broker_id, now)]
-        return [] if shuts_down(image) else ready
+        return [] if leaving_brokers(image) else ready
 
     def on_moved(self, broker_id: int, now: float) -> None:
         """The leaders of this broker that could move have moved."""
@@ -84,7 +84,7 @@ class LeaderBalance:
         """The brokers that have waited for their leaders for `LATE_S`."""
         late_s = max(LATE_S, 3 * self._interval_s)
         return [
-            LateReturn(broker_id, len(index.imbalanced(broker_id)), now - each.since, _obstacle(image, index, broker_id))
+            LateReturn(broker_id, len(index.imbalanced(broker_id)), now - each.since, _why_late(image, index, broker_id))
             for broker_id, each in self._returns.items()
             if now - each.since >= late_s and index.imbalance_percentage(broker_id) > self._percentage
         ]
@@ -110,8 +110,8 @@ class LeaderBalance:
         return known
 
 
-def _obstacle(image: MetadataImage, index: PartitionIndex, broker_id: int) -> str:
-    leaving = [b.broker_id for b in image.brokers.values() if current_state(b) is BrokerControlState.CONTROLLED_SHUTDOWN]
+def _why_late(image: MetadataImage, index: PartitionIndex, broker_id: int) -> str:
+    leaving = leaving_brokers(image)
     if leaving:
         return f"broker {leaving[0]} is in controlled shutdown"
     missing = index.out_of_isr(broker_id)
@@ -120,9 +120,9 @@ def _obstacle(image: MetadataImage, index: PartitionIndex, broker_id: int) -> st
     return "it has left an ISR, or was restarted, again and again"
 
 
-def shuts_down(image: MetadataImage) -> bool:
-    """Whether a broker is in controlled shutdown."""
-    return any(current_state(broker) is BrokerControlState.CONTROLLED_SHUTDOWN for broker in image.brokers.values())
+def leaving_brokers(image: MetadataImage) -> list[int]:
+    """The brokers in controlled shutdown. While there is one, no leader moves back."""
+    return [b.broker_id for b in image.brokers.values() if current_state(b) is BrokerControlState.CONTROLLED_SHUTDOWN]
 
 
 def move_leaders_back(image: MetadataImage, index: PartitionIndex, broker_id: int) -> Decision[int]:

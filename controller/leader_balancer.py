@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from strandline.controller.controller import ActiveState, Controller
 from strandline.controller.decision import Decision
-from strandline.controller.leader_balance import ELECTIONS_MAX, LateReturn, LeaderBalance, move_leaders_back, shuts_down
+from strandline.controller.leader_balance import ELECTIONS_MAX, LateReturn, LeaderBalance, leaving_brokers, move_leaders_back
 from strandline.protocol.errors import BrokerError
 from strandline.protocol.loggers import get_logger
 
@@ -89,7 +89,7 @@ class LeaderBalancer:
         """Move leaders to the first broker that waits. If none waits, or if a broker has begun its controlled shutdown since the
         look, look again later."""
         self._timer = None
-        if not self._due or shuts_down(self._controller.image):
+        if not self._due or leaving_brokers(self._controller.image):
             self._due.clear()
             self._arm()
             return

@@ -120,28 +120,29 @@ class OffsetFetcher:
         self._wake()
 
     def _check_again(self, state: PartitionState, leader_id: int, failures_before: int) -> None:
-        """Check the state soon; after a pause if it was asked about in vain. A new leader is asked without the pause."""
-        failures, error = state.lookup_failures, state.lookup_error
+        """Check the state soon; after a pause if the present leader was asked in vain. A new leader is asked without the pause,
+        because it is found by a refresh of the metadata, which has pauses of its own."""
         if not state.needs_position:
             state.on_lookup_settled()
-        if not state.needs_position or failures == failures_before:
+        tp, failures = state.tp, state.lookup_failures
+        has_failed = state.needs_position and failures != failures_before
+        if has_failed:
+            self._log_failure(state, leader_id)
+        if has_failed and self._cluster.cache.leader(tp.topic, tp.partition) == leader_id:
+            pause_s = min(RETRY_S * 2 ** min(failures - 1, 20), RETRY_S_MAX)
+            asyncio.get_running_loop().call_later(pause_s, self._check_soon, state)
+        else:
             self._check_soon(state)
-            return
-        tp = state.tp
-        reason = str(error)
-        if failures == WARN_AFTER:
+
+    def _log_failure(self, state: PartitionState, leader_id: int) -> None:
+        """Warn once per series of failures."""
+        topic, partition, reason = state.tp.topic, state.tp.partition, str(state.lookup_error)
+        if state.lookup_failures == WARN_AFTER:
             logger.warning(
-                "consumer.position_lookup_failed", topic=tp.topic, partition=tp.partition, broker_id=leader_id, reason=reason
+                "consumer.position_lookup_failed", topic=topic, partition=partition, broker_id=leader_id, reason=reason
             )
         else:
-            logger.debug(
-                "consumer.position_lookup_failed", topic=tp.topic, partition=tp.partition, broker_id=leader_id, reason=reason
-            )
-        if self._cluster.cache.leader(tp.topic, tp.partition) != leader_id:
-            self._check_soon(state)  # The next leader is found by a refresh of the metadata, which has pauses of its own.
-            return
-        pause_s = min(RETRY_S * 2 ** min(failures - 1, 20), RETRY_S_MAX)
-        asyncio.get_running_loop().call_later(pause_s, self._check_soon, state)
+            logger.debug("consumer.position_lookup_failed", topic=topic, partition=partition, broker_id=leader_id, reason=reason)
 
     async def _look_up(self, leader_id: int, states: list[PartitionState]) -> None:
         """Ask for the positions of those states that have none."""

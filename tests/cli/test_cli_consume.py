@@ -13,6 +13,7 @@ import pytest
 from cli_world import COMMAND, ENVIRONMENT, Up, one_sentence, run, wait_until
 from terminal import CTRL_C, at_a_terminal
 
+from strandline.cli import consume
 from strandline.cli.start import BeforeEnd, Beginning, End, Offset, Time, parse_start
 from strandline.protocol.errors import UsageError
 
@@ -106,6 +107,25 @@ def test_reading_starts_at_a_time(topic: str, env: dict[str, str]) -> None:
 def test_exit_at_end_reads_the_topic_from_the_beginning(topic: str, env: dict[str, str]) -> None:
     """To read from the end to the end would always give nothing, so the default start is the beginning then."""
     assert len(run("consume", topic, "--exit-at-end", env=env).out.splitlines()) == 4
+
+
+@pytest.mark.processes
+def test_a_rack_without_replicas_reads_from_the_leader(topic: str, env: dict[str, str]) -> None:
+    assert len(run("consume", topic, "-e", "--client-rack", "elsewhere", env=env).out.splitlines()) == 4
+
+
+def test_the_rack_is_that_of_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str | None] = []
+
+    def refuse(*, client_rack: str | None, **_: object) -> None:
+        given.append(client_rack)
+        raise UsageError("enough")
+
+    monkeypatch.setattr("strandline.client.Consumer", refuse)
+    for rack in ("eu-1a", None):
+        with pytest.raises(UsageError, match="enough"):
+            consume.consume(topic="orders", client_rack=rack)
+    assert given == ["eu-1a", None]
 
 
 @pytest.mark.processes

@@ -16,8 +16,8 @@ from strandline.controller.leader_balance import (
     PATIENCE,
     LateReturn,
     LeaderBalance,
+    leaving_brokers,
     move_leaders_back,
-    shuts_down,
 )
 from strandline.controller.leader_balancer import BalanceSettings, LeaderBalancer
 from strandline.controller.metadata.records import PartitionChangeRecord, decode_record
@@ -148,7 +148,7 @@ def test_no_leader_returns_while_a_broker_is_in_controlled_shutdown() -> None:
     cluster.bring_back(1)
     cluster.catch_up(1, 0, 1, 2)
     assert not world.heartbeat(3, want_shut_down=True, offset=0).should_shut_down
-    assert shuts_down(world.image)
+    assert leaving_brokers(world.image)
     assert cluster.after(60) == []
     assert world.heartbeat(3, want_shut_down=True).should_shut_down
     assert cluster.after(1) == [1]

@@ -386,7 +386,7 @@ def _any_broker_epoch_in_heartbeat() -> list[Patch]:
 
 @mutation("M28", "leaders return to their preferred replicas while a broker is in controlled shutdown")
 def _return_during_shutdown() -> list[Patch]:
-    return [(module, "shuts_down", lambda image: False) for module in (leader_balance, leader_balancer)]
+    return [(module, "leaving_brokers", lambda image: []) for module in (leader_balance, leader_balancer)]
 
 
 # -- readers and writers ----------------------------------------------------------------------------------------------
