@@ -121,6 +121,32 @@ with an error or cannot be reached. Then it asks the leader again. If there is n
 A consumer without `client_rack` reads from leaders, and clusters without racks do no work for this.
 """
 
+_CONDITIONAL = """
+## Conditional appends
+
+`send(..., expect_offset=n)` appends a record only if it gets offset `n` of its partition. So programs that share a partition can
+agree on who writes next, without anything else that they share: the leader compares the offset with the log end and appends in one
+step. [examples/conditional/](../examples/conditional/README.md) has a lock and an event store.
+
+```python
+async def append(producer: Producer, topic: str, decide: Callable[[int], Awaitable[bytes]], end: int) -> int:
+    while True:
+        event = await decide(end)  # reads the records below `end`
+        try:
+            return (await producer.send_and_wait(topic, event, partition=0, expect_offset=end)).offset
+        except OffsetConflict as e:
+            end = e.log_end_offset
+```
+
+- A retry is recognised by its producer id and sequence number: an append that had succeeded is a success, also at the next leader. That
+  is why the producer must be idempotent (the default).
+- OffsetConflict means that the record is not in the log. It is raised when the records below `log_end_offset` are committed, so a consumer
+  can read them. DeliveryTimeout means that it is not known whether the record is in the log: read up to `n` and look.
+- Each such record has a batch of its own. Records that the same producer sends before and after it keep their order. If several of
+  them are sent without waiting, each is judged by itself: the second may succeed although the first was rejected.
+- Offsets begin at 0 again when a topic is deleted and recreated.
+"""
+
 _AIOKAFKA = """
 ## Differences from aiokafka
 
@@ -175,7 +201,7 @@ def reference() -> str:
     parts += _client(client.Admin, AdminOptions)
     parts += ["\n## What calls take and return\n\n", *_values()]
     parts += ["\n## Errors\n\n", *_errors()]
-    return "".join([*parts, _NEAREST, _AIOKAFKA])
+    return "".join([*parts, _CONDITIONAL, _NEAREST, _AIOKAFKA])
 
 
 def _aliases() -> Iterator[str]:
