@@ -255,10 +255,22 @@ _room(
     ),
 )
 
+_room(
+    "broker/moves/mover.py",
+    ("G253", "LogMover._check_room", "needed > free", NEVER, "a move between log directories fills the disk, which goes offline"),
+)
+
 # -- the leader: ISR and high watermark -------------------------------------------------------------------------------
 
 _room(
     "broker/partition/leader_state.py",
+    (
+        "G251",
+        "LeaderState.maybe_expand_isr",
+        "self.is_recovering or not isinstance(isr, CommittedIsr) or replica.broker_id in isr.maximal",
+        "not isinstance(isr, CommittedIsr) or replica.broker_id in isr.maximal",
+        "a leader that was elected uncleanly expands the ISR before its recovery has ended",
+    ),
     (
         "G22",
         "LeaderState.maybe_increment_high_watermark",
@@ -999,6 +1011,13 @@ _room(
 _room(
     "storage/directory/log_dir.py",
     (
+        "G252",
+        "LogDir._check_boot_id",
+        "self.lost_page_cache or self._is_checkpoint_damaged",
+        "self.lost_page_cache",
+        "the loss that a damaged checkpoint hides is forgotten when the process dies before it has registered",
+    ),
+    (
         "G113",
         "LogDir.load",
         "self.files.remove(join(self.path, CLEAN_SHUTDOWN))",
@@ -1328,9 +1347,43 @@ _room(
         "request.want_fence or disks_failed",
         "a broker is unfenced before it has applied the metadata",
     ),
+    (
+        "G247",
+        "register_broker",
+        "_lossy_of_start(image, request) if image.feature_level else None",
+        "None",
+        "a broker that may have lost records remains an eligible leader",
+    ),
+)
+_room(
+    "controller/liveness.py",
+    (
+        "G248",
+        "BrokerLiveness.on_duplicate",
+        "broker is not None and self._is_away(broker) and broker_id not in self._contested",
+        NEVER,
+        "a restarted broker waits for the end of a session that a new controller has granted to its dead process",
+    ),
+)
+_room(
+    "controller/reassignment.py",
+    (
+        "G249",
+        "may_complete",
+        "len(in_sync) >= max(1, min(min_isr, len(staying)))",
+        "len(in_sync) >= 1",
+        "a reassignment completes with fewer in-sync replicas than min.insync.replicas",
+    ),
 )
 _room(
     "controller/replication_control.py",
+    (
+        "G250",
+        "_ineligible",
+        "joins and broker.is_cordoned",
+        NEVER,
+        "a replica that a reassignment adds joins the ISR on a broker whose log directories are all cordoned",
+    ),
     (
         "G159",
         "check_broker_epoch",
