@@ -43,11 +43,19 @@ class Outcome(NamedTuple):
 Strandline = Callable[..., Outcome]
 
 
-def run(*arguments: str, stdin: str = "", env: dict[str, str] | None = None, timeout_s: float = 30) -> Outcome:
-    """Run `strandline ARGUMENTS...` as a user would. A traceback in the output fails the test."""
+def run(
+    *arguments: str,
+    stdin: str = "",
+    env: dict[str, str] | None = None,
+    timeout_s: float = 30,
+    server: warm.Server | None = None,
+) -> Outcome:
+    """Run `strandline ARGUMENTS...` as a user would, in a fork of `server` (default: `forks()`). A traceback in the output fails
+    the test."""
     environment, given = ENVIRONMENT | (env or {}), stdin.encode()
-    if forks().can_run(environment):
-        code, out, err = warm.Command(forks(), arguments, environment).communicate(given, timeout_s)
+    server = server or forks()
+    if server.can_run(environment):
+        code, out, err = warm.Command(server, arguments, environment).communicate(given, timeout_s)
     else:
         done = subprocess.run(
             [*COMMAND, *arguments], input=given, capture_output=True, env=environment, timeout=timeout_s, check=False

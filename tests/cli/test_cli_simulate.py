@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cli_world
 import pytest
-from cli_world import one_sentence, run
+import warm
+from cli_world import Outcome, one_sentence
 
 from strandline.testing.simulation.options import draw_options
 from strandline.testing.simulation.runs.replay import Replay
@@ -16,6 +19,28 @@ from strandline.testing.simulation.runs.replay import Replay
 KEYS = {"seed", "verdict", "violations", "trace_sha256", "events", "messages", "virtual_s", "wall_s", "faults", "marks"}
 CALM = '{"faults":[],"faults_s":0.5,"consumers":[],"leave_out":0}'
 """A run that is over soon."""
+
+
+SIMULATOR = (
+    "strandline.testing.simulation.campaign.mutations",
+    "strandline.testing.simulation.runs.replay",
+    "strandline.testing.simulation.scenarios",
+)
+"""What `strandline simulate` imports when it is needed, which takes longer than most of these commands."""
+_servers: list[warm.Server] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forks_with_the_simulator() -> Iterator[None]:
+    server = warm.Server(cli_world.ENVIRONMENT, also=SIMULATOR)
+    _servers.append(server)
+    yield
+    _servers.clear()
+    server.stop()
+
+
+def run(*words: str, timeout_s: float = 30) -> Outcome:
+    return cli_world.run(*words, timeout_s=timeout_s, server=_servers[0])
 
 
 def test_json_output_has_the_documented_keys() -> None:

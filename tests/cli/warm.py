@@ -49,13 +49,14 @@ class Done(NamedTuple):
 class Server:
     """The process that forks, seen from a test. It ends when this process does, because its socket is closed then."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], *, also: Sequence[str] = ()) -> None:
+        """`also`: modules that it imports beside those of all commands."""
         self.environment = dict(environment)
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair()
         # With pipes as standard streams, Python makes the same stream objects as for a captured command.
         self.process = subprocess.Popen(
-            [sys.executable, "-P", __file__, str(theirs.fileno())],
+            [sys.executable, "-P", __file__, str(theirs.fileno()), *also],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -264,7 +265,7 @@ def _report(asked: socket.socket, pid: int, streams: Sequence[int]) -> NoReturn:
     os._exit(0)
 
 
-def _import_commands() -> None:
+def _import_commands(also: Sequence[str]) -> None:
     from importlib import import_module
 
     from strandline.cli.commands import COMMANDS
@@ -281,10 +282,12 @@ def _import_commands() -> None:
         "node",
     ):
         import_module(f"strandline.{module}")
+    for module in also:
+        import_module(module)
 
 
 if __name__ == "__main__":
-    _import_commands()
+    _import_commands(sys.argv[2:])
     import gc
 
     from strandline.cli import main
