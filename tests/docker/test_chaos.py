@@ -1,4 +1,4 @@
-"""Runs every scenario of deploy/chaos in real containers, with the command and the files that users run.
+"""Runs the scenarios of deploy/chaos in real containers, with the command and the files that users run.
 
 Each prints the longest gap between acknowledgements of one partition, and the verdict. The expected gap (`gap_goal_s` in the
 file) holds on an idle machine. These tests print the gap and only limit it to a value that would mean a wait for the wrong
