@@ -56,7 +56,7 @@ class Recorder:
 
     async def alter_partition_reassignments(self, targets: Any, *, throttle_rate: int | None) -> list[ReassignmentResult]:
         self.sizes.append(len(targets))
-        codes = {self.refused: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        codes = {self.refused: ErrorCode.INVALID_REPLICA_ASSIGNMENT}
         return [ReassignmentResult(tp, codes.get(tp, ErrorCode.NONE)) for tp in targets]
 
 
@@ -64,8 +64,9 @@ def test_large_plan_is_sent_in_several_requests() -> None:
     """A controller refuses a request for more than 10,000 partitions, when `broker drain` has already begun."""
     plan = {TopicPartition("orders", n): (1, 2) for n in range(12_000)}
     recorder = Recorder(TopicPartition("orders", 6000))
-    with pytest.raises(StrandlineError, match=r"^orders-6000: UNKNOWN_TOPIC_OR_PARTITION$"):
-        asyncio.run(start(recorder, plan, None))  # type: ignore[arg-type]
+    started = asyncio.run(start(recorder, plan, None))  # type: ignore[arg-type]
+    with pytest.raises(StrandlineError, match=r"^orders-6000: INVALID_REPLICA_ASSIGNMENT$"):
+        started.check()
     assert recorder.sizes == [5000, 5000, 2000]
 
 
