@@ -70,6 +70,9 @@ BEYOND_BUDGET = ("wipe_last",)
 DOUBLE_FAULTS = {"power_many": 3.0}
 """Kinds with their weights that strike several replicas at once, so that an unclean election may follow. They happen only in runs
 in which losses are permitted, and are drawn apart."""
+DIRECTORY_FAULTS = {"dir_fails": 1.0}
+"""Kinds with their weights that strike one of a broker's log directories. They happen only in runs in which brokers have several,
+and are drawn apart."""
 RECOVER = "recover"
 """In runs with double faults an administrator may also do this: elect leaders for partitions without one."""
 DOUBLES_SHARE = 0.5
@@ -95,6 +98,15 @@ UPGRADES_SHARE = 0.15
 
 RECONFIGURED_SHARE = 0.15
 """Share of runs with an administrator who changes the brokers' configuration while they run."""
+
+REASSIGNED_SHARE = 0.1
+"""Share of runs with a client that reassigns partitions."""
+
+DRAINED_SHARE = 0.05
+"""Share of runs with a client that drains brokers."""
+
+SEVERAL_DIRS_SHARE = 0.1
+"""Share of runs in which brokers have several log directories, with a client that moves replicas between them."""
 
 RACKS_SHARE = 0.35
 """Share of runs in which the brokers have racks, and consumers read from the nearest replica."""
@@ -221,6 +233,12 @@ class Options:
     """The metadata begins at level 0, as that of an older version, and a client raises the level (UpdateFeatures)."""
     reconfigures: bool = False
     """A client changes dynamic keys of the brokers (IncrementalAlterConfigs)."""
+    reassigns: bool = False
+    """A client begins, replaces and cancels reassignments (AlterPartitionReassignments)."""
+    drains: bool = False
+    """A client drains brokers, and undoes it."""
+    moves_logs: bool = False
+    """A client moves replicas between log directories, and cordons directories (AlterReplicaLogDirs)."""
 
     def without(self, *kinds: str) -> Options:
         """The same run without these kinds of faults."""
@@ -234,6 +252,11 @@ class Options:
         """The same run without these single faults."""
         gone = set(numbers)
         return dataclasses.replace(self, faults=tuple(fault for fault in self.faults if fault.number not in gone))
+
+    @property
+    def log_dirs(self) -> tuple[str, ...]:
+        """The log directories of each broker; empty if the run does not name any."""
+        return tuple(str(self.settings.get("log.dirs", "")).split(",")) if "log.dirs" in self.settings else ()
 
     def replaced(self, **changes: Any) -> Options:
         return dataclasses.replace(self, **changes)
@@ -273,6 +296,8 @@ class Options:
             ("deletes records", "yes" if self.trims else "no"),
             ("racks of the brokers", " ".join(self.racks) or "none"),
             ("level of the metadata", "raised during the run" if self.upgrades else "the newest"),
+            ("reassignments", " ".join(("begun",) * self.reassigns + ("drains",) * self.drains) or "none"),
+            ("log directories", "replicas move between them" if self.moves_logs else "replicas stay"),
             ("configuration of brokers", "changed during the run" if self.reconfigures else "as they started"),
             ("administrator", " ".join(self.admin) or "none"),
             ("brokers", _pairs(self.settings)),
@@ -319,7 +344,7 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 def draw_options(seed: int | str) -> Options:
     """Draw everything that the seed decides before its run begins."""
-    options, doubles = _draw_options(seed), Random(f"{seed}/doubles")
+    options, doubles = _with_directories(_draw_options(seed), Random(f"{seed}/directories")), Random(f"{seed}/doubles")
     if options.loss_permitted and options.faults and doubles.random() < DOUBLES_SHARE:
         return with_double_faults(options, doubles)
     return options
@@ -343,6 +368,33 @@ def with_double_faults(options: Options, draw: Random) -> Options:
         faults=tuple(sorted((*options.faults, *doubles), key=lambda fault: fault.at_s)),
         admin=(*options.admin, RECOVER),
         loss_permitted=True,
+    )
+
+
+def _with_directories(options: Options, draw: Random) -> Options:
+    """The same run, in some cases with two or three log directories per broker, between which replicas move, and which fail one
+    at a time."""
+    if draw.random() >= SEVERAL_DIRS_SHARE:
+        return options
+    dirs = ("/d1", "/d2", "/d3")[: draw.choice((2, 2, 3))]
+    settings: dict[str, Any] = {"log.dirs": ",".join(dirs)}
+    if draw.random() < 0.3:
+        settings["replica.alter.log.dirs.io.max.bytes.per.second"] = draw.choice((10_000, 100_000))
+    several = options.replaced(settings=options.settings | settings, moves_logs=draw.random() < 0.8)
+    return with_failing_directories(several, draw) if options.faults else several
+
+
+def with_failing_directories(options: Options, draw: Random) -> Options:
+    """The same run with up to three log directories that fail."""
+    at_s = [round(options.faults_s * draw.uniform(0.0, 0.9), 3) for _ in range(draw.choice((0, 1, 2, 3)))]
+    number = max((fault.number for fault in options.faults), default=-1) + 1
+    failing = [
+        FaultPlan(number + n, at, draw.choice(list(DIRECTORY_FAULTS)), draw.choice((0.1, 0.5, 2.0)), draw.getrandbits(32))
+        for n, at in enumerate(at_s)
+    ]
+    return options.replaced(
+        kinds=options.kinds | (DIRECTORY_FAULTS if failing else {}),
+        faults=tuple(sorted((*options.faults, *failing), key=lambda fault: fault.at_s)),
     )
 
 
@@ -373,6 +425,8 @@ def _draw_options(seed: int | str) -> Options:
         trims=trims,
         upgrades=Random(f"{seed}/levels").random() < UPGRADES_SHARE,
         reconfigures=Random(f"{seed}/reconfigures").random() < RECONFIGURED_SHARE,
+        reassigns=brokers > 1 and Random(f"{seed}/reassigns").random() < REASSIGNED_SHARE,
+        drains=brokers > 1 and Random(f"{seed}/drains").random() < DRAINED_SHARE,
         readers=draw.choice((0, 0, 1)),
         admin=tuple(name for name in ADMIN if draw.random() < 0.4) if draw.random() < 0.5 else (),
         kinds=kinds,

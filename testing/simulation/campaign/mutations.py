@@ -31,6 +31,8 @@ from strandline.controller import (
     leader_balance,
     leader_balancer,
     partition_change,
+    reassignment,
+    reassignment_control,
     replication_control,
     unclean_recovery,
 )
@@ -39,6 +41,7 @@ from strandline.controller.partition_change import PartitionChangeBuilder
 from strandline.controller.raft.leader_handler import LeaderHandler
 from strandline.controller.raft.roles import Leader
 from strandline.controller.raft.state_store import QuorumStateStore
+from strandline.controller.reassignment import Assignment
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
 from strandline.storage.checkpoints import CLEAN_SHUTDOWN, CleanShutdown
 from strandline.storage.cleaner import batch_cleaning, cleaning
@@ -273,6 +276,31 @@ def _report_guesses_the_end() -> list[Patch]:
 @mutation("M36", "the throttle of a reassignment also slows down members of the ISR (KIP-73)")
 def _throttle_isr_members() -> list[Patch]:
     return [(LeaderState, "is_throttled", lambda self, broker_id: broker_id in self.throttled)]
+
+
+@mutation("M39", "a reassignment does not complete when its last added replica joins the ISR (KIP-455)")
+def _never_complete() -> list[Patch]:
+    return [(replication_control, "completion", lambda *_: None)]
+
+
+@mutation("M40", "the throttle of a reassignment outlives it (KIP-73)")
+def _keep_throttle() -> list[Patch]:
+    without_removed = Assignment.without_removed
+
+    def throttled(self: Assignment) -> Assignment:
+        return without_removed(self)._replace(throttle_rate=self.throttle_rate)
+
+    return [(Assignment, "without_removed", throttled)]
+
+
+@mutation("M41", "a reassignment completes before all added replicas are in the ISR (KIP-455)")
+def _complete_early() -> list[Patch]:
+    may_complete = reassignment.may_complete
+
+    def hasty(assignment: Assignment, isr: Any, min_isr: int) -> bool:
+        return may_complete(assignment._replace(adding=()), isr, min_isr)
+
+    return [(module, "may_complete", hasty) for module in (reassignment, reassignment_control)]
 
 
 @mutation("M10", "the leader serves a follower's fetch with any leader epoch")

@@ -164,6 +164,8 @@ def _fewer_clients(options: Options) -> Iterator[Step]:
             yield f"a {name[:-1]}", options.replaced(**{name: (*plans[:place], *plans[place + 1 :])})
     yield "readers of offsets", options.replaced(readers=0)
     yield "lies", options.replaced(lies=0)
+    for name in ("trims", "upgrades", "reconfigures", "reassigns", "drains", "moves_logs"):
+        yield name, options.replaced(**{name: False})
 
 
 def _fewer_partitions(options: Options) -> Iterator[Step]:

@@ -27,8 +27,11 @@ from strandline.testing.history import History, Send
 from strandline.testing.simulation.cluster import fuzzing_client
 from strandline.testing.simulation.cluster.cluster import BROKER_PORT, CONTROLLER_PORT, Client, SimCluster
 from strandline.testing.simulation.cluster.config_changes import draw_change
+from strandline.testing.simulation.cluster.log_mover import LogMover
+from strandline.testing.simulation.cluster.reassigner import Reassigner
 from strandline.testing.simulation.kernel.machine import EPOCH_MS
 from strandline.testing.simulation.kernel.scheduler import Entry, cancel
+from strandline.testing.simulation.nemesis.budget import Budget
 from strandline.testing.simulation.options import RECOVER, ConsumerPlan, Options, ProducerPlan, TopicPlan
 
 RETRY_S = 0.2
@@ -42,7 +45,7 @@ SOON_TRUE = "a topic that exists"
 
 
 class Workload:
-    def __init__(self, cluster: SimCluster, options: Options) -> None:
+    def __init__(self, cluster: SimCluster, options: Options, budget: Budget) -> None:
         self.cluster = cluster
         self.world = cluster.world
         self.options = options
@@ -54,6 +57,8 @@ class Workload:
         """By running consumer: the offset after the last record that it has read."""
         self.deleted_below: dict[tuple[str, int], int] = {}
         """The highest low watermark that a deletion of records was answered with."""
+        self.reassigner = Reassigner(self.world, options, budget)
+        self.log_mover = LogMover(self.world, options, self.problems)
         self.produces = True
         self.going = True
         self._crashes: list[Entry] = []
@@ -80,6 +85,10 @@ class Workload:
             self._begin("upgrader", self._upgrade, 0.0)
         if self.options.reconfigures:
             self._begin("reconfigurer", self._reconfigure, 0.0)
+        if self.options.reassigns or self.options.drains:
+            self._begin("reassigner", partial(self._disturb, by=self.reassigner), 0.0)
+        if self.options.moves_logs:
+            self._begin("mover", partial(self._disturb, by=self.log_mover), 0.0)
 
     def _declare_compaction(self) -> None:
         """Clocks are wrong by up to a twentieth, or by an hour, so the time that tombstones are kept is not exact."""
@@ -406,6 +415,21 @@ class Workload:
                     return
         finally:
             await admin.stop()
+
+    # -- replicas that move -------------------------------------------------------------------------------------------
+
+    async def _disturb(self, client: Client, name: str, by: Reassigner | LogMover) -> None:
+        admin = await self._started(lambda: client.admin(request_timeout_ms=1000, max_block_ms=1000, connect_timeout_ms=500))
+        if admin is None:
+            return
+        try:
+            await by.work(client, admin, self.world.stream(name))
+        finally:
+            await admin.stop()
+
+    def end_disturbances(self) -> None:
+        """Begin no reassignment and no move of a log from now on."""
+        self.reassigner.going = self.log_mover.going = False
 
     # -- the configuration of brokers ---------------------------------------------------------------------------------
 

@@ -36,6 +36,8 @@
 | I31 reports | reports.py | each committed metadata batch; a leader that lacks committed records begins |
 | I32 moved logs | observer.py | a copy in another log directory takes the place of a log |
 | I33 no circles | circles.py | each fetch response |
+| I34 reassignments | reassignments.py, the phases of a run | each committed change; when the faults are over |
+| I35 throttle | reassignments.py | each fetch of an added replica |
 
 I21 (groups) waits for consumer groups. "After a step" is `Invariants.after_step`; a sweep is one in a thousand of these; "at
 rest" is `Invariants.at_rest`, when faults and clients have ended.

@@ -77,6 +77,12 @@ class Registration(NamedTuple):
     last_known_elr: tuple[int, ...] = ()
     directories: tuple[bytes, ...] = ()
     """Of each replica, its log directory; empty if no broker has assigned any."""
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    original: tuple[int, ...] = ()
+    """The replicas before the reassignment that is running; empty if none is."""
+    throttle_rate: int = 0
+    """Of the reassignment, in bytes per second; 0: no limit."""
 
     def directory_of(self, node: int) -> bytes:
         """The log directory of a broker's replica; UNASSIGNED if the metadata does not name one."""
@@ -403,8 +409,11 @@ class Ghosts:
     # -- settings -----------------------------------------------------------------------------------------------------
 
     def min_isr(self, partition: PartitionGhost, replica: ReplicaGhost) -> int:
-        """The effective `min.insync.replicas` in the metadata that this broker has applied."""
+        """The effective `min.insync.replicas` in the metadata that this broker has applied: a partition with fewer replicas needs
+        only these, and a reassignment may change their number."""
         live, registration = replica.live, partition.registration
+        if live is not None:
+            registration = partition.history.get(live.partition_epoch, registration)
         replicas = partition.replicas if registration is None else registration.replicas
         manager = getattr(replica.process and replica.process.server, "replicas", None)
         image = None if manager is None else self.metadata.image_at(manager.image.offset)

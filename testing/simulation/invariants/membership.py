@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
 from strandline.controller.metadata.records import (
     NO_LEADER,
     NO_LEADER_CHANGE,
@@ -37,7 +37,7 @@ from strandline.controller.metadata.records import (
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.cluster import AlterPartitionRequest, AlterPartitionResponse
 from strandline.protocol.partitions import TopicIdPartition
-from strandline.testing.simulation.invariants import reports
+from strandline.testing.simulation.invariants import reassignments, reports
 from strandline.testing.simulation.invariants.ghosts import (
     BrokerGhost,
     Ghosts,
@@ -147,6 +147,7 @@ def _change_partition(ghosts: Ghosts, record: PartitionRecord | PartitionChangeR
         after = merge(before, record)
         _check_election(partition, before, after, named=record.leader)
         _check_recovery(partition, after)
+        reassignments.check_change(partition, before, after)
         _check_expansion(ghosts, partition, before, after)
     _prove(ghosts, partition, before, after)
     partition.registration = partition.history[after.partition_epoch] = after
@@ -166,6 +167,10 @@ def _created(record: PartitionRecord) -> Registration:
         record.eligible_leader_replicas,
         record.last_known_elr,
         record.directories,
+        record.adding_replicas,
+        record.removing_replicas,
+        record.original_replicas,
+        record.throttle_rate,
     )
 
 
@@ -184,6 +189,10 @@ def merge(before: Registration, record: PartitionChangeRecord) -> Registration:
         before.elr if record.eligible_leader_replicas is None else record.eligible_leader_replicas,
         before.last_known_elr if record.last_known_elr is None else record.last_known_elr,
         _directories(before, record),
+        before.adding if record.adding_replicas is None else record.adding_replicas,
+        before.removing if record.removing_replicas is None else record.removing_replicas,
+        before.original if record.original_replicas is None else record.original_replicas,
+        before.throttle_rate if record.throttle_rate is None else record.throttle_rate,
     )
 
 
@@ -324,8 +333,8 @@ def compare_with_image(ghosts: Ghosts, image: MetadataImage, changed: Changed) -
         ours = partition.registration
         if partition.is_deleted or ours is None:
             continue
-        theirs = found and (found.replicas, found.isr, found.leader, found.leader_epoch, found.partition_epoch, found.elr)
-        if theirs != (*ours[:5], ours.elr):
+        if (found and _fields_of(found)) != (*ours[:5], ours.elr, *ours[-4:]):
+            theirs = found and _fields_of(found)
             text = f"the metadata image at offset {image.offset} has {theirs}, but the records result in {tuple(ours)}"
             raise partition.violation("I14", text)
         min_isr = min(image.min_insync_replicas(partition.topic), len(ours.replicas))
@@ -342,6 +351,11 @@ def compare_with_image(ghosts: Ghosts, image: MetadataImage, changed: Changed) -
                 f"{ours_b}"
             )
             raise Violation("I14", text, node=node)
+
+
+def _fields_of(found: PartitionRegistration) -> tuple[object, ...]:
+    roles = (found.replicas, found.isr, found.leader, found.leader_epoch, found.partition_epoch, found.elr)
+    return (*roles, found.adding_replicas, found.removing_replicas, found.original_replicas, found.throttle_rate)
 
 
 # -- brokers' side ----------------------------------------------------------------------------------------------------

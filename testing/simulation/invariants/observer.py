@@ -29,6 +29,7 @@ from strandline.testing.simulation.invariants import (
     purgatory,
     quorum,
     reads,
+    reassignments,
     resources,
     rest,
     watermark,
@@ -316,6 +317,9 @@ class Invariants:
         """The leader has proposed an ISR, or learned the outcome."""
         self.ghosts.disturbed[replica.partition] = None
         self.trace.emit(kind, replica.node, replica.partition.name, **fields)
+
+    def on_throttled(self, replica: ReplicaGhost, follower: int, isr: tuple[int, ...]) -> None:
+        reassignments.check_throttled(replica, follower, isr)
 
     def on_role_ended(self, replica: ReplicaGhost) -> None:
         """The partition was deleted here, is offline, or was shut down."""

@@ -90,9 +90,14 @@ class Path:
         self.start = self.end = offset
 
     def follow(self, other: Path, end: int) -> None:
-        """Become the beginning of the other path, up to `end`."""
+        """Become the beginning of the other path, up to `end`. Of records that the other path does not have any more, this one
+        keeps what it knows."""
         keep = bisect_left(other.starts, end)
-        self.epochs, self.starts, self.end = other.epochs[:keep], other.starts[:keep], end
+        epochs, starts = other.epochs[:keep], other.starts[:keep]
+        known = bisect_left(self.starts, starts[0] if starts else end)
+        if known and epochs and self.epochs[known - 1] == epochs[0]:
+            del epochs[0], starts[0]
+        self.epochs, self.starts, self.end = self.epochs[:known] + epochs, self.starts[:known] + starts, end
 
     def agrees_until(self, other: Path) -> int:
         """The offset at which the two part; if they do not, the end of the shorter one."""

@@ -49,6 +49,8 @@ class Budget:
     """The broker whose disk holds what was not written there."""
     rotten_controllers: set[int] = field(default_factory=set)
     """Controllers whose disks hold what was not written there."""
+    _reassigning: int = 0
+    """Number of requests under way that may take replicas away from partitions."""
     _wiped: set[int] = field(default_factory=set)
     """Controllers that came back with an empty disk since all were last caught up."""
 
@@ -72,6 +74,8 @@ class Budget:
 
     def _may_lose(self, broker: int) -> bool:
         self.look()
+        if self._reassigning:
+            return False
         if self.cluster.active_controller is None or all(self.touched[n] for n in self.cluster.controller_ids):
             return False
         image = self.cluster.image()
@@ -101,8 +105,12 @@ class Budget:
         return self.rotten_controllers <= {node} and self.may_wipe_controller(node)
 
     def _survivors(self, partition: Any, nodes: Collection[int]) -> bool:
-        """Whether a member of the ISR is healthy and not among these."""
-        return any(n not in nodes and n not in self.windows and self._is_well(n) for n in partition.isr)
+        """Whether a member of the ISR is healthy and not among these. One that leaves with a reassignment does not count if the
+        reassignment may complete now."""
+        isr = partition.isr
+        if partition.removing_replicas and set(partition.adding_replicas) <= set(isr):
+            isr = [n for n in isr if n not in partition.removing_replicas]
+        return any(n not in nodes and n not in self.windows and self._is_well(n) for n in isr)
 
     def _is_well(self, broker: int) -> bool:
         server = self.cluster.brokers.get(broker)
@@ -122,6 +130,15 @@ class Budget:
         """A disk that stalls holds its process up for longer than the fault lasts."""
         loop = self.cluster.machines[broker].loop
         return loop is not None and loop.busy_until > self.cluster.world.now + HANGS_S
+
+    @contextmanager
+    def reassigning(self) -> Iterator[None]:
+        """Within the block, replicas may leave their partitions at any moment, so no disk may lose anything."""
+        self._reassigning += 1
+        try:
+            yield
+        finally:
+            self._reassigning -= 1
 
     # -- being told ---------------------------------------------------------------------------------------------------
 

@@ -176,39 +176,68 @@ ERRORS = (
 
 @kind("disk_error")
 def _disk_error(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
-    node = nemesis.victim(draw, nemesis.role_weighted(draw))
+    """Some operations fail. Where brokers have several log directories, each is on a disk of its own, and a broker that goes on
+    without one counts as one that has lost records."""
+    dirs = nemesis.options.log_dirs
+    nodes = nemesis.role_weighted(draw)
+    node = nemesis.victim(draw, nemesis.may_lose(nodes) if dirs else nodes)
     if node is None:
         return None
     operation, pattern, error = draw.choice(ERRORS)
+    if dirs and node in nemesis.cluster.broker_ids:
+        pattern = f"{Random(fault.draw).choice(dirs)}/{pattern}"
     failing = nemesis.cluster.machines[node].files.fail(operation, pattern, error, times=draw.choice((1, 1, 5)))
     if operation == "read":
         forget_tails(nemesis, node)
         read_through(nemesis, node)
     what = {"operation": operation, "pattern": pattern, "error": errno.errorcode[error]}
-    return armed(nemesis, node, failing, what)
+    effect = armed(nemesis, node, failing, what)
+    return costly(nemesis, node, effect) if dirs else effect
+
+
+def costly(nemesis: Nemesis, node: int, effect: Effect) -> Effect:
+    """The same effect, for the budget: the broker may lose something as long as it lasts."""
+    if node not in nemesis.cluster.broker_ids:
+        return effect
+    nemesis.budget.arm(node)
+    end = effect.undo
+    assert end is not None
+
+    def undo() -> None:
+        end()
+        nemesis.budget.disarm(node)
+
+    effect.undo = undo
+    return effect
+
+
+@kind("dir_fails")
+def _dir_fails(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
+    """Every operation on one of a broker's log directories fails, until it is repaired. What it holds stays, but the broker
+    cannot know that."""
+    node = nemesis.victim(draw, nemesis.may_lose(nemesis.running(nemesis.cluster.broker_ids)))
+    if node is None or not nemesis.options.log_dirs:
+        return None
+    files, path = nemesis.cluster.machines[node].files, draw.choice(nemesis.options.log_dirs)
+    failing = [files.fail(operation, f"{path}/*", errno.EIO) for operation in ("read", "write", "rename", "create", "unlink")]
+
+    def undo() -> None:
+        for each in failing:
+            each.end()
+        files.rearm()
+
+    return costly(nemesis, node, Effect({"victim": node, "path": path}, (node,), undo))
 
 
 @kind("disk_fsync")
 def _disk_fsync(nemesis: Nemesis, fault: FaultPlan, draw: Random) -> Effect | None:
     """An fsync fails and drops what it should have written; no later fsync writes it."""
-    budget, cluster = nemesis.budget, nemesis.cluster
     node = nemesis.victim(draw, nemesis.may_lose(nemesis.role_weighted(draw)))
     if node is None:
         return None
-    files = cluster.machines[node].files
+    files = nemesis.cluster.machines[node].files
     failing = files.fail("fsync", draw.choice(("*", "*.log")), errno.EIO, times=1)
-    effect = armed(nemesis, node, failing, {"operation": "fsync"})
-    if node in cluster.broker_ids:
-        budget.arm(node)
-        end = effect.undo
-        assert end is not None
-
-        def undo() -> None:
-            end()
-            budget.disarm(node)
-
-        effect.undo = undo
-    return effect
+    return costly(nemesis, node, armed(nemesis, node, failing, {"operation": "fsync"}))
 
 
 @kind("disk_full")

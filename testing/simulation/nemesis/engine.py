@@ -22,6 +22,8 @@ from strandline.testing.simulation.options import FaultPlan, Options
 
 FIRST_CLIENT = 200
 """Clients have higher numbers."""
+REPAIR_S = (0.5, 2.0)
+"""Seconds until the operator restarts a broker that goes on without one of its log directories."""
 OPERATOR_LOOKS_S = 0.1
 """Seconds between two looks of the operator at the processes."""
 OPERATOR_S = (0.3, 2.0)
@@ -71,7 +73,7 @@ class Nemesis:
 
     def _on_disk_fault(self, node: int, kind: str, operation: str, path: str) -> None:
         self.world.trace.emit("disk.fault", node, fault=kind, operation=operation, path=path)
-        if (kind, operation) == ("error", "fsync") and node in self.cluster.broker_ids:
+        if kind == "error" and (operation == "fsync" or self.options.log_dirs) and node in self.cluster.broker_ids:
             self.budget.lost(node)
 
     async def stop(self, node: int) -> None:
@@ -143,6 +145,22 @@ class Nemesis:
                 if machine.loop is None and self.down[node] <= 0 and node not in self._returning:
                     self._returning[node] = None
                     self.spawn(self._restart_later(node), f"operator starts {node}")
+                elif self.options.log_dirs and node not in self._returning and self._has_offline_dir(node):
+                    self._returning[node] = None
+                    self.spawn(self._repair_later(node), f"operator repairs {node}")
+
+    def _has_offline_dir(self, node: int) -> bool:
+        broker = self.cluster.brokers.get(node)
+        return broker is not None and broker.log_dirs is not None and broker.log_dirs.has_offline
+
+    async def _repair_later(self, node: int) -> None:
+        """A broker goes on without the directory that has failed. The operator restarts it, if the others can do without it."""
+        try:
+            await asyncio.sleep(self.draw.uniform(*REPAIR_S))
+            if self._has_offline_dir(node) and self.budget.may_touch((node,)):
+                await self.stop(node)
+        finally:
+            self._returning.pop(node, None)
 
     async def _restart_later(self, node: int) -> None:
         try:
@@ -191,6 +209,8 @@ class Nemesis:
             machine.files.heal()
             if node not in left_out:
                 self.down[node] = 0
+                if self.options.log_dirs and self._has_offline_dir(node):
+                    self.cluster.crash(node)
                 self.start(node)
         await asyncio.sleep(max(m.loop.busy_until for m in self.world.machines.values() if m.loop is not None) - self.world.now)
 
@@ -241,7 +261,7 @@ class Nemesis:
 
 Kind = Callable[[Nemesis, FaultPlan, Random], Effect | None]
 KINDS: dict[str, Kind] = {}
-"""By name. The tables of weights, `options.FAULTS` and `options.DOUBLE_FAULTS`, have the same names."""
+"""By name. The tables of weights, `options.FAULTS`, `DOUBLE_FAULTS` and `DIRECTORY_FAULTS`, have the same names."""
 
 
 def kind(name: str) -> Callable[[Kind], Kind]:

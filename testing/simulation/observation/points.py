@@ -67,6 +67,7 @@ POINTS: dict[str, dict[str, str]] = {
         "on_refusal": "a refused proposal (I12)",
         "drop_proposal": "a withdrawn proposal (I12)",
         "maybe_finish_recovery": "the end of a recovery after an unclean election (marks)",
+        "is_throttled": "records are kept back from a follower (I35)",
         "is_in_sync": "a follower that waits for the start of the leader's epoch (marks)",
         "maybe_increment_high_watermark, smallest_log_end": "what the high watermark waits for (marks)",
         "on_follower_fetch": "a fetch of an earlier process of a follower (marks)",

@@ -437,6 +437,7 @@ class Probes:
         self._around(LeaderState, "propose", self._isr_state, self._proposed)
         self._around(LeaderState, "install_isr", self._isr_state, self._installed)
         self._after(LeaderState, "on_refusal", self._refused)
+        self._after(LeaderState, "is_throttled", self._throttled)
         self._after(LeaderState, "drop_proposal", lambda _, leader_state: self._disturb(leader_state))
 
     def _isr_state(self, leader_state: LeaderState, *_: Any) -> tuple[Any]:
@@ -463,6 +464,11 @@ class Probes:
         replica = self._disturb(leader_state)
         if replica is not None:
             self.invariants.on_isr("isr.refused", replica, error=code.name)
+
+    def _throttled(self, is_throttled: bool, leader_state: LeaderState, follower: int) -> None:
+        replica = replica_of(leader_state.log) if is_throttled else None
+        if replica is not None:
+            self.invariants.on_throttled(replica, follower, tuple(leader_state.isr.isr))
 
     # -- clients ------------------------------------------------------------------------------------------------------
 

@@ -18,10 +18,11 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from strandline.client import NewTopic
+from strandline.client import NewTopic, TopicPartition
 from strandline.controller.metadata.features import LEVEL_0_ONLY
 from strandline.protocol.errors import BrokerError, StrandlineError
 from strandline.protocol.partitions import TopicIdPartition
+from strandline.storage.directory.future_logs import FUTURE_SUFFIX
 from strandline.testing.comparison import cleaned_logs_differ, logs_differ, whole_log
 from strandline.testing.simulation.cluster.cluster import SimCluster
 from strandline.testing.simulation.cluster.workload import Workload
@@ -62,7 +63,7 @@ class Phases:
             racks=options.racks,
         )
         self.budget = Budget(self.cluster, enforced=not options.loss_permitted)
-        self.workload = Workload(self.cluster, options)
+        self.workload = Workload(self.cluster, options, self.budget)
         self.nemesis = Nemesis(self.cluster, options, self.budget)
         for machine in self.cluster.machines.values():
             machine.files.take_time(Latency() if options.disks_take_time else None)
@@ -109,6 +110,7 @@ class Phases:
 
     async def heal_core(self) -> None:
         self._enter("core")
+        self.workload.end_disturbances()
         left_out: list[int] = []
         await self.nemesis.heal()
         self.nemesis.watch()
@@ -169,15 +171,20 @@ class Phases:
         await self._within(lambda: self.complaints([]), "everything heals", [])
 
     async def _within(
-        self, complaints: Callable[[], list[str]], what: str, left_out: list[int], bound_s: float | None = None
+        self,
+        complaints: Callable[[], list[str]],
+        what: str,
+        left_out: list[int],
+        bound_s: float | None = None,
+        invariant: str = "I24",
     ) -> None:
-        """Wait until `complaints` is empty. Raises a violation of I24 at the bound."""
+        """Wait until `complaints` is empty. Raises a violation of this invariant at the bound."""
         bound_s = self.bound_s if bound_s is None else bound_s
         deadline = self.world.now + bound_s
         while found := complaints():
             if self.world.now >= deadline:
                 text = "; ".join(found)
-                raise self._unhealed(f"{what}: not within {bound_s:g} s: {text}", left_out)
+                raise self._unhealed(f"{what}: not within {bound_s:g} s: {text}", left_out, invariant)
             await asyncio.sleep(LOOK_S)
 
     # -- what has to hold after a heal --------------------------------------------------------------------------------
@@ -224,7 +231,8 @@ class Phases:
         return []
 
     def _complaints_of_partition(self, key: TopicIdPartition, name: str, p: Any, core: list[int]) -> list[str]:
-        live = [n for n in p.replicas if n in core]
+        # A replica that a reassignment adds may be throttled, or wait for room; that it ends is judged when no record is written.
+        live = [n for n in p.replicas if n in core and (n not in p.adding_replicas or n in p.isr)]
         if not any(n in core for n in (*p.isr, *p.elr)):
             return []  # no eligible replica is up
         if p.leader not in core:
@@ -254,6 +262,7 @@ class Phases:
             await asyncio.sleep(LOOK_S)
         try:
             await workload.stop_producing(self.bound_s)
+            await self._moves_end()
             await self._within(self._behind, "all replicas are in step", [])
             await self._leaders_return()
             await self._within(lambda: workload.behind(self.high_watermarks()), "the consumers reach the end", [])
@@ -269,6 +278,64 @@ class Phases:
         self.invariants.at_rest()
         if self.options.orderly_end:
             await self.stop_all()
+
+    # -- replicas that move -------------------------------------------------------------------------------------------
+
+    async def _moves_end(self) -> None:
+        """I34: every reassignment and every move between log directories ends. A throttle may take its time."""
+        options = self.options
+        if options.moves_logs:
+            client = self.cluster.client("uncordon")
+            await client.run(self._uncordon(client))
+            client.machine.end()
+        if options.moves_logs or options.reassigns or options.drains:
+            bound_s = self.bound_s + self._throttled_s()
+            await self._within(self._unfinished, "reassignments and moves of logs end", [], bound_s, "I34")
+
+    async def _uncordon(self, client: Any) -> None:
+        """A replica is not added to a broker that is cordoned as a whole."""
+        async with client.admin() as admin:
+            for broker in self.cluster.broker_ids:
+                await admin.alter_configs("broker", broker, {"cordoned.log.dirs": None})
+
+    def _throttled_s(self) -> float:
+        """The longest time that throttles may keep replicas back."""
+        partitions = [p for topic in self.cluster.image().topics_by_id.values() for p in topic.partitions.values()]
+        rates = [p.throttle_rate for p in partitions if p.throttle_rate]
+        rates.append(self.options.settings.get("replica.alter.log.dirs.io.max.bytes.per.second", 0))
+        sizes = [machine.files.used_bytes for n, machine in self.cluster.machines.items() if n in self.cluster.broker_ids]
+        return 2 * sum(sizes) / min((rate for rate in rates if rate), default=1 << 30)
+
+    def _unfinished(self) -> list[str]:
+        image, targets = self.cluster.image(), self.workload.reassigner.targets
+        complaints = []
+        for topic in image.topics_by_id.values():
+            for index, p in topic.partitions.items():
+                target = targets.get(TopicPartition(topic.name, index))
+                if p.is_reassigning or p.adding_replicas or p.removing_replicas or p.throttle_rate:
+                    how = f"adding {list(p.adding_replicas)}, removing {list(p.removing_replicas)}, ISR {list(p.isr)}"
+                    complaints.append(f"{topic.name}-{index} is still being reassigned: replicas {list(p.replicas)}, {how}")
+                elif target is not None and target != p.replicas:
+                    complaints.append(f"{topic.name}-{index} has the replicas {list(p.replicas)}, and not those of its target")
+        for n in self.cluster.broker_ids if self.options.moves_logs else ():
+            complaints += self._unfinished_moves(n, image)
+        return complaints
+
+    def _unfinished_moves(self, node: int, image: Any) -> list[str]:
+        """Logs of a broker that are still being moved, or are in another directory than the controller knows."""
+        broker = self.cluster.brokers.get(node)
+        if broker is None or not broker.has_logs or broker.log_dirs is None:
+            return [f"broker {node} does not run"]
+        complaints = []
+        for key, partition in broker.replicas.partitions.items():
+            registration, actual = image.partition(key), broker.log_dirs.of(partition.log)
+            is_known = not image.feature_level or registration is None or node not in registration.replicas
+            if broker.replicas.moves.future_of(key) is not None:
+                complaints.append(f"broker {node} is still moving {partition!r}")
+            elif not is_known and registration.directory_of(node) != actual.directory_id:
+                complaints.append(f"broker {node} has {partition!r} in {actual.path}, and the controller does not know it")
+        leftovers = [f"{path}/{name}" for path in self.options.log_dirs for name in broker.log_dirs.files.list(path)]
+        return complaints + [f"broker {node} still has {path}" for path in leftovers if path.endswith(FUTURE_SUFFIX)]
 
     async def _leaders_return(self) -> None:
         """All replicas are in sync: if leaders return by themselves, each is soon at its preferred replica."""
@@ -376,10 +443,10 @@ class Phases:
             if left:
                 raise Violation("I23", f"{machine.name} stopped in order and left {len(left)} tasks: {left[:5]}", node=node)
 
-    def _unhealed(self, text: str, left_out: Sequence[int] = ()) -> Exception:
+    def _unhealed(self, text: str, left_out: Sequence[int] = (), invariant: str = "I24") -> Exception:
         if self.budget.exceeded and self._is_beyond_repair():
             return BeyondRepair(text)
-        return Violation("I24", f"{text}{self.diagnosis(list(left_out))}")
+        return Violation(invariant, f"{text}{self.diagnosis(list(left_out))}")
 
     def _is_beyond_repair(self) -> bool:
         """Whether a leader cannot read its own log and holds the last copy: a power cut has torn the only replica. Or all

@@ -25,6 +25,7 @@ import msgspec
 
 from strandline.protocol.errors import UsageError
 from strandline.testing.simulation.options import (
+    DIRECTORY_FAULTS,
     DOUBLE_FAULTS,
     FAULTS,
     ConsumerPlan,
@@ -195,7 +196,7 @@ def _check(options: Options) -> None:
         if isinstance(value, float) and not 0 <= value < 1e6:
             raise UsageError(f"{name} is {value:g}: it must be 0 or more")
     for fault in options.faults:
-        _known("kind of fault", fault.kind, {**FAULTS, **DOUBLE_FAULTS})
+        _known("kind of fault", fault.kind, {**FAULTS, **DOUBLE_FAULTS, **DIRECTORY_FAULTS})
     if len({fault.number for fault in options.faults}) < len(options.faults):
         raise UsageError("two faults have the same number")
     least = {"brokers": options.brokers, "controllers": options.controllers}

@@ -235,6 +235,10 @@ def _disk_error(node: int, nodes: Sequence[int], said: Said) -> str:
     return f"the disk of {name_of(node)} fails: {said['operation']}{where} gives {said['error']}"
 
 
+def _dir_fails(node: int, nodes: Sequence[int], said: Said) -> str:
+    return f"the log directory {said['path']} of {name_of(node)} fails"
+
+
 def _disk_fsync(node: int, nodes: Sequence[int], said: Said) -> str:
     return f"an fsync of {name_of(node)} fails, and the data that it should have written is lost"
 
@@ -326,6 +330,7 @@ TELLERS: dict[str, Callable[[int, Sequence[int], Said], str]] = {
     "disk_slow": _disk_slow,
     "disk_stall": _disk_stall,
     "disk_error": _disk_error,
+    "dir_fails": _dir_fails,
     "disk_fsync": _disk_fsync,
     "disk_full": _disk_full,
     "rot": _rot,

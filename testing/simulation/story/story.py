@@ -60,6 +60,8 @@ MEANINGS = {
     "I31": "the report of an unclean election names every committed record that it loses",
     "I32": "a log that moves to another directory keeps all its records, and the controller knows of it first",
     "I33": "a fetch without news is answered when its wait has ended, and not before",
+    "I34": "each reassignment and each move of a log ends, at its target or where it began, and leaves nothing behind",
+    "I35": "the throttle of a reassignment slows down no member of the ISR",
 }
 """Each invariant in one line."""
 

@@ -61,15 +61,19 @@ STORIES = {
     "M33": ("S76", "I30"),
     "M34": ("S77", "I31"),
     "M35": ("S02", "I31"),
-    "M36": ("S79", "S79"),
+    "M36": ("S79", "I35"),
     "M37": ("S81", "I32"),
     "M38": ("S80", "I32"),
+    "M39": ("S78", "I24"),
+    "M40": ("S79", "S79"),
     "M50": ("S95", "S95"),
 }
 """The story that finds a mutation as it is written, and what notices: an invariant, or the story itself. A run takes a tenth of a
 second, so this is the cheapest proof that the simulation would find the bug."""
 FAULTS = ("M21", "M23")
 """Only faults that have to meet find these: `test_returning.py`."""
+MOVES = ("M41",)
+"""Only random runs in which replicas move find these: `test_moving_replicas.py`."""
 
 AT_ONCE = ("M07", "M11")
 """One of the first ten random seeds finds these."""
@@ -81,7 +85,7 @@ SEEDS_MAX, LATE_SEEDS_MAX = 80, 140
 
 
 def test_every_mutation_has_a_test_that_finds_it() -> None:
-    assert sorted([*STORIES, *FAULTS]) == sorted(MUTATIONS)
+    assert sorted([*STORIES, *FAULTS, *MOVES]) == sorted(MUTATIONS)
 
 
 @pytest.mark.parametrize("number", STORIES)

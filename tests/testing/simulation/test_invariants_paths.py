@@ -30,6 +30,28 @@ def test_records_deleted_below_the_log_start_count_as_held():
     assert log.holds_all_of(path((2, 3)))
 
 
+def test_a_path_that_follows_one_without_its_first_records_keeps_them():
+    """The leader has deleted records that another replica still has."""
+    committed, leader = path((1, 4), (2, 6)), path(start=4)
+    leader.extend(2, 6)
+    leader.extend(3, 9)
+    committed.follow(leader, 8)
+    assert list(committed.segments(0, 9)) == [(1, 0, 4), (2, 4, 6), (3, 6, 8)]
+    later = path(start=5)
+    later.extend(2, 6)
+    later.extend(3, 10)
+    committed.follow(later, 10)
+    assert list(committed.segments(0, 10)) == [(1, 0, 4), (2, 4, 6), (3, 6, 10)]
+    committed.follow(path(start=10), 10)
+    assert list(committed.segments(0, 10)) == [(1, 0, 4), (2, 4, 6), (3, 6, 10)], "the leader has no record at all"
+
+
+def test_a_path_becomes_the_other_one_where_both_have_records():
+    committed = path((1, 4), (2, 6))
+    committed.follow(path((1, 5), (3, 7)), 7)
+    assert list(committed.segments(0, 7)) == [(1, 0, 5), (3, 5, 7)]
+
+
 def test_two_paths_part_where_the_first_record_differs():
     assert path((1, 7)).agrees_until(path((1, 4), (2, 6))) == 4
     assert path((1, 4), (2, 6)).agrees_until(path((1, 7))) == 4

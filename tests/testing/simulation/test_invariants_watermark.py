@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from invariant_bench import TOPIC_ID, Bench, bench
+from invariant_bench import BROKERS, TOPIC_ID, Bench, bench
 
 from strandline.broker.partition.partition_state import CommittedIsr
 from strandline.testing.simulation.invariants import reads, watermark
@@ -247,6 +247,21 @@ def test_deposed_leader_without_successor_may_commit_despite_a_permitted_loss(at
     at.append(1, "b")
     at.raise_hw(1, 2)
     assert at.orders.true_high_watermark == 2
+
+
+def test_a_leader_counts_the_replicas_that_it_knows(at: Bench):
+    """A reassignment gives the partition two replicas more, and so a larger min ISR. The leader has not heard of it."""
+    at.change(isr=(1,), replicas=(1,))
+    hear(at, 1)
+    at.append(1, "a")
+    at.change(replicas=BROKERS, adding_replicas=(2, 3), original_replicas=(1,))
+    at.raise_hw(1, 1)
+    at.step()
+    assert at.orders.true_high_watermark == 1
+    hear(at, 1)
+    at.append(1, "b")
+    with at.flags("I10", "with the ISR [1], which needs 2 members"):
+        at.raise_hw(1, 2)
 
 
 # -- I12, I13 -----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import json
 from strandline.broker.config import BrokerConfig
 from strandline.controller.config import ControllerConfig
 from strandline.testing.simulation.nemesis import KINDS
-from strandline.testing.simulation.options import DOUBLE_FAULTS, FAULTS, RECOVER, Options, draw_options
+from strandline.testing.simulation.options import DIRECTORY_FAULTS, DOUBLE_FAULTS, FAULTS, RECOVER, Options, draw_options
 
 SEEDS = range(300)
 
@@ -49,7 +49,7 @@ def test_single_faults_can_be_left_out() -> None:
 
 
 def test_every_kind_of_fault_is_known_to_the_nemesis_and_is_drawn() -> None:
-    known = {*FAULTS, *DOUBLE_FAULTS}
+    known = {*FAULTS, *DOUBLE_FAULTS, *DIRECTORY_FAULTS}
     assert set(KINDS) == known
     drawn = {fault.kind for seed in SEEDS for fault in draw_options(seed).faults}
     assert drawn == known
@@ -62,7 +62,7 @@ def test_double_faults_leave_the_rest_of_a_seed_as_it_was() -> None:
     assert doubled
     assert all(options.loss_permitted for options in doubled)
     for options in doubled:
-        rest = [fault.number for fault in options.faults if fault.kind not in DOUBLE_FAULTS]
+        rest = sorted(fault.number for fault in options.faults if fault.kind not in DOUBLE_FAULTS)
         assert rest == list(range(len(rest)))
         times = [fault.at_s for fault in options.faults]
         assert times == sorted(times)
@@ -114,6 +114,25 @@ def test_deleting_records_changes_nothing_else_that_a_seed_draws() -> None:
 def test_a_change_of_configuration_changes_nothing_else_that_a_seed_draws() -> None:
     drawn = [draw_options(seed) for seed in SEEDS]
     assert 0.08 < sum(options.reconfigures for options in drawn) / len(drawn) < 0.25
+
+
+def test_reassignments_and_drains_change_nothing_else_that_a_seed_draws() -> None:
+    drawn = [draw_options(seed) for seed in SEEDS]
+    assert 0.05 < sum(options.reassigns for options in drawn) / len(drawn) < 0.15
+    assert 0.02 < sum(options.drains for options in drawn) / len(drawn) < 0.1
+    assert all(options.brokers > 1 for options in drawn if options.reassigns or options.drains)
+
+
+def test_directories_fail_only_where_brokers_have_several() -> None:
+    drawn = [draw_options(seed) for seed in SEEDS]
+    several = [options for options in drawn if options.log_dirs]
+    assert 0.05 < len(several) / len(drawn) < 0.15
+    assert {len(options.log_dirs) for options in several} == {2, 3}
+    failing = [options for options in drawn if set(DIRECTORY_FAULTS) & set(options.kinds)]
+    assert failing
+    assert all(options.log_dirs for options in (*failing, *(options for options in drawn if options.moves_logs)))
+    for options in failing:
+        assert len({fault.number for fault in options.faults}) == len(options.faults)
 
 
 def test_an_upgrade_changes_nothing_else_that_a_seed_draws() -> None:

@@ -19,7 +19,7 @@ from strandline.protocol.records.check import RecordTimes
 from strandline.testing.simulation.cluster.config_changes import VALUES
 from strandline.testing.simulation.cluster.workload import SideTopic, Workload
 from strandline.testing.simulation.options import draw_options
-from strandline.testing.simulation.runs.run import _Run, run_seed
+from strandline.testing.simulation.runs.run import Report, _Run, run_seed
 
 
 def test_values_are_unique_and_all_records_are_read() -> None:
@@ -102,6 +102,27 @@ def test_brokers_are_reconfigured_in_the_middle_of_faults(seed: int) -> None:
     changed = {e.fields["key"] for e in report.trace.events(kinds="log.config.changed")}
     assert len(changed) > 2, changed
     assert not report.trace.events(kinds="log.config.value_ignored")
+
+
+def events_of(report: Report, *kinds: str) -> list[str]:
+    assert report.trace is not None
+    return [event.kind for kind in kinds for event in report.trace.events(kinds=kind)]
+
+
+def test_partitions_are_reassigned() -> None:
+    """And reach their targets: that is judged at the end of the run."""
+    options = quiet(4)
+    report = run_seed(options.seed, options=options.replaced(reassigns=True, drains=True, faults_s=6.0))
+    assert report.verdict == "ok", str(report)
+    assert len(events_of(report, "log.reassignment.completed")) > 2
+
+
+def test_logs_move_between_directories() -> None:
+    options = quiet(4)
+    several = options.settings | {"log.dirs": "/d1,/d2,/d3"}
+    report = run_seed(options.seed, options=options.replaced(settings=several, moves_logs=True, faults_s=6.0))
+    assert report.verdict == "ok", str(report)
+    assert events_of(report, "log.log_move.promoted")
 
 
 def test_every_drawn_change_is_valid() -> None:

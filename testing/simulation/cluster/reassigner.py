@@ -1,0 +1,129 @@
+"""A client that moves partitions to other brokers, changes its mind, and drains brokers (KIP-455), while faults happen.
+
+It remembers the last target of each partition that the controller has accepted. When the faults are over, the partition must get
+there (I34). A request without a response may or may not have been accepted, so the target is unknown then.
+
+A reassignment takes replicas away, as a fault does. So no request is made while a disk has lost something that only another
+replica has (`budget.py`), and no disk loses anything while a request is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+from strandline.client import TopicPartition
+from strandline.client.admin.placement import plan_drain
+from strandline.client.errors import StrandlineError
+from strandline.testing.simulation.cluster.cluster import Client
+from strandline.testing.simulation.kernel.world import World
+from strandline.testing.simulation.nemesis.budget import Budget
+from strandline.testing.simulation.options import Options
+
+Targets = Mapping[TopicPartition, tuple[int, ...] | None]
+
+RATES = (None, None, 20_000, 200_000)
+"""Throttles in bytes per second. A partition has a few ten thousand bytes."""
+SLOW = 3_000
+"""The throttle of a reassignment that is to be cancelled or replaced."""
+PATIENCE_MS = 1500
+
+
+class Reassigner:
+    """The targets of one run."""
+
+    def __init__(self, world: World, options: Options, budget: Budget) -> None:
+        self.world = world
+        self.options = options
+        self.budget = budget
+        self.targets: dict[TopicPartition, tuple[int, ...] | None] = {}
+        """The last accepted target of each partition; None: it is not known."""
+        self.going = True
+
+    async def work(self, client: Client, admin: Any, draw: Random) -> None:
+        """Reassign and drain until the faults end."""
+        names = [*(["move", "move", "factor", "cancel", "replace"] if self.options.reassigns else ())]
+        names += ["drain", "drain", "undrain"] if self.options.drains else []
+        while True:
+            await asyncio.sleep(draw.uniform(0.05, 0.7))
+            if not self.going:
+                return
+            what = draw.choice(names)
+            try:
+                await self._do(admin, what, draw)
+            except (StrandlineError, TimeoutError) as e:
+                self.world.trace.emit("client.gave_up", client.machine.id, what=what, reason=str(e))
+
+    async def _do(self, admin: Any, what: str, draw: Random) -> None:
+        if self.budget.windows:
+            return
+        if what == "drain":
+            await self._drain(admin, draw)
+        elif what == "undrain":
+            await self._undrain(admin, draw)
+        elif what in ("cancel", "replace"):
+            await self._change(admin, what, draw)
+        else:
+            await self._move(admin, what, draw)
+
+    async def _move(self, admin: Any, what: str, draw: Random) -> None:
+        """Move some partitions of one topic to other brokers, or give them another number of replicas."""
+        topic = draw.choice(self.options.topics)
+        places = draw.sample(topic.places, min(len(topic.places), draw.choice((1, 1, 2, 3))))
+        factor = topic.replication_factor if what == "move" else draw.randint(1, self.options.brokers)
+        await self._alter(admin, {TopicPartition(*place): self._target(draw, factor) for place in places}, draw.choice(RATES))
+
+    async def _change(self, admin: Any, what: str, draw: Random) -> None:
+        """Cancel a reassignment that is running, or give it another target."""
+        running = sorted(await admin.list_partition_reassignments(timeout_ms=PATIENCE_MS))
+        if not running:
+            running = [TopicPartition(*draw.choice([place for topic in self.options.topics for place in topic.places]))]
+            await self._alter(admin, {running[0]: self._target(draw, draw.randint(1, self.options.brokers))}, SLOW)
+            await asyncio.sleep(draw.uniform(0.0, 0.5))
+        place = draw.choice(running)
+        if what == "cancel":
+            await self._alter(admin, {place: None}, None)
+            return
+        await self._alter(admin, {place: self._target(draw, draw.randint(1, self.options.brokers))}, draw.choice(RATES))
+
+    def _target(self, draw: Random, factor: int) -> tuple[int, ...]:
+        return tuple(draw.sample(range(1, self.options.brokers + 1), min(factor, self.options.brokers)))
+
+    async def _alter(self, admin: Any, wanted: Targets, rate: int | None) -> None:
+        if self.budget.windows:  # one has opened since
+            return
+        self.targets.update(dict.fromkeys(wanted))
+        with self.budget.reassigning():
+            results = await admin.alter_partition_reassignments(wanted, throttle_rate=rate, timeout_ms=PATIENCE_MS)
+        for result in results:
+            if result.code:
+                self.world.trace.emit("client.refused", 0, what="reassign", reason=str(result.message))
+            else:
+                self.targets[result.partition] = wanted[result.partition]
+
+    # -- drains -------------------------------------------------------------------------------------------------------
+
+    async def _drain(self, admin: Any, draw: Random) -> None:
+        """As `strandline broker drain` does it: the broker gets no new replicas, its replicas move, and its leaders first."""
+        broker = draw.randint(1, self.options.brokers)
+        await admin.alter_configs("broker", broker, {"broker.draining": True}, timeout_ms=PATIENCE_MS)
+        cluster = await admin.describe_cluster(timeout_ms=PATIENCE_MS)
+        running = await admin.list_partition_reassignments(timeout_ms=PATIENCE_MS)
+        topics = await admin.describe_topics([topic.name for topic in self.options.topics], timeout_ms=PATIENCE_MS)
+        replicas = {TopicPartition(topic.name, p.partition): p.replicas for topic in topics for p in topic.partitions}
+        replicas |= {tp: each.target_replicas for tp, each in running.items()}
+        usable = [b for b in cluster.brokers if not (b.is_fenced or b.in_controlled_shutdown or b.is_draining)]
+        plan = plan_drain(replicas, {b.broker_id: b.rack for b in usable if b.broker_id != broker}, broker)
+        if plan:
+            await self._alter(admin, plan, draw.choice(RATES))
+            await admin.elect_leaders(sorted(plan), timeout_ms=PATIENCE_MS)
+
+    async def _undrain(self, admin: Any, draw: Random) -> None:
+        broker = draw.randint(1, self.options.brokers)
+        await admin.alter_configs("broker", broker, {"broker.draining": None}, timeout_ms=PATIENCE_MS)
+        running = await admin.list_partition_reassignments(timeout_ms=PATIENCE_MS)
+        leaving = sorted(tp for tp, each in running.items() if broker in each.removing_replicas)
+        if leaving:
+            await self._alter(admin, dict.fromkeys(leaving), None)
