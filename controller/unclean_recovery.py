@@ -5,7 +5,8 @@ returns. An *unclean election* ends the wait. Its strategy is a setting of the t
 
     none         never; an operator may decide by hand
     balanced     only if no member of the ISR and ELR is left, so that no replica with all records can return; and only when all
-                 replicas are alive and have answered, so that the election loses as little as possible
+                 replicas are alive and have answered, so that the election loses as little as possible. A replica in an offline
+                 log directory is not alive: it returns when the disk is repaired
     aggressive   when all replicas have answered or, after `unclean.recovery.timeout.ms`, all that are alive; after twice that
                  time, live replicas that do not answer are not waited for any more
 
@@ -103,6 +104,7 @@ def valid_answers(image: MetadataImage, partition: PartitionRegistration, answer
         if broker_id in answers
         and (broker := image.brokers.get(broker_id)) is not None
         and broker.is_active
+        and broker.has_online(partition)
         and broker.broker_epoch == answers[broker_id].broker_epoch
     }
 
@@ -167,7 +169,7 @@ class RecoveryClock:
             strategy = strategies.of(key)
             if not is_candidate(partition, strategy):
                 continue
-            active = sum(_is_active(image, broker_id) for broker_id in partition.replicas)
+            active = _alive(image, partition)
             if active == len(partition.replicas) or (
                 strategy is Strategy.AGGRESSIVE and active and now >= absence.since + self.timeout_s
             ):
@@ -201,9 +203,10 @@ class _Strategies:
         return strategy
 
 
-def _is_active(image: MetadataImage, broker_id: int) -> bool:
-    broker = image.brokers.get(broker_id)
-    return broker is not None and broker.is_active
+def _alive(image: MetadataImage, partition: PartitionRegistration) -> int:
+    """How many replicas are on active brokers, in online log directories."""
+    brokers = [image.brokers.get(broker_id) for broker_id in partition.replicas]
+    return sum(broker is not None and broker.is_active and broker.has_online(partition) for broker in brokers)
 
 
 def recover(
@@ -227,7 +230,7 @@ def recover(
         if best is None or not is_candidate(partition, strategy):
             continue
         awaited = 0 if strategy is Strategy.BALANCED else timeouts(key)
-        active = sum(_is_active(image, broker_id) for broker_id in partition.replicas)
+        active = _alive(image, partition)
         if len(valid) >= (len(partition.replicas), active, 1)[awaited]:
             add_election(decision, image, key, best, valid, strategy.value, now_ms)
     return decision

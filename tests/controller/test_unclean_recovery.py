@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from controller_world import ControllerWorld
 from handled_request import HandledRequest
+from test_directory_control import assign
 
 from strandline.controller.metadata.features import LEVEL_0_ONLY
 from strandline.controller.metadata.image import UNCLEAN_ELECTIONS_MAX, BrokerRegistration, MetadataImage, PartitionRegistration
@@ -50,6 +51,7 @@ from strandline.protocol.messages.admin import (
 )
 from strandline.protocol.messages.cluster import (
     GetReplicaLogInfoResponse,
+    LossyPartitions,
     ReplicaLogInfo,
     ReplicaLogInfoTopicResponse,
 )
@@ -271,6 +273,41 @@ def test_aggressive_election_after_the_timeout_takes_the_longest_log() -> None:
         assert reported.elected_at_ms == 12345
         assert it.world.controller.metrics.unclean_elections == 1
         assert it.world.controller.metrics.reported_losses == 1
+
+    play(story)
+
+
+@pytest.mark.parametrize("strategy", ["balanced", "aggressive"])
+def test_a_replica_in_an_offline_directory_is_waited_for(strategy: str) -> None:
+    """The disk may come back with all records, as the machine of a broker with one disk may. Its broker answers meanwhile that
+    the replica is offline."""
+    first, second = b"d" * 16, b"e" * 16
+
+    async def story(it: Recovering) -> None:
+        it.configure(TOPIC, STRATEGY, strategy)
+        it.world.kill_broker(1)
+        it.world.start_broker(1, 2, log_dirs=[first, second])
+        it.world.alter("t", [2, 3, 1])
+        assert assign(it.world, first, 0) == [0]
+        for other in (2, 3):
+            it.world.kill_broker(other)
+        for other in (2, 3):
+            it.world.start_broker(other, 2)
+        assert (it.partition.leader, it.partition.isr) == (1, (1,))
+        heartbeat = it.world.heartbeat_request(1, offline_log_dirs=[first])
+        heartbeat.lossy_partitions = [LossyPartitions(next(iter(it.world.image.topics_by_id)), [0])]
+        it.world.call(apis.BROKER_HEARTBEAT, heartbeat)
+        it.logs[1] = log(-1, -1)
+        assert (it.partition.leader, it.partition.isr, it.partition.elr) == (NO_LEADER, (), ())
+        await it.settle()
+        assert it.partition.leader == NO_LEADER
+        it.logs[1] = log(0, 100)
+        it.world.kill_broker(1)
+        it.world.start_broker(1, 3, log_dirs=[first, second])
+        await it.settle()
+        assert it.partition.leader == 1
+        (reported,) = it.reports
+        assert reported.strategy == strategy
 
     play(story)
 
