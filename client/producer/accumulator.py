@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate, repeat
 
+from strandline.client.arguments import checked_whole
 from strandline.client.errors import BufferFull, RecordTooLarge, UnknownTopic, UsageError
 from strandline.client.options import REQUEST_SIZE_MAX, ProducerOptions
 from strandline.client.producer.batch import Batch, BatchState, Headers
@@ -280,9 +281,11 @@ class Accumulator:
             chosen = self._partitioner(key, list(range(count)), list(topic.available))
         except Exception as e:
             raise UsageError(f"the partitioner failed for a record of {topic.name}: {e!r}") from e
-        if not (isinstance(chosen, int) and 0 <= chosen < count):
-            raise UsageError(f"the partitioner returned {chosen!r}, but {topic.name} has the partitions 0 to {count - 1}")
-        return chosen
+        try:
+            return checked_whole("a partition", chosen, 0, count - 1)
+        except UsageError:
+            text = f"the partitioner returned {chosen!r}, but {topic.name} has the partitions 0 to {count - 1}"
+            raise UsageError(text) from None
 
     def _choose(self, topic: TopicQueues, partition: int | None, key: bytes | None) -> int:
         if partition is None:

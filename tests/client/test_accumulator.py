@@ -148,7 +148,23 @@ def test_own_partitioner_is_asked_once_per_record() -> None:
     assert len(asked) == 9
 
 
-@pytest.mark.parametrize("choice", [3, -1, None, "0"])
+class WholeNumber:
+    """A number of another type, as numpy has them."""
+
+    def __index__(self) -> int:
+        return 2
+
+
+def test_partitioner_may_return_any_whole_number() -> None:
+    """aiokafka accepts one of numpy's; in a request it must be an int."""
+    driven = DrivenAccumulator(partitioner=lambda key, everything, available: WholeNumber())
+    parked = driven.accumulator.append("t", None, None, b"0", None, None)
+    driven.accumulator.update_topic("t", 3, [0, 1, 2])
+    receipts = [parked, driven.accumulator.append("t", None, b"k", b"1", None, None)]
+    assert [(receipt.batch.partition, type(receipt.batch.partition)) for receipt in receipts] == [(2, int)] * 2
+
+
+@pytest.mark.parametrize("choice", [3, -1, None, "0", 1.0, True, False])
 def test_wrong_choice_of_a_partitioner_is_a_usage_error(choice: object) -> None:
     driven = DrivenAccumulator(partitioner=lambda key, everything, available: choice)
     parked = driven.accumulator.append("t", None, None, b"0", None, None)
