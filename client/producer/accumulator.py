@@ -80,6 +80,8 @@ class Accumulator:
         self.buffered_bytes = 0
         self.batches_closed = 0
         """A counter. `await send` lets the event loop run when it has grown by a few."""
+        self.refused_records = 0
+        """A counter: records that were parked, and have no partition in the metadata that then arrived."""
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
@@ -427,6 +429,7 @@ class Accumulator:
                 batch, index = self._put_parked(topic, record)
             except (UnknownTopic, UsageError) as e:
                 record.point_at(Failure(e))
+                self.refused_records += 1
             else:
                 record.point_at(batch, index)
                 batch.expire_by(record.deadline)

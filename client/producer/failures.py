@@ -49,7 +49,7 @@ class DeliveryFailures:
         self._cluster = cluster
         self._room = room
         self.records = 0
-        """How many records have failed."""
+        """How many records have failed after a batch or the parking lot had taken them."""
         self.last_error: str | None = None
         self.fatal: ClientError | None = None
         """Why nothing is sent any more: a bug of the producer, or the cluster rejects this named producer."""
@@ -163,7 +163,7 @@ class DeliveryFailures:
         logger.warning("producer.rejected", reason=f"{self._options.producer_name}: {error}")
         if not self._is_broken:
             self.fatal = error
-            self._fail_all(lambda batch: error, lambda topic: error)
+            self.records += self._fail_all(lambda batch: error, lambda topic: error)
 
     def break_down(self, bug: Exception) -> None:
         """Our own bug, raised where no caller sees it: fail all waiting records, and those that are handed over later."""
@@ -175,14 +175,19 @@ class DeliveryFailures:
             if not batch.done:
                 batch.fail(error)
         for name in list(self._accumulator.parked):
-            self._accumulator.fail_parked(name, error)
+            self.records += self._accumulator.fail_parked(name, error)
         self._room.wake_all()
+
+    @property
+    def failed_records(self) -> int:
+        """How many records have failed, whoever refused them."""
+        return self.records + self._accumulator.refused_records
 
     def stop(self, reason_of: Callable[[Batch], str]) -> Undelivered:
         """The producer stops: fail all waiting records, with an error that says whether the record may be in the log.
 
         `reason_of`: why a batch was not delivered."""
-        undelivered = Undelivered(failed=self.records)
+        undelivered = Undelivered(failed=self.failed_records)
         if self._is_broken:
             for batch in self._accumulator.incomplete:
                 undelivered.add(partition_of(batch), len(batch), str(self.fatal), may_be_written=batch.attempts > 0)
@@ -200,7 +205,9 @@ class DeliveryFailures:
         self,
         error_of: Callable[[Batch], ClientError | ClientClosed],
         error_of_parked: Callable[[str], ClientError | ClientClosed],
-    ) -> None:
+    ) -> int:
+        """Fail all waiting records. Returns how many."""
+        failed = self._accumulator.waiting_records
         for name in list(self._accumulator.parked):
             self._accumulator.fail_parked(name, error_of_parked(name))
         for batch, queue in list(self._accumulator.incomplete.items()):
@@ -209,3 +216,4 @@ class DeliveryFailures:
             batch.fail(error)
             self._accumulator.release(batch)
         self._room.wake_all()
+        return failed

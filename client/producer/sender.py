@@ -475,7 +475,7 @@ class Sender:
     def metrics(self) -> dict[str, float]:
         """Counters since the start, and the number of requests in flight."""
         in_flight = sum(len(broker.requests) for broker in self._brokers.values())
-        return {**self._counters, "failed_records": self.failures.records, "requests_in_flight": in_flight}
+        return {**self._counters, "failed_records": self.failures.failed_records, "requests_in_flight": in_flight}
 
     def stop(self) -> Undelivered:
         """Fail all waiting records, and return their number and the reason."""

@@ -24,7 +24,8 @@ class Undelivered:
     reason: str = ""
     """Why the oldest of them was not delivered."""
     failed: int = 0
-    """Number of records that failed before the producer stopped: rejected, or not acknowledged within `delivery_timeout_ms`."""
+    """Number of records that failed before the producer stopped: rejected, or not acknowledged within `delivery_timeout_ms`.
+    An OffsetConflict is an answer that the program has asked for, and does not count."""
 
     def add(self, partition: str, records: int, reason: str, *, may_be_written: bool) -> None:
         """Count records of a partition. Only the first reason is kept."""

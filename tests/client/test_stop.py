@@ -210,6 +210,34 @@ async def test_stop_counts_records_that_failed_before() -> None:
         assert (undelivered.records, undelivered.failed) == (0, 1)
 
 
+async def test_stop_counts_records_that_metadata_refused() -> None:
+    """They were taken before it was known that the topic has no such partition."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        producer = Producer(bootstrap_servers=cluster.bootstrap)
+        await producer.start()
+        receipts = [producer.send_nowait("orders", b"x", partition=partition) for partition in (0, 7, 8)]
+        await producer.flush()
+        assert (await receipts[0]).offset == 0
+        undelivered = await producer.stop()
+        assert undelivered
+        assert (undelivered.records, undelivered.failed) == (0, 2)
+
+
+async def test_stop_counts_all_records_of_a_fenced_producer() -> None:
+    """One partition learned of it; the records of the others failed with it."""
+    async with ScriptedCluster(1) as cluster:
+        cluster.create("orders", 3)
+        producer = Producer(bootstrap_servers=cluster.bootstrap, producer_name="sink")
+        await producer.start()
+        cluster.produce_fate = lambda broker_id, key: "INVALID_PRODUCER_EPOCH"
+        for partition in range(3):
+            producer.send_nowait("orders", b"x", partition=partition)
+        await producer.flush()
+        assert producer.metrics()["failed_records"] == 3
+        assert (await producer.stop()).failed == 3
+
+
 def test_keyboard_interrupt_ends_a_program_soon() -> None:
     """Ctrl-C with the cluster down: `asyncio.run` raises KeyboardInterrupt after about a second."""
     began: list[float] = []
