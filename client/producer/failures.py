@@ -69,16 +69,17 @@ class DeliveryFailures:
     ) -> None:
         """A broker rejected the batch for good, and it is no longer in its queue. `invalid`: the records that caused it, if the
         broker names them."""
-        facts = self._facts(batch, now)
-        error_of = None if invalid is None else self._error_of(invalid, code, describe(code, message), facts)
+        facts, text = self._facts(batch, now), describe(code, message)
+        if batch.in_doubt:
+            text += "; an earlier attempt was not answered, and may be in the log"
+        error_of = None if invalid is None else self._error_of(invalid, code, text, facts)
         if not queue.named:
-            self._fail(batch, DeliveryFailed(describe(code, message), **facts, code=code), error_of)
+            self._fail(batch, DeliveryFailed(text, **facts, code=code), error_of)
         elif code == ErrorCode.INVALID_PRODUCER_EPOCH:
-            fenced = ProducerFenced(describe(code, message), **facts, code=code)
+            fenced = ProducerFenced(text, **facts, code=code)
             self._fail(batch, fenced)
             self.reject_all(fenced)
         else:
-            text = describe(code, message)
             text = f"{text}: {_ROWS_ELSEWHERE[code]}" if code in _ROWS_ELSEWHERE else text
             error = DeliveryFailed(text, **facts, code=code)
             self._fail(batch, error, error_of)

@@ -143,6 +143,23 @@ async def test_old_broker_fails_only_the_conditional_append() -> None:
             assert (await plain).offset == 0
 
 
+async def test_rejection_does_not_hide_that_the_record_may_be_written() -> None:
+    """Its first attempt was appended, and the response lost; then the broker returns with an older version."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+
+        def fate(broker_id: int, key: object) -> str:
+            cluster.has_old_brokers = True
+            return "response lost"
+
+        cluster.produce_fate = fate
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            with pytest.raises(DeliveryFailed, match="an earlier attempt was not answered, and may be in the log") as caught:
+                await producer.send_and_wait("orders", b"x", partition=0, expect_offset=0)
+            assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
+        assert cluster.values("orders") == [b"x"]
+
+
 @pytest.mark.parametrize(
     ("options", "arguments", "message"),
     [
