@@ -153,7 +153,8 @@ class DeliveryTimeout(DeliveryFailed):
 class OffsetConflict(DeliveryFailed):
     """The record was sent with `expect_offset`, and the partition's log end was not there. The record is not in the log.
 
-    If `log_end_offset` is higher, all records below it are committed: a consumer can read them, and decide what to do."""
+    If `log_end_offset` is higher, all records below it are committed: a consumer can read them, and decide what to do. If it is
+    lower, a leader that was deposed and does not know it yet may have answered."""
 
     def __init__(
         self,

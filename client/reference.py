@@ -141,7 +141,10 @@ async def append(producer: Producer, topic: str, decide: Callable[[int], Awaitab
 - A retry is recognised by its producer id and sequence number: an append that had succeeded is a success, also at the next leader. That
   is why the producer must be idempotent (the default).
 - OffsetConflict means that the record is not in the log. It is raised when the records below `log_end_offset` are committed, so a consumer
-  can read them. DeliveryTimeout means that it is not known whether the record is in the log: read up to `n` and look.
+  can read them. If `log_end_offset` is lower than `n`, records are missing, or the leader was deposed and does not know it yet: try
+  again before you conclude anything from it.
+- DeliveryTimeout means that it is not known whether the record is in the log, and it may still get there. Send it again with the same
+  `n`: at most one of the two is appended. After a conflict read the record at `n`; it may be yours.
 - Each such record has a batch of its own. Records that the same producer sends before and after it keep their order. If several of
   them are sent without waiting, each is judged by itself: the second may succeed although the first was rejected.
 - Offsets begin at 0 again when a topic is deleted and recreated.
