@@ -81,7 +81,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         """Have the event loop call `callback(metadata, error)` when the record is acknowledged (`error` is None) or has failed
         (`metadata` is None); soon, if it is done already. An exception of the callback goes to the loop's exception handler.
         Returns the receipt: `producer.send_nowait("orders", b"2 tea").on_delivery(on_delivery)`. Callbacks of one partition are
-        called in the order of its records."""
+        called in the order of its acknowledged records; that of a failed one may be called before those of earlier records."""
         loop = asyncio.get_running_loop()
 
         def look() -> None:
