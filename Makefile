@@ -1,9 +1,10 @@
 # The commands for newcomers and the build machine. Each target does its own set-up.
 #
 #   make demo            install, then run the demo: real log lines, a killed leader, a killed controller, a verdict
-#   make test            lint, types, layering, and every test that needs no Docker engine
+#   make test            lint, types, layering, the tests that need no Docker engine, and of the pipeline its source and sink
 #   make test-all        `make test`, and the tests marked `slow`, which rarely find what no other test finds
-#   make test-spark      only the data pipeline, with a real Spark (and Java from PyPI if the machine has none)
+#   make test-spark      the whole data pipeline, with a real Spark (and Java from PyPI if the machine has none)
+#   make test-spark-jobs what of it is not in `make test`: the jobs over the log, and tests that start a Spark of their own
 #   make test-delta      Delta tables with a real Delta, in a separate environment (the jars come from Maven Central)
 #   make drill           kill brokers, Spark's driver and executors for three minutes, then audit (docs/spark-jobs.md)
 #   make test-docker     the tests in containers: the image, the compose file, bad input, faults under load
@@ -26,6 +27,8 @@ FOLDERS := benchmarks broker client controller pipeline protocol storage strandl
 PYTEST_ARGS ?=
 LEFT_OUT := not docker and not spark
 IN_CONTAINERS := docker and not slow
+SOURCE_AND_SINK := $(addprefix tests/pipeline/test_spark_,read.py sink.py stream.py)
+SPARK_TESTS ?= tests/pipeline
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 PROCESSES ?= $(shell echo $$(( $(CORES) < 7 ? $(CORES) + 1 : 8 )))
 MINUTES ?= 10
@@ -33,7 +36,7 @@ MINUTES ?= 10
 # Keep compiled Python even if the environment forbids it, because tests start hundreds of Pythons.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all compiled lint types layering pytest test-spark test-delta drill test-docker test-pythons soak mutate transcripts bench bench-spark clean
+.PHONY: demo test test-all compiled lint types layering pytest test-spark test-spark-jobs test-delta drill test-docker test-pythons soak mutate transcripts bench bench-spark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/strandline demo
@@ -41,9 +44,10 @@ demo: $(VENV)/.installed
 # The checks of the code run in parallel with the class archive for the tests with Spark.
 test: $(VENV)/.installed-dev
 	$(MAKE) -j2 compiled lint types layering build/spark-classes.jsa
-	$(MAKE) pytest test-spark
+	$(MAKE) pytest
+	$(MAKE) test-spark SPARK_TESTS="$(SOURCE_AND_SINK)"
 
-test-all: test
+test-all: test test-spark-jobs
 	$(BIN)/python -m pytest -m "slow and $(LEFT_OUT)" -n $(PROCESSES) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m "slow and spark" tests/pipeline $(PYTEST_ARGS)
 	ALL_EXAMPLES=1 $(BIN)/python -m pytest $$(grep -l "^from thorough" tests/*/test_*.py) -n $(PROCESSES) $(PYTEST_ARGS)
@@ -95,10 +99,13 @@ layering: $(VENV)/.installed-dev
 pytest: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "$(LEFT_OUT) and not slow" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
-# Separate from `pytest`, because a JVM and its workers disturb tests that count threads and descriptors. Two processes run the
-# tests that share a Spark, the third runs those that start their own (tests/pipeline/conftest.py). Each mostly waits.
+# Separate from `pytest`, because a JVM and its workers disturb tests that count threads and descriptors. The tests share three
+# Sparks, but for those that start their own (tests/pipeline/conftest.py).
 test-spark: $(VENV)/.installed-dev build/spark-classes.jsa
-	$(BIN)/python -m pytest -m "spark and not slow" tests/pipeline -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "spark and not slow" $(SPARK_TESTS) -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+test-spark-jobs:
+	$(MAKE) test-spark SPARK_TESTS="tests/pipeline $(addprefix --ignore=,$(SOURCE_AND_SINK))"
 
 # A JVM spends half of the time until its first query on reading classes; the archive avoids this. The tests work without it too.
 build/spark-classes.jsa: $(VENV)/.installed-dev

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 QUICK_PYTHON = str(Path(__file__).parent / "quick_python")
 """With this folder in their path, Spark's Python processes start in half the time."""
 OWN_SPARK = ("test_spark_drill", "test_spark_standalone", "test_spark_notebook", "test_spark_commands")
-"""Files whose tests start Spark themselves, the slowest first. All other files share one of two Spark sessions."""
+"""Files whose tests start Spark themselves, the slowest first. All other files share one of three Spark sessions."""
 JOBS = ("audit", "compact", "delta", "examples", "materialize", "offload", "replay", "replication", "simulate", "verify")
-"""The files `test_spark_<job>*.py` share one Spark session. The tests of source and sink share the other one."""
+"""The files `test_spark_<job>*.py` share one Spark session, the tests of the sink another one, and all others the third."""
 
 
 def pytest_configure() -> None:
@@ -55,11 +55,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def process_of(stem: str) -> str:
     """The name of the process in which the tests of a file run, one after the other. A JVM is fast after its first test, so
-    many files share one. Two JVMs keep two cores busy, because each of them mostly waits."""
+    many files share one. Two JVMs keep two cores busy."""
     for own in OWN_SPARK:
         if stem.startswith(own):
             return own
-    return "jobs" if stem.removeprefix("test_spark_").split("_")[0] in JOBS else "source and sink"
+    first_word = stem.removeprefix("test_spark_").split("_")[0]
+    return "jobs" if first_word in JOBS else "sink" if first_word == "sink" else "source"
 
 
 @pytest.hookimpl(optionalhook=True)
