@@ -109,7 +109,8 @@ class HostedNode:
 
     @property
     def is_up(self) -> bool:
-        return self.process is not None and not self.process.loop.is_dead
+        """Whether a process of the node runs. One that has failed ends soon, in the next iteration of the loop."""
+        return self.process is not None and not self.process.loop.is_dead and self.state != "failed"
 
     @property
     def is_awake(self) -> bool:
@@ -132,6 +133,8 @@ class HostedNode:
         """Start a new process of the node. UsageError: it is already running."""
         if self.is_up:
             raise UsageError(f"{self.name} is already running")
+        if self.process is not None:
+            self.process.end()
         nodes = self._nodes
         door = Door(nodes.network, self.id, nodes.real)
         loop = door.loop = ProcessLoop(nodes.real, nodes.threads, self.speaker, door)  # type: ignore[abstract]
