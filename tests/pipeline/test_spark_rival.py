@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
     from strandline.testing import ThreadedCluster
 
-REASONS = ("ProducerFenced", "CONCURRENT_STREAM_LOG_UPDATE")
-"""Errors that end a driver: the other one has begun a newer attempt, or has written the next batch of the checkpoint."""
+REASONS = ("ProducerFenced", "CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming queries are concurrently using")
+"""Errors that end a driver: the other one has begun a newer attempt, or has written the next batch of the checkpoint (Spark finds
+the file before it writes its own, or when it renames its own)."""
 CHUNK, WITHIN_S = 400, 180
 
 
