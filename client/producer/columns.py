@@ -7,7 +7,6 @@ from itertools import repeat
 from typing import NamedTuple
 
 from strandline.client.producer.batch import Headers
-from strandline.client.producer.partitioner import partition_for_key
 from strandline.protocol.errors import UsageError
 
 
@@ -48,17 +47,6 @@ class Columns(NamedTuple):
         step = max(1, count * bytes_max // size)
         for start in range(0, count, step):
             yield from self.run(start, start + step).pieces(bytes_max)
-
-    def by_key(self, partition_count: int) -> Iterator[tuple[int | None, Columns]]:
-        """The rows of each partition that keys choose, in order; None instead of a partition: the rows without a key."""
-        if self.keys is None:
-            yield None, self
-            return
-        rows: dict[int | None, list[int]] = {}
-        for index, key in enumerate(self.keys):
-            rows.setdefault(None if key is None else partition_for_key(key, partition_count), []).append(index)
-        for partition, indexes in rows.items():
-            yield partition, self.pick(indexes)
 
     def by_choice(self, choose: Callable[[bytes | None], int | None]) -> Iterator[tuple[int | None, Columns]]:
         """The rows of each partition that `choose` returns for a key, or for None, in order."""

@@ -396,8 +396,8 @@ class Producer:
         if self._is_named and (columns.keys is None or None in columns.keys):
             raise UsageError(NEEDS_PARTITION)
         queues = self._accumulator.topics[topic]
-        if self.options.partitioner is None:
-            return columns.by_key(queues.partition_count)
+        if columns.keys is None and self.options.partitioner is None:
+            return [(None, columns)]
         return columns.by_choice(partial(self._accumulator.partition_of, queues))
 
     async def _append_columns(self, topic: str, partition: int | None, rows: Columns, receipts: Receipts) -> None:

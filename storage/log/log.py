@@ -363,8 +363,7 @@ class Log(LogState):
             for segment in self.segments[self.segment_for(self.recovery_point) :]:
                 segment.file.fsync()
             self.sync_names()
-        self.recovery_point = self.log_end_offset
-        self.dirty_since_ms = None
+        self.on_all_flushed()
 
     def unflushed_paths(self) -> list[str]:
         """The files and directories that `flush` would fsync."""

@@ -143,7 +143,7 @@ def summary(moves: list[Move]) -> str:
 
 @dataclass(slots=True)
 class Started:
-    """What became of a plan."""
+    """The result of `start`: the partitions of a plan that were not moved. All others have begun."""
 
     skipped: dict[TopicPartition, str]
     """Partitions that need nothing any more, and why: the topic was deleted, or the move ended before it could be cancelled."""
