@@ -314,7 +314,8 @@ class BrokerServer:
     def _start_timers(self, opened: Opened) -> None:
         config, detector, replicas, tasks = self.config, self.link.pause_detector, opened.replicas, opened.log_manager_tasks
         every, now = self._timers.every, asyncio.get_running_loop().time
-        every(min(TICK_MS, config.broker_session_timeout_ms / 8), lambda: detector.tick(now()))
+        tick_ms = max(1, min(TICK_MS, config.broker_session_timeout_ms // 8))
+        self._timers.at_multiples(tick_ms, lambda: detector.tick(now()))
         every(config.replica_lag_time_max_ms / 2, replicas.maybe_shrink_isrs)
         every(config.replica_high_watermark_checkpoint_interval_ms, replicas.checkpoint_high_watermarks)
         every(config.log_flush_offset_checkpoint_interval_ms, self._guarded(tasks.checkpoint))

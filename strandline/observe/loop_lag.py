@@ -1,6 +1,7 @@
 """The lag of the event loop. A node does everything on one loop, so a long callback delays all of it: a produce, a
 heartbeat, the timer that fences a broker. A timer that should fire every 200 ms measures the delay. (It wakes an idle node, which
-costs more than the measurement: at 100 ms it was a tenth of an idle broker's CPU.)
+costs more than the measurement: at 100 ms it was a tenth of an idle broker's CPU. So it fires together with the tick of a
+broker's pause detector, at the multiples of 200 ms.)
 
 The clock is the loop's own, which does not advance within an iteration: the measurement is the length of whole iterations,
 to a millisecond, which is the delay of every other timer too. A process that was stopped (SIGSTOP, a frozen container, a
@@ -14,12 +15,13 @@ from collections import deque
 
 import structlog
 
+from strandline.broker.timers import next_multiple
 from strandline.protocol.log_limits import LineLimits
 from strandline.protocol.metrics import Histogram
 
 logger = structlog.get_logger()
 
-INTERVAL_S = 0.2
+INTERVAL_MS = 200
 RECENT = 5
 """Number of measurements in about one second."""
 STALL_S = 1.0
@@ -53,7 +55,7 @@ class LoopLag:
             self._timer = None
 
     def _arm(self) -> None:
-        self._due_at = self._loop.time() + INTERVAL_S
+        self._due_at = next_multiple(self._loop.time(), INTERVAL_MS)
         self._timer = self._loop.call_at(self._due_at, self._on_timer)
 
     def _on_timer(self) -> None:

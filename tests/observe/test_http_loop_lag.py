@@ -8,7 +8,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from strandline.observe.loop_lag import INTERVAL_S, RECENT, LoopLag
+from strandline.observe.loop_lag import INTERVAL_MS, RECENT, LoopLag
 from strandline.protocol.metrics import Histogram
 
 
@@ -65,7 +65,15 @@ def test_a_late_timer_does_not_make_the_next_one_late() -> None:
     """Otherwise one stall would count as several."""
     loop, _ = started()
     loop.fire(0.5)
-    assert loop.due_at == loop.now + INTERVAL_S
+    assert 0 < loop.due_at - loop.now <= INTERVAL_MS / 1000
+
+
+def test_the_timer_fires_at_multiples_of_its_interval() -> None:
+    """A broker's pause detector ticks at the same moments, so both wake an idle process once."""
+    loop, _ = started()
+    for late_s in (0.0, 0.003, 0.7, 0.0):
+        loop.fire(late_s)
+        assert round(loop.due_at * 1000) % INTERVAL_MS == 0
 
 
 def test_a_long_stall_is_logged_once_a_minute() -> None:
