@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandline.protocol.messages import admin, cluster, data
+from strandline.protocol.messages import admin, cluster, data, groups
 from strandline.protocol.messages.common import Message
 
 BROKER = "broker"
@@ -31,6 +31,15 @@ PRODUCE = 0
 FETCH = 1
 LIST_OFFSETS = 2
 METADATA = 3
+OFFSET_COMMIT = 8
+OFFSET_FETCH = 9
+FIND_COORDINATOR = 10
+JOIN_GROUP = 11
+HEARTBEAT = 12
+LEAVE_GROUP = 13
+SYNC_GROUP = 14
+DESCRIBE_GROUPS = 15
+LIST_GROUPS = 16
 API_VERSIONS = 18
 CREATE_TOPICS = 19
 DELETE_TOPICS = 20
@@ -41,10 +50,12 @@ DESCRIBE_CONFIGS = 32
 ALTER_REPLICA_LOG_DIRS = 34
 DESCRIBE_LOG_DIRS = 35
 CREATE_PARTITIONS = 37
+DELETE_GROUPS = 42
 ELECT_LEADERS = 43
 INCREMENTAL_ALTER_CONFIGS = 44
 ALTER_PARTITION_REASSIGNMENTS = 45
 LIST_PARTITION_REASSIGNMENTS = 46
+OFFSET_DELETE = 47
 VOTE = 52
 BEGIN_QUORUM_EPOCH = 53
 END_QUORUM_EPOCH = 54
@@ -58,6 +69,8 @@ BROKER_REGISTRATION = 62
 BROKER_HEARTBEAT = 63
 UNREGISTER_BROKER = 64
 ALLOCATE_PRODUCER_IDS = 67
+CONSUMER_GROUP_HEARTBEAT = 68
+CONSUMER_GROUP_DESCRIBE = 69
 ASSIGN_REPLICAS_TO_DIRS = 73
 GET_REPLICA_LOG_INFO = 93
 INIT_NAMED_PRODUCER = 120
@@ -74,6 +87,15 @@ APIS: dict[int, Api] = {
         Api(FETCH, "Fetch", data.FetchRequest, data.FetchResponse, _BOTH),
         Api(LIST_OFFSETS, "ListOffsets", data.ListOffsetsRequest, data.ListOffsetsResponse, (BROKER,)),
         Api(METADATA, "Metadata", admin.MetadataRequest, admin.MetadataResponse, (BROKER,)),
+        Api(OFFSET_COMMIT, "OffsetCommit", groups.OffsetCommitRequest, groups.OffsetCommitResponse, (BROKER,)),
+        Api(OFFSET_FETCH, "OffsetFetch", groups.OffsetFetchRequest, groups.OffsetFetchResponse, (BROKER,)),
+        Api(FIND_COORDINATOR, "FindCoordinator", groups.FindCoordinatorRequest, groups.FindCoordinatorResponse, (BROKER,)),
+        Api(JOIN_GROUP, "JoinGroup", groups.JoinGroupRequest, groups.JoinGroupResponse, (BROKER,)),
+        Api(HEARTBEAT, "Heartbeat", groups.HeartbeatRequest, groups.HeartbeatResponse, (BROKER,)),
+        Api(LEAVE_GROUP, "LeaveGroup", groups.LeaveGroupRequest, groups.LeaveGroupResponse, (BROKER,)),
+        Api(SYNC_GROUP, "SyncGroup", groups.SyncGroupRequest, groups.SyncGroupResponse, (BROKER,)),
+        Api(DESCRIBE_GROUPS, "DescribeGroups", groups.DescribeGroupsRequest, groups.DescribeGroupsResponse, (BROKER,)),
+        Api(LIST_GROUPS, "ListGroups", groups.ListGroupsRequest, groups.ListGroupsResponse, (BROKER,)),
         Api(API_VERSIONS, "ApiVersions", admin.ApiVersionsRequest, admin.ApiVersionsResponse, _BOTH),
         Api(CREATE_TOPICS, "CreateTopics", admin.CreateTopicsRequest, admin.CreateTopicsResponse, _BOTH),
         Api(DELETE_TOPICS, "DeleteTopics", admin.DeleteTopicsRequest, admin.DeleteTopicsResponse, _BOTH),
@@ -103,6 +125,7 @@ APIS: dict[int, Api] = {
         ),
         Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", admin.DescribeLogDirsRequest, admin.DescribeLogDirsResponse, (BROKER,)),
         Api(CREATE_PARTITIONS, "CreatePartitions", admin.CreatePartitionsRequest, admin.CreatePartitionsResponse, _BOTH),
+        Api(DELETE_GROUPS, "DeleteGroups", groups.DeleteGroupsRequest, groups.DeleteGroupsResponse, (BROKER,)),
         Api(ELECT_LEADERS, "ElectLeaders", admin.ElectLeadersRequest, admin.ElectLeadersResponse, _BOTH),
         Api(
             INCREMENTAL_ALTER_CONFIGS,
@@ -125,6 +148,7 @@ APIS: dict[int, Api] = {
             admin.ListPartitionReassignmentsResponse,
             _BOTH,
         ),
+        Api(OFFSET_DELETE, "OffsetDelete", groups.OffsetDeleteRequest, groups.OffsetDeleteResponse, (BROKER,)),
         Api(VOTE, "Vote", cluster.VoteRequest, cluster.VoteResponse, (CONTROLLER,)),
         Api(
             BEGIN_QUORUM_EPOCH,
@@ -161,6 +185,20 @@ APIS: dict[int, Api] = {
             cluster.AllocateProducerIdsRequest,
             cluster.AllocateProducerIdsResponse,
             (CONTROLLER,),
+        ),
+        Api(
+            CONSUMER_GROUP_HEARTBEAT,
+            "ConsumerGroupHeartbeat",
+            groups.ConsumerGroupHeartbeatRequest,
+            groups.ConsumerGroupHeartbeatResponse,
+            (BROKER,),
+        ),
+        Api(
+            CONSUMER_GROUP_DESCRIBE,
+            "ConsumerGroupDescribe",
+            groups.ConsumerGroupDescribeRequest,
+            groups.ConsumerGroupDescribeResponse,
+            (BROKER,),
         ),
         Api(
             ASSIGN_REPLICAS_TO_DIRS,

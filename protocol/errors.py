@@ -49,12 +49,23 @@ class ErrorCode(IntEnum):
     REPLICA_NOT_AVAILABLE = 9
     MESSAGE_TOO_LARGE = 10
     STALE_CONTROLLER_EPOCH = 11
+    OFFSET_METADATA_TOO_LARGE = 12
     NETWORK_EXCEPTION = 13
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
     INVALID_TOPIC_EXCEPTION = 17
     RECORD_LIST_TOO_LARGE = 18
     NOT_ENOUGH_REPLICAS = 19
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
     INVALID_REQUIRED_ACKS = 21
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    INVALID_COMMIT_OFFSET_SIZE = 28
     INVALID_TIMESTAMP = 32
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
@@ -72,6 +83,8 @@ class ErrorCode(IntEnum):
     LOG_DIR_NOT_FOUND = 57
     UNKNOWN_PRODUCER_ID = 59
     REASSIGNMENT_IN_PROGRESS = 60
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70
     INVALID_FETCH_SESSION_EPOCH = 71
     TOPIC_DELETION_DISABLED = 73
@@ -80,11 +93,16 @@ class ErrorCode(IntEnum):
     UNSUPPORTED_COMPRESSION_TYPE = 76
     STALE_BROKER_EPOCH = 77
     OFFSET_NOT_AVAILABLE = 78
+    MEMBER_ID_REQUIRED = 79
     PREFERRED_LEADER_NOT_AVAILABLE = 80
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
     ELECTION_NOT_NEEDED = 84
     NO_REASSIGNMENT_IN_PROGRESS = 85
+    GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
+    UNSTABLE_OFFSET_COMMIT = 88
     PRODUCER_FENCED = 90
     RESOURCE_NOT_FOUND = 91
     DUPLICATE_RESOURCE = 92
@@ -101,6 +119,11 @@ class ErrorCode(IntEnum):
     FETCH_SESSION_TOPIC_ID_ERROR = 106
     INELIGIBLE_REPLICA = 107
     NEW_LEADER_ELECTED = 108
+    FENCED_MEMBER_EPOCH = 110
+    UNRELEASED_INSTANCE_ID = 111
+    UNSUPPORTED_ASSIGNOR = 112
+    STALE_MEMBER_EPOCH = 113
+    INVALID_REGULAR_EXPRESSION = 128
     FENCED_BROKER = 200
     """Not in Kafka: the answering broker is fenced or not registered yet, so it leads no partition."""
     UNEXPECTED_LOG_END = 201
@@ -133,7 +156,15 @@ ERRORS: dict[ErrorCode, Flags] = {
         (ErrorCode.REPLICA_NOT_AVAILABLE, _REFRESH, "the replica is not available"),
         (ErrorCode.MESSAGE_TOO_LARGE, _FATAL, "a record batch is larger than max.message.bytes"),
         (ErrorCode.STALE_CONTROLLER_EPOCH, _FATAL, "the controller epoch is out of date"),
+        (
+            ErrorCode.OFFSET_METADATA_TOO_LARGE,
+            _FATAL,
+            "the metadata of a committed offset is larger than offset.metadata.max.bytes",
+        ),
         (ErrorCode.NETWORK_EXCEPTION, _REFRESH, "the connection was lost before the answer came"),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, _RETRY, "the coordinator is reading the groups of its partition"),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, _RETRY, "there is no coordinator at present, or it cannot write"),
+        (ErrorCode.NOT_COORDINATOR, _RETRY, "this broker is not the coordinator of the group"),
         (ErrorCode.INVALID_TOPIC_EXCEPTION, _FATAL, "the topic name is not allowed"),
         (ErrorCode.RECORD_LIST_TOO_LARGE, _FATAL, "the records are larger than a segment may be"),
         (ErrorCode.NOT_ENOUGH_REPLICAS, _RETRY, "fewer replicas are in sync than min.insync.replicas; nothing was written"),
@@ -143,6 +174,13 @@ ERRORS: dict[ErrorCode, Flags] = {
             "the records were written, but fewer replicas are in sync than min.insync.replicas",
         ),
         (ErrorCode.INVALID_REQUIRED_ACKS, _FATAL, "acks must be 0, 1 or -1 (all)"),
+        (ErrorCode.ILLEGAL_GENERATION, _FATAL, "the generation is not the group's present one"),
+        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, _FATAL, "the member shares no protocol with the other members of the group"),
+        (ErrorCode.INVALID_GROUP_ID, _FATAL, "the group id is not allowed"),
+        (ErrorCode.UNKNOWN_MEMBER_ID, _FATAL, "the group has no such member"),
+        (ErrorCode.INVALID_SESSION_TIMEOUT, _FATAL, "the session timeout is outside the range that the broker allows"),
+        (ErrorCode.REBALANCE_IN_PROGRESS, _FATAL, "the group is rebalancing: join again"),
+        (ErrorCode.INVALID_COMMIT_OFFSET_SIZE, _FATAL, "the committed offsets are larger than a batch may be"),
         (ErrorCode.INVALID_TIMESTAMP, _FATAL, "a record's timestamp is out of the accepted range"),
         (ErrorCode.UNSUPPORTED_VERSION, _FATAL, "the API or its version is not supported"),
         (ErrorCode.TOPIC_ALREADY_EXISTS, _FATAL, "a topic of this name exists already"),
@@ -160,6 +198,8 @@ ERRORS: dict[ErrorCode, Flags] = {
         (ErrorCode.LOG_DIR_NOT_FOUND, _FATAL, "the broker has no such log directory"),
         (ErrorCode.UNKNOWN_PRODUCER_ID, _FATAL, "the broker has no state of this producer id"),
         (ErrorCode.REASSIGNMENT_IN_PROGRESS, _FATAL, "a reassignment of the partition is in progress"),
+        (ErrorCode.NON_EMPTY_GROUP, _FATAL, "the group has members"),
+        (ErrorCode.GROUP_ID_NOT_FOUND, _FATAL, "there is no such group of this type"),
         (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, _RETRY, "the fetch session is unknown; start with a full fetch"),
         (ErrorCode.INVALID_FETCH_SESSION_EPOCH, _RETRY, "the fetch session's epoch is not the expected one"),
         (ErrorCode.TOPIC_DELETION_DISABLED, _FATAL, "topic deletion is switched off"),
@@ -168,11 +208,16 @@ ERRORS: dict[ErrorCode, Flags] = {
         (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, _FATAL, "the compression codec is not supported"),
         (ErrorCode.STALE_BROKER_EPOCH, _FATAL, "the broker epoch is not the current one"),
         (ErrorCode.OFFSET_NOT_AVAILABLE, _RETRY, "the new leader does not know the high watermark yet"),
+        (ErrorCode.MEMBER_ID_REQUIRED, _FATAL, "the member joins again with the id of this response"),
         (ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, _REFRESH, "the preferred leader is not in sync or not alive"),
+        (ErrorCode.GROUP_MAX_SIZE_REACHED, _FATAL, "the group has as many members as it may have"),
+        (ErrorCode.FENCED_INSTANCE_ID, _FATAL, "another member has the instance id now"),
         (ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, _REFRESH, "no eligible leader is alive"),
         (ErrorCode.ELECTION_NOT_NEEDED, _REFRESH, "the leader is already the wanted one"),
         (ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, _FATAL, "the partition is not being reassigned"),
+        (ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, _FATAL, "a member of the group is subscribed to the topic"),
         (ErrorCode.INVALID_RECORD, _FATAL, "a record is malformed, or breaks a rule of its topic"),
+        (ErrorCode.UNSTABLE_OFFSET_COMMIT, _RETRY, "an open transaction will replace the committed offset"),
         (ErrorCode.PRODUCER_FENCED, _FATAL, "a newer producer of the same identity has taken over"),
         (ErrorCode.RESOURCE_NOT_FOUND, _FATAL, "there is no such resource"),
         (ErrorCode.DUPLICATE_RESOURCE, _FATAL, "the resource exists already or is named twice"),
@@ -193,6 +238,15 @@ ERRORS: dict[ErrorCode, Flags] = {
         ),
         (ErrorCode.INELIGIBLE_REPLICA, _FATAL, "a proposed ISR member is fenced, shutting down, or of an older broker epoch"),
         (ErrorCode.NEW_LEADER_ELECTED, _REFRESH, "the change made another replica the leader"),
+        (ErrorCode.FENCED_MEMBER_EPOCH, _FATAL, "the member epoch is not the present one: the member has lost its partitions"),
+        (ErrorCode.UNRELEASED_INSTANCE_ID, _FATAL, "another member has the instance id and has not left"),
+        (ErrorCode.UNSUPPORTED_ASSIGNOR, _FATAL, "the assignor or the assignment is not supported"),
+        (
+            ErrorCode.STALE_MEMBER_EPOCH,
+            _FATAL,
+            "the member epoch of the request is out of date: repeat it after the next heartbeat",
+        ),
+        (ErrorCode.INVALID_REGULAR_EXPRESSION, _FATAL, "the regular expression is not valid"),
         (ErrorCode.FENCED_BROKER, _REFRESH, "the broker is fenced or has not registered yet"),
         (ErrorCode.UNEXPECTED_LOG_END, _FATAL, "the log end is not at the offset that the append expects; nothing was written"),
     ]
