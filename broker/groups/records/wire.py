@@ -28,8 +28,8 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 T = TypeVar("T")
 
 _INT8, _INT16, _INT32, _INT64 = Struct(">b"), Struct(">h"), Struct(">i"), Struct(">q")
-_STRING_BYTES_MAX = 0x7FFF
-"""Also where a longer length could be written: Kafka's classes refuse to read it."""
+TEXT_BYTES_MAX = 0x7FFF
+"""The longest string, also where a longer length could be written: Kafka's classes refuse to read it."""
 
 
 class MalformedRecord(ValueError):
@@ -88,8 +88,8 @@ class Reader:
         length = self.varint() - 1 if self.is_flexible else self.int16()
         if length < 0:
             return None
-        if length > _STRING_BYTES_MAX:
-            raise MalformedRecord(f"a string of {length} bytes is longer than {_STRING_BYTES_MAX}")
+        if length > TEXT_BYTES_MAX:
+            raise MalformedRecord(f"a string of {length} bytes is longer than {TEXT_BYTES_MAX}")
         try:
             return self._take(length).decode()
         except UnicodeDecodeError as e:
@@ -193,8 +193,8 @@ class Writer:
     def text(self, value: str | None) -> None:
         """A string, which may be null. Raises INVALID_REQUEST for one that no record can hold."""
         data = b"" if value is None else value.encode()
-        if len(data) > _STRING_BYTES_MAX:
-            raise BrokerError(ErrorCode.INVALID_REQUEST, f"a text of {len(data)} bytes is longer than {_STRING_BYTES_MAX}")
+        if len(data) > TEXT_BYTES_MAX:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"a text of {len(data)} bytes is longer than {TEXT_BYTES_MAX}")
         length = -1 if value is None else len(data)
         if self.is_flexible:
             self.varint(length + 1)

@@ -235,6 +235,13 @@ def test_count_beyond_the_end_is_refused_before_an_item_is_read(is_flexible: boo
         Reader(claim + b"\1\2", is_flexible=is_flexible).items(lambda: pytest.fail("an item was read"))
 
 
+@pytest.mark.parametrize("data", ["0003ab", "7fff", "0001"])
+def test_text_beyond_the_end_is_refused(data: str) -> None:
+    """At this field, so that the message of a failed load names the place."""
+    with pytest.raises(MalformedRecord, match="at position 2"):
+        Reader(bytes.fromhex(data)).text()
+
+
 def test_text_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(MalformedRecord, match="not UTF-8"):
         Reader(b"\0\2\xc3\x28").text()

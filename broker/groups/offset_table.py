@@ -1,0 +1,117 @@
+"""The offsets of groups in two views: after all records, and as far as the records are committed.
+
+A record of `__consumer_offsets` at or above the high watermark may still be lost with its leadership. A decision uses the newest
+values, as every decision of a shard does. An answer about offsets uses the committed ones, because a later coordinator may not
+know the others. So a record that is not known to be committed leaves the value before it here, until the high watermark passes:
+
+    high watermark 41      record 40: 700    record 41: 800    record 42: deleted
+                           earlier values:   700               800
+                           newest: none      committed: 700, the oldest of the earlier values
+
+There are as many earlier values as uncommitted records. The loader reports the high watermark before it replays, so the records
+below it leave none.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from strandline.broker.groups.records.types import CommittedOffset, OffsetCommitRecord
+
+OffsetsByPartition = Mapping[int, CommittedOffset]
+_NONE: Mapping[str, OffsetsByPartition] = {}
+
+
+class GroupOffset(NamedTuple):
+    """An offset of a group, and the partition that it is a position in."""
+
+    topic: str
+    partition: int
+    value: CommittedOffset
+
+
+class OffsetTable:
+    """Group, topic and partition -> offset."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
+        """Group -> topic -> partition -> offset, after all records. No dict in it is empty."""
+        self._earlier: dict[str, dict[tuple[str, int], deque[CommittedOffset | None]]] = {}
+        """Group -> (topic, partition) -> the value before each of its uncommitted records, the oldest first; None: no offset. One
+        for each entry of `_uncommitted`; none of the dicts and deques in it is empty."""
+        self._uncommitted: deque[tuple[int, str, tuple[str, int]]] = deque()
+        """Log offset, group, topic and partition of the records at or above the high watermark, in the order of the log."""
+        self._high_watermark = 0
+
+    # -- change -------------------------------------------------------------------------------------------------------
+
+    def replay(self, record: OffsetCommitRecord, log_offset: int) -> None:
+        """Apply a record. If a tombstone finds no offset, compaction has removed it, and nothing changes (KAFKA-17306)."""
+        group_id, topic, partition, value = record.group_id, record.topic, record.partition, record.value
+        before = self._newest.get(group_id, _NONE).get(topic, {}).get(partition)
+        if log_offset >= self._high_watermark:
+            earlier = self._earlier.setdefault(group_id, {})
+            earlier.setdefault((topic, partition), deque()).append(before)
+            self._uncommitted.append((log_offset, group_id, (topic, partition)))
+        if value is not None:
+            self._newest.setdefault(group_id, {}).setdefault(topic, {})[partition] = value
+        elif before is not None:
+            self._remove(group_id, topic, partition)
+
+    def _remove(self, group_id: str, topic: str, partition: int) -> None:
+        topics = self._newest[group_id]
+        del topics[topic][partition]
+        if not topics[topic]:
+            del topics[topic]
+        if not topics:
+            del self._newest[group_id]
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """Forget the values that are replaced by committed ones."""
+        self._high_watermark = high_watermark
+        uncommitted = self._uncommitted
+        while uncommitted and uncommitted[0][0] < high_watermark:
+            _, group_id, key = uncommitted.popleft()
+            earlier = self._earlier[group_id]
+            earlier[key].popleft()
+            if not earlier[key]:
+                del earlier[key]
+            if not earlier:
+                del self._earlier[group_id]
+
+    # -- after all records --------------------------------------------------------------------------------------------
+
+    @property
+    def groups(self) -> Iterable[str]:
+        """The ids with an offset."""
+        return self._newest.keys()
+
+    def topics(self, group_id: str) -> Mapping[str, OffsetsByPartition]:
+        """The newest offsets of a group, by topic."""
+        return self._newest.get(group_id, _NONE)
+
+    def all_newest(self, group_id: str) -> list[GroupOffset]:
+        """The newest offsets of a group, by topic and partition."""
+        topics = self.topics(group_id)
+        return [GroupOffset(topic, n, topics[topic][n]) for topic in sorted(topics) for n in sorted(topics[topic])]
+
+    # -- as far as the records are committed --------------------------------------------------------------------------
+
+    def committed(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+        """The value of the last record below the high watermark; None if there is none, or if it was a tombstone."""
+        earlier = self._earlier.get(group_id)
+        if earlier is not None and (topic, partition) in earlier:
+            return earlier[(topic, partition)][0]
+        return self._newest.get(group_id, _NONE).get(topic, {}).get(partition)
+
+    def all_committed(self, group_id: str) -> list[GroupOffset]:
+        """The committed values of a group, by topic and partition."""
+        values = {(topic, partition): value for topic, of in self.topics(group_id).items() for partition, value in of.items()}
+        for key, earlier in self._earlier.get(group_id, {}).items():
+            if earlier[0] is None:
+                values.pop(key, None)
+            else:
+                values[key] = earlier[0]
+        return [GroupOffset(*key, values[key]) for key in sorted(values)]

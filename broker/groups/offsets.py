@@ -1,0 +1,275 @@
+"""The committed offsets of the groups of one partition of `__consumer_offsets`: who may commit, what is answered, when they end.
+
+A group id may have offsets without being in the table of groups: a program that keeps its positions without a membership commits
+under it. That is allowed while the group has no members. A group with members accepts commits of its members only, each for the
+partitions that it owns (KIP-1251).
+
+**An offset belongs to a topic, not to a name.** The record has the name of the topic, as in Kafka, and its id beside the offset.
+A topic that is deleted and recreated starts without offsets: those of the old id do not count, and are deleted. An offset without
+a topic id (of an earlier Kafka, or with an expire timestamp of its own) counts for the present topic of that name.
+
+**A tombstone deletes an offset** in one of these cases:
+
+- Its topic was deleted, also if no coordinator was active at that time (`on_loaded`).
+- An operator deletes it, or its group.
+- It has expired: no member subscribes to its topic, and either the expire timestamp that the commit named has passed, or the
+  retention time since the commit and since the group lost its last member. While a classic group rebalances, the coordinator does
+  not know its subscriptions, and no offset of it expires (KAFKA-13636).
+
+The expiry also deletes a group that has neither members nor offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from strandline.broker.groups.config import GroupConfig
+from strandline.broker.groups.offset_table import GroupOffset, OffsetTable
+from strandline.broker.groups.records.types import CommittedOffset, GroupRecord, OffsetCommitRecord
+from strandline.broker.groups.records.wire import TEXT_BYTES_MAX
+from strandline.broker.groups.result import RequestContext, Result
+from strandline.broker.groups.state import Group, GroupTable
+from strandline.controller.metadata.image import MetadataImage, TopicImage
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.common import ZERO_UUID
+from strandline.protocol.messages.groups import (
+    OffsetCommitPartition,
+    OffsetCommitPartitionResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeletePartition,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchGroup,
+    OffsetFetchGroupResponse,
+    OffsetFetchPartition,
+)
+
+_CONSUMER_PROTOCOL = "consumer"
+"""The protocol type of groups whose subscriptions the coordinator can read: all of the newer protocol, and most classic ones."""
+_TIME_MAX = 2**63 - 1
+
+
+class OffsetStore:
+    """The offsets of one shard."""
+
+    def __init__(self, config: GroupConfig, groups: GroupTable) -> None:
+        self._config = config
+        self._groups = groups
+        self._table = OffsetTable()
+
+    def replay(self, record: OffsetCommitRecord, offset: int) -> None:
+        """Apply a record. `offset`: where it is in the log."""
+        self._table.replay(record, offset)
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """Take over the partition's high watermark. The caller does so before it replays records, which bounds the number of
+        replaced values that are kept."""
+        self._table.on_high_watermark(high_watermark)
+
+    def groups_with_offsets(self) -> Iterator[str]:
+        """The ids that have an offset, committed or not yet."""
+        return iter(self._table.groups)
+
+    def has_offsets(self, group_id: str) -> bool:
+        return bool(self._table.topics(group_id))
+
+    def offsets_of(self, group_id: str) -> list[GroupOffset]:
+        """The committed offsets of a group, as of the last `on_high_watermark`, by topic and partition."""
+        return self._table.all_committed(group_id)
+
+    # -- commit -------------------------------------------------------------------------------------------------------
+
+    def commit(self, body: OffsetCommitRequest, image: MetadataImage, context: RequestContext) -> Result:
+        """Store offsets. Raises the group's `BrokerError` if the member may commit nothing. The response has an error code for
+        each partition; a refused one does not fail the others."""
+        codes = self._check_membership(body, context.now)
+        records: list[GroupRecord] = []
+        answers = []
+        for asked, code in zip(body.partitions, codes, strict=True):
+            topic = image.topics_by_id.get(asked.topic_id)
+            code = self._refusal(asked, topic) or code
+            if not code and topic is not None:
+                value = _committed(asked, topic, body.retention_time_ms, context.now_ms)
+                records.append(OffsetCommitRecord(body.group_id, topic.name, asked.partition, value))
+            answers.append(OffsetCommitPartitionResponse(asked.topic_id, asked.partition, code))
+        return Result(records, [(context.asker, OffsetCommitResponse(answers))])
+
+    def _check_membership(self, body: OffsetCommitRequest, now: float) -> list[int]:
+        """The error code of each partition, by the rules of the group. Raises the `BrokerError` for all of them."""
+        group, epoch = self._groups.get(body.group_id), body.generation_id_or_member_epoch
+        if epoch < 0 and (group is None or group.is_empty):
+            # With any member id: a Java consumer keeps naming its last one after it has left, when it reads without a membership.
+            return [ErrorCode.NONE] * len(body.partitions)
+        if group is None:
+            code = ErrorCode.UNKNOWN_MEMBER_ID if body.member_id else ErrorCode.ILLEGAL_GENERATION
+            raise BrokerError(code, f"the group {body.group_id} has no members")
+        partitions = [(asked.topic_id, asked.partition) for asked in body.partitions]
+        return group.check_offset_commit(body.member_id, body.group_instance_id, epoch, partitions, now)
+
+    def _refusal(self, asked: OffsetCommitPartition, topic: TopicImage | None) -> int:
+        """The error code of a partition for any member and program."""
+        if topic is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        if asked.partition not in topic.partitions:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if asked.committed_offset < 0:
+            # Kafka stores it, and every client reads -1 as "no offset".
+            return ErrorCode.INVALID_REQUEST
+        if _is_too_large(asked.committed_metadata or "", self._config.offset_metadata_max_bytes):
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return ErrorCode.NONE
+
+    # -- fetch --------------------------------------------------------------------------------------------------------
+
+    def fetch(self, asked: OffsetFetchGroup, image: MetadataImage, high_watermark: int) -> OffsetFetchGroupResponse:
+        """The offsets that are committed below the high watermark. The caller has checked who asks."""
+        self._table.on_high_watermark(high_watermark)
+        partitions = self._fetch_all(asked.group_id, image) if asked.topics is None else self._fetch(asked, image)
+        return OffsetFetchGroupResponse(asked.group_id, partitions=partitions)
+
+    def _fetch(self, asked: OffsetFetchGroup, image: MetadataImage) -> list[OffsetFetchPartition]:
+        answers = []
+        for of_topic in asked.topics or ():
+            topic = image.topics_by_id.get(of_topic.topic_id)
+            for partition in of_topic.partitions:
+                if topic is None:
+                    answer = _no_offset(of_topic.topic_id, partition, ErrorCode.UNKNOWN_TOPIC_ID)
+                else:
+                    value = self._table.committed(asked.group_id, topic.name, partition)
+                    answer = _fetched(topic, partition, value)
+                answers.append(answer)
+        return answers
+
+    def _fetch_all(self, group_id: str, image: MetadataImage) -> list[OffsetFetchPartition]:
+        answers = []
+        for name, partition, value in self._table.all_committed(group_id):
+            topic = image.topic(name)
+            if topic is not None and _belongs_to(value, topic):
+                answers.append(_fetched(topic, partition, value))
+        return answers
+
+    # -- delete -------------------------------------------------------------------------------------------------------
+
+    def delete(self, body: OffsetDeleteRequest, image: MetadataImage, context: RequestContext) -> Result:
+        """Delete offsets of topics to which no member is subscribed (KIP-496). Raises GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP for a
+        classic group with members whose subscriptions are not known."""
+        group = self._groups.get(body.group_id)
+        self._check_deletion(body.group_id, group)
+        records: list[GroupRecord] = []
+        answers = []
+        for of_topic in body.topics:
+            topic = image.topics_by_id.get(of_topic.topic_id)
+            code = _deletion_refusal(group, topic)
+            for partition in of_topic.partitions:
+                if not code and topic is not None and partition in self._table.topics(body.group_id).get(topic.name, {}):
+                    records.append(OffsetCommitRecord(body.group_id, topic.name, partition, None))
+                answers.append(OffsetDeletePartition(of_topic.topic_id, partition, code))
+        return Result(records, [(context.asker, OffsetDeleteResponse(partitions=answers))])
+
+    def _check_deletion(self, group_id: str, group: Group | None) -> None:
+        if group is None:
+            if not self.has_offsets(group_id):
+                raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id}")
+        elif not group.is_empty and group.protocol_type != _CONSUMER_PROTOCOL:
+            raise BrokerError(
+                ErrorCode.NON_EMPTY_GROUP, f"the group {group_id} has members of the protocol type {group.protocol_type!r}"
+            )
+
+    def delete_group(self, group_id: str) -> list[GroupRecord]:
+        """The tombstones of all offsets of a group."""
+        return _tombstones(group_id, self._table.all_newest(group_id))
+
+    def delete_topics(self, removed: Sequence[TopicImage]) -> Result:
+        """Delete the offsets of topics that were deleted, of all groups."""
+        records: list[GroupRecord] = []
+        for group_id in sorted(self._table.groups):
+            topics = self._table.topics(group_id)
+            for topic in removed:
+                of_topic = topics.get(topic.name, {})
+                gone = [n for n in sorted(of_topic) if _belongs_to(of_topic[n], topic)]
+                records += [OffsetCommitRecord(group_id, topic.name, n, None) for n in gone]
+        return Result(records)
+
+    def on_loaded(self, image: MetadataImage) -> Result:
+        """Delete the offsets of topics that were deleted while no coordinator was active."""
+        records: list[GroupRecord] = []
+        for group_id in sorted(self._table.groups):
+            gone = [offset for offset in self._table.all_newest(group_id) if not _is_known(offset, image)]
+            records += _tombstones(group_id, gone)
+        return Result(records)
+
+    def expire(self, now_ms: int) -> Result:
+        """Delete the expired offsets, and the groups that have neither members nor offsets."""
+        records: list[GroupRecord] = []
+        for group_id in sorted({*self._table.groups, *(group.group_id for group in self._groups)}):
+            group = self._groups.get(group_id)
+            offsets = self._table.all_newest(group_id)
+            expired = [offset for offset in offsets if self._is_expired(offset, group, now_ms)]
+            records += _tombstones(group_id, expired)
+            if group is not None and group.is_empty and len(expired) == len(offsets):
+                records += group.tombstones()
+        return Result(records)
+
+    def _is_expired(self, offset: GroupOffset, group: Group | None, now_ms: int) -> bool:
+        """Kafka's rule (`OffsetExpirationConditionImpl`), except that an offset that was committed to an empty group is kept for
+        a whole retention time after the commit."""
+        value = offset.value
+        if group is not None and not group.may_expire_offset(offset.topic):
+            return False
+        if value.expire_timestamp != -1:
+            return now_ms >= value.expire_timestamp
+        unused_since = value.commit_timestamp
+        if group is not None and group.is_empty:
+            unused_since = max(unused_since, group.empty_since_ms)
+        return now_ms - unused_since >= self._config.offsets_retention_minutes * 60_000
+
+
+def _committed(asked: OffsetCommitPartition, topic: TopicImage, retention_ms: int, now_ms: int) -> CommittedOffset:
+    metadata = asked.committed_metadata or ""
+    if retention_ms == -1:
+        return CommittedOffset(asked.committed_offset, asked.committed_leader_epoch, metadata, now_ms, topic_id=topic.topic_id)
+    # The version of the record that has an expire timestamp has neither a leader epoch nor a topic id.
+    expires = min(max(now_ms + retention_ms, 0), _TIME_MAX)
+    return CommittedOffset(asked.committed_offset, metadata=metadata, commit_timestamp=now_ms, expire_timestamp=expires)
+
+
+def _is_too_large(metadata: str, characters_max: int) -> bool:
+    """Kafka counts characters of UTF-16, whatever the name of the limit says. A record bounds the bytes as well."""
+    characters = len(metadata.encode("utf-16-le")) // 2
+    return characters > characters_max or len(metadata.encode()) > TEXT_BYTES_MAX
+
+
+def _belongs_to(value: CommittedOffset, topic: TopicImage) -> bool:
+    """Whether an offset that is stored under the name of the topic is one of this topic."""
+    return value.topic_id in (topic.topic_id, ZERO_UUID)
+
+
+def _is_known(offset: GroupOffset, image: MetadataImage) -> bool:
+    topic = image.topic(offset.topic)
+    return topic is not None and _belongs_to(offset.value, topic)
+
+
+def _fetched(topic: TopicImage, partition: int, value: CommittedOffset | None) -> OffsetFetchPartition:
+    if value is None or not _belongs_to(value, topic):
+        return _no_offset(topic.topic_id, partition)
+    return OffsetFetchPartition(
+        topic.topic_id, partition, value.offset, value.leader_epoch, value.metadata, value.commit_timestamp
+    )
+
+
+def _no_offset(topic_id: bytes, partition: int, code: ErrorCode = ErrorCode.NONE) -> OffsetFetchPartition:
+    return OffsetFetchPartition(topic_id, partition, metadata="", error_code=code)
+
+
+def _deletion_refusal(group: Group | None, topic: TopicImage | None) -> ErrorCode:
+    """The error code of the partitions of a topic."""
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    if group is not None and group.is_subscribed_to(topic.name):
+        return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    return ErrorCode.NONE
+
+
+def _tombstones(group_id: str, offsets: Iterable[GroupOffset]) -> list[GroupRecord]:
+    return [OffsetCommitRecord(group_id, offset.topic, offset.partition, None) for offset in offsets]
