@@ -7,7 +7,8 @@ Costs, because a busy broker parks every `acks=all` produce here:
 
 - Deadlines: operations with the same timeout expire in the order in which they were parked, so each timeout has one queue (an
   insertion-ordered dict; leaving it early costs O(1)). One timer stands for the earliest deadline of all queues. It is not moved
-  when that operation completes: it fires once without an effect and is set again.
+  when that operation completes: it fires once without an effect and is set again. Operations that are due a few milliseconds
+  later expire with it.
 - Conditions: operations that wait for a watermark are ordered by the offset that they need, so a move of the watermark costs only
   as much as the operations that it completes (`WatermarkWatchers`).
 """
@@ -29,6 +30,10 @@ class Timer(Protocol):
 CallLater = Callable[[float, Callable[[], None]], Timer]
 """`loop.call_later`."""
 
+
+SLACK_S = 0.005
+"""The timer also expires what is due so soon. The fetches of an idle cluster's followers are due within milliseconds of each
+other, and each wake-up of an idle broker costs more than what it does."""
 
 _QUEUES_MAX = 1000
 _EMPTY_QUEUES_MAX = 8
@@ -168,7 +173,7 @@ class Purgatory:
 
     def _on_timer(self) -> None:
         self._timer, self._timer_due = None, float("inf")
-        self.expire(self._now())
+        self.expire(self._now() + SLACK_S)
 
 
 class OffsetWaiter(Protocol):
