@@ -161,7 +161,7 @@ def _leftovers(stage: Stage, broker: int) -> list[str]:
 
 def _must_have_all_acked(stage: Stage, broker: int) -> None:
     values = stage.values(broker)
-    missing = [offset for offset, value in stage.acked[stage.topic, 0].items() if values.get(offset) != value]
+    missing = [offset for offset, value in stage.acked.get((stage.topic, 0), {}).items() if values.get(offset) != value]
     stage.must(not missing, f"broker {broker} has all acknowledged records, not without {missing[:5]}")
 
 
