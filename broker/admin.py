@@ -19,6 +19,7 @@ from strandline.controller.metadata.cluster_describe import describe_brokers
 from strandline.controller.metadata.config_describe import describe_broker, describe_resources, describe_topic
 from strandline.controller.metadata.config_keys import TOPIC_CONFIGS, list_items
 from strandline.controller.metadata.image import NO_LEADER, BrokerRegistration, MetadataImage, PartitionRegistration, TopicImage
+from strandline.controller.metadata.internal_topics import INTERNAL_TOPICS
 from strandline.controller.metadata.node_keys import DYNAMIC_BROKER_CONFIGS
 from strandline.controller.metadata.voters import Voter
 from strandline.protocol import apis
@@ -209,7 +210,7 @@ def _asked_topic(image: MetadataImage, name: str | None, topic_id: bytes, alive:
 
 def _topic(topic: TopicImage, alive: set[int], brokers: Mapping[int, BrokerRegistration]) -> MetadataTopic:
     partitions = [_partition(index, partition, alive, brokers) for index, partition in sorted(topic.partitions.items())]
-    return MetadataTopic(0, topic.name, topic.topic_id, partitions, topic.name.startswith("__"))
+    return MetadataTopic(0, topic.name, topic.topic_id, partitions, topic.name in INTERNAL_TOPICS)
 
 
 def _partition(

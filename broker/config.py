@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from strandline.broker.groups.config import GroupConfig
 from strandline.controller.metadata.config_keys import (
     COARSE_BROKER_CONFIGS,
     TOPIC_CONFIGS,
@@ -148,6 +149,13 @@ class BrokerConfig:
         """The values that were set; the other keys have their defaults."""
         return {name: value for name, value in self.values.items() if name in self.given}
 
+    @property
+    def groups(self) -> GroupConfig:
+        """The settings of the group coordinator."""
+        values: dict[str, Any] = {field.name: self.values[key_of(field.name)] for field in fields(GroupConfig)}
+        values["group_consumer_assignors"] = tuple(values["group_consumer_assignors"])
+        return GroupConfig(**values)
+
     def text(self, name: str) -> str | None:
         return _BY_NAME[name].text(self.values[name])
 
@@ -167,6 +175,12 @@ class BrokerConfig:
             raise UsageError("config broker.heartbeat.interval.ms must be smaller than broker.session.timeout.ms")
         if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
             raise UsageError("config replica.fetch.wait.max.ms must not be larger than replica.lag.time.max.ms")
+        groups = self.groups
+        if groups.group_consumer_heartbeat_interval_ms >= groups.group_consumer_session_timeout_ms:
+            reason = "must be smaller than group.consumer.session.timeout.ms"
+            raise UsageError(f"config group.consumer.heartbeat.interval.ms {reason}")
+        if groups.group_min_session_timeout_ms > groups.group_max_session_timeout_ms:
+            raise UsageError("config group.min.session.timeout.ms must not be larger than group.max.session.timeout.ms")
         check_topic_values(parse(TOPIC_CONFIGS, as_topic_values(self.topic_defaults)))
         unknown = [path for path in self.cordoned_log_dirs if path != ALL_LOG_DIRS and path.rstrip("/") not in self.data_dirs]
         if unknown:

@@ -25,6 +25,7 @@ from strandline.broker.partition.directory import PartitionDirectory
 from strandline.broker.partition.log_failures import LogFailures
 from strandline.broker.partition.partition import Partition
 from strandline.broker.purgatory import DelayedOperation, Purgatory
+from strandline.controller.metadata.internal_topics import refuse_internal
 from strandline.controller.metadata.records import METADATA_TOPIC_ID
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import (
@@ -146,6 +147,7 @@ class DeleteRecordsHandler:
                 raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the records of the metadata log cannot be deleted")
             partition = self._directory.partition(key)
             leader_state = partition.leading()
+            refuse_internal(partition.topic, "the brokers delete its records")
             check_policy(partition.topic, partition.log.config)
             offset = item.before_offset if item.before_offset != HIGH_WATERMARK else partition.log.high_watermark
             leader_state.delete_records(offset)

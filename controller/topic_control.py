@@ -11,6 +11,7 @@ from strandline.controller.cluster_control import usable_brokers
 from strandline.controller.config_control import check_config, check_topic_configs, topic_key
 from strandline.controller.decision import Decision
 from strandline.controller.metadata.image import MetadataImage, TopicImage
+from strandline.controller.metadata.internal_topics import refuse_internal
 from strandline.controller.metadata.records import (
     AnyRecord,
     BrokerIds,
@@ -164,6 +165,7 @@ class TopicControl:
         topic = image.topic(request.name)
         if topic is None:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {request.name!r}")
+        refuse_internal(request.name, "what it holds belongs to its partitions by their number")
         present = len(topic.partitions)
         if request.count <= present:
             raise BrokerError(

@@ -385,7 +385,11 @@ class LocalCluster:
         }
         known = {key.name for key in keys_of(node.role)}
         replication = min(3, len(self.brokers))
-        defaults = {"default.replication.factor": replication, "min.insync.replicas": max(1, replication - 1)}
+        defaults = {
+            "default.replication.factor": replication,
+            "min.insync.replicas": max(1, replication - 1),
+            "offsets.topic.replication.factor": replication,
+        }
         config |= {k: v for k, v in defaults.items() if k in known}
         return config | self._settings[node.role]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from strandline.broker.disk_work import WorkThreads
 from strandline.broker.dynamic_config import DynamicConfig
+from strandline.broker.groups.coordinator import GroupCoordinator
 from strandline.broker.log_cleaner.runner import LogCleaner
 from strandline.broker.log_manager_tasks import LogManagerTasks
 from strandline.broker.replica_manager import ReplicaManager
@@ -26,6 +27,7 @@ class Opened:
     log_cleaner: LogCleaner
     cleaner_threads: WorkThreads
     dynamic_config: DynamicConfig
+    groups: GroupCoordinator
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,7 @@ class BrokerServer:
             self.log_manager_tasks.clear_strays(delta.image, self.config.node_id, self.lifecycle.broker_epoch)
         self.replicas.apply_delta(delta, self.lifecycle.broker_epoch)
         opened = self._open_data()
+        opened.groups.apply_delta(delta)
         self.link.directory_assignment.submit(wrong_assignments(delta, opened.replicas.directory, opened.log_dirs))
 
     def _apply_to_fetchers(self, delta: MetadataDelta) -> None:
@@ -277,7 +278,8 @@ class BrokerServer:
         opened.dynamic_config.listen("max.connections", self._limit_connections)
         for server in self._servers:
             server.cluster_id = self.config.cluster_id
-            server.handlers.update(handlers)
+            server.handlers.update(handlers.by_api)
+            server.on_connection_lost = handlers.on_connection_lost
             await server.serve()
         advertised = self.config.advertised_listeners or self._bound
         return tuple(Listener(a.name, a.host, a.port or b.port) for a, b in zip(advertised, self._bound, strict=True))
@@ -368,6 +370,7 @@ class BrokerServer:
         await self._hand_over()
         await opened.log_cleaner.stop()
         opened.fetchers.close()
+        opened.groups.stop()
         opened.replicas.shutdown()
         await self._close_network()
         self._close_logs(opened)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 from strandline.broker.admin import AdminHandlers
 from strandline.broker.config import BrokerConfig
 from strandline.broker.disk_work import WorkThreads, run_blocking
 from strandline.broker.dynamic_config import DynamicConfig
+from strandline.broker.groups.coordinator import GroupCoordinator
+from strandline.broker.groups.find_coordinator import FindCoordinatorHandler
+from strandline.broker.groups.handlers import GroupHandlers
 from strandline.broker.log_cleaner.runner import CleanerSettings, LogCleaner
 from strandline.broker.log_manager_tasks import LogManagerTasks
 from strandline.broker.partition.alter_partition import AlterPartitionManager
@@ -30,7 +34,7 @@ from strandline.protocol.doors import Doors
 from strandline.protocol.errors import StrandlineError
 from strandline.protocol.messages.common import Listener
 from strandline.protocol.rpc.request_metrics import RequestMetrics
-from strandline.protocol.rpc.server import Handler
+from strandline.protocol.rpc.server import Handler, ServerConnection
 from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.directory.log_dirs import LogDirs
 from strandline.storage.files import Files
@@ -166,7 +170,18 @@ def open_replicas(
         requests_served=lambda: request_metrics.requests + fetchers.fetches,
     )
     work_threads = WorkThreads(PREPARING_THREADS)
-    opened = Opened(log_dirs, tasks, fetchers, replicas, work_threads, cleaner, cleaner_threads, DynamicConfig(config))
+    groups = GroupCoordinator(
+        config.groups,
+        replicas.directory,
+        replicas.failures,
+        replicas.purgatory,
+        random=doors.random,
+        now=loop.time,
+        wall_clock_ms=doors.wall_clock_ms,
+        call_later=loop.call_later,
+        run_blocking=run_blocking,
+    )
+    opened = Opened(log_dirs, tasks, fetchers, replicas, work_threads, cleaner, cleaner_threads, DynamicConfig(config), groups)
     _cordon(opened, link, config)
     _listen_to_changes(opened)
     opened.dynamic_config.listen("cordoned.log.dirs", lambda new: _cordon(opened, link, new))
@@ -192,8 +207,16 @@ def _listen_to_changes(opened: Opened) -> None:
     listen("producer.id.expiration.ms", lambda new: opened.replicas.expire_producers_after(new.producer_id_expiration_ms))
 
 
-def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, doors: Doors) -> dict[int, Handler]:
+class BrokerHandlers(NamedTuple):
+    """What a broker's listeners call."""
+
+    by_api: dict[int, Handler]
     """Api key -> handler, for every API of a broker."""
+    on_connection_lost: Callable[[ServerConnection], None]
+
+
+def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, doors: Doors) -> BrokerHandlers:
+    """The handlers of all requests, put together."""
     now = asyncio.get_running_loop().time
     data = data_handlers(
         opened.replicas,
@@ -206,7 +229,11 @@ def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, 
     )
     data[apis.PRODUCE] = while_trusted(link.pause_detector, data[apis.PRODUCE])
     producer_ids = ProducerIds(config.node_id, link.channel, link.lifecycle)
-    return {**data, **AdminHandlers(config, link.metadata, link.channel, producer_ids).handlers()}
+    admin = AdminHandlers(config, link.metadata, link.channel, producer_ids).handlers()
+    groups = GroupHandlers(opened.groups, link.pause_detector.is_trusted)
+    finder = FindCoordinatorHandler(config.groups, lambda: opened.replicas.image, link.channel)
+    by_api = {**data, **admin, **groups.handlers(), apis.FIND_COORDINATOR: finder.handle}
+    return BrokerHandlers(by_api, groups.on_connection_lost)
 
 
 def _address_of(metadata: MetadataLoader, config: BrokerConfig, broker_id: int) -> tuple[str, int] | None:

@@ -10,7 +10,8 @@ from struct import error as StructError
 
 from strandline.broker.disk_work import RunBlocking
 from strandline.broker.partition.directory import PartitionDirectory
-from strandline.protocol.errors import BrokerError, InternalError
+from strandline.controller.metadata.internal_topics import INTERNAL_TOPICS
+from strandline.protocol.errors import BrokerError, ErrorCode, InternalError
 from strandline.protocol.producer_names import NAMED, NAMED_BITS
 from strandline.protocol.records.batch import COMPRESSION_MASK, HEADER_SIZE, LENGTH_PREFIX
 from strandline.protocol.rpc.server import ServerRequest
@@ -76,6 +77,9 @@ class Preparation:
             partition = self._directory.partitions.get((item.topic_id, item.partition))
             if partition is None or partition.leader_state is None or len(records) <= HEADER_SIZE:
                 continue  # the append refuses them
+            if partition.topic in INTERNAL_TOPICS:
+                parts[index] = BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers write to {partition.topic}")
+                continue
             config = partition.log.config
             if not config.needs_preparation and not is_any_compressed(records):
                 continue

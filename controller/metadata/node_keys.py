@@ -17,6 +17,7 @@ from strandline.controller.metadata.config_keys import (
     by_name,
     without_blanks,
 )
+from strandline.controller.metadata.group_keys import GROUP_KEYS
 from strandline.controller.metadata.node_config import http_listener_key
 
 DRAINING = "broker.draining"
@@ -305,6 +306,7 @@ BROKER_KEYS: tuple[ConfigKey, ...] = (
     *_LOG,
     *_CLEANER,
     *_LIMITS,
+    *GROUP_KEYS,
     *TOPIC_DEFAULT_CONFIGS.values(),
     *COARSE_BROKER_CONFIGS.values(),
 )

@@ -81,7 +81,11 @@ class AsyncCluster:
 
     def _all_settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
         replicas = min(3, self._brokers)
-        defaults = {"default.replication.factor": replicas, "min.insync.replicas": max(1, replicas - 1)}
+        defaults = {
+            "default.replication.factor": replicas,
+            "min.insync.replicas": max(1, replicas - 1),
+            "offsets.topic.replication.factor": replicas,
+        }
         fast = FAST_PROCESSES if self._processes else FAST_SETTINGS
         named = {name.replace("_", "."): value for name, value in given.items()}
         settings = {"http.listener": "", **fast, **defaults, **named}

@@ -133,6 +133,12 @@ class WireCluster(Cluster):
             connection = self._connections[node] = await Connection.connect("127.0.0.1", self.port(node), client_id="test")
         return await connection.request(api_key, body, records, timeout_ms=timeout_ms)
 
+    async def disconnect(self, node: int) -> None:
+        """Close the connection of `ask` to this node; the next request opens another one."""
+        connection = self._connections.pop(node, None)
+        if connection is not None:
+            connection.close()
+
     async def create(self, name: str, **options: Any) -> MetadataTopic:
         """Create a topic, by default with one replica; returns a broker's description of it."""
         await self.create_topic(name, **{"replication_factor": 1, **options})

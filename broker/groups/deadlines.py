@@ -1,0 +1,73 @@
+"""The deadlines of one shard: sessions that end, rebalances that have waited long enough. A core without a clock.
+
+A deadline has a key, so that it can be moved and cancelled. Sessions are extended with every heartbeat, so that must be cheap: a
+move to a later time changes one dict entry. The heap keeps the earlier time until it comes up, and then has the key again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from heapq import heappop, heappush
+
+from strandline.broker.groups.result import Result
+
+Action = Callable[[float, int], Result | None]
+"""What a deadline decides, from the loop's time and the wall clock in ms. It is called with no request in progress."""
+
+
+class Deadlines:
+    """Key -> (due, action). Times are the loop's, in seconds."""
+
+    def __init__(self) -> None:
+        self._actions: dict[Hashable, tuple[float, Action]] = {}
+        self._heap: list[tuple[float, int, Hashable]] = []
+        """At least one entry per key, at or before its due time. The number makes entries comparable, in the order of their
+        insertion."""
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._actions)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._actions
+
+    def due_at(self, key: Hashable) -> float | None:
+        entry = self._actions.get(key)
+        return None if entry is None else entry[0]
+
+    def set(self, key: Hashable, due: float, action: Action) -> None:
+        """Set or replace the deadline of this key."""
+        known = self._actions.get(key)
+        self._actions[key] = (due, action)
+        if known is None or due < known[0]:
+            self._push(due, key)
+
+    def cancel(self, key: Hashable) -> None:
+        self._actions.pop(key, None)
+
+    def next_due(self) -> float | None:
+        """When the next deadline may be due: at or before the earliest one; None if there is none."""
+        heap = self._heap
+        while heap and heap[0][2] not in self._actions:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def expire(self, now: float, now_ms: int) -> Iterator[Result]:
+        """The decisions of all deadlines that are due, one after the other: each is called when the one before it was used."""
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            due, _, key = heappop(heap)
+            entry = self._actions.get(key)
+            if entry is None:
+                continue
+            if entry[0] > due:
+                self._push(entry[0], key)
+                continue
+            del self._actions[key]
+            result = entry[1](now, now_ms)
+            if result is not None:
+                yield result
+
+    def _push(self, due: float, key: Hashable) -> None:
+        self._number += 1
+        heappush(self._heap, (due, self._number, key))

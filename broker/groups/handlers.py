@@ -1,0 +1,300 @@
+"""Which request goes to which shard of the group coordinator, and the form of its answer.
+
+A request about one group is decided by the shard of the group. A request about many groups has an answer for each: a group whose
+coordinator is another broker, or which does not exist, gets its error there. Such an answer is sent when every shard that has a
+part in it has committed what it knew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
+
+from strandline.broker.groups.coordinator import GroupCoordinator, send
+from strandline.broker.groups.result import Asker, RequestContext, Result
+from strandline.broker.groups.shard import GroupShard
+from strandline.protocol import apis
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.common import Message
+from strandline.protocol.messages.groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    DeletedGroup,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedConsumerGroup,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchGroup,
+    OffsetFetchGroupResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+)
+from strandline.protocol.rpc.server import Handler, ServerConnection, ServerRequest
+
+Answer = TypeVar("Answer", bound=Message)
+
+
+class Gathered:
+    """The parts of one answer, which become known one after the other."""
+
+    def __init__(self, request: ServerRequest, count: int, finish: Callable[[list[Message]], Message]) -> None:
+        self._request = request
+        self._finish = finish
+        self._parts: list[Message | None] = [None] * count
+        self._missing = count
+        self._maybe_finish()
+
+    def put(self, index: int, part: Message) -> None:
+        self._missing -= self._parts[index] is None
+        self._parts[index] = part
+        self._maybe_finish()
+
+    def part(self, index: int, on_error: Callable[[BrokerError], Message]) -> Asker:
+        """An asker for one part."""
+        return _PartAsker(self, index, on_error)
+
+    def _maybe_finish(self) -> None:
+        if not self._missing:
+            self._request.reply(self._finish([part for part in self._parts if part is not None]))
+
+
+class _PartAsker:
+    """Takes the answer for one part of a request."""
+
+    def __init__(self, gathered: Gathered, index: int, on_error: Callable[[BrokerError], Message]) -> None:
+        self._gathered = gathered
+        self._index = index
+        self._on_error = on_error
+
+    def reply(self, response: Message) -> None:
+        self._gathered.put(self._index, response)
+
+    def refuse(self, code: ErrorCode, message: str | None = None) -> None:
+        self.reply(self._on_error(BrokerError(code, message)))
+
+
+class GroupHandlers:
+    """Answers the group requests of a broker, except FindCoordinator."""
+
+    def __init__(self, coordinator: GroupCoordinator, is_trusted: Callable[[float], bool]) -> None:
+        """`is_trusted`: whether this process was not paused for so long that others may have taken over (`PauseDetector`)."""
+        self._coordinator = coordinator
+        self._is_trusted = is_trusted
+        self._connections: dict[tuple[str, str], int] = {}
+        """(group, member) -> id of the connection of its last heartbeat, for members that return at once."""
+
+    def handlers(self) -> dict[int, Handler]:
+        """Api key -> handler."""
+        handlers: dict[int, Callable[[ServerRequest], None]] = {
+            apis.CONSUMER_GROUP_HEARTBEAT: self.consumer_group_heartbeat,
+            apis.JOIN_GROUP: self.join_group,
+            apis.SYNC_GROUP: self.sync_group,
+            apis.HEARTBEAT: self.heartbeat,
+            apis.LEAVE_GROUP: self.leave_group,
+            apis.OFFSET_COMMIT: self.offset_commit,
+            apis.OFFSET_FETCH: self.offset_fetch,
+            apis.OFFSET_DELETE: self.offset_delete,
+            apis.LIST_GROUPS: self.list_groups,
+            apis.DESCRIBE_GROUPS: self.describe_groups,
+            apis.CONSUMER_GROUP_DESCRIBE: self.consumer_group_describe,
+            apis.DELETE_GROUPS: self.delete_groups,
+        }
+        return {key: self._while_trusted(handle) for key, handle in handlers.items()}
+
+    def _while_trusted(self, handle: Callable[[ServerRequest], None]) -> Callable[[ServerRequest], None]:
+        def guarded(request: ServerRequest) -> None:
+            if not self._is_trusted(request.received_at):
+                raise BrokerError(
+                    ErrorCode.NOT_COORDINATOR, "the broker was paused and does not know the present coordinator yet"
+                )
+            handle(request)
+
+        return guarded
+
+    def _context(self, request: ServerRequest, asker: Asker | None = None) -> RequestContext:
+        host = request.connection.peer.rpartition(":")[0]
+        return self._coordinator.context(asker or request, request.client_id or "", host)
+
+    def _decide(self, request: ServerRequest, group_id: str, decide: Callable[[GroupShard, RequestContext], Result]) -> None:
+        if not group_id:
+            raise BrokerError(ErrorCode.INVALID_GROUP_ID, "the group id must not be empty")
+        context = self._context(request)
+        self._coordinator.decide(group_id, lambda shard: decide(shard, context))
+
+    # -- members ------------------------------------------------------------------------------------------------------
+
+    def consumer_group_heartbeat(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, ConsumerGroupHeartbeatRequest)
+        if body.returns_at_once:
+            self._note_connection(body, request.connection)
+        self._decide(request, body.group_id, lambda shard, context: shard.consumer.heartbeat(body, context))
+
+    def join_group(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, JoinGroupRequest)
+        self._decide(request, body.group_id, lambda shard, context: shard.classic.join(body, context))
+
+    def sync_group(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, SyncGroupRequest)
+        self._decide(request, body.group_id, lambda shard, context: shard.classic.sync(body, context))
+
+    def heartbeat(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, HeartbeatRequest)
+        self._decide(request, body.group_id, lambda shard, context: shard.classic.heartbeat(body, context))
+
+    def leave_group(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, LeaveGroupRequest)
+        self._decide(request, body.group_id, lambda shard, context: shard.leave(body, context))
+
+    def _note_connection(self, body: ConsumerGroupHeartbeatRequest, connection: ServerConnection) -> None:
+        member = (body.group_id, body.member_id)
+        if body.member_epoch < 0:
+            self._connections.pop(member, None)
+        elif self._connections.get(member) != connection.id:
+            self._connections[member] = connection.id
+            members = connection.tag
+            if not isinstance(members, dict):
+                members = connection.tag = {}
+            members[member] = None
+
+    def on_connection_lost(self, connection: ServerConnection) -> None:
+        """A connection is closed. If its peer closed it, and members sent their last heartbeats on it, their processes may have
+        ended."""
+        members = connection.tag
+        if not isinstance(members, dict):
+            return
+        for group_id, member_id in members:
+            if self._connections.get((group_id, member_id)) == connection.id:
+                del self._connections[(group_id, member_id)]
+                if connection.closed_by_peer:
+                    self._coordinator.on_member_connection_lost(group_id, member_id)
+
+    # -- offsets ------------------------------------------------------------------------------------------------------
+
+    def offset_commit(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, OffsetCommitRequest)
+        self._decide(request, body.group_id, lambda shard, context: shard.commit_offsets(body, context))
+
+    def offset_delete(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, OffsetDeleteRequest)
+        self._decide(request, body.group_id, lambda shard, context: shard.delete_offsets(body, context))
+
+    def offset_fetch(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, OffsetFetchRequest)
+        gathered = Gathered(request, len(body.groups), lambda parts: OffsetFetchResponse(parts))  # type: ignore[arg-type]
+        for index, asked in enumerate(body.groups):
+            self._fetch_offsets(asked, gathered.part(index, partial(_failed_fetch, asked.group_id)))
+
+    def _fetch_offsets(self, asked: OffsetFetchGroup, asker: Asker) -> None:
+        try:
+            active = self._coordinator.shard_of(asked.group_id)
+            active.shard.check_offset_fetch(asked)
+        except BrokerError as e:
+            send([(asker, e)])
+        else:
+            self._coordinator.read_committed(active, asker, partial(active.shard.fetch_offsets, asked))
+
+    # -- looking at groups --------------------------------------------------------------------------------------------
+
+    def list_groups(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, ListGroupsRequest)
+        states, types = {state.lower() for state in body.states}, {kind.lower() for kind in body.types}
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._coordinator.is_loading else ErrorCode.NONE
+        shards = list(self._coordinator.loaded_shards())
+
+        def finish(parts: list[Message]) -> Message:
+            return ListGroupsResponse(code, [g for part in parts if isinstance(part, ListGroupsResponse) for g in part.groups])
+
+        gathered = Gathered(request, len(shards), finish)
+        for index, active in enumerate(shards):
+            groups = [g for g in active.shard.list_groups() if _is_wanted(g, states, types)]
+            asker = gathered.part(index, lambda error: ListGroupsResponse(error.code))
+            self._coordinator.when_committed(active, [(asker, ListGroupsResponse(0, groups))])
+
+    def describe_groups(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, DescribeGroupsRequest)
+        self._for_each(
+            request,
+            body.groups,
+            lambda shard, group_id: shard.classic.describe(group_id),
+            lambda group_id, error: DescribedGroup(group_id, error.code, error.message),
+            DescribeGroupsResponse,
+        )
+
+    def consumer_group_describe(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, ConsumerGroupDescribeRequest)
+        self._for_each(
+            request,
+            body.group_ids,
+            lambda shard, group_id: shard.consumer.describe(group_id),
+            lambda group_id, error: DescribedConsumerGroup(group_id, error.code, error.message),
+            ConsumerGroupDescribeResponse,
+        )
+
+    def _for_each(
+        self,
+        request: ServerRequest,
+        group_ids: Iterable[str],
+        describe: Callable[[GroupShard, str], Answer],
+        on_error: Callable[[str, BrokerError], Answer],
+        response: Callable[[list[Answer]], Message],
+    ) -> None:
+        """Answer for each group by its shard, when what the shard knows is committed."""
+        groups = list(dict.fromkeys(group_ids))
+        gathered = Gathered(request, len(groups), lambda parts: response(parts))  # type: ignore[arg-type]
+        for index, group_id in enumerate(groups):
+            asker = gathered.part(index, partial(on_error, group_id))
+            try:
+                active = self._coordinator.shard_of(group_id)
+                answer = describe(active.shard, group_id)
+            except BrokerError as e:
+                send([(asker, e)])
+            else:
+                self._coordinator.when_committed(active, [(asker, answer)])
+
+    def delete_groups(self, request: ServerRequest) -> None:
+        body = request.body
+        assert isinstance(body, DeleteGroupsRequest)
+        groups = list(dict.fromkeys(body.groups))
+        gathered = Gathered(request, len(groups), lambda parts: DeleteGroupsResponse(parts))  # type: ignore[arg-type]
+        for index, group_id in enumerate(groups):
+            asker = gathered.part(index, partial(_failed_deletion, group_id))
+            try:
+                self._coordinator.decide(group_id, partial(GroupShard.delete_group, group_id=group_id, asker=asker))
+            except BrokerError as e:
+                send([(asker, e)])
+
+
+def _failed_deletion(group_id: str, error: BrokerError) -> DeletedGroup:
+    return DeletedGroup(group_id, error.code, error.message)
+
+
+def _failed_fetch(group_id: str, error: BrokerError) -> OffsetFetchGroupResponse:
+    return OffsetFetchGroupResponse(group_id, error.code, error.message)
+
+
+def _is_wanted(group: ListedGroup, states: set[str], types: set[str]) -> bool:
+    return (not states or group.group_state.lower() in states) and (not types or group.group_type.lower() in types)

@@ -1,0 +1,50 @@
+"""What the cores of the group coordinator decide: records to append, and replies to send once they are committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from strandline.broker.groups.records.types import GroupRecord
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.common import Message
+
+
+class Asker(Protocol):
+    """A request that waits for its answer. A core keeps it and hands it back; it never looks into it."""
+
+    def reply(self, response: Message) -> None: ...
+    def refuse(self, code: ErrorCode, message: str | None = None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """Who asks, and when."""
+
+    asker: Asker
+    client_id: str
+    client_host: str
+    now: float
+    """The loop's time in seconds, for deadlines."""
+    now_ms: int
+    """The wall clock, for timestamps in records."""
+
+
+Replies = list[tuple[Asker, Message | BrokerError]]
+"""An error is sent as a refusal of the whole request."""
+
+
+@dataclass(slots=True)
+class Result:
+    """A decision. Nothing has changed yet, except what a core says of its own state that is in no record.
+
+    The shell appends `records` as one batch, then has the shard replay them, then calls `on_append`, and sends all replies when
+    the high watermark has passed the end of what the shard knows. If the append fails, no record is replayed; `on_append` is
+    called with the error, `replies` are not sent, and the asker of the request gets the error."""
+
+    records: list[GroupRecord] = field(default_factory=list)
+    replies: Replies = field(default_factory=list)
+    on_append: Callable[[BrokerError | None], Replies] | None = None
+    """Called once, after the replay (None), or with the error of the append; returns further replies, which are sent also after a
+    failed append. For state that is in no record."""

@@ -1,0 +1,141 @@
+"""The groups and committed offsets of one partition of `__consumer_offsets`: a state machine without a clock, a log or a network.
+
+Every method that answers a request returns a `Result`, or raises the `BrokerError` that the asker gets. `replay` applies one
+record; the loader and the shell call it, and nothing else changes what the records say. What is in no record (sessions,
+rebalances that wait for members) is the cores' own; it starts anew with `on_loaded`.
+
+One id is one group: of the newer protocol or of the classic one (`Group`). An id without members may have committed offsets all
+the same, of programs that store positions without a membership.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+from strandline.broker.groups.classic.protocol import ClassicProtocol
+from strandline.broker.groups.config import GroupConfig
+from strandline.broker.groups.consumer.protocol import ConsumerProtocol
+from strandline.broker.groups.deadlines import Deadlines
+from strandline.broker.groups.offsets import OffsetStore
+from strandline.broker.groups.records.types import GroupMetadataRecord, GroupRecord, OffsetCommitRecord
+from strandline.broker.groups.result import Asker, RequestContext, Result
+from strandline.broker.groups.state import CLASSIC, CONSUMER, GroupTable
+from strandline.controller.metadata.image import MetadataImage, TopicImage
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.groups import (
+    DeletedGroup,
+    LeaveGroupRequest,
+    ListedGroup,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchGroup,
+    OffsetFetchGroupResponse,
+)
+
+_EXPIRY = "expiry of offsets"
+"""The key of a deadline."""
+
+
+class GroupShard:
+    """All that the coordinator of one partition knows, in one leader epoch."""
+
+    def __init__(self, config: GroupConfig, random: Random, image: MetadataImage) -> None:
+        self._config = config
+        self.groups = GroupTable()
+        self.deadlines = Deadlines()
+        self.offsets = OffsetStore(config, self.groups)
+        self.consumer = ConsumerProtocol(config, self.groups, self.deadlines, image)
+        self.classic = ClassicProtocol(config, self.groups, self.deadlines, random)
+
+    def replay(self, record: GroupRecord, offset: int) -> None:
+        """Apply a record. `offset`: where it is in the log."""
+        if isinstance(record, OffsetCommitRecord):
+            self.offsets.replay(record, offset)
+        elif isinstance(record, GroupMetadataRecord):
+            self.classic.replay(record)
+        else:
+            self.consumer.replay(record)
+
+    def on_loaded(self, now: float, now_ms: int) -> Iterator[Result]:
+        """All records were replayed: begin the sessions of all members, and finish what an earlier coordinator left."""
+        self._schedule_expiry(now)
+        yield from self.consumer.on_loaded(now, now_ms)
+        yield from self.classic.on_loaded(now, now_ms)
+        yield self.offsets.on_loaded(self.image)
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest metadata that this shard was told of."""
+        return self.consumer.image
+
+    def use_image(self, image: MetadataImage) -> None:
+        self.consumer.image = image
+
+    def on_image(
+        self, image: MetadataImage, changed: set[str], removed: list[TopicImage], now: float, now_ms: int
+    ) -> Iterator[Result]:
+        """The metadata changed: the topics `changed` came, went, or have other partitions; `removed` are gone."""
+        yield from self.consumer.on_image(image, changed, now, now_ms)
+        if removed:
+            yield self.offsets.delete_topics(removed)
+
+    # -- requests about a group of either type ------------------------------------------------------------------------
+
+    def leave(self, body: LeaveGroupRequest, context: RequestContext) -> Result:
+        """Remove members: of the classic protocol, or (by an operator) of the newer one."""
+        group = self.groups.get(body.group_id)
+        if group is not None and group.group_type == CONSUMER:
+            return self.consumer.remove_members(body, context)
+        return self.classic.leave(body, context)
+
+    def commit_offsets(self, body: OffsetCommitRequest, context: RequestContext) -> Result:
+        return self.offsets.commit(body, self.image, context)
+
+    def delete_offsets(self, body: OffsetDeleteRequest, context: RequestContext) -> Result:
+        return self.offsets.delete(body, self.image, context)
+
+    def check_offset_fetch(self, asked: OffsetFetchGroup) -> None:
+        """Check who asks. Raises `BrokerError`."""
+        group = self.groups.get(asked.group_id)
+        if group is not None:
+            group.check_offset_fetch(asked.member_id, asked.member_epoch)
+
+    def fetch_offsets(self, asked: OffsetFetchGroup, high_watermark: int) -> OffsetFetchGroupResponse:
+        """The offsets that are committed below the high watermark."""
+        return self.offsets.fetch(asked, self.image, high_watermark)
+
+    def list_groups(self) -> Iterator[ListedGroup]:
+        """All groups, those that consist of committed offsets only included."""
+        for group in self.groups:
+            yield ListedGroup(group.group_id, group.protocol_type, group.state_name, group.group_type)
+        for group_id in self.offsets.groups_with_offsets():
+            if self.groups.get(group_id) is None:
+                yield ListedGroup(group_id, "", "Empty", CLASSIC)
+
+    def delete_group(self, group_id: str, asker: Asker) -> Result:
+        """Delete a group without members, and its offsets. Raises NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
+        group = self.groups.get(group_id)
+        if group is not None and not group.is_empty:
+            raise BrokerError(ErrorCode.NON_EMPTY_GROUP, f"the group {group_id} has members")
+        records = [*self.offsets.delete_group(group_id), *(group.tombstones() if group is not None else ())]
+        if group is None and not records:
+            raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id}")
+        return Result(records, [(asker, DeletedGroup(group_id))])
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def expire(self, now: float, now_ms: int) -> Iterator[Result]:
+        """The decisions of all deadlines that are due."""
+        return self.deadlines.expire(now, now_ms)
+
+    def _schedule_expiry(self, now: float) -> None:
+        self.deadlines.set(_EXPIRY, now + self._config.offsets_retention_check_interval_ms / 1000, self._expire_offsets)
+
+    def _expire_offsets(self, now: float, now_ms: int) -> Result:
+        self._schedule_expiry(now)
+        return self.offsets.expire(now_ms)
+
+    def take_waiting(self) -> list[Asker]:
+        """The requests that wait for other members, which the shard forgets: its leadership has ended."""
+        return self.classic.take_waiting()

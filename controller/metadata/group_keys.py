@@ -1,0 +1,128 @@
+"""The keys of the group coordinator, which runs on the brokers: a part of the table in `node_keys.py`."""
+
+from __future__ import annotations
+
+from strandline.controller.metadata.config_keys import INT_MAX, ConfigKey
+
+_OFFSETS = (
+    ConfigKey(
+        "offsets.topic.num.partitions",
+        "int",
+        50,
+        "",
+        "partitions of __consumer_offsets, when it is created; each group belongs to one of them",
+        min=1,
+    ),
+    ConfigKey(
+        "offsets.topic.replication.factor",
+        "int",
+        3,
+        "",
+        "replicas of __consumer_offsets; the topic is not created before there are so many brokers",
+        min=1,
+        max=32767,
+    ),
+    ConfigKey(
+        "offsets.topic.segment.bytes",
+        "int",
+        100 << 20,
+        "bytes",
+        "the segment size of __consumer_offsets; a new coordinator reads the topic's partition, which closed segments keep short",
+        min=1,
+    ),
+    ConfigKey(
+        "offsets.commit.timeout.ms",
+        "int",
+        5000,
+        "ms",
+        "how long a change of a group waits for its replicas; then the answer is COORDINATOR_NOT_AVAILABLE",
+        min=1,
+    ),
+    ConfigKey("offset.metadata.max.bytes", "int", 4096, "bytes", "the largest note in a committed offset", min=0),
+    ConfigKey(
+        "offsets.retention.minutes",
+        "int",
+        10_080,
+        "minutes",
+        "how long committed offsets are kept after their group has lost its last member, or has stopped reading the topic",
+        min=1,
+    ),
+    ConfigKey("offsets.retention.check.interval.ms", "long", 600_000, "ms", "how often expired offsets are looked for", min=1),
+)
+
+_CLASSIC = (
+    ConfigKey(
+        "group.initial.rebalance.delay.ms",
+        "int",
+        3000,
+        "ms",
+        "how long the first rebalance of a classic group waits for more members",
+        min=0,
+    ),
+    ConfigKey("group.min.session.timeout.ms", "int", 6000, "ms", "the shortest session of a classic member", min=1),
+    ConfigKey("group.max.session.timeout.ms", "int", 1_800_000, "ms", "the longest session of a classic member", min=1),
+    ConfigKey("group.max.size", "int", INT_MAX, "", "the most members of a classic group", min=1),
+)
+
+_CONSUMER = (
+    ConfigKey(
+        "group.consumer.session.timeout.ms",
+        "int",
+        9000,
+        "ms",
+        "a member of a consumer group that is silent for so long is removed (Apache Kafka: 45000)",
+        min=1,
+    ),
+    ConfigKey(
+        "group.consumer.heartbeat.interval.ms",
+        "int",
+        3000,
+        "ms",
+        "the interval between the heartbeats of a member of a consumer group (Apache Kafka: 5000)",
+        min=1,
+    ),
+    ConfigKey(
+        "group.consumer.connection.loss.grace.ms",
+        "int",
+        1000,
+        "ms",
+        "a member that has closed its connection without leaving is removed after this time, if it promised to return at once",
+        min=0,
+    ),
+    ConfigKey("group.consumer.max.size", "int", INT_MAX, "", "the most members of a consumer group", min=1),
+    ConfigKey(
+        "group.consumer.assignors",
+        "list",
+        ["uniform", "range"],
+        "",
+        "the server-side assignors; the first one is the default",
+        choices=("uniform", "range"),
+    ),
+    ConfigKey(
+        "group.consumer.assignment.interval.ms",
+        "int",
+        1000,
+        "ms",
+        "a group's assignment is computed at most once in this time",
+        min=0,
+        max=15_000,
+    ),
+    ConfigKey(
+        "group.consumer.migration.policy",
+        "string",
+        "bidirectional",
+        "",
+        "whether a group may change between the classic and the newer protocol while it has members",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+    ),
+    ConfigKey(
+        "group.consumer.regex.refresh.interval.ms",
+        "int",
+        600_000,
+        "ms",
+        "how often the topics of a regular expression are looked up again although no topic has changed",
+        min=10_000,
+    ),
+)
+
+GROUP_KEYS: tuple[ConfigKey, ...] = (*_OFFSETS, *_CLASSIC, *_CONSUMER)
