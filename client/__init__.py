@@ -9,7 +9,7 @@ reference.py, option_docs.py   docs/client.md, and the options that `help` shows
 admin/       the admin client: its calls by subject (topics, partitions, configs, nodes)
 cluster/     connections, metadata and its refreshes, requests to any broker, questions to the leaders of many partitions
 producer/    the producer: accumulator and partition queues (pure), the sender and how deliveries fail
-consumer/    the consumer: partition states and fetch sessions (pure), the fetcher, records and columns
+consumer/    the consumer: partition states and fetch sessions (pure), the fetcher, records and columns; group/: its membership
 """
 
 from strandline.client.admin.admin import Admin
@@ -41,19 +41,28 @@ from strandline.client.admin_types import (
 from strandline.client.consumer.batches import FetchedBatch, arrow_batches, arrow_schema
 from strandline.client.consumer.columns import BinaryColumn, HeadersColumn
 from strandline.client.consumer.consumer import Consumer
-from strandline.client.consumer.records import ConsumerRecord, OffsetAndTimestamp, TopicPartition
+from strandline.client.consumer.records import (
+    ConsumerRecord,
+    GroupStateChange,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
 from strandline.client.errors import (
     BufferFull,
     ClientClosed,
     ClientError,
+    CommitFailed,
     CorruptRecords,
     DeliveryFailed,
     DeliveryTimeout,
+    GroupMembershipFailed,
     LogTruncated,
     NoBrokersAvailable,
     OffsetConflict,
     OffsetOutOfRange,
     ProducerFenced,
+    RebalanceCallbackFailed,
     RecordTooLarge,
     RequestFailed,
     RequestTimeout,
@@ -76,6 +85,7 @@ __all__ = [
     "ClientClosed",
     "ClientError",
     "ClusterDescription",
+    "CommitFailed",
     "ConfigEntry",
     "ConfigSynonym",
     "Consumer",
@@ -88,12 +98,15 @@ __all__ = [
     "FeatureRange",
     "FeaturesDescription",
     "FetchedBatch",
+    "GroupMembershipFailed",
+    "GroupStateChange",
     "HeadersColumn",
     "LogDirDescription",
     "LogDirMoveResult",
     "LogTruncated",
     "NewTopic",
     "NoBrokersAvailable",
+    "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetConflict",
     "OffsetOutOfRange",
@@ -106,6 +119,7 @@ __all__ = [
     "QuorumDescription",
     "QuorumReplica",
     "ReassignmentResult",
+    "RebalanceCallbackFailed",
     "ReplicaLog",
     "Receipt",
     "Receipts",

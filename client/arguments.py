@@ -13,7 +13,7 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from strandline.client.consumer.records import TopicPartition
+from strandline.client.consumer.records import OffsetAndMetadata, TopicPartition
 from strandline.protocol.errors import UsageError
 
 TIMESTAMP_MAX = 2**62
@@ -97,3 +97,24 @@ def checked_offsets(before: Any) -> dict[TopicPartition, int]:
     if not isinstance(before, Mapping):
         raise UsageError(f'offsets are given by a mapping such as {{("orders", 0): 42}}, not {before!r}')
     return {checked_partition(tp): checked_whole("an offset", value, -1, OFFSET_MAX) for tp, value in before.items()}
+
+
+METADATA_LENGTH_MAX = 65_536
+
+
+def checked_commits(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
+    """A mapping of (topic, partition) pairs to offsets: an int, an `OffsetAndMetadata`, or a tuple of an offset and a text."""
+    if not isinstance(offsets, Mapping):
+        raise UsageError(f'offsets are committed by a mapping such as {{("orders", 0): 42}}, not {offsets!r}')
+    return {checked_partition(tp): _checked_commit(value) for tp, value in offsets.items()}
+
+
+def _checked_commit(value: Any) -> OffsetAndMetadata:
+    given = OffsetAndMetadata(*value) if isinstance(value, tuple) and 1 <= len(value) <= 3 else OffsetAndMetadata(value)
+    offset = checked_whole("a committed offset", given.offset, 0, OFFSET_MAX)
+    if not isinstance(given.metadata, str) or len(given.metadata) > METADATA_LENGTH_MAX:
+        raise UsageError(
+            f"the metadata of a commit is a str of at most {METADATA_LENGTH_MAX} characters, not {given.metadata!r:.50}"
+        )
+    check_encodes("the metadata of a commit", given.metadata)
+    return OffsetAndMetadata(offset, given.metadata, checked_whole("a leader epoch", given.leader_epoch, -1))

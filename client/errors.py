@@ -18,6 +18,9 @@ StrandlineError
     LogTruncated        records that were read are no longer in the log (an unclean election); names the divergence
     TopicRecreated      the topic was deleted and recreated under its name: the position is an offset of a deleted log
     CorruptRecords      a fetched batch failed its checksum or cannot be read
+    CommitFailed        offsets were not committed, because the partitions are no longer the consumer's
+    GroupMembershipFailed   the coordinator of the group does not accept the consumer
+    RebalanceCallbackFailed a callback of `subscribe` has raised an error
 """
 
 from __future__ import annotations
@@ -28,14 +31,17 @@ __all__ = [
     "BufferFull",
     "ClientClosed",
     "ClientError",
+    "CommitFailed",
     "CorruptRecords",
     "DeliveryFailed",
     "DeliveryTimeout",
+    "GroupMembershipFailed",
     "LogTruncated",
     "NoBrokersAvailable",
     "OffsetConflict",
     "OffsetOutOfRange",
     "ProducerFenced",
+    "RebalanceCallbackFailed",
     "RecordTooLarge",
     "RequestFailed",
     "RequestTimeout",
@@ -246,6 +252,21 @@ class CorruptRecords(ClientError):
         else:
             text = f"the batch at offset {first_offset} cannot be read: {cause}; its end is not known: seek behind it to continue"
         super().__init__(text, topic=topic, partition=partition, code=code)
+
+
+class CommitFailed(ClientError):
+    """The offsets were not committed, because the partitions are no longer this consumer's: they were revoked, or the member has
+    lost them. Whoever owns them now reads on from the last commit. Another attempt fails as well."""
+
+
+class GroupMembershipFailed(ClientError):
+    """The consumer is not a member of its group, and trying again would not help: the coordinator refuses it (see `code`), or a
+    background task of the consumer has ended. All calls that return records raise it. The consumer has lost its partitions."""
+
+
+class RebalanceCallbackFailed(ClientError):
+    """A callback of `subscribe` has raised an error (`__cause__`). The rebalance goes on, and the next call that returns records
+    raises this once."""
 
 
 def describe(code: ErrorCode | int, message: str | None = None) -> str:

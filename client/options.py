@@ -38,6 +38,8 @@ Serializer = Callable[[Any], bytes | None]
 Partitioner = Callable[[bytes | None, list[int], list[int]], int]
 """Key, all partitions, those with a leader -> partition."""
 Deserializer = Callable[[bytes], Any]
+StateCallback = Callable[[Any], None]
+"""Takes a `GroupStateChange`."""
 
 REQUEST_SIZE_MAX = 99 * 1024 * 1024
 """The upper bound of `max_request_size`: brokers accept frames of 100 MiB (`socket.request.max.bytes`), and a produce request
@@ -280,7 +282,63 @@ class ConsumerOptions(ClientOptions):
     """The options of `Consumer`."""
 
     group_id: str | None = option(
-        None, OrNone(Nothing()), "Consumer groups are not supported yet: use subscribe() (all partitions) or assign()."
+        None,
+        OrNone(Text(1, 32_767)),
+        "The consumer group. Its members share the partitions of the topics that they subscribe to, and their positions are "
+        "stored (`commit`). None: no group; each consumer reads all partitions, and no positions are stored.",
+    )
+    group_instance_id: str | None = option(
+        None,
+        OrNone(Text(1, 1024)),
+        "Makes this a static member (KIP-345): a consumer with the same id that starts within the session time-out gets the same "
+        "partitions, without a rebalance. No two members that run may have the same.",
+    )
+    group_remote_assignor: str | None = option(
+        None,
+        OrNone(Text(1, 249)),
+        'The assignor that the coordinator uses for the group: "uniform" or "range". None: the first of those that the brokers '
+        "support.",
+    )
+    enable_auto_commit: bool = option(
+        True,
+        Flag(),
+        "Commit regularly, before partitions are given up, and at the end, what the program has finished: the records that a "
+        "call has returned count as finished when the program asks for more. Needs a `group_id`.",
+    )
+    auto_commit_interval_ms: int = option(5_000, _TIME_POSITIVE, "The time between two automatic commits.", "ms")
+    max_poll_interval_ms: int = option(
+        300_000,
+        _TIME_POSITIVE,
+        "How long a member of a group may take until it asks for more records. After that it leaves the group, so that other "
+        "members get its partitions; it joins again when it asks.",
+        "ms",
+    )
+    rebalance_timeout_ms: int | None = option(
+        None,
+        OrNone(Duration(1)),
+        "How long the coordinator waits for a member that has to give up partitions. The program has four fifths of it to finish "
+        "its records and for its callbacks. None: `max_poll_interval_ms`.",
+        "ms",
+    )
+    heartbeat_thread: bool = option(
+        True,
+        Flag(),
+        "Send the heartbeats of a group member on a thread of their own, so that a program that blocks its event loop stays a "
+        "member. Without it, they share the event loop.",
+    )
+    on_state_change: StateCallback | None = option(  # noqa: RUF009
+        None,
+        _FUNCTION,
+        "Called on the event loop with a `GroupStateChange` when the state of the membership changes.",
+    )
+    session_timeout_ms: None = option(
+        None, OrNone(Nothing()), "The brokers decide (`group.consumer.session.timeout.ms`); a member does not choose."
+    )
+    heartbeat_interval_ms: None = option(
+        None, OrNone(Nothing()), "The brokers decide (`group.consumer.heartbeat.interval.ms`); a member does not choose."
+    )
+    partition_assignment_strategy: None = option(
+        None, OrNone(Nothing()), "The coordinator assigns the partitions; see `group_remote_assignor`."
     )
     auto_offset_reset: Literal["latest", "earliest", "error", "none"] = option(
         "latest",
@@ -339,6 +397,11 @@ class ConsumerOptions(ClientOptions):
         None, _FUNCTION, "Turns the bytes of each value that is not None into what records have as `value`."
     )
 
+    def _check_together(self) -> None:
+        ClientOptions._check_together(self)
+        if self.group_id is None and (self.group_instance_id is not None or self.group_remote_assignor is not None):
+            raise UsageError("group_instance_id and group_remote_assignor need a group_id")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminOptions(ClientOptions):
@@ -385,6 +448,17 @@ class ConsumerKeywords(ClientKeywords, total=False):
     """The keyword arguments of `Consumer`, for type checkers."""
 
     group_id: str | None
+    group_instance_id: str | None
+    group_remote_assignor: str | None
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    max_poll_interval_ms: int
+    rebalance_timeout_ms: int | None
+    heartbeat_thread: bool
+    on_state_change: StateCallback | None
+    session_timeout_ms: None
+    heartbeat_interval_ms: None
+    partition_assignment_strategy: None
     auto_offset_reset: Literal["latest", "earliest", "error", "none"]
     fetch_max_wait_ms: int
     fetch_min_bytes: int

@@ -92,6 +92,10 @@ _TO_DO: Mapping[str, str] = {
     "TopicRecreated": "`seek` to read the new topic; what was read is of the old one.",
     "CorruptRecords": "The position stays before the batch: repair the replica, or accept the gap: `seek` to `e.last_offset + 1`, or set "
     '`on_corrupt_batch="skip"`.',
+    "CommitFailed": "Nothing: the records after the last commit are read again by the partition's new owner, so processing them twice "
+    "must do no harm. If the message names `max_poll_interval_ms`, raise it, or ask for fewer records at a time.",
+    "GroupMembershipFailed": "Correct what the message names, and start another consumer; or `subscribe` to something else.",
+    "RebalanceCallbackFailed": "Correct the callback: `e.__cause__` is its error.",
 }
 """By error, what a program or a person should do about it."""
 
@@ -160,12 +164,20 @@ says otherwise.
 |---|---|---|
 | brokers | Apache Kafka | Strandline; the protocol is another one |
 | class names | `AIOKafkaProducer`, `AIOKafkaConsumer`, `AIOKafkaAdminClient` | `Producer`, `Consumer`, `Admin` |
-| consumer groups | `group_id`, `commit`, `committed`, rebalance listeners | not yet; each consumer reads all partitions, or those it assigns |
+| group protocol | the classic one: members assign partitions, and all stop for a rebalance | the newer one (KIP-848): the coordinator assigns, and only what moves stops |
+| `session_timeout_ms`, `heartbeat_interval_ms`, `partition_assignment_strategy` | options of each member | the brokers decide; `group_remote_assignor` |
+| heartbeats while the program blocks the event loop | stop | go on, on a thread of their own (`heartbeat_thread`) |
+| automatic commits | what `getmany` has returned, finished or not | what is finished: records count as such when the program asks for more |
+| `max_poll_interval_ms` | with `getone`, each record counts | the same with `getone` and `async for` |
+| partitions that are to go | the listener is called at once, also while records are in work | they go when the program asks for more records, so that it has finished what it got |
+| `commit` after the partitions were lost | `CommitFailedError`, `IllegalStateError` | `CommitFailed`, which says why |
+| a member that the coordinator refuses (`FENCED_INSTANCE_ID`) | tries again for ever | `GroupMembershipFailed`, from every call that returns records |
+| `committed` | an offset, or None | the same; `committed_offsets` has the metadata, too |
 | transactions | `transactional_id`, `begin_transaction` | not yet; a named producer writes each row once (`producer_name`, `written`) |
 | compression | `compression_type` | `compression_type` and `compression_level` |
 | TLS and SASL | `security_protocol`, `ssl_context`, `sasl_*` | not yet |
 | `api_version`, `connections_max_idle_ms`, `consumer_timeout_ms`, `exclude_internal_topics` | options | not accepted |
-| `subscription`, `topics`, `last_stable_offset`, `last_poll_timestamp`, `seek_to_committed` | calls of the consumer | missing |
+| `topics`, `last_stable_offset`, `last_poll_timestamp` | calls of the consumer | missing |
 | default of `bootstrap_servers` and `client_id` | `localhost`, the library's name and version | `127.0.0.1:9092`, `strandline` |
 | default of `acks` | `1` | `"all"` |
 | default of `enable_idempotence` | `False` | on, with `acks="all"` |
@@ -180,7 +192,8 @@ says otherwise.
 | own partitioner | `partitioner` | the same; an error of it, or a partition that does not exist, is a UsageError |
 | `stop` of a producer | waits until everything is sent | the same, at most `delivery_timeout_ms`, or a second after an exception; returns what was not delivered (`Undelivered`) |
 | `assign` | a plain call | a coroutine: `await consumer.assign(...)` |
-| `subscribe` | `topics=`, `pattern=`, `listener=` | names or a list of names: `subscribe(["a", "b"])`; no patterns |
+| `subscribe` | `topics=`, `pattern=`, `listener=` | names or a list of names: `subscribe(["a", "b"])`; `pattern=` and `listener=` in a group, or `on_assigned=`, `on_revoked=`, `on_lost=` |
+| language of a `pattern` | Python's `re`, evaluated by the client | RE2, evaluated by the coordinator, for the whole name |
 | `partitions_for_topic` | a plain call | a coroutine |
 | `getone` | waits without bound | the same, or up to `timeout_ms` |
 | `getmany` without `max_records` | the records of one fetch | whole batches, up to some 10,000 records |

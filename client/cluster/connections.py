@@ -54,9 +54,10 @@ class BrokerConnections:
     def state_of(self, broker_id: int) -> ConnectionState | None:
         """The state of the connection to a broker's advertised address; None if the broker is not known."""
         broker = self._cache.brokers.get(broker_id)
-        if broker is None:
-            return None
-        address = (broker.host, broker.port)
+        return None if broker is None else self.state_at((broker.host, broker.port))
+
+    def state_at(self, address: Address) -> ConnectionState:
+        """The state of the connection to an address that a broker has named."""
         state = self._states.get(address)
         if state is None:
             state = self._states[address] = ConnectionState(address, self._options, self._on_change)

@@ -43,6 +43,8 @@ class MetadataUpdater:
         self._on_refreshed = on_refreshed
         self._topics: dict[str, None] = {}
         """The topics whose metadata is kept fresh."""
+        self._ids: dict[bytes, None] = {}
+        """Ids of topics whose names the next refresh asks for."""
         self._is_wanted = False
         """A refresh was requested, and has not begun."""
         self._has_new_topic = False
@@ -68,6 +70,13 @@ class MetadataUpdater:
             self._has_new_topic = True
             _end(self._gap_wait)
         return is_new
+
+    def want_topic_ids(self, topic_ids: Iterable[bytes]) -> None:
+        """Refresh the metadata soon, and ask once for the topics with these ids."""
+        self._ids.update(dict.fromkeys(topic_ids))
+        self._has_new_topic = True
+        _end(self._gap_wait)
+        self.request_refresh()
 
     @property
     def topics_wanted(self) -> int:
@@ -202,6 +211,8 @@ class MetadataUpdater:
     async def _refresh_once(self) -> None:
         self._has_new_topic = False
         topics = [MetadataTopicRequest(name) for name in self._topics]
+        topics += [MetadataTopicRequest(None, topic_id) for topic_id in self._ids]
+        self._ids.clear()
         response = await self._any_broker.ask_any(METADATA, MetadataRequest(topics), self._options.request_timeout_ms)
         assert isinstance(response, MetadataResponse)
         self.refreshes += 1

@@ -1,12 +1,13 @@
-"""The consumer: `async for`, `getmany`, `getone`, `fetch_batches`, positions, seeks.
+"""The consumer: `async for`, `getmany`, `getone`, `fetch_batches`, positions, seeks, commits.
 
     async with Consumer("orders", bootstrap_servers="127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
         async for record in consumer:
             ...
 
 Without a group it reads all partitions of its topics, also those that are added later, or the partitions that were assigned by
-hand. The fetcher (fetcher.py) fetches records ahead in the background; a call that returns records decodes a batch at a time.
-Only records below the high watermark are returned.
+hand. As a member of a group it reads those that the coordinator assigns to it (group/). The fetcher (fetcher.py) fetches records
+ahead in the background; a call that returns records decodes a batch at a time. Only records below the high watermark are
+returned.
 
 If a partition cannot be read any further (its log was truncated, the position is outside the log, a batch is corrupt), the calls
 that return records raise its error: the next call, and later ones whenever they have no records to return. A seek clears it.
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -30,7 +32,9 @@ from typing import Any, Self, TypeVar, Unpack
 from strandline.client.arguments import (
     OFFSET_MAX,
     TIMESTAMP_MAX,
+    check_encodes,
     checked_by_partition,
+    checked_commits,
     checked_name,
     checked_partition,
     checked_partitions,
@@ -40,10 +44,14 @@ from strandline.client.cluster.cluster import Cluster
 from strandline.client.consumer.batches import FetchedBatch, fetched_batch
 from strandline.client.consumer.fetch_state import FetchState
 from strandline.client.consumer.fetcher import Fetcher
+from strandline.client.consumer.group.callbacks import Callbacks, RebalanceCallback, checked_callbacks
+from strandline.client.consumer.group.member import GroupMember, Hooks
+from strandline.client.consumer.group.membership import Topics
 from strandline.client.consumer.partition_state import EARLIEST, LATEST, PartitionState
 from strandline.client.consumer.poll import Room, checked_limit, pull_batches, pull_records
 from strandline.client.consumer.records import (
     ConsumerRecord,
+    OffsetAndMetadata,
     OffsetAndTimestamp,
     TopicPartition,
     by_topic,
@@ -77,6 +85,9 @@ call."""
 MANY_ROWS, MANY_BYTES = 100_000, 8 * 1024 * 1024
 """`fetch_batches` without a limit returns no more than this: some ten milliseconds of decoding."""
 
+STOP_TIMEOUT_MS, STOP_TIMEOUT_AFTER_ERROR_MS = 10_000, 2_000
+"""How long `stop` takes at most if it is called without a time limit."""
+
 Taken = TypeVar("Taken")
 
 _RESETS = {"earliest": EARLIEST, "latest": LATEST, "error": None}
@@ -91,7 +102,8 @@ class Consumer:
                 print(record.partition, record.offset, record.key, record.value)
 
     Start it with `async with`, or with `await start()` and `await stop()`. It belongs to the event loop in which it was started.
-    Its positions are not stored anywhere: it begins where `auto_offset_reset` or a `seek` says."""
+    Without a `group_id` its positions are not stored anywhere: it begins where `auto_offset_reset` or a `seek` says. With one it
+    shares the partitions with the other members of the group, and begins where the group has committed."""
 
     def __init__(self, *topics: str | Iterable[str], doors: Doors | None = None, **options: Unpack[ConsumerKeywords]) -> None:
         self.options = parse_options(ConsumerOptions, options)
@@ -102,12 +114,21 @@ class Consumer:
         self._fetcher: Fetcher | None = None
         self._home: Home | None = None
         self._stopped = False
+        """`stop` was called: no more records are returned."""
+        self._closed = False
+        """`stop` has closed the connections. Until then, callbacks may commit."""
         self._tracker: TopicTracker | None = None
         self._assigning: Coroutine[Any, Any, None] | None = None
         """The last call of `assign`. If it was not awaited, reading is an error."""
         self._assigning_partitions: list[TopicPartition] = []
+        self._group: GroupMember | None = None
+        """None without a `group_id`, and before `start`."""
+        self._subscribed: tuple[Topics, Callbacks] | None = None
+        """What a consumer with a `group_id` is subscribed to."""
+        self._started_in_handler = False
+        """An exception was being handled when `start` was called, so one in `stop` says nothing."""
         if topics:
-            self._subscription.subscribe(_checked_topics(topics))
+            self.subscribe(*topics)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -116,6 +137,7 @@ class Consumer:
         UsageError if the consumer was started before."""
         if self._cluster is not None or self._stopped:
             raise UsageError("a consumer is started once")
+        self._started_in_handler = sys.exception() is not None
         self._home = Home("consumer", between_runs=True)
         cluster = self._cluster = Cluster(self.options, self._doors.random)
         cluster.listeners.add(self._on_cluster)
@@ -127,25 +149,49 @@ class Consumer:
         except BaseException:
             await self.stop()
             raise
+        if self.options.group_id is not None:
+            hooks = Hooks(lambda state: self._begin(state), lambda state, offset, epoch: self._move(state, offset, epoch))
+            self._group = GroupMember(
+                self.options, self.options.group_id, self._doors, cluster, self._subscription, self._fetcher, hooks
+            )
+            self._group.start()
+            if self._subscribed is not None:
+                self._group.subscribe(*self._subscribed)
         self._on_cluster()
 
-    async def stop(self) -> None:
-        """Stop fetching and close the connections. A call that waits for records raises ClientClosed."""
+    async def stop(self, *, timeout_ms: float | None = None) -> None:
+        """Stop fetching and close the connections. A call that waits for records raises ClientClosed.
+
+        A member of a group first commits (with `enable_auto_commit`), calls `on_revoked`, and leaves the group, for at most
+        `timeout_ms`. By default that is ten seconds; two if `stop` is called while an exception is handled (as in a `finally`
+        clause), unless one was when `start` was called. After an exception the records of the last call count as unfinished, so
+        they are not committed."""
+        await self._stop(timeout_ms, None if self._started_in_handler else sys.exception())
+
+    async def _stop(self, timeout_ms: float | None, error: BaseException | None) -> None:
+        """`error`: the exception because of which the consumer is stopped."""
         if self._stopped:
             return
         self._check_caller()
         self._stopped = True
-        if self._fetcher is not None:
-            await self._fetcher.close()
-        if self._cluster is not None:
-            await self._cluster.close()
+        if timeout_ms is None:
+            timeout_ms = STOP_TIMEOUT_MS if error is None else STOP_TIMEOUT_AFTER_ERROR_MS
+        try:
+            if self._group is not None:
+                await self._group.stop(asyncio.get_running_loop().time() + timeout_ms / 1000, has_finished=error is None)
+        finally:
+            self._closed = True
+            if self._fetcher is not None:
+                await self._fetcher.close()
+            if self._cluster is not None:
+                await self._cluster.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        await self.stop()
+        await self._stop(None, error)
 
     def _check_caller(self) -> None:
         """UsageError for a call from another thread or event loop than that of `start`."""
@@ -153,8 +199,15 @@ class Consumer:
             self._home.check()
 
     def _running(self) -> tuple[Fetcher, Cluster]:
-        self._check_caller()
         if self._stopped:
+            self._check_caller()
+            raise ClientClosed("the consumer was stopped")
+        return self._connected()
+
+    def _connected(self) -> tuple[Fetcher, Cluster]:
+        """As `_running`, but also while the consumer is being stopped, for what a callback may call then."""
+        self._check_caller()
+        if self._closed:
             raise ClientClosed("the consumer was stopped")
         if self._fetcher is None or self._cluster is None:
             raise ClientClosed("the consumer was not started: use `async with Consumer(...)`, or `await consumer.start()`")
@@ -162,13 +215,42 @@ class Consumer:
 
     # -- topics and partitions ----------------------------------------------------------------------------------------
 
-    def subscribe(self, *topics: str | Iterable[str]) -> None:
-        """Read all partitions of these topics, and no others: `subscribe("a", "b")` or `subscribe(["a", "b"])`. There are no
-        consumer groups, so each consumer reads everything."""
+    def subscribe(
+        self,
+        *topics: str | Iterable[str],
+        pattern: str | None = None,
+        on_assigned: RebalanceCallback | None = None,
+        on_revoked: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+        listener: Any | None = None,
+    ) -> None:
+        """Read these topics, and no others: `subscribe("a", "b")` or `subscribe(["a", "b"])`. Without a `group_id` the consumer
+        reads all their partitions.
+
+        With a `group_id` it joins the group in the background, and reads the partitions that the coordinator assigns to it.
+        `pattern`, instead of topics: a regular expression in RE2 syntax, which the coordinator evaluates; the group reads topics
+        that match the whole of it, also those that are created later.
+
+        Callbacks are plain functions or coroutine functions, and get a list of partitions. `on_assigned`: before the first record
+        of these partitions is returned; a `seek` counts. `on_revoked`: they go to other members; their records are finished and
+        committed, and no more are returned. `on_lost`: the coordinator has removed this member, and others may read them already;
+        without it, `on_revoked` is called. `listener`, instead of callbacks: an object with aiokafka's methods
+        `on_partitions_assigned` and `on_partitions_revoked`. A rebalance waits for a callback, for at most four fifths of
+        `rebalance_timeout_ms`; its error is raised as RebalanceCallbackFailed by the next call that returns records."""
         self._check_caller()
         names = _checked_topics(topics)
-        self._drop(self._subscription.subscribe(names))
+        callbacks = checked_callbacks(on_assigned, on_revoked, on_lost, listener)
         self._assigning = None
+        if self.options.group_id is None:
+            if pattern is not None or callbacks != Callbacks():
+                raise UsageError("a pattern, and callbacks of a rebalance, need a group_id")
+            self._drop(self._subscription.subscribe(names))
+        else:
+            wanted = _checked_subscription(names, pattern)
+            self._drop(self._subscription.subscribe_by_group(names))
+            self._subscribed = wanted, callbacks
+            if self._group is not None:
+                self._group.subscribe(wanted, callbacks)
         if self._cluster is not None and self._tracker is not None:
             self._tracker.forget_topics()
             self._cluster.metadata.want_topics(names)
@@ -176,10 +258,18 @@ class Consumer:
             self._on_cluster()
 
     def unsubscribe(self) -> None:
-        """Read nothing until the next `subscribe` or `assign`."""
+        """Read nothing until the next `subscribe` or `assign`. A member of a group commits (with `enable_auto_commit`), calls
+        `on_revoked`, and leaves the group in the background."""
         self._check_caller()
-        self._assigning = None
-        self._drop(self._subscription.clear())
+        self._assigning = self._subscribed = None
+        if self._group is not None and self._subscription.by_group:
+            self._group.unsubscribe()
+        else:
+            self._drop(self._subscription.clear())
+
+    def subscription(self) -> set[str]:
+        """The topics that are subscribed by name."""
+        return set(self._subscription.topics)
 
     def _drop(self, states: Iterable[PartitionState]) -> None:
         if self._fetcher is not None:
@@ -198,16 +288,32 @@ class Consumer:
         ids: dict[str, bytes] = {}
         for topic, wanted in by_topic(tps).items():
             ids[topic] = (await cluster.metadata.topic(topic, self.options.max_block_ms, wanted)).topic_id
+        await self._leave_group()
         states = self._subscription.states.items()
         kept = {tp: state for tp, state in states if tp in tps and state.topic_id == ids[tp.topic]}
         if self._subscription.topics:
             self._drop(self._subscription.clear())
             kept = {}
         self._drop([self._subscription.remove(tp) for tp in list(self._subscription.states) if tp not in kept])
-        for tp in tps:
-            if tp not in kept:
+        added = [tp for tp in tps if tp not in kept]
+        if self._group is not None:
+            states_added = [self._subscription.add(tp, ids[tp.topic], None) for tp in added]
+            await self._group.begin_assigned(states_added, self._deadline(None))
+        else:
+            for tp in added:
                 self._begin(self._subscription.add(tp, ids[tp.topic], self._subscription.default_reset))
         fetcher.on_cluster()
+
+    async def _leave_group(self) -> None:
+        """Leave the group, if the consumer is a member, because partitions are assigned by hand now."""
+        if self._group is not None and self._subscription.by_group:
+            self.unsubscribe()
+            await self._group.left(self._deadline(None))
+            self._drop(self._subscription.clear())
+
+    def _deadline(self, timeout_ms: float | None) -> float:
+        """`timeout_ms` (by default `max_block_ms`) from now, on the loop's clock."""
+        return asyncio.get_running_loop().time() + (self.options.max_block_ms if timeout_ms is None else timeout_ms) / 1000
 
     def _check_assigned_is_awaited(self) -> None:
         if self._assigning is not None and inspect.getcoroutinestate(self._assigning) == inspect.CORO_CREATED:
@@ -253,6 +359,8 @@ class Consumer:
         """Metadata was refreshed."""
         if self._tracker is not None and not self._stopped:
             self._tracker.on_cluster()
+            if self._group is not None:
+                self._group.on_cluster()
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -263,6 +371,8 @@ class Consumer:
             state = await self._next_ready(None, None)
             assert state is not None
             records = state.rest(self._decode)
+            if self._group is not None:
+                self._group.on_iterated(state)
             version = state.version
             for record in records:
                 state.cursor = record
@@ -334,12 +444,16 @@ class Consumer:
         return result
 
     def _pull(self, state: PartitionState, left: int, *, whole: bool) -> list[ConsumerRecord]:
+        if self._group is not None:
+            self._group.on_returned(state)
         records = pull_records(state, self._decode, left, whole=whole)
         self._after_reading(state)
         return records
 
     def _pull_batches(self, state: PartitionState, room: Room) -> list[FetchedBatch]:
         """The batches that there is room for. A partition of which none is taken keeps its turn."""
+        if self._group is not None:
+            self._group.on_returned(state)
         batches, taken = pull_batches(state, self._decode_columns, room)
         if taken:
             self._after_reading(state)
@@ -364,8 +478,13 @@ class Consumer:
             await asyncio.sleep(0)  # A task that runs `assign` begins now.
             self._check_assigned_is_awaited()
             self._assigning = None
+        group = self._group
+        if group is not None:
+            group.on_poll(only)
         while True:
             fetcher, _ = self._running()
+            if group is not None:
+                group.raise_errors()
             self._raise_errors(first_time=True)
             state = fetcher.next_ready(only)
             if state is not None:
@@ -373,7 +492,7 @@ class Consumer:
             if self._subscription.failed:
                 await asyncio.sleep(0)  # So that a program that ignores the error in a loop lets other tasks run.
             self._raise_errors(first_time=False)
-            if not await fetcher.wait(deadline):
+            if not await (fetcher.wait(deadline) if group is None else group.wait(deadline)):
                 return None
 
     def _raise_errors(self, first_time: bool) -> None:
@@ -449,6 +568,8 @@ class Consumer:
     def _move(self, state: PartitionState, offset: int, leader_epoch: int = -1) -> None:
         fetcher, _ = self._running()
         state.seek(offset, leader_epoch)
+        if self._group is not None:
+            self._group.on_moved(state)
         fetcher.on_moved(state)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -475,7 +596,7 @@ class Consumer:
         """The offset of the next record. It waits until a first position is known; RequestTimeout after `max_block_ms`, or the
         error of a partition that cannot be read. UsageError if the partition is not assigned."""
         state = self._state(partition)
-        fetcher, _ = self._running()
+        fetcher, _ = self._connected()
         deadline = asyncio.get_running_loop().time() + self.options.max_block_ms / 1000
         if state.position < 0:
             fetcher.check_soon(state)
@@ -551,30 +672,104 @@ class Consumer:
 
     def paused(self) -> set[TopicPartition]:
         """The partitions that are paused."""
-        return {tp for tp, state in self._subscription.states.items() if state.paused}
+        return {tp for tp, state in self._subscription.states.items() if state.is_paused_by_program}
 
     async def partitions_for_topic(self, topic: str) -> set[int]:
         """The numbers of the topic's partitions. It waits at most `max_block_ms` for metadata; UnknownTopic."""
         _, cluster = self._running()
         return set((await cluster.metadata.topic(topic, self.options.max_block_ms)).partitions)
 
+    # -- committed offsets --------------------------------------------------------------------------------------------
+
+    def _member(self) -> GroupMember:
+        self._connected()
+        if self._group is None:
+            raise UsageError("offsets are committed for a group: give the consumer a group_id")
+        return self._group
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int | tuple[int, str]] | None = None,
+        *,
+        timeout_ms: float | None = None,
+    ) -> None:
+        """Store positions for the group: `offsets` by partition (the offset of the next record to be read, also with a text), or
+        the positions of all assigned partitions. The positions are behind the records that a call has returned, whether the
+        program has finished them or not. It waits at most `timeout_ms` (by default `max_block_ms`).
+
+        CommitFailed if a partition is no longer assigned to this consumer, or the coordinator has removed it from the group;
+        RequestFailed if the coordinator rejects an offset; RequestTimeout. The offsets of the other partitions are stored all the
+        same. UsageError without a `group_id`."""
+        group = self._member()
+        await group.commit(None if offsets is None else checked_commits(offsets), self._deadline(timeout_ms))
+
+    async def committed(self, partition: TopicPartition | tuple[str, int], *, timeout_ms: float | None = None) -> int | None:
+        """The committed offset of a partition, assigned or not; None if there is none. It waits at most `timeout_ms` (by default
+        `max_block_ms`); RequestTimeout, UnknownTopic. UsageError without a `group_id`."""
+        found = await self.committed_offsets([partition], timeout_ms=timeout_ms)
+        return next((offset.offset for offset in found.values()), None)
+
+    async def committed_offsets(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """By partition, the committed offset with its metadata; partitions without one are left out. Otherwise as
+        `committed`."""
+        group, deadline = self._member(), self._deadline(timeout_ms)
+        _, cluster = self._connected()
+        tps = checked_partitions(partitions)
+        keys = {}
+        for topic, indexes in by_topic(tps).items():
+            left_ms = max(1.0, (deadline - asyncio.get_running_loop().time()) * 1000)
+            topic_id = (await cluster.metadata.topic(topic, left_ms, indexes)).topic_id
+            keys.update({(topic_id, index): TopicPartition(topic, index) for index in indexes})
+        return await group.committed(keys, deadline)
+
+    async def seek_to_committed(
+        self, *partitions: TopicPartition | tuple[str, int], timeout_ms: float | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """Continue these partitions, or all that are assigned, at their committed offsets, which are returned. A partition
+        without one (None) continues by `auto_offset_reset`. It waits at most `timeout_ms` (by default `max_block_ms`);
+        RequestTimeout."""
+        states = [self._state(tp) for tp in partitions] or list(self._subscription.states.values())
+        keys = {state.key: state.tp for state in states}
+        committed = await self._member().committed(keys, self._deadline(timeout_ms))
+        for state in states:
+            if self._subscription.states.get(state.tp) is not state:
+                continue
+            offset = committed.get(state.tp)
+            if offset is not None:
+                self._move(state, offset.offset, offset.leader_epoch)
+            elif self._subscription.default_reset is not None:
+                state.reset_to(self._subscription.default_reset)
+                self._member().on_moved(state)
+                self._begin(state)
+        return {state.tp: committed[state.tp].offset if state.tp in committed else None for state in states}
+
     # -- the rest -----------------------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
-        """`state` ("not started", "stopped", "ok" or "degraded"), `brokers_connected`, `last_fetch_age_ms`,
+        """`state` ("not started", "stopped", "ok", "degraded" or "failed"), `brokers_connected`, `last_fetch_age_ms`,
         `failed_partitions` (with their errors) and `last_error`: why metadata could not be refreshed, or why the position of a
-        partition could not be looked up. Both are tried again."""
+        partition could not be looked up. Both are tried again.
+
+        With a `group_id` also `group`: `group_id`, `state` ("unsubscribed", "joining", "stable", "reconciling", "acknowledging",
+        "fenced", "stale", "leaving", "suspended" or "failed"), `member_id`, `member_epoch`, `coordinator` (a broker id; -1: not
+        known), `last_heartbeat_age_ms`, `assignment`, `error` and `last_heartbeat_error`."""
         if self._stopped or self._fetcher is None or self._cluster is None:
             return {"state": "stopped" if self._stopped else "not started"}
         self._check_caller()
         failed = {str(state.tp): str(state.error) for state in self._subscription.states.values() if state.error is not None}
         error = self._cluster.metadata.last_error or self._lookup_error()
+        group = {} if self._group is None else {"group": self._group.health()}
+        is_well = not failed and error is None and (self._group is None or self._group.is_well)
+        has_failed = self._group is not None and group["group"]["error"] is not None
         return {
-            "state": "degraded" if failed or error is not None else "ok",
+            "state": "failed" if has_failed else "ok" if is_well else "degraded",
             "brokers_connected": self._cluster.connections.brokers_connected,
             "last_fetch_age_ms": (asyncio.get_running_loop().time() - self._fetcher.last_fetch_at) * 1000,
             "failed_partitions": failed,
             "last_error": None if error is None else str(error),
+            **group,
         }
 
     def _lookup_error(self) -> StrandlineError | None:
@@ -583,7 +778,9 @@ class Consumer:
 
     def metrics(self) -> dict[str, Any]:
         """Counters since the start, `buffered_bytes`, and for each partition position, high watermark, lag (in records) and
-        `preferred_read_replica`: the follower that it is read from (`client_rack`), -1 for the leader."""
+        `preferred_read_replica`: the follower that it is read from (`client_rack`), -1 for the leader. With a `group_id` also
+        `group`: rebalances, partitions assigned, revoked and lost, callbacks that failed or were cut off, heartbeats, commits,
+        their failures and latencies, and how long the event loop took to notice the last heartbeat."""
         if self._fetcher is None or self._cluster is None:
             return {}
         partitions = {}
@@ -597,7 +794,8 @@ class Consumer:
             }
         buffered = sum(state.buffered_bytes for state in self._subscription.states.values())
         counters = {**self._fetcher.counters, **self._skipped, "metadata_refreshes": self._cluster.metadata.refreshes}
-        return {**counters, "buffered_bytes": buffered, "partitions": partitions}
+        group = {} if self._group is None else {"group": self._group.metrics()}
+        return {**counters, "buffered_bytes": buffered, "partitions": partitions, **group}
 
 
 def _checked_topics(topics: Iterable[str | Iterable[str]]) -> list[str]:
@@ -606,3 +804,13 @@ def _checked_topics(topics: Iterable[str | Iterable[str]]) -> list[str]:
     for given in topics:
         names.extend([given] if isinstance(given, str) or not isinstance(given, Iterable) else given)
     return [checked_name(name) for name in names]
+
+
+def _checked_subscription(names: list[str], pattern: str | None) -> Topics:
+    """What a member of a group subscribes to."""
+    if pattern is None:
+        return Topics(tuple(sorted(set(names))))
+    if names or not isinstance(pattern, str) or not pattern:
+        raise UsageError(f"a pattern is a non-empty str, and excludes topics by name; not {pattern!r}")
+    check_encodes("a pattern", pattern)
+    return Topics(pattern=pattern)

@@ -57,6 +57,7 @@ class PartitionState:
         "_epoch",
         "_failed",
         "_fetch_end",
+        "_is_paused",
         "_missing_since",
         "_open",
         "_position",
@@ -65,6 +66,7 @@ class PartitionState:
         "failure",
         "fetch_state",
         "highwater",
+        "is_held",
         "key",
         "leader_epoch",
         "lookup_error",
@@ -97,7 +99,12 @@ class PartitionState:
         self.failure: Failure | None = None
         """Not None exactly while this state is in `failed`, or was abandoned with a failure."""
         self.paused = False
-        """The program gets no records, and none are fetched, until it resumes the partition. Fetched records are kept."""
+        """The program gets no records, and none are fetched; fetched records are kept. True while the program has paused the
+        partition, and while it is held."""
+        self._is_paused = False
+        """The program has paused it."""
+        self.is_held = False
+        """Its records may not be returned now: a rebalance of the group is in progress, or the membership is in doubt."""
         self.retry_at = 0.0
         """Nothing is fetched before this time, on the loop's clock, because the last fetch failed."""
         self.lookup_failures = 0
@@ -197,14 +204,28 @@ class PartitionState:
         self.failure = None
         self._failed.pop(self, None)
 
+    @property
+    def is_paused_by_program(self) -> bool:
+        """Whether the program has paused the partition."""
+        return self._is_paused
+
     def pause(self) -> None:
         """Return no records, and fetch none, until `resume`."""
-        self.paused = True
+        self._is_paused = self.paused = True
         self.version += 1
 
     def resume(self) -> None:
-        """End a pause."""
-        self.paused = False
+        """End a pause of the program."""
+        self._is_paused, self.paused = False, self.is_held
+
+    def hold(self) -> None:
+        """Return no records, and fetch none, until `release`, whatever the program says."""
+        self.is_held = self.paused = True
+        self.version += 1
+
+    def release(self) -> None:
+        """End a hold."""
+        self.is_held, self.paused = False, self._is_paused
 
     def on_missing(self, now: float) -> float:
         """The cluster does not know the partition's log at `now` (on the loop's clock). Returns for how many milliseconds it has

@@ -44,6 +44,24 @@ class OffsetAndTimestamp(NamedTuple):
         return self.timestamp_ms
 
 
+class OffsetAndMetadata(NamedTuple):
+    """A committed offset: of the next record to be read. `metadata` is a text of the program's; `leader_epoch` is that of the
+    record before the offset (-1: not known), which shows later whether the log still has it (KIP-320)."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class GroupStateChange(NamedTuple):
+    """A change of a consumer's membership in its group, for `on_state_change`. The states are those of `Consumer.health`."""
+
+    previous: str
+    state: str
+    reason: str | None
+    """Why, if something went wrong."""
+
+
 class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
     """One record as the consumer returns it. `key` and `value` are bytes or None, or what the deserializers made of them;
     `headers` is a tuple of (str, bytes or None) pairs; `leader_epoch` is the epoch of the leader that appended it. Records are

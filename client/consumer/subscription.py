@@ -1,4 +1,4 @@
-"""The partitions that a consumer reads, assigned by hand or through subscribed topics. Pure."""
+"""The partitions that a consumer reads: assigned by hand, all of subscribed topics, or those that a group gives it. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strandline.protocol.partitions import TopicIdPartition
 
 
 class Subscription:
-    """The states of the assigned partitions: those assigned by hand, or all of the subscribed topics."""
+    """The states of the assigned partitions."""
 
     def __init__(
         self,
@@ -24,7 +24,9 @@ class Subscription:
         self.default_reset = default_reset
         """The reset policy (`auto_offset_reset`): EARLIEST, LATEST, or None for an error."""
         self.topics: dict[str, None] = {}
-        """The subscribed topics; empty if partitions are assigned by hand."""
+        """The topics that are subscribed by name; empty if partitions are assigned by hand."""
+        self.by_group = False
+        """The group's coordinator says which partitions of the subscribed topics are read."""
         self.states: dict[TopicPartition, PartitionState] = {}
         """By topic name and partition, each state that is read."""
         self.by_key: dict[TopicIdPartition, PartitionState] = {}
@@ -35,15 +37,23 @@ class Subscription:
         """Subscribed topics whose partitions were assigned before, and their ids then."""
 
     def subscribe(self, topics: Iterable[str]) -> list[PartitionState]:
-        """Subscribe to these topics only. Returns the states that are no longer read: all that there were."""
+        """Subscribe to these topics only, and read all their partitions. Returns the states that are no longer read: all that
+        there were."""
         removed = self.clear()
         self.topics = dict.fromkeys(topics)
+        return removed
+
+    def subscribe_by_group(self, topics: Iterable[str]) -> list[PartitionState]:
+        """Subscribe to these topics as a member of a group, which adds and removes states. Returns the states that are no longer
+        read: those that were there without the group."""
+        removed = [] if self.by_group else self.clear()
+        self.topics, self.by_group = dict.fromkeys(topics), True
         return removed
 
     def clear(self) -> list[PartitionState]:
         """Read nothing. Returns the states that are no longer read."""
         removed = [self.remove(tp) for tp in list(self.states)]
-        self.topics = {}
+        self.topics, self.by_group = {}, False
         self._seen = {}
         return removed
 
@@ -67,9 +77,13 @@ class Subscription:
         """Replace the state by one for the topic that has the name now. Of the old state, only `paused` is kept."""
         self.remove(state.tp)
         renewed = self.add(state.tp, topic_id, reset)
-        if state.paused:
+        if state.is_paused_by_program:
             renewed.pause()
         return renewed
+
+    def is_other(self, topic: str, topic_id: bytes) -> bool:
+        """Whether partitions of a subscribed topic were added that had another id."""
+        return self._seen.get(topic, topic_id) != topic_id
 
     def on_topic(
         self, topic: str, topic_id: bytes, partitions: Iterable[int]

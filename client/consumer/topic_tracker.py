@@ -44,11 +44,14 @@ class TopicTracker:
         """Subscribed topics that do not exist, until the error is raised."""
         self._missing_since: dict[str, float] = {}
         """Subscribed topics that the cluster does not know, and since when, on the loop's clock."""
+        self._other_since: dict[str, float] = {}
+        """Subscribed topics for which the newest metadata has another id than the one that is read, and since when."""
 
     def forget_topics(self) -> None:
         """Other topics are subscribed: forget which ones were missing."""
         self._errors.clear()
         self._missing_since.clear()
+        self._other_since.clear()
 
     def raise_missing(self, *, forget: bool) -> None:
         """Raise the error of a subscribed topic that does not exist, if there is one. `forget`: and do not raise it again."""
@@ -59,7 +62,7 @@ class TopicTracker:
 
     def on_cluster(self) -> None:
         """Metadata was refreshed: find new partitions, and topics that are missing or were recreated."""
-        if not self._subscription.topics:
+        if not self._subscription.topics and not self._subscription.by_group:
             for state in list(self._subscription.states.values()):
                 self._check_assigned(state)
         for topic in list(self._subscription.topics):
@@ -73,12 +76,29 @@ class TopicTracker:
             return
         self._missing_since.pop(topic, None)
         self._errors.pop(topic, None)
+        if self._subscription.by_group or not self._is_certain(topic, info):
+            return
         added, removed = self._subscription.on_topic(topic, info.topic_id, info.partitions)
         self._fetcher.drop(removed)
         for state in added:
             self._begin(state)
         if added:
             self._fetcher.on_cluster()
+
+    def _is_certain(self, topic: str, info: TopicInfo) -> bool:
+        """Whether the metadata of a topic counts. If it has another id than before, the answer may be that of a broker that is
+        behind: switching to the old topic and back would read the new one twice. So the other id counts when no answer has
+        contradicted it for a while."""
+        if not self._subscription.is_other(topic, info.topic_id):
+            self._other_since.pop(topic, None)
+            return True
+        now = asyncio.get_running_loop().time()
+        waited_ms = (now - self._other_since.setdefault(topic, now)) * 1000
+        if waited_ms >= MISSING_TOPIC_GRACE_MS:
+            del self._other_since[topic]
+            return True
+        self._cluster.metadata.request_refresh_in(_refresh_delay_s(waited_ms))
+        return False
 
     def _on_missing(self, topic: str) -> None:
         """Refresh again for a while. After that it is an error, or the consumer waits until the topic is created."""

@@ -102,6 +102,8 @@ class ScriptedCluster:
         self.offsets_fate: ErrorCode | None = ErrorCode.NONE
         """The error of every ListOffsets and OffsetForLeaderEpoch; None: responses leave the partition out."""
         self.offsets_requests: list[data.ListOffsetsRequest | data.OffsetForLeaderEpochRequest] = []
+        self.more_handlers: Callable[[ScriptedBroker], dict[int, Callable[[ServerRequest], None]]] = lambda broker: {}
+        """Further requests that brokers serve; set before they start."""
 
     async def __aenter__(self) -> ScriptedCluster:
         for broker in self.brokers.values():
@@ -182,6 +184,7 @@ class ScriptedBroker:
             apis.CREATE_TOPICS: self.create_topics,
             apis.DELETE_TOPICS: self.delete_topics,
             apis.DESCRIBE_CLUSTER: self.describe_cluster,
+            **self.cluster.more_handlers(self),
         }
         self.server = Server(
             {key: self._unless_hanging(handler) for key, handler in handlers.items()},
@@ -248,10 +251,14 @@ class ScriptedBroker:
         self.metadata_requests += 1
         body = request.body
         assert isinstance(body, admin.MetadataRequest)
-        names = list(cluster.topics) if body.topics is None else [topic.name or "" for topic in body.topics]
+        names = list(cluster.topics) if body.topics is None else [topic.name or self._name(topic) for topic in body.topics]
         live = [broker for broker in cluster.brokers.values() if broker.port]
         brokers = [admin.MetadataBroker(b.broker_id, *cluster.advertised.get(b.broker_id, ("127.0.0.1", b.port))) for b in live]
         request.reply(admin.MetadataResponse(brokers, "scripted", self.controller_id, [self._topic(name) for name in names]))
+
+    def _name(self, asked: admin.MetadataTopicRequest) -> str:
+        topics, _ = self.picture or (self.cluster.topics, self.cluster.partitions)
+        return next((name for name, topic_id in topics.items() if topic_id == asked.topic_id), "")
 
     def _topic(self, name: str) -> admin.MetadataTopic:
         topics, known = self.picture or (self.cluster.topics, self.cluster.partitions)

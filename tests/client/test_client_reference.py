@@ -60,7 +60,7 @@ def test_every_error_is_imported_from_the_top() -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (Consumer.subscribe, "(*topics: str | Iterable[str]) -> None"),
+        (Consumer.fetch_until, "(partition: TopicPartition | tuple[str, int], offset: int | None) -> None"),
         (Producer.flush, "(timeout_ms: float | None = None) -> None"),
         (Admin.list_topics, "(*, timeout_ms: float = 30000) -> list[str]"),
     ],

@@ -671,9 +671,15 @@ async def test_calls_are_bounded_when_the_cluster_is_dead() -> None:
                 await waiting
 
 
-async def test_groups_are_refused_clearly() -> None:
-    with pytest.raises(UsageError, match="groups are not supported yet"):
-        Consumer("orders", bootstrap_servers="127.0.0.1:1", group_id="g")
+@pytest.mark.parametrize("wanted", [{"pattern": "orders.*"}, {"on_revoked": print}])
+async def test_what_belongs_to_a_group_needs_one(wanted: dict[str, object]) -> None:
+    """Without a coordinator, nobody would evaluate the pattern, and the callbacks would never be called."""
+    consumer = Consumer(bootstrap_servers="127.0.0.1:1")
+    with pytest.raises(UsageError, match="need a group_id"):
+        consumer.subscribe(**wanted)
+    for options in ({"group_instance_id": "a"}, {"group_remote_assignor": "range"}):
+        with pytest.raises(UsageError, match="need a group_id"):
+            Consumer(bootstrap_servers="127.0.0.1:1", **options)
 
 
 async def test_idle_consumer_parks_one_fetch_per_broker() -> None:

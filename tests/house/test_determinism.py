@@ -203,6 +203,7 @@ def test_fields_of_two_classes_are_distinguished() -> None:
 PECULIAR: dict[tuple[str, str], str] = {
     ("storage/log/retention.py", "id"): "the identities of segments that are alive, for membership alone",
     ("protocol/doors.py", "Random"): "seeded from the system: the door itself",
+    ("client/consumer/group/heartbeat_thread.py", "Random"): "of a thread, and there is none under simulation",
 }
 """(File, what it uses) -> why nothing of it gets into what the node does."""
 

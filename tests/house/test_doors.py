@@ -87,6 +87,13 @@ DOORS: Mapping[str, Mapping[str, str]] = {
         "socket": "the names of options, set on the socket of a transport that has one; and the resolver's error, to describe it",
         "resource": "how many connections a server may take: a bound far above what a simulation opens",
     },
+    "client/consumer/group/heartbeat_thread.py": {
+        "threading.Thread": "heartbeats go on while the program blocks its loop; under simulation there is no thread",
+        "asyncio.new_event_loop": "the loop of that thread",
+        ".run_until_complete": "the same",
+        ".call_soon_threadsafe": "the mailboxes of both loops",
+        ".add_reader": "whether the loop is simulated; it is looked at, and not called",
+    },
     "client/home.py": {"threading.get_ident": "which thread a client was started in; it is compared, and nothing else"},
     "client/reference.py": {"sys.stdout": "a page of the documents is written by running it; no client imports it"},
     "protocol/reference.py": {"sys.stdout": "a page of the documents is written by running it; no node imports it"},

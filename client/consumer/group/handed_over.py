@@ -1,0 +1,71 @@
+"""Which records a program has got, and which of them it has finished. Pure.
+
+A program has finished the records that a call returned to it when it asks for more: of the same partitions, or of all. Records
+that `async for` returns are finished one by one. What is committed automatically is never ahead of that, so a program that ends
+in the middle of its work gets the unfinished records again.
+
+    position         the record that the program gets next
+    finished offset  the first record that it may not have finished; the same, unless a call has just returned records
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from strandline.client.consumer.partition_state import PartitionState
+from strandline.client.consumer.records import TopicPartition
+
+Offset = tuple[int, int]
+"""An offset, and the leader epoch of the record before it (-1: not known)."""
+
+
+class HandedOver:
+    """The unfinished records of a consumer, by partition."""
+
+    def __init__(self) -> None:
+        self._open: dict[PartitionState, Offset] = {}
+        """Where the records begin that a call has returned, and that are not finished."""
+        self._iterated: PartitionState | None = None
+        """The state whose records `async for` returns; all before its `cursor` are finished."""
+
+    def on_poll(self, only: Collection[TopicPartition] | None) -> None:
+        """The program asks for records: of these partitions, or of all (None). It has finished those that it had of them."""
+        if only is None:
+            self._open.clear()
+            self._iterated = None
+            return
+        for state in [state for state in self._open if state.tp in only]:
+            del self._open[state]
+        if self._iterated is not None and self._iterated.tp in only:
+            self._iterated = None
+
+    def on_returned(self, state: PartitionState) -> None:
+        """A call is about to return records of this state."""
+        self._open.setdefault(state, (state.position, state.position_epoch))
+
+    def on_iterated(self, state: PartitionState) -> None:
+        """`async for` is about to return records of this state."""
+        self._iterated = state
+
+    def forget(self, state: PartitionState) -> None:
+        """The program has chosen another position, or the partition is no longer read."""
+        self._open.pop(state, None)
+        if self._iterated is state:
+            self._iterated = None
+
+    def finish_all(self) -> None:
+        """The program says that it has finished everything that it got."""
+        self.on_poll(None)
+
+    def has_unfinished(self, states: Iterable[PartitionState]) -> bool:
+        """Whether the program may still work on records of these states."""
+        return any(state in self._open or (state is self._iterated and state.cursor is not None) for state in states)
+
+    def finished(self, state: PartitionState) -> Offset | None:
+        """The finished offset of a state; None while it has no position."""
+        known = self._open.get(state)
+        if known is not None:
+            return known
+        if state is self._iterated and state.cursor is not None:
+            return state.cursor.offset, -1
+        return (state.position, state.position_epoch) if state.position >= 0 else None

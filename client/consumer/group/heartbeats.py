@@ -1,0 +1,253 @@
+"""Sends the heartbeats of a group member. The membership (membership.py) decides what they say; this is its shell.
+
+It runs on the consumer's event loop, or on that of a thread of its own (heartbeat_thread.py), and does the same on both. The
+heartbeats have a connection of their own, so that no other request, and no quota, delays them.
+
+It also looks whether the program still asks for records. `Progress` is what the consumer notes about that at next to no cost; it
+is looked at once per heartbeat. A program that has not asked for more records for `max_poll_interval_ms` leaves the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+from strandline.client.cluster.cluster import Cluster
+from strandline.client.cluster.connection_state import ConnectionState
+from strandline.client.consumer.group.coordinator import ANSWER_TIMEOUT_MS, GroupCoordinator
+from strandline.client.consumer.group.membership import FIRST_INTERVAL_S, Identity, Membership, MemberState
+from strandline.client.consumer.partition_state import PartitionState
+from strandline.client.option_types import Address
+from strandline.client.options import ConsumerOptions
+from strandline.protocol.apis import CONSUMER_GROUP_HEARTBEAT
+from strandline.protocol.errors import StrandlineError, to_code
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.messages.groups import ConsumerGroupHeartbeatResponse
+from strandline.protocol.partitions import TopicIdPartition
+
+logger = get_logger(__name__)
+
+TIMEOUT_MS_MIN = 1_000
+
+Act = Callable[[Membership, float], None]
+"""Something that the consumer tells the membership; the second argument is the time."""
+
+
+class MemberView(NamedTuple):
+    """The state of the membership at one moment, for the consumer's side. Times are on the loop's clock."""
+
+    state: MemberState = MemberState.UNSUBSCRIBED
+    tenure: int = 0
+    epoch: int = 0
+    target: frozenset[TopicIdPartition] | None = None
+    valid_until: float = float("-inf")
+    """Until when what is owned may be relied on."""
+    confirmed_at: float | None = None
+    """When the last heartbeat that succeeded was sent."""
+    interval_s: float = FIRST_INTERVAL_S
+    error: StrandlineError | None = None
+    """Why the member has failed."""
+    last_error: StrandlineError | None = None
+    """Why the last heartbeat failed."""
+    poll_gap_s: float | None = None
+    """How long the program had not asked for records, if the member has left because of that."""
+    coordinator_id: int = -1
+    heartbeats: int = 0
+    heartbeat_failures: int = 0
+    heartbeat_latency_s: float = 0.0
+    """Of the last heartbeat that succeeded."""
+
+
+class Progress:
+    """What the consumer notes when the program asks for records. Another thread may read it."""
+
+    __slots__ = ("iterated", "polls", "waiting")
+
+    def __init__(self) -> None:
+        self.polls = 0
+        """Grows when the program asks for records, and when it gets them after it has waited."""
+        self.waiting = 0
+        """How many calls wait for records now. A program that waits is not late."""
+        self.iterated: PartitionState | None = None
+        """The state whose records `async for` returns. Its cursor moves with each record."""
+
+    def mark(self) -> tuple[int, object]:
+        """Differs from an earlier mark (by identity) if the program has asked for a record since."""
+        iterated = self.iterated
+        return self.polls, None if iterated is None else iterated.cursor
+
+
+class Heartbeats:
+    """Belongs to the event loop that runs when it is constructed. Only `run` takes time; everything else is called on that
+    loop."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        identity: Identity,
+        cluster: Cluster,
+        random: Random,
+        progress: Progress,
+        publish: Callable[[MemberView], None],
+    ) -> None:
+        """`publish` is called with the newest view after each change."""
+        self._options = options
+        self._identity = identity
+        self._loop = asyncio.get_running_loop()
+        self._progress = progress
+        self._publish = publish
+        self._membership = Membership(identity, random, retry_backoff_s=max(0.001, options.retry_backoff_ms / 1000))
+        self._coordinator = GroupCoordinator(cluster, identity.group_id, self._connect)
+        self._connection: ConnectionState | None = None
+        """The connection to the coordinator, which nothing else uses."""
+        self._was_answered = False
+        """A request on this connection was answered since it was opened."""
+        self._replaced: list[ConnectionState] = []
+        """Connections to former coordinators, to be closed."""
+        self._wake = asyncio.Event()
+        self._mark = progress.mark()
+        self._progressed_at = self._loop.time()
+        """When the program was last seen to ask for records, or when that began to matter."""
+        self._sent = self._failed = 0
+        self._latency_s = 0.0
+
+    def act(self, act: Act) -> None:
+        """Tell the membership something."""
+        act(self._membership, self._loop.time())
+        self._changed()
+
+    async def run(self) -> None:
+        """Send what is due, until it is cancelled."""
+        try:
+            while True:
+                self._check_progress()
+                if self._membership.due_at <= self._loop.time():
+                    await self._beat()
+                else:
+                    await self._wait()
+        finally:
+            await self._close_connections()
+
+    # -- heartbeats ---------------------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        membership, loop = self._membership, self._loop
+        started = loop.time()
+        request = membership.next_request(started)
+        self._sent += 1
+        try:
+            response = await self._coordinator.ask(CONSUMER_GROUP_HEARTBEAT, request, self._timeout_ms())
+        except StrandlineError as e:
+            self._failed += 1
+            membership.on_failure(e, loop.time())
+        else:
+            assert isinstance(response, ConsumerGroupHeartbeatResponse)
+            self._was_answered = True
+            self._latency_s = loop.time() - started
+            self._failed += bool(response.error_code)
+            self._coordinator.on_error(to_code(response.error_code))
+            membership.on_response(response, loop.time())
+        self._changed()
+        await self._close_replaced()
+
+    def _timeout_ms(self) -> float:
+        """As long as an interval, within bounds: a coordinator that has not answered by then may have been replaced."""
+        within_ms = max(TIMEOUT_MS_MIN, min(ANSWER_TIMEOUT_MS, self._membership.interval_s * 1000))
+        return min(self._options.request_timeout_ms, within_ms)
+
+    async def _wait(self) -> None:
+        """Wait until a heartbeat is due, the program may be late, or something has changed."""
+        until = self._membership.due_at
+        if self._watches_program:
+            until = min(until, self._progressed_at + self._options.max_poll_interval_ms / 1000)
+        if until == float("inf"):
+            await self._wake.wait()
+        else:
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+        self._wake.clear()
+
+    def _changed(self) -> None:
+        m = self._membership
+        view = MemberView(
+            m.state,
+            m.tenure,
+            m.epoch,
+            m.target,
+            m.valid_until,
+            m.confirmed_at,
+            m.interval_s,
+            m.error,
+            m.last_error,
+            m.poll_gap_s,
+            self._coordinator.node_id,
+            self._sent,
+            self._failed,
+            self._latency_s,
+        )
+        self._publish(view)
+        self._wake.set()
+
+    # -- the program --------------------------------------------------------------------------------------------------
+
+    @property
+    def _watches_program(self) -> bool:
+        return self._membership.state not in (
+            MemberState.UNSUBSCRIBED,
+            MemberState.FENCED,
+            MemberState.STALE,
+            MemberState.LEAVING,
+            MemberState.FAILED,
+        )
+
+    def _check_progress(self) -> None:
+        """Leave the group if the program has not asked for records for too long."""
+        now, mark, before = self._loop.time(), self._progress.mark(), self._mark
+        has_moved = mark[0] != before[0] or mark[1] is not before[1]
+        if has_moved or self._progress.waiting or not self._watches_program:
+            self._mark, self._progressed_at = mark, now
+            return
+        gap_s = now - self._progressed_at
+        if gap_s < self._options.max_poll_interval_ms / 1000:
+            return
+        logger.warning(
+            "consumer.poll_interval_exceeded",
+            group_id=self._identity.group_id,
+            member_id=self._identity.member_id,
+            gap_ms=round(gap_s * 1000),
+            max_poll_interval_ms=self._options.max_poll_interval_ms,
+        )
+        self._membership.on_poll_expired(gap_s, now)
+        self._changed()
+
+    # -- the connection -----------------------------------------------------------------------------------------------
+
+    def _connect(self, address: Address) -> ConnectionState:
+        if self._connection is None or self._connection.address != address:
+            if self._connection is not None:
+                self._replaced.append(self._connection)
+            self._connection = ConnectionState(address, self._options, self._on_connection)
+            self._was_answered = False
+        return self._connection
+
+    def _on_connection(self, connection: ConnectionState, is_lost: bool) -> None:
+        """If an open connection was lost, the next heartbeat follows at once: the coordinator may wait for nothing but it."""
+        if is_lost and connection is self._connection and self._was_answered:
+            self._was_answered = False
+            self._membership.beat_now(self._loop.time())
+            self._wake.set()
+
+    async def _close_replaced(self) -> None:
+        replaced, self._replaced = self._replaced, []
+        for connection in replaced:
+            await connection.close()
+
+    async def _close_connections(self) -> None:
+        if self._connection is not None:
+            self._replaced.append(self._connection)
+        await self._close_replaced()

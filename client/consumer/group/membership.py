@@ -1,0 +1,427 @@
+"""A member's side of the newer group protocol (KIP-848): what it tells the coordinator, and what follows from the answers. Pure.
+
+The coordinator decides which partitions the member may own (the *target*). The program takes and gives up partitions and reports
+what it owns. The heartbeat is the only request: it carries what has changed, and its response the epoch and the target.
+
+                    subscribe                      the target is not what is owned
+    UNSUBSCRIBED ---------------> JOINING --> STABLE <------------------> RECONCILING
+         ^                          ^           ^                              | the program owns another set
+         |                          |           +------- ACKNOWLEDGING <-------+
+      LEAVING <-- leave             |              the next heartbeat says so
+                                    | the program holds nothing any more
+             FENCED ----------------+-------- STALE, after the next poll
+                ^ the coordinator has              ^ the program has not asked for records for too long:
+                | removed the member               | the member leaves by itself
+
+    FAILED: the coordinator does not accept the member, and trying again would not help; `subscribe` tries again.
+
+Rules:
+
+- A stay in the group has a number, the *tenure*. It changes whenever the member loses everything it owned, and what the program
+  reports about an older tenure is ignored. So nothing of a lost assignment can be taken for a part of the next one.
+- A partition that is to be given up is reported as owned until the program has given it up. The coordinator gives it to no other
+  member before that.
+- A field is sent when it differs from what the coordinator is known to have. After a request without an answer nothing is known:
+  the next one has all fields and the same epoch, and its response the whole target.
+- A member that was removed joins again (epoch 0) only after the program holds nothing of the tenure that has ended.
+- The member does not know the coordinator's session time-out. The coordinator's defaults are three heartbeats to a session, so
+  the member relies on its partitions for `SESSION_INTERVALS` intervals after the last heartbeat that succeeded, counted from the
+  moment when it was sent. Then the consumer returns no more records, although it keeps its partitions: a heartbeat that succeeds
+  later shows that nothing has changed, or that they are lost. With a longer session the consumer only waits earlier than
+  necessary; with one shorter than that, another member may read a partition before this one notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from itertools import groupby
+from random import Random
+from typing import NamedTuple
+
+from strandline.client.errors import GroupMembershipFailed, RequestFailed, describe
+from strandline.protocol.errors import ERRORS, ErrorCode, StrandlineError, to_code
+from strandline.protocol.messages.groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    GroupTopicPartitions,
+)
+from strandline.protocol.partitions import TopicIdPartition
+
+JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
+FIRST_INTERVAL_S = 3.0
+"""The heartbeat interval before the coordinator has named one."""
+SESSION_INTERVALS = 3
+RETRY_MAX_S = 1.0
+"""The pause between heartbeats that fail doubles up to this."""
+
+FIND_AGAIN = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+"""Errors that mean that another broker may be the coordinator."""
+REMOVED = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND})
+"""Errors that mean that the coordinator does not count this member, or not in this epoch."""
+
+_ADVICE = {
+    ErrorCode.UNRELEASED_INSTANCE_ID: "stop the other member, or wait until its session has ended",
+    ErrorCode.FENCED_INSTANCE_ID: "each running member needs a group_instance_id of its own",
+    ErrorCode.UNSUPPORTED_ASSIGNOR: "choose another group_remote_assignor",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "the brokers' group.consumer.max.size limits the members of a group",
+    ErrorCode.INVALID_REGULAR_EXPRESSION: "subscribe with a pattern in RE2 syntax",
+    ErrorCode.UNSUPPORTED_VERSION: "the brokers must be upgraded before they can coordinate groups",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "the group has members of the classic protocol that cannot be migrated",
+}
+
+
+class MemberState(Enum):
+    """The states of the picture above."""
+
+    UNSUBSCRIBED = "unsubscribed"
+    JOINING = "joining"
+    STABLE = "stable"
+    RECONCILING = "reconciling"
+    ACKNOWLEDGING = "acknowledging"
+    FENCED = "fenced"
+    STALE = "stale"
+    LEAVING = "leaving"
+    FAILED = "failed"
+
+
+_S = MemberState
+_IN_GROUP = frozenset({_S.STABLE, _S.RECONCILING, _S.ACKNOWLEDGING})
+"""The coordinator has accepted the member in this tenure."""
+
+TRANSITIONS: dict[MemberState, frozenset[MemberState]] = {
+    _S.UNSUBSCRIBED: frozenset({_S.JOINING}),
+    _S.JOINING: _IN_GROUP | {_S.FENCED, _S.STALE, _S.LEAVING, _S.FAILED, _S.UNSUBSCRIBED},
+    _S.STABLE: frozenset({_S.RECONCILING, _S.ACKNOWLEDGING, _S.FENCED, _S.STALE, _S.LEAVING, _S.FAILED}),
+    _S.RECONCILING: frozenset({_S.STABLE, _S.ACKNOWLEDGING, _S.FENCED, _S.STALE, _S.LEAVING, _S.FAILED}),
+    _S.ACKNOWLEDGING: frozenset({_S.STABLE, _S.RECONCILING, _S.FENCED, _S.STALE, _S.LEAVING, _S.FAILED}),
+    _S.FENCED: frozenset({_S.JOINING, _S.UNSUBSCRIBED}),
+    _S.STALE: frozenset({_S.JOINING, _S.LEAVING, _S.UNSUBSCRIBED}),
+    _S.LEAVING: frozenset({_S.UNSUBSCRIBED}),
+    _S.FAILED: frozenset({_S.FENCED, _S.LEAVING, _S.UNSUBSCRIBED}),
+}
+"""State -> the states that may follow."""
+
+
+class Identity(NamedTuple):
+    """What does not change while the consumer lives."""
+
+    group_id: str
+    member_id: str
+    """A random UUID, chosen by the member (KIP-1082)."""
+    instance_id: str | None = None
+    rack_id: str | None = None
+    assignor: str | None = None
+    rebalance_timeout_ms: int = 300_000
+
+
+class Topics(NamedTuple):
+    """What a member is subscribed to: topics by name, or by a regular expression, which the coordinator evaluates."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+
+
+class _Fields(NamedTuple):
+    """The fields of a heartbeat that may change."""
+
+    topics: Topics
+    owned: frozenset[TopicIdPartition] | None
+    """None, in what the coordinator is known to have: it waits for a report, because it has sent another target since."""
+
+
+class _Sent(NamedTuple):
+    """The heartbeat in flight."""
+
+    tenure: int
+    fields: _Fields | None
+    """None: it leaves the group."""
+    sent_at: float
+
+
+class Membership:
+    """The state of one member. All times are on the loop's clock, in seconds. `random` spreads the retries of many members."""
+
+    def __init__(self, identity: Identity, random: Random, *, retry_backoff_s: float = 0.1) -> None:
+        self.identity = identity
+        self._random = random
+        self._retry_backoff_s = retry_backoff_s
+        self.state = MemberState.UNSUBSCRIBED
+        self.topics: Topics | None = None
+        """None: the member does not want to be in the group."""
+        self.epoch = JOIN_EPOCH
+        """The member epoch of the newest response; 0 outside the group."""
+        self.tenure = 0
+        """Grows by one each time when everything that was owned is lost or given up."""
+        self.target: frozenset[TopicIdPartition] | None = None
+        """What the member may own, by the newest response; None before the first one of this tenure."""
+        self.owned: frozenset[TopicIdPartition] = frozenset()
+        """What the program has reported as owned in this tenure. Empty outside the group."""
+        self.interval_s = FIRST_INTERVAL_S
+        """From one heartbeat to the next, as the coordinator says."""
+        self.due_at = float("inf")
+        """When the next heartbeat is to be sent."""
+        self.confirmed_at: float | None = None
+        """When the last heartbeat that succeeded in this tenure was sent."""
+        self.failures = 0
+        """How many heartbeats have failed in a row."""
+        self.last_error: StrandlineError | None = None
+        """Why the last heartbeat failed; None if it succeeded."""
+        self.error: StrandlineError | None = None
+        """Why the member has failed. Not None exactly in the state FAILED."""
+        self.poll_gap_s: float | None = None
+        """How long the program had not asked for records when the member left because of that; None if it is back."""
+        self._known: _Fields | None = None
+        """What the coordinator is known to have; None: nothing, and the next heartbeat has all fields."""
+        self._in_flight: _Sent | None = None
+        self._is_released = True
+        """The program holds nothing of an earlier tenure."""
+        self._has_asked_to_join = False
+        """A request of this tenure was sent, so the coordinator may count the member."""
+        self._farewell_until: float | None = None
+        """A request that leaves is to be sent, and repeated until this time; None: there is nothing to leave."""
+        self._is_program_back = False
+        """In the state STALE: the program has asked for records again."""
+        self._has_sent_pattern = False
+
+    @property
+    def valid_until(self) -> float:
+        """Until when the member relies on what it owns (see the last rule above)."""
+        return float("-inf") if self.confirmed_at is None else self.confirmed_at + SESSION_INTERVALS * self.interval_s
+
+    # -- what the program does ----------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: Topics, now: float) -> None:
+        """Be a member that is subscribed to these topics."""
+        is_same, self.topics = topics == self.topics, topics
+        if self.state is _S.UNSUBSCRIBED:
+            self._join(now)
+        elif self.state is _S.FAILED:
+            self.error = None
+            self._become(_S.FENCED)
+            self._maybe_join(now)
+        elif not is_same and (self.state in _IN_GROUP or self.state is _S.JOINING):
+            self.due_at = now
+
+    def leave(self, now: float, within_s: float) -> None:
+        """Leave the group: the program has given up everything. The request is repeated for at most `within_s` seconds."""
+        self.topics = self.error = None
+        if self.state in (_S.UNSUBSCRIBED, _S.LEAVING):
+            return
+        if self._has_asked_to_join:
+            self._farewell(now, within_s)
+        self._end_tenure()
+        self._is_released = True
+        if self._farewell_until is None:
+            self._become(_S.UNSUBSCRIBED)
+        else:
+            self._farewell_until = min(self._farewell_until, now + within_s)
+            self._become(_S.LEAVING)
+
+    def on_owned(self, tenure: int, owned: frozenset[TopicIdPartition], now: float) -> None:
+        """The program owns exactly these partitions now."""
+        if tenure != self.tenure or self.state not in _IN_GROUP or owned == self.owned:
+            return
+        self.owned = owned
+        self._become(_S.ACKNOWLEDGING)
+        self.due_at = now
+
+    def on_released(self, tenure: int, now: float) -> None:
+        """The program holds nothing of the tenures before this one."""
+        if tenure == self.tenure:
+            self._is_released = True
+            self._maybe_join(now)
+
+    def on_poll(self, now: float) -> None:
+        """The program asks for records, after it had not done so for too long."""
+        if self.state is _S.STALE:
+            self._is_program_back = True
+            self._maybe_join(now)
+
+    def on_poll_expired(self, gap_s: float, now: float) -> None:
+        """The program has not asked for records for `gap_s` seconds, which is too long: leave the group."""
+        if self.state not in _IN_GROUP and self.state is not _S.JOINING:
+            return
+        self.poll_gap_s = gap_s
+        self._is_program_back = False
+        if self._has_asked_to_join:
+            self._farewell(now, SESSION_INTERVALS * self.interval_s)
+        self._end_tenure()
+        self._become(_S.STALE)
+
+    def beat_now(self, now: float) -> None:
+        """Send the next heartbeat at once: something has happened that the coordinator should answer to."""
+        if self.state in _IN_GROUP or self.state is _S.JOINING:
+            self.due_at = min(self.due_at, now)
+
+    # -- heartbeats ---------------------------------------------------------------------------------------------------
+
+    def next_request(self, now: float) -> ConsumerGroupHeartbeatRequest:
+        """The heartbeat that is due. `on_response` or `on_failure` follows before the next one."""
+        assert self._in_flight is None, "there is one heartbeat at a time"
+        group_id, member_id, instance_id = self.identity.group_id, self.identity.member_id, self.identity.instance_id
+        if self._farewell_until is not None:
+            self._in_flight = _Sent(self.tenure, None, now)
+            epoch = LEAVE_EPOCH if instance_id is None else STATIC_LEAVE_EPOCH
+            return ConsumerGroupHeartbeatRequest(group_id, member_id, epoch, instance_id, returns_at_once=True)
+        assert self.topics is not None, "a member has a subscription"
+        fields = _Fields(self.topics, self.owned)
+        self._in_flight = _Sent(self.tenure, fields, now)
+        self._has_asked_to_join = True
+        request = ConsumerGroupHeartbeatRequest(group_id, member_id, self.epoch, instance_id, returns_at_once=True)
+        self._fill(request, fields)
+        return request
+
+    def _fill(self, request: ConsumerGroupHeartbeatRequest, fields: _Fields) -> None:
+        """Set the fields that differ from what the coordinator is known to have."""
+        known, topics = self._known, fields.topics
+        if known is None:
+            request.rebalance_timeout_ms = self.identity.rebalance_timeout_ms
+            request.rack_id, request.server_assignor = self.identity.rack_id, self.identity.assignor
+        if known is None or topics.names != known.topics.names:
+            request.subscribed_topic_names = list(topics.names)
+        if topics.pattern != (None if known is None else known.topics.pattern) or (known is None and self._has_sent_pattern):
+            request.subscribed_topic_regex = topics.pattern or ""
+            self._has_sent_pattern = True
+        if known is None or self.owned != known.owned:
+            request.topic_partitions = by_topic_id(self.owned)
+
+    def on_response(self, response: ConsumerGroupHeartbeatResponse, now: float) -> None:
+        """The coordinator has answered the heartbeat in flight."""
+        code = to_code(response.error_code)
+        if code != ErrorCode.NONE:
+            self._on_error(code, response.error_message, now)
+            return
+        sent = self._take_in_flight()
+        if sent.fields is None:
+            self._on_left(now)
+        elif sent.tenure == self.tenure and self.state is not _S.LEAVING:
+            self._on_success(sent, sent.fields, response)
+
+    def on_failure(self, error: StrandlineError, now: float) -> None:
+        """The heartbeat in flight was refused by an error for the whole request, or its answer was lost."""
+        code = getattr(error, "code", None)
+        if isinstance(code, ErrorCode) and not error.retriable:
+            self._on_error(code, str(error), now)
+        else:
+            self._on_retriable(self._take_in_flight(), error, now)
+
+    def _take_in_flight(self) -> _Sent:
+        sent, self._in_flight = self._in_flight, None
+        assert sent is not None, "an answer follows a request"
+        return sent
+
+    def _on_success(self, sent: _Sent, fields: _Fields, response: ConsumerGroupHeartbeatResponse) -> None:
+        self.failures, self.last_error, self.poll_gap_s = 0, None, None
+        self.epoch, self._known = response.member_epoch, fields
+        self.interval_s = max(1, response.heartbeat_interval_ms) / 1000
+        self.confirmed_at = sent.sent_at
+        if self._takes_target(response):
+            self._known = fields._replace(owned=None)
+        is_reported = self.owned == fields.owned and (self.owned != self.target or self._known.owned is not None)
+        self.due_at = sent.sent_at + (self.interval_s if is_reported and self.topics == fields.topics else 0.0)
+        if not is_reported:
+            self._become(_S.ACKNOWLEDGING)
+        else:
+            self._become(_S.STABLE if self.owned == self.target else _S.RECONCILING)
+
+    def _takes_target(self, response: ConsumerGroupHeartbeatResponse) -> bool:
+        """Take over the target of a response. Returns whether it has changed: the coordinator waits for a report then, also if
+        nothing has to be done for it, because it may have sent a larger target before, and now waits for the difference."""
+        before = self.target or frozenset()
+        if response.assignment is not None:
+            self.target = frozenset((topic.topic_id, index) for topic in response.assignment for index in topic.partitions)
+        elif self.target is None:
+            self.target = frozenset()
+        return self.target != before
+
+    def _on_error(self, code: ErrorCode, message: str | None, now: float) -> None:
+        sent = self._take_in_flight()
+        if ERRORS[code].retriable and code not in REMOVED:
+            self._on_retriable(sent, _rejected(code, message), now)
+        elif sent.fields is None:
+            self._on_left(now)  # The coordinator does not count the member, or never will let it go in order.
+        elif sent.tenure == self.tenure and self.state is not _S.LEAVING:
+            self.last_error = _rejected(code, message)
+            if code in REMOVED:
+                self.failures += 1
+                self._end_tenure()
+                self._become(_S.FENCED)
+            else:
+                self._fail(code, message, now)
+
+    def _on_retriable(self, sent: _Sent, error: StrandlineError, now: float) -> None:
+        """Send it again after a pause, or at once if the coordinator may be another broker and this is the first failure."""
+        self.failures += 1
+        self.last_error, self._known = error, None
+        if sent.fields is None and self._farewell_until is not None and now >= self._farewell_until:
+            self._on_left(now)
+        elif sent.fields is None or sent.tenure == self.tenure:
+            is_moved = getattr(error, "code", None) in FIND_AGAIN and self.failures == 1
+            self.due_at = now if is_moved else now + self._pause_s()
+
+    def _pause_s(self) -> float:
+        pause_s = min(self._retry_backoff_s * 2.0 ** min(self.failures - 1, 10), RETRY_MAX_S)
+        return pause_s * self._random.uniform(0.8, 1.2)
+
+    # -- tenures ------------------------------------------------------------------------------------------------------
+
+    def _become(self, state: MemberState) -> None:
+        assert state is self.state or state in TRANSITIONS[self.state], f"{self.state} -> {state}"
+        self.state = state
+
+    def _end_tenure(self) -> None:
+        """The member owns nothing any more; the program has still to give it up."""
+        self.tenure += 1
+        self.epoch, self.target, self.owned = JOIN_EPOCH, None, frozenset()
+        self.confirmed_at, self._known = None, None
+        self._is_released = self._has_asked_to_join = False
+        if self._farewell_until is None:
+            self.due_at = float("inf")
+
+    def _join(self, now: float) -> None:
+        """Join at once; after a pause if the coordinator removes the member again and again."""
+        self._become(_S.JOINING)
+        self.due_at = now if self.failures <= 1 else now + self._pause_s()
+
+    def _maybe_join(self, now: float) -> None:
+        """Join again if everything of the last tenure is settled."""
+        if not self._is_released or self._farewell_until is not None or self.topics is None:
+            return
+        if self.state is _S.FENCED or (self.state is _S.STALE and self._is_program_back):
+            self._join(now)
+
+    def _farewell(self, now: float, within_s: float) -> None:
+        self._farewell_until, self.due_at = now + within_s, now
+
+    def _on_left(self, now: float) -> None:
+        """The request that leaves was answered, or there was no answer for long enough."""
+        self._farewell_until, self.due_at, self.failures = None, float("inf"), 0
+        if self.state is _S.LEAVING:
+            self._become(_S.UNSUBSCRIBED)
+            if self.topics is not None:
+                self._join(now)
+        else:
+            self._maybe_join(now)
+
+    def _fail(self, code: ErrorCode, message: str | None, now: float) -> None:
+        """The coordinator does not accept the member. If it still counts it, its partitions should not wait for its session."""
+        identity = self.identity
+        text = f"the coordinator of group {identity.group_id!r} refuses the member: {describe(code, message)}"
+        advice = _ADVICE.get(code)
+        self.error = GroupMembershipFailed(text if advice is None else f"{text}; {advice}", code=code)
+        if self.epoch > JOIN_EPOCH:
+            self._farewell(now, SESSION_INTERVALS * self.interval_s)
+        self._end_tenure()
+        self.failures = 0
+        self._become(_S.FAILED)
+
+
+def _rejected(code: ErrorCode, message: str | None) -> StrandlineError:
+    return RequestFailed(describe(code, message), api="ConsumerGroupHeartbeat", code=code)
+
+
+def by_topic_id(partitions: Iterable[TopicIdPartition]) -> list[GroupTopicPartitions]:
+    """The partitions as requests name them, in order."""
+    grouped = groupby(sorted(partitions), key=lambda key: key[0])
+    return [GroupTopicPartitions(topic_id, [index for _, index in keys]) for topic_id, keys in grouped]

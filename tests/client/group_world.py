@@ -1,0 +1,73 @@
+"""What the tests of group members share: a scripted cluster with a topic, members of the group `g`, and ways to read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from waiting import until
+
+from strandline.client import Consumer, TopicPartition
+
+from .scripted import ScriptedCluster
+from .scripted_groups import ScriptedGroups
+from .test_consumer import fill
+
+P0, P1, P2, P3 = (TopicPartition("orders", index) for index in range(4))
+
+
+@asynccontextmanager
+async def scripted(
+    partitions: int = 4, records: int = 20, interval_ms: int = 100
+) -> AsyncIterator[tuple[ScriptedCluster, ScriptedGroups]]:
+    """A cluster with a topic `orders` that has so many records in each partition, in batches of ten."""
+    cluster = ScriptedCluster()
+    groups = ScriptedGroups(cluster, interval_ms)
+    async with cluster:
+        cluster.create("orders", partitions)
+        for index in range(partitions):
+            fill(cluster, "orders", records, index)
+        yield cluster, groups
+
+
+def member(cluster: ScriptedCluster, *topics: str, **options: object) -> Consumer:
+    """A consumer of the group, without a thread unless `options` say so."""
+    defaults = {
+        "bootstrap_servers": cluster.bootstrap,
+        "group_id": "g",
+        "auto_offset_reset": "earliest",
+        "heartbeat_thread": False,
+        "retry_backoff_ms": 10,
+    }
+    return Consumer(*(topics or ("orders",)), **{**defaults, **options})
+
+
+async def read(consumer: Consumer, count: int) -> dict[int, list[int]]:
+    """The offsets of so many records, by partition. The records of the last call are unfinished."""
+    seen: dict[int, list[int]] = {}
+    async with asyncio.timeout(10):
+        while sum(map(len, seen.values())) < count:
+            for tp, records in (await consumer.getmany(timeout_ms=500)).items():
+                seen.setdefault(tp.partition, []).extend(record.offset for record in records)
+    return seen
+
+
+def state_of(consumer: Consumer) -> str:
+    return str(consumer.health()["group"]["state"])
+
+
+def is_settled(consumer: Consumer, *indexes: int) -> bool:
+    """Whether the consumer has exactly these partitions of `orders`, and the coordinator knows it."""
+    return consumer.assignment() == {TopicPartition("orders", i) for i in indexes} and state_of(consumer) == "stable"
+
+
+async def until_settled(consumer: Consumer, *indexes: int) -> None:
+    await until(lambda: is_settled(consumer, *indexes), f"the partitions {indexes}, stable")
+
+
+async def poll_until_settled(consumer: Consumer, *indexes: int) -> None:
+    """As a program that reads all the time; its records go nowhere."""
+    async with asyncio.timeout(10):
+        while not is_settled(consumer, *indexes):
+            await consumer.getmany(timeout_ms=5)
