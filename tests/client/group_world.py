@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from waiting import until
 
@@ -71,3 +72,27 @@ async def poll_until_settled(consumer: Consumer, *indexes: int) -> None:
     async with asyncio.timeout(10):
         while not is_settled(consumer, *indexes):
             await consumer.getmany(timeout_ms=5)
+
+
+@contextmanager
+def scripted_on_a_thread(**options: int) -> Iterator[tuple[ScriptedCluster, ScriptedGroups]]:
+    """`scripted` on an event loop of its own, for tests that block theirs. What a test changes, it changes between requests."""
+    started = threading.Event()
+    found: list[tuple[ScriptedCluster, ScriptedGroups, asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    async def serve() -> None:
+        async with scripted(**options) as (cluster, groups):
+            done = asyncio.Event()
+            found.append((cluster, groups, asyncio.get_running_loop(), done))
+            started.set()
+            await done.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=[serve()])
+    thread.start()
+    assert started.wait(10)
+    cluster, groups, loop, done = found[0]
+    try:
+        yield cluster, groups
+    finally:
+        loop.call_soon_threadsafe(done.set)
+        thread.join(10)

@@ -49,8 +49,9 @@ class ScriptedGroups:
         self.commits: list[messages.OffsetCommitRequest] = []
         self.fetches: list[messages.OffsetFetchRequest] = []
         self.fate: Callable[[Message], str] = lambda request: "ok"
-        """ "ok", "response lost" (it is carried out, and the connection cut), "request lost" (cut), "silence", or an error code's
-        name."""
+        """ "ok", "response lost" (it is carried out, and the connection cut), "request lost" (cut), "late" (it is carried out,
+        and answered by `answer_late`), "silence", or an error code's name."""
+        self.late: list[tuple[ServerRequest, Message]] = []
         self.commit_codes: dict[TopicIdPartition, ErrorCode] = {}
         """The errors of partitions in commits."""
         self.connections: list[int] = []
@@ -118,6 +119,8 @@ class ScriptedGroups:
                 broker.held.append(request)
             elif fate == "request lost":
                 request.connection.close()
+            elif fate == "late":
+                self.late.append((request, serve(request)))
             elif fate == "response lost":
                 serve(request)
                 request.connection.close()
@@ -127,6 +130,12 @@ class ScriptedGroups:
                 request.reply(serve(request))
 
         return handle
+
+    def answer_late(self) -> None:
+        """Send the responses that are late."""
+        late, self.late = self.late, []
+        for request, response in late:
+            request.reply(response)
 
     def _find(self, request: ServerRequest) -> Message:
         body = request.body

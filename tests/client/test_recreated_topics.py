@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from structlog.testing import capture_logs
+from waiting import until
 
 from strandline.client import Consumer, TopicPartition
 from strandline.client.cluster import metadata_updater
@@ -247,6 +248,25 @@ async def test_stale_broker_does_not_disturb_readers_of_the_new_topic() -> None:
 
 
 # -- deleted ----------------------------------------------------------------------------------------------------------
+
+
+async def test_stale_broker_does_not_make_a_subscriber_read_twice() -> None:
+    """Its metadata has the deleted topic. The subscriber took that for another recreation: it read the deleted topic, and then
+    the new one from its beginning once more."""
+    async with ScriptedCluster() as there:
+        there.create("orders", 3)
+        fill(there, "orders", 5)
+        async with earliest(there, "orders", metadata_max_age_ms=20) as reader:
+            assert await read(reader, 5) == numbers(0, 5)
+            old = dict(there.topics), dict(there.partitions)
+            there.recreate("orders", 3)
+            fill(there, "orders", 30)
+            assert await read(reader, 30) == numbers(0, 30)
+            there.brokers[2].picture = old
+            asked = there.brokers[2].metadata_requests
+            await until(lambda: there.brokers[2].metadata_requests >= asked + 5)
+            there.brokers[2].picture = None
+            assert await reader.getmany(timeout_ms=300) == {}
 
 
 async def test_deletion_is_raised_after_assign_and_subscribe() -> None:

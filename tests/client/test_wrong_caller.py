@@ -36,6 +36,8 @@ CONSUMER_CALLS: dict[str, Callable[[Any], Any]] = {
     "pause": lambda consumer: consumer.pause(("orders", 0)),
     "subscribe": lambda consumer: consumer.subscribe("orders"),
     "unsubscribe": lambda consumer: consumer.unsubscribe(),
+    "commit": lambda consumer: asyncio.run(consumer.commit()),
+    "committed": lambda consumer: asyncio.run(consumer.committed(("orders", 0))),
     "assign": lambda consumer: asyncio.run(consumer.assign([("orders", 0)])),
     "position": lambda consumer: asyncio.run(consumer.position(("orders", 0))),
     "end_offsets": lambda consumer: asyncio.run(consumer.end_offsets([("orders", 0)])),

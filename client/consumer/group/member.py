@@ -38,7 +38,7 @@ from strandline.client.consumer.group.membership import Identity, MemberState, T
 from strandline.client.consumer.partition_state import PartitionState
 from strandline.client.consumer.records import GroupStateChange, OffsetAndMetadata, TopicPartition
 from strandline.client.consumer.subscription import Subscription
-from strandline.client.errors import CommitFailed, GroupMembershipFailed, RebalanceCallbackFailed, copy_of
+from strandline.client.errors import CommitFailed, GroupMembershipFailed, RebalanceCallbackFailed, UsageError, copy_of
 from strandline.client.options import ConsumerOptions
 from strandline.protocol.doors import Doors, new_uuid
 from strandline.protocol.errors import StrandlineError
@@ -119,8 +119,10 @@ class GroupMember:
         self._changed = asyncio.Event()
         self._view_waiters: list[asyncio.Future[None]] = []
         self._left = asyncio.Event()
-        """Set while the consumer is no member and owns nothing."""
+        """Set while the consumer is no member and owns nothing, and when it cannot leave in order any more."""
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._rebalancing: asyncio.Task[None] | None = None
+        """The one of `_tasks` that runs `_run`."""
         self._is_stopping = False
         self._failure: GroupMembershipFailed | None = None
         """Why a background task has ended."""
@@ -128,6 +130,7 @@ class GroupMember:
         """To be raised once."""
         self._last_state = MemberState.UNSUBSCRIBED
         self._last_gap_s: float | None = None
+        """How long the program was away when it lost its partitions because of that; None when it has got some since."""
         self._resolve_at = 0.0
         """When the names of topics may be asked for again."""
         self._stop_until: float | None = None
@@ -141,13 +144,16 @@ class GroupMember:
         if self._options.enable_auto_commit:
             self._spawn(self._commit_regularly(), "auto commit")
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine, name=name)
         self._tasks[task] = None
         task.add_done_callback(self._on_task_end)
+        return task
 
     def _on_task_end(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
+        if task is self._rebalancing:
+            self._left.set()  # Nobody else could.
         if not self._is_stopping:
             self._fail(f"the background task {task.get_name()!r} has ended: {reason_of_end(task)}")
 
@@ -196,11 +202,13 @@ class GroupMember:
 
     def subscribe(self, topics: Topics, callbacks: Callbacks) -> None:
         """Be a member of the group that reads these topics."""
+        if self._failure is not None:
+            raise copy_of(self._failure)
         self._topics, self._callbacks = topics, callbacks
         self._left.clear()
         if self._link is None:
             self._link = self._make_link()
-            self._spawn(self._run(), "rebalance")
+            self._rebalancing = self._spawn(self._run(), "rebalance")
         self._post(lambda m, now: m.subscribe(topics, now))
         self._update_holds()
         self._changed.set()
@@ -290,6 +298,7 @@ class GroupMember:
         assert link is not None, "a link publishes nothing within its constructor"
         view = link.view
         if link.failure is not None:
+            self._left.set()
             self._fail(f"the heartbeats have ended: {link.failure}")
         if view.poll_gap_s is not None:
             self._last_gap_s = view.poll_gap_s
@@ -419,7 +428,7 @@ class GroupMember:
 
     async def _lose(self, view: MemberView) -> None:
         """The tenure has ended: everything that was taken in it is lost."""
-        lost = [state.tp for key, state in self._owned.items() if key in self._announced]
+        lost = sorted(state.tp for key, state in self._owned.items() if key in self._announced)
         self._drop(list(self._owned))
         self._tenure = view.tenure
         if lost:
@@ -441,7 +450,7 @@ class GroupMember:
             await self._commits.settled(deadline)
         if self.view.tenure != tenure:
             return
-        revoked = [self._owned[key].tp for key in keys if key in self._announced]
+        revoked = sorted(self._owned[key].tp for key in keys if key in self._announced)
         self._count("revoked", revoked)
         await self._call("on_revoked", self._callbacks.on_revoked, revoked, deadline)
         self._drop(keys)
@@ -475,6 +484,7 @@ class GroupMember:
             return
         for key in keys:
             self._begin(self._owned[key], committed.get(key))
+        self._last_gap_s = None
         tps = [self._owned[key].tp for key in keys]
         self._announced.update(dict.fromkeys(keys))
         self._count("assigned", tps)
@@ -573,6 +583,9 @@ class GroupMember:
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, deadline: float) -> None:
         """Store these offsets, or the positions of all assigned partitions (None). See `Commits.commit`."""
         states = self._subscription.states
+        missing = [tp for tp in offsets or () if tp not in states]
+        if missing and self._is_without_group:
+            raise UsageError(f"{missing[0]} is not assigned to this consumer")
         if offsets is None:
             positions = {state: (state.position, state.position_epoch) for state in states.values() if state.position >= 0}
             wanted = {state: OffsetAndMetadata(offset, "", epoch) for state, (offset, epoch) in positions.items()}
@@ -581,7 +594,6 @@ class GroupMember:
         try:
             await self._commits.commit(wanted, deadline)
         finally:
-            missing = [tp for tp in offsets or () if tp not in states]
             if missing:
                 raise self._lost_error(None, missing[0])
 
@@ -626,9 +638,10 @@ class GroupMember:
         tp = tp if state is None else state.tp
         if tp is not None:
             what = f"{tp} is not assigned to this consumer, or not any more"
-        if self._last_gap_s is not None:
+        gap_s = self.view.poll_gap_s or self._last_gap_s
+        if gap_s is not None:
             limit = self._options.max_poll_interval_ms
-            what += f": the program had not asked for records for {self._last_gap_s:.1f} s (max_poll_interval_ms={limit})"
+            what += f": the program had not asked for records for {gap_s:.1f} s (max_poll_interval_ms={limit})"
         return CommitFailed(what, topic=None if tp is None else tp.topic, partition=None if tp is None else tp.partition)
 
     async def _after_heartbeat(self, deadline: float) -> None:
@@ -677,7 +690,7 @@ class GroupMember:
             "member_epoch": view.epoch,
             "coordinator": view.coordinator_id if self._link is not None else self._coordinator.node_id,
             "last_heartbeat_age_ms": age_ms,
-            "assignment": [str(state.tp) for state in self._owned.values()],
+            "assignment": [str(tp) for tp in sorted(state.tp for state in self._owned.values())],
             "error": None if error is None else str(error),
             "last_heartbeat_error": None if view.last_error is None else str(view.last_error),
         }
