@@ -1,0 +1,36 @@
+"""The argument and the result of an assignor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from strandline.broker.groups.records.types import Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSpec:
+    instance_id: str | None
+    """Of a static member."""
+    topics: frozenset[bytes]
+    """The ids of the topics that it subscribes to and that exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    members: Mapping[str, MemberSpec]
+    partition_counts: Mapping[bytes, int]
+    """Of each topic that a member subscribes to."""
+    present: Mapping[str, Partitions]
+    """The previous target assignment. Some of its members, topics and partitions may not exist any more."""
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether all members subscribe to the same topics."""
+        subscriptions = [member.topics for member in self.members.values()]
+        return all(topics is subscriptions[0] or topics == subscriptions[0] for topics in subscriptions)
+
+
+Assignor = Callable[[GroupSpec], dict[str, Partitions]]
+"""Returns the partitions of each member. Every partition of a subscribed topic goes to exactly one member that subscribes to it.
+If the partitions of a member do not change, the same object is returned for it."""
