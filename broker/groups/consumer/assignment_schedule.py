@@ -1,0 +1,57 @@
+"""When the target assignments of groups are computed.
+
+- At most once per interval and group (`group.consumer.assignment.interval.ms`, KAFKA-20291). A thousand members that join at the
+  same time cost a few computations, and not a thousand.
+- The first assignment of a group is computed at once, in the heartbeat that joins.
+- A heartbeat that finds the target out of date computes it, if the interval is over.
+- Otherwise a deadline computes it at the end of the interval, without a heartbeat. (Kafka waits for the next heartbeat.) It also
+  serves changes that no heartbeat makes: a member left, a session ended, a topic has more partitions.
+
+While the deadline of a group is in the future, its interval has not ended. The deadline counts the loop's time, so a wall clock
+that is set back delays nothing. A new coordinator does not know when the last target was computed, and may compute the next one
+too early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from strandline.broker.groups.config import GroupConfig
+from strandline.broker.groups.consumer.group import ConsumerGroup
+from strandline.broker.groups.deadlines import Deadlines
+from strandline.broker.groups.result import Result
+
+ASSIGNMENT = "assignment"
+RETRY_S = 0.5
+"""Without an interval: a target that could not be appended is computed again after this time."""
+
+Compute = Callable[[str, float, int], Result | None]
+"""Group, now in seconds and in ms -> the decision; None if the target is up to date."""
+
+
+class AssignmentSchedule:
+    """The deadlines of the groups' target assignments."""
+
+    def __init__(self, config: GroupConfig, deadlines: Deadlines, compute: Compute) -> None:
+        self._interval_s = config.group_consumer_assignment_interval_ms / 1000
+        self._deadlines = deadlines
+        self._compute = compute
+
+    def may_assign(self, group: ConsumerGroup, now: float) -> bool:
+        """Whether the interval is over, or the group has no assignment yet."""
+        due = self._deadlines.due_at((ASSIGNMENT, group.group_id)) if self._interval_s else None
+        return due is None or due <= now or not group.targets
+
+    def hold(self, group_id: str, now: float) -> None:
+        """The target is computed now. It is computed again at the end of the interval, if it is out of date then: because of a
+        change in between, or because it could not be appended."""
+        self._set(group_id, now + (self._interval_s or RETRY_S))
+
+    def request(self, group_id: str, now: float) -> None:
+        """The target is out of date: compute it as soon as the interval is over."""
+        if not self._interval_s or (ASSIGNMENT, group_id) not in self._deadlines:
+            self._set(group_id, now)
+
+    def _set(self, group_id: str, due: float) -> None:
+        self._deadlines.set((ASSIGNMENT, group_id), due, partial(self._compute, group_id))

@@ -1,0 +1,75 @@
+"""The deadlines of members: the end of the session, and of the rebalance timeout.
+
+Each heartbeat starts the session anew. If the connection of a member breaks, and the member is one that sends the next
+heartbeat at once in this case, its session is shortened: a member that is silent then has crashed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from strandline.broker.groups.config import GroupConfig
+from strandline.broker.groups.deadlines import Deadlines
+from strandline.broker.groups.result import Result
+
+SESSION, REBALANCE = "session", "rebalance"
+RETRY_S = 0.5
+"""A removal is repeated after this time if it could not be appended. Its replay cancels the deadline."""
+
+RemoveMember = Callable[[str, str, float, int], Result | None]
+"""Group, member, now in seconds and in ms -> the decision that removes the member; None if there is no such member."""
+IsRevoking = Callable[[str, str, int], bool]
+"""Group, member, member epoch -> whether the member still has to revoke partitions in this epoch."""
+
+
+class MemberTimers:
+    """(group, member) -> its deadlines."""
+
+    def __init__(self, config: GroupConfig, deadlines: Deadlines, remove_member: RemoveMember, is_revoking: IsRevoking) -> None:
+        self._config = config
+        self._deadlines = deadlines
+        self._remove_member = remove_member
+        self._is_revoking = is_revoking
+        self._returning: dict[tuple[str, str], None] = {}
+        """The members whose last heartbeats had `returns_at_once`."""
+
+    def start_session(self, group_id: str, member_id: str, now: float, *, returns_at_once: bool = False) -> None:
+        due = now + self._config.group_consumer_session_timeout_ms / 1000
+        self._deadlines.set((SESSION, group_id, member_id), due, partial(self._on_session_end, group_id, member_id))
+        key = (group_id, member_id)
+        if returns_at_once:
+            self._returning[key] = None
+        elif key in self._returning:
+            del self._returning[key]
+
+    def on_connection_lost(self, group_id: str, member_id: str, now: float) -> None:
+        key = (SESSION, group_id, member_id)
+        present = self._deadlines.due_at(key)
+        due = now + self._config.group_consumer_connection_loss_grace_ms / 1000
+        if (group_id, member_id) in self._returning and present is not None and due < present:
+            self._deadlines.set(key, due, partial(self._on_session_end, group_id, member_id))
+
+    def start_rebalance(self, group_id: str, member_id: str, epoch: int, timeout_ms: int, now: float) -> None:
+        """The member has to revoke partitions in this epoch. At the end of the timeout, it is removed if it has not."""
+        action = partial(self._on_rebalance_end, group_id, member_id, epoch)
+        self._deadlines.set((REBALANCE, group_id, member_id), now + timeout_ms / 1000, action)
+
+    def cancel(self, group_id: str, member_id: str) -> None:
+        self._deadlines.cancel((SESSION, group_id, member_id))
+        self._deadlines.cancel((REBALANCE, group_id, member_id))
+        self._returning.pop((group_id, member_id), None)
+
+    def _on_session_end(self, group_id: str, member_id: str, now: float, now_ms: int) -> Result | None:
+        result = self._remove_member(group_id, member_id, now, now_ms)
+        if result is not None:
+            again = partial(self._on_session_end, group_id, member_id)
+            self._deadlines.set((SESSION, group_id, member_id), now + RETRY_S, again)
+        return result
+
+    def _on_rebalance_end(self, group_id: str, member_id: str, epoch: int, now: float, now_ms: int) -> Result | None:
+        if not self._is_revoking(group_id, member_id, epoch):
+            return None
+        again = partial(self._on_rebalance_end, group_id, member_id, epoch)
+        self._deadlines.set((REBALANCE, group_id, member_id), now + RETRY_S, again)
+        return self._remove_member(group_id, member_id, now, now_ms)
