@@ -1,0 +1,363 @@
+"""One group of the classic protocol: its members, how they vote, and which of their requests wait.
+
+    Empty ------------------> PreparingRebalance        a member joins
+    PreparingRebalance -----> CompletingRebalance       the members have joined, or their time is over: a new generation begins
+    PreparingRebalance -----> Empty                     no member is left: a new generation without members
+    CompletingRebalance ----> Stable                    the leader's assignment is in the log
+    CompletingRebalance ----> PreparingRebalance        a member joins anew, leaves, or is removed; or the append failed
+    Stable -----------------> PreparingRebalance        the same, or the leader joins again
+
+A GroupMetadata record is written when a group becomes Stable or Empty, and when a static member returns under a new id. `adopt`
+applies it, in the coordinator that wrote it as in one that loads it. After a load a group is therefore Stable or Empty: a
+rebalance that was under way ends with its coordinator, and the members begin another one.
+
+The leader is the first member that joined. A member that does not join for a rebalance is removed at its end, unless it is
+static. If the leader is missing then, the first member that joined for this rebalance leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from strandline.broker.groups.classic.member import ClassicMember, member_of
+from strandline.broker.groups.classic.subscription import CONSUMER_PROTOCOL_TYPE, MalformedSubscription, parse_topics
+from strandline.broker.groups.records.types import ClassicGroupValue, GroupMetadataRecord, GroupRecord
+from strandline.broker.groups.result import Asker
+from strandline.broker.groups.state import CLASSIC
+from strandline.protocol.errors import BrokerError, ErrorCode, InternalError
+
+GENERATION_MAX = 2**31 - 1
+
+
+class State(StrEnum):
+    """The states, as Kafka spells them."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+    """Only in descriptions: there is no such group."""
+
+
+_NEXT_STATES = {
+    State.EMPTY: {State.PREPARING},
+    State.PREPARING: {State.COMPLETING, State.EMPTY},
+    State.COMPLETING: {State.STABLE, State.PREPARING},
+    State.STABLE: {State.PREPARING, State.STABLE},
+}
+
+
+@dataclass(slots=True)
+class InitialRebalance:
+    """The first rebalance of an empty group. It waits for more members, because each that joins later causes another one."""
+
+    latest: float
+    """When it is not extended any more, on the loop's clock: the rebalance timeout of the first member after its join."""
+    has_newcomer: bool = False
+    """Whether a member has joined since the deadline was set last. If so, the deadline is extended."""
+
+
+class ClassicGroup:
+    """What is in the group's record is changed by `adopt` alone. All else is the coordinator's own, and is lost with it."""
+
+    def __init__(self, group_id: str, keep_alive: Callable[[ClassicGroup, ClassicMember, float], None]) -> None:
+        """`keep_alive`: begins the session of a member anew, at the time given."""
+        self.group_id = group_id
+        self._keep_alive = keep_alive
+        self.state = State.EMPTY
+        self.state_since_ms = -1
+        """When the state changed last, in ms since 1970; -1: unknown."""
+        self.generation = 0
+        """Rises with each rebalance that ends. A request of another generation is refused."""
+        self.protocol_type = ""
+        """What the members say, for example `consumer` or `connect`. Kept while the group is empty; "" before the first one."""
+        self.protocol: str | None = None
+        """The protocol of the generation, which all its members know; None without members."""
+        self.leader: str | None = None
+        """A member, if there are any."""
+        self.members: dict[str, ClassicMember] = {}
+        """In the order in which they joined."""
+        self.static_members: dict[str, str] = {}
+        """Instance id -> member id, of all static members. No two have the same instance id."""
+        self.pending: dict[str, None] = {}
+        """Member ids that were given out with MEMBER_ID_REQUIRED, and have not joined. None is a member."""
+        self.joining: dict[str, Asker] = {}
+        """Members whose JoinGroup waits for the end of the rebalance. Empty except in PreparingRebalance."""
+        self.syncing: dict[str, Asker] = {}
+        """Members whose SyncGroup waits for the leader's assignment. Empty except in CompletingRebalance."""
+        self.unsynced: dict[str, None] = {}
+        """Members that have not sent SyncGroup in this generation. Empty except in CompletingRebalance and Stable."""
+        self.initial: InitialRebalance | None = None
+        """Not None in PreparingRebalance if the group was empty before it."""
+        self._supporters: dict[str, int] = {}
+        """Protocol -> how many members know it."""
+        self._topics: frozenset[str] | None = None
+        """The topics of the generation's members; None: not looked at yet, or they cannot be known."""
+        self._are_topics_fresh = False
+
+    # -- what offsets and operators ask -------------------------------------------------------------------------------
+
+    @property
+    def group_type(self) -> str:
+        return CLASSIC
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is State.EMPTY
+
+    @property
+    def empty_since_ms(self) -> int:
+        """-1 also for a group that never had members: the offsets of such a group expire by their own age."""
+        return self.state_since_ms if self.is_empty and self.protocol_type else -1
+
+    @property
+    def topics(self) -> frozenset[str] | None:
+        """The topics to which the members of the newest generation are subscribed; None if that is not known: another program's
+        protocol, or bytes that cannot be read."""
+        if not self._are_topics_fresh:
+            self._topics, self._are_topics_fresh = self._read_topics(), True
+        return self._topics
+
+    def _read_topics(self) -> frozenset[str] | None:
+        if not self.members:
+            return frozenset()
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol is None:
+            return None
+        try:
+            return frozenset(topic for member in self.members.values() for topic in parse_topics(member.protocols[self.protocol]))
+        except (MalformedSubscription, KeyError):
+            return None
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        topics = self.topics
+        return topics is None or topic in topics
+
+    def may_expire_offset(self, topic: str) -> bool:
+        return self.is_empty or (self.state is State.STABLE and not self.is_subscribed_to(topic))
+
+    def check_offset_commit(
+        self, member_id: str, instance_id: str | None, epoch: int, partitions: list[tuple[bytes, int]], now: float
+    ) -> list[int]:
+        """A member commits in its generation. The members of a generation whose assignments are not known yet do not: they own
+        nothing, and a late commit for what they owned before would overtake that of the next owner."""
+        if not (epoch < 0 and self.is_empty):
+            self._check_committer(member_id, instance_id, epoch, now)
+        return [ErrorCode.NONE] * len(partitions)
+
+    def _check_committer(self, member_id: str, instance_id: str | None, epoch: int, now: float) -> None:
+        member = self.check_member(member_id, instance_id)
+        self.check_generation(epoch)
+        if self.state is State.COMPLETING:
+            raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._keep_alive(self, member, now)
+
+    def check_offset_fetch(self, member_id: str | None, epoch: int) -> None:
+        """Members of the classic protocol do not name themselves when they fetch offsets."""
+
+    def tombstones(self) -> list[GroupRecord]:
+        return [GroupMetadataRecord(self.group_id, None)]
+
+    # -- checks -------------------------------------------------------------------------------------------------------
+
+    def check_member(self, member_id: str, instance_id: str | None) -> ClassicMember:
+        """The member that a request names. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another process has taken over the
+        instance id."""
+        if instance_id is not None:
+            current = self.static_members.get(instance_id)
+            if current is not None and current != member_id:
+                raise BrokerError(
+                    ErrorCode.FENCED_INSTANCE_ID, f"the instance {instance_id} has joined the group as member {current}"
+                )
+            if current is None:
+                raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID, f"no member of the group has the instance id {instance_id}")
+        member = self.members.get(member_id)
+        if member is None:
+            raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID, f"the group has no member {member_id!r}")
+        return member
+
+    def check_generation(self, generation: int) -> None:
+        """Raises ILLEGAL_GENERATION."""
+        if generation != self.generation:
+            raise BrokerError(
+                ErrorCode.ILLEGAL_GENERATION, f"the group is in generation {self.generation}, the request in {generation}"
+            )
+
+    def supports(self, protocol_type: str, protocols: Mapping[str, bytes]) -> bool:
+        """Whether a member with these protocols may join: it shares one with all members."""
+        if self.is_empty:
+            return bool(protocol_type) and bool(protocols)
+        count = len(self.members)
+        return protocol_type == self.protocol_type and any(self._supporters.get(name, 0) == count for name in protocols)
+
+    def accepts(self, member_id: str, size_max: int) -> bool:
+        """Whether there is room for a member. While the group rebalances, those count that have joined: so the last ones to join
+        are left out if the group is too large, for example because the limit was lowered."""
+        if self.is_empty:
+            return True
+        if self.state is State.PREPARING:
+            return member_id in self.joining or len(self.joining) < size_max
+        return member_id in self.members or len(self.members) < size_max
+
+    @property
+    def have_all_joined(self) -> bool:
+        return len(self.joining) == len(self.members) and not self.pending
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """That of the slowest member."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def is_session_paused(self, member: ClassicMember) -> bool:
+        """Whether the member need not send heartbeats, because it waits for the coordinator."""
+        return not member.is_new and (member.member_id in self.joining or member.member_id in self.syncing)
+
+    # -- members ------------------------------------------------------------------------------------------------------
+
+    def add(self, member: ClassicMember, protocol_type: str) -> None:
+        """Add a member that the group `supports`."""
+        if not self.members:
+            self.protocol_type = protocol_type
+        self._put(member)
+        self.pending.pop(member.member_id, None)
+        if self.leader is None:
+            self.leader = member.member_id
+
+    def _put(self, member: ClassicMember) -> None:
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.member_id
+        self._count(member.protocols, 1)
+
+    def remove(self, member_id: str) -> Asker | None:
+        """Remove a member, or an id that was given out. Returns its request that waits, which is not answered yet."""
+        self.pending.pop(member_id, None)
+        self.unsynced.pop(member_id, None)
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return None
+        self._count(member.protocols, -1)
+        if member.instance_id is not None:
+            del self.static_members[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        return self.take_waiting(member_id)
+
+    def replace(self, old_id: str, member: ClassicMember) -> Asker | None:
+        """Put a static member that has returned in the place of its earlier self; it leads if that led. Returns the earlier one's
+        request that waits, which is not answered yet."""
+        waiting = self.take_waiting(old_id)
+        self._count(self.members[old_id].protocols, -1)
+        self._count(member.protocols, 1)
+        self.members = {
+            member.member_id if known == old_id else known: member if known == old_id else other
+            for known, other in self.members.items()
+        }
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.member_id
+        if self.leader == old_id:
+            self.leader = member.member_id
+        if old_id in self.unsynced:
+            del self.unsynced[old_id]
+            self.unsynced[member.member_id] = None
+        return waiting
+
+    def update(
+        self, member: ClassicMember, protocols: dict[str, bytes], rebalance_timeout_ms: int, session_timeout_ms: int
+    ) -> None:
+        """A member has joined again."""
+        self._count(member.protocols, -1)
+        self._count(protocols, 1)
+        member.protocols = protocols
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+
+    def take_waiting(self, member_id: str) -> Asker | None:
+        """The member's JoinGroup or SyncGroup that waits; it does not wait any more. A member has at most one."""
+        asker = self.joining.pop(member_id, None)
+        return self.syncing.pop(member_id, None) if asker is None else asker
+
+    def _count(self, protocols: Iterable[str], change: int) -> None:
+        for name in protocols:
+            self._supporters[name] = self._supporters.get(name, 0) + change
+            if not self._supporters[name]:
+                del self._supporters[name]
+
+    # -- generations --------------------------------------------------------------------------------------------------
+
+    def become(self, state: State, now_ms: int) -> None:
+        if state not in _NEXT_STATES[self.state]:
+            raise InternalError(f"the group {self.group_id} cannot become {state} in the state {self.state}")
+        self.state = state
+        self.state_since_ms = now_ms
+
+    @property
+    def next_generation(self) -> int:
+        """After the largest one comes 1: smaller ones mean "none" in requests."""
+        return self.generation + 1 if self.generation < GENERATION_MAX else 1
+
+    def begin_generation(self, now_ms: int) -> None:
+        """All members that there will be have joined, at least one: they wait for the assignment of the leader."""
+        self.become(State.COMPLETING, now_ms)
+        self.generation = self.next_generation
+        self.protocol = self.select_protocol()
+        self.unsynced = dict.fromkeys(self.members)
+        self.initial = None
+        self._are_topics_fresh = False
+
+    def ensure_leader(self) -> bool:
+        """Whether the leader has joined for the rebalance, or another member that has leads now."""
+        if self.leader in self.joining:
+            return True
+        joined = next((member_id for member_id in self.members if member_id in self.joining), None)
+        self.leader = joined or self.leader
+        return joined is not None
+
+    def select_protocol(self, returning: tuple[str, Mapping[str, bytes]] | None = None) -> str:
+        """The protocol with the most votes among those that all members know; of two with as many, the one that was voted for
+        first. `returning`: a member, and the protocols that it has instead."""
+        known = {member_id: member.protocols for member_id, member in self.members.items()}
+        if returning is not None:
+            known[returning[0]] = dict(returning[1])
+        candidates = set.intersection(*(set(protocols) for protocols in known.values()))
+        votes: dict[str, int] = {}
+        for protocols in known.values():
+            vote = next(name for name in protocols if name in candidates)
+            votes[vote] = votes.get(vote, 0) + 1
+        return max(votes, key=lambda name: votes[name])
+
+    # -- the record ---------------------------------------------------------------------------------------------------
+
+    def value(self, assignments: Mapping[str, bytes], now_ms: int) -> ClassicGroupValue:
+        """The record of this generation with these assignments; a member without one gets an empty one."""
+        assert self.protocol is not None
+        protocol = self.protocol
+        members = (member.to_value(protocol, assignments.get(member_id, b"")) for member_id, member in self.members.items())
+        return ClassicGroupValue(self.protocol_type, self.generation, protocol, self.leader, now_ms, tuple(members))
+
+    def emptied_value(self, now_ms: int) -> ClassicGroupValue:
+        """The record of the next generation, without members."""
+        return ClassicGroupValue(self.protocol_type, self.next_generation, None, None, now_ms, ())
+
+    def adopt(self, value: ClassicGroupValue) -> None:
+        """Apply the group's record. What members know beyond it stays: their other protocols, and ids that were given out."""
+        known, self.members, self.static_members, self._supporters = self.members, {}, {}, {}
+        self.protocol_type, self.generation, self.protocol = value.protocol_type, value.generation_id, value.protocol
+        for member_value in value.members:
+            member = member_of(member_value, value.protocol)
+            earlier = known.get(member.member_id)
+            if earlier is not None and member.protocols.items() <= earlier.protocols.items():
+                member.protocols = earlier.protocols
+            self._put(member)
+        self.leader = value.leader if value.leader in self.members else next(iter(self.members), None)
+        self.unsynced = {member_id: None for member_id in self.unsynced if member_id in self.members}
+        self.state = State.STABLE if self.members else State.EMPTY
+        self.state_since_ms = value.current_state_timestamp
+        self.initial = None
+        self._are_topics_fresh = False

@@ -1,0 +1,409 @@
+"""The requests of the classic protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup; and the records of its groups.
+
+What is in a group's GroupMetadata record changes by replay only (`group.py`). Joins, syncs, sessions and ids that were given out
+are in no record; they change at once, and end with the leadership. `rebalance.py` has the course of a rebalance.
+
+A dynamic member joins twice: first without an id, which is answered with MEMBER_ID_REQUIRED and one, then with it (KIP-394). So a
+process whose first response was lost, and which asks again, leaves no member behind. A static member (KIP-345) is known by its
+instance id. If it joins without a member id, its process has restarted: it takes the place of its earlier self, which is fenced.
+If the group is Stable, and its protocol stays, that is no rebalance: the new id is written to the log, and a leader is told to
+skip the assignment (KIP-814).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+
+from strandline.broker.groups.classic.group import ClassicGroup, State
+from strandline.broker.groups.classic.member import ClassicMember
+from strandline.broker.groups.classic.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Moment, Rebalances, joined, synced
+from strandline.broker.groups.config import GroupConfig
+from strandline.broker.groups.deadlines import Deadlines
+from strandline.broker.groups.records.types import ClassicGroupValue, GroupMetadataRecord
+from strandline.broker.groups.result import Asker, Replies, RequestContext, Result
+from strandline.broker.groups.state import GroupTable
+from strandline.protocol.doors import new_uuid
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.groups import (
+    DescribedGroup,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeavingMember,
+    LeftMember,
+    SyncGroupRequest,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A JoinGroup request, and what the version of its sender can do."""
+
+    body: JoinGroupRequest
+    context: RequestContext
+    protocols: dict[str, bytes]
+    """The preferred one first, each once."""
+    requires_known_member_id: bool
+    """The sender understands MEMBER_ID_REQUIRED."""
+    supports_skip_assignment: bool
+    """The sender understands `skip_assignment`. If not, the response to a leader that returns names its earlier id as the leader,
+    so that it does not assign."""
+
+    @property
+    def at(self) -> Moment:
+        return Moment(self.context.now, self.context.now_ms)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        timeout_ms = self.body.rebalance_timeout_ms
+        return timeout_ms if timeout_ms >= 0 else self.body.session_timeout_ms
+
+    def member(self, member_id: str, assignment: bytes = b"") -> ClassicMember:
+        """The sender as a member."""
+        body, context = self.body, self.context
+        return ClassicMember(
+            member_id,
+            body.group_instance_id,
+            context.client_id,
+            context.client_host,
+            self.rebalance_timeout_ms,
+            body.session_timeout_ms,
+            self.protocols,
+            assignment,
+        )
+
+
+class ClassicProtocol:
+    """The classic groups of a shard. A method that answers a request returns its `Result`, or raises the `BrokerError`."""
+
+    def __init__(self, config: GroupConfig, groups: GroupTable, deadlines: Deadlines, random: Random) -> None:
+        self._config = config
+        self._groups = groups
+        self._random = random
+        self._rebalances = Rebalances(config, deadlines, self._find)
+
+    def _find(self, group_id: str) -> ClassicGroup | None:
+        group = self._groups.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
+
+    def _member_of(self, group_id: str, member_id: str) -> ClassicGroup:
+        """The group of a request by a member. Raises UNKNOWN_MEMBER_ID if there is none."""
+        group = self._find(group_id)
+        if group is None:
+            raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {group_id} with a member {member_id!r}")
+        return group
+
+    # -- JoinGroup ----------------------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        body: JoinGroupRequest,
+        context: RequestContext,
+        *,
+        requires_known_member_id: bool = True,
+        supports_skip_assignment: bool = True,
+    ) -> Result:
+        """Join, or join again. The reply waits for the end of the rebalance, unless the member has nothing new in the present
+        generation. The keywords are False for senders of old versions of the request."""
+        self._check_session_timeout(body)
+        join = Join(body, context, protocols_of(body), requires_known_member_id, supports_skip_assignment)
+        group = self._groups.get(body.group_id)
+        if group is None:
+            return self._create(join)
+        if not isinstance(group, ClassicGroup):
+            raise BrokerError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group {body.group_id} has members of the newer protocol"
+            )
+        out = Result()
+        self._join(group, join, out)
+        return out
+
+    def _check_session_timeout(self, body: JoinGroupRequest) -> None:
+        smallest, largest = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
+        if not smallest <= body.session_timeout_ms <= largest:
+            raise BrokerError(
+                ErrorCode.INVALID_SESSION_TIMEOUT,
+                f"the session timeout of {body.session_timeout_ms} ms is not between group.min.session.timeout.ms={smallest} "
+                f"and group.max.session.timeout.ms={largest}",
+            )
+
+    def _create(self, join: Join) -> Result:
+        """The group gets a record before its first member, so that a coordinator that cannot write refuses at once, and not after
+        a rebalance. The member joins when that is written."""
+        group_id = join.body.group_id
+        if join.body.member_id:
+            raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {group_id} with a member {join.body.member_id!r}")
+        _check_protocols(self._new_group(group_id), join)
+        value = ClassicGroupValue("", 0, None, None, join.at.now_ms, ())
+        return Result([GroupMetadataRecord(group_id, value)], on_append=partial(self._on_created, join))
+
+    def _on_created(self, join: Join, error: BrokerError | None) -> Replies:
+        if error is not None:
+            return [(join.context.asker, error)]
+        group, out = self._find(join.body.group_id), Result()
+        assert group is not None
+        self._join(group, join, out)
+        assert not out.records, "the first rebalance ends after its delay"
+        return out.replies
+
+    def _join(self, group: ClassicGroup, join: Join, out: Result) -> None:
+        body = join.body
+        earlier_id = group.static_members.get(body.group_instance_id or "") if not body.member_id else None
+        if not group.accepts(earlier_id or body.member_id, self._config.group_max_size):
+            self._leave_out(group, join, out)
+            return
+        _check_protocols(group, join)
+        if body.member_id:
+            self._join_again(group, join, out)
+        elif earlier_id is not None:
+            self._return(group, earlier_id, join, out)
+        elif join.requires_known_member_id and body.group_instance_id is None:
+            self._give_id(group, join, out)
+        else:
+            self._add(group, self._new_member_id(join), join, out)
+
+    def _leave_out(self, group: ClassicGroup, join: Join, out: Result) -> None:
+        """The group is full: the sender does not become a member, or does not stay one. The rebalance does not wait for it."""
+        error = BrokerError(
+            ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has as many members as group.max.size={self._config.group_max_size}"
+        )
+        out.replies.append((join.context.asker, error))
+        self._rebalances.remove(group, join.body.member_id, out)
+        if group.state is State.PREPARING:
+            self._rebalances.maybe_complete_join(group, join.at, out)
+
+    def _new_member_id(self, join: Join) -> str:
+        return f"{join.body.group_instance_id or join.context.client_id}-{_as_text(new_uuid(self._random))}"
+
+    def _give_id(self, group: ClassicGroup, join: Join, out: Result) -> None:
+        """The id is kept for a session, and the rebalance waits for the member to come back with it."""
+        member_id = self._new_member_id(join)
+        group.pending[member_id] = None
+        self._rebalances.begin_session(group, member_id, join.body.session_timeout_ms, join.at.now)
+        out.replies.append((join.context.asker, JoinGroupResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)))
+
+    def _add(self, group: ClassicGroup, member_id: str, join: Join, out: Result) -> None:
+        member = join.member(member_id)
+        member.is_new = True
+        group.add(member, join.body.protocol_type)
+        if group.initial is not None:
+            group.initial.has_newcomer = True
+        self._rebalances.begin_session(group, member_id, NEW_MEMBER_JOIN_TIMEOUT_MS, join.at.now)
+        self._rebalances.join(group, member, join.context.asker, join.at, out)
+
+    def _join_again(self, group: ClassicGroup, join: Join, out: Result) -> None:
+        """A member joins for a rebalance, or for one that it wants; or a process comes with the id that it was given."""
+        body = join.body
+        if body.member_id in group.pending and body.group_instance_id is None:
+            self._add(group, body.member_id, join, out)
+            return
+        member = group.check_member(body.member_id, body.group_instance_id)
+        if self._has_news(group, member, join):
+            group.update(member, join.protocols, join.rebalance_timeout_ms, body.session_timeout_ms)
+            self._rebalances.join(group, member, join.context.asker, join.at, out)
+        else:
+            out.replies.append((join.context.asker, joined(group, member)))
+
+    def _has_news(self, group: ClassicGroup, member: ClassicMember, join: Join) -> bool:
+        """Whether a join leads to another generation. If not, the response to the member's earlier join was lost. The leader of a
+        Stable group joins because something has changed that members do not say, for example the partitions of a topic."""
+        if group.state is State.PREPARING or (group.state is State.STABLE and member.member_id == group.leader):
+            return True
+        return list(member.protocols.items()) != list(join.protocols.items())
+
+    # -- static members that return -----------------------------------------------------------------------------------
+
+    def _return(self, group: ClassicGroup, earlier_id: str, join: Join, out: Result) -> None:
+        """The process of a static member has restarted."""
+        member = join.member(self._new_member_id(join), group.members[earlier_id].assignment)
+        if group.state is State.STABLE and group.select_protocol((earlier_id, join.protocols)) == group.protocol:
+            self._return_quietly(group, earlier_id, member, join, out)
+            return
+        self._rebalances.replace(group, earlier_id, member, out)
+        self._rebalances.join(group, member, join.context.asker, join.at, out)
+
+    def _return_quietly(self, group: ClassicGroup, earlier_id: str, member: ClassicMember, join: Join, out: Result) -> None:
+        """Nothing changes but the id of the member, so the others go on. A coordinator that has not the new id in its log would
+        fence the member, so the answer waits for the record."""
+        value = group.value({other.member_id: other.assignment for other in group.members.values()}, group.state_since_ms)
+        assert group.protocol is not None
+        members = tuple(
+            member.to_value(group.protocol, member.assignment) if other.member_id == earlier_id else other
+            for other in value.members
+        )
+        leader = member.member_id if value.leader == earlier_id else value.leader
+        out.records.append(GroupMetadataRecord(group.group_id, replace(value, leader=leader, members=members)))
+        out.on_append = partial(self._on_returned, group, earlier_id, member, join, earlier_id in group.unsynced, group.leader)
+
+    def _on_returned(
+        self,
+        group: ClassicGroup,
+        earlier_id: str,
+        member: ClassicMember,
+        join: Join,
+        is_unsynced: bool,
+        leader: str | None,
+        error: BrokerError | None,
+    ) -> Replies:
+        """`leader`: the member that led before."""
+        if error is not None:
+            return [(join.context.asker, error)]
+        known = group.members[member.member_id]
+        group.update(known, join.protocols, known.rebalance_timeout_ms, known.session_timeout_ms)
+        if is_unsynced:
+            group.unsynced[member.member_id] = None
+        self._rebalances.end_session(group, earlier_id)
+        self._rebalances.keep_alive(group, known, join.at.now)
+        response = joined(group, known)
+        if join.supports_skip_assignment:
+            response.skip_assignment = known.member_id == group.leader
+        else:
+            response.leader, response.members = leader or "", []
+        return [(join.context.asker, response)]
+
+    # -- SyncGroup ----------------------------------------------------------------------------------------------------
+
+    def sync(self, body: SyncGroupRequest, context: RequestContext) -> Result:
+        """Ask for the assignment. The leader brings all; the others wait for it, and all of them for the log."""
+        group = self._member_of(body.group_id, body.member_id)
+        member = group.check_member(body.member_id, body.group_instance_id)
+        group.check_generation(body.generation_id)
+        _check_protocol(body, group)
+        if group.state is State.PREPARING:
+            raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
+        out, at = Result(), Moment(context.now, context.now_ms)
+        self._rebalances.note_sync(group, member.member_id)
+        if group.state is State.STABLE:
+            out.replies.append((context.asker, synced(group, member)))
+            return out
+        self._rebalances.sync(group, member.member_id, context.asker, out)
+        if member.member_id == group.leader:
+            self._rebalances.assign(group, {item.member_id: item.assignment for item in body.assignments}, at, out)
+        return out
+
+    # -- Heartbeat and LeaveGroup -------------------------------------------------------------------------------------
+
+    def heartbeat(self, body: HeartbeatRequest, context: RequestContext) -> Result:
+        """Keep the member's session alive, also while a rebalance begins: REBALANCE_IN_PROGRESS tells it to join again."""
+        group = self._member_of(body.group_id, body.member_id)
+        member = group.check_member(body.member_id, body.group_instance_id)
+        group.check_generation(body.generation_id)
+        self._rebalances.keep_alive(group, member, context.now)
+        if group.state is State.PREPARING:
+            raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
+        return Result(replies=[(context.asker, HeartbeatResponse())])
+
+    def leave(self, body: LeaveGroupRequest, context: RequestContext) -> Result:
+        """Remove members; each gets its own error code. A static member can be named by its instance id alone."""
+        group, out = self._find(body.group_id), Result()
+        if group is None:
+            left = [LeftMember(m.member_id, m.group_instance_id, ErrorCode.UNKNOWN_MEMBER_ID) for m in body.members]
+            return Result(replies=[(context.asker, LeaveGroupResponse(members=left))])
+        count = len(group.members)
+        left = [self._leave(group, leaving, out) for leaving in body.members]
+        if any(member.error_code == ErrorCode.NONE for member in left):
+            at = Moment(context.now, context.now_ms)
+            self._rebalances.after_removal(group, at, out, is_rebalance_needed=len(group.members) < count)
+        out.replies.append((context.asker, LeaveGroupResponse(members=left)))
+        return out
+
+    def _leave(self, group: ClassicGroup, leaving: LeavingMember, out: Result) -> LeftMember:
+        member_id, instance_id = leaving.member_id, leaving.group_instance_id
+        try:
+            if member_id not in group.pending:
+                named = member_id or (group.static_members.get(instance_id, "") if instance_id is not None else "")
+                member_id = group.check_member(named, instance_id).member_id
+            self._rebalances.remove(group, member_id, out)
+        except BrokerError as e:
+            return LeftMember(leaving.member_id, instance_id, e.code)
+        return LeftMember(leaving.member_id, instance_id)
+
+    # -- operators ----------------------------------------------------------------------------------------------------
+
+    def describe(self, group_id: str) -> DescribedGroup:
+        """Only a Stable group has metadata and a protocol that belong to its assignments."""
+        group = self._find(group_id)
+        if group is None:
+            message = f"there is no group {group_id} of the classic protocol"
+            return DescribedGroup(group_id, ErrorCode.GROUP_ID_NOT_FOUND, message, State.DEAD)
+        protocol = group.protocol if group.state is State.STABLE else None
+        members = [member.describe(protocol) for member in group.members.values()]
+        return DescribedGroup(
+            group_id, 0, None, group.state_name, group.protocol_type, protocol_data=protocol or "", members=members
+        )
+
+    # -- records and leadership ---------------------------------------------------------------------------------------
+
+    def _new_group(self, group_id: str) -> ClassicGroup:
+        return ClassicGroup(group_id, self._rebalances.keep_alive)
+
+    def replay(self, record: GroupMetadataRecord) -> None:
+        """Apply a group's record. A tombstone may come for a group that is of the newer protocol by now, or for none."""
+        group = self._find(record.group_id)
+        if record.value is None:
+            if group is not None:
+                self._rebalances.forget(group)
+                self._groups.remove(record.group_id)
+            return
+        if group is None:
+            group = self._new_group(record.group_id)
+            self._groups.put(group)
+        group.adopt(record.value)
+
+    def on_loaded(self, now: float, now_ms: int) -> Iterator[Result]:
+        """Begin the sessions of all members anew. A group that is larger than allowed now rebalances, and the last members to
+        join are left out."""
+        for group in list(self._groups):
+            if isinstance(group, ClassicGroup):
+                out = Result()
+                for member in group.members.values():
+                    self._rebalances.keep_alive(group, member, now)
+                if len(group.members) > self._config.group_max_size:
+                    self._rebalances.prepare(group, Moment(now, now_ms), out)
+                yield out
+
+    def take_waiting(self) -> list[Asker]:
+        """The requests that wait in joins and syncs, which wait no more: the leadership has ended."""
+        waiting: list[Asker] = []
+        for group in self._groups:
+            if isinstance(group, ClassicGroup):
+                waiting += [*group.joining.values(), *group.syncing.values()]
+                group.joining.clear()
+                group.syncing.clear()
+        return waiting
+
+
+def _as_text(uuid: bytes) -> str:
+    """The usual form of a UUID: five groups of hexadecimal digits."""
+    digits = uuid.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def protocols_of(body: JoinGroupRequest) -> dict[str, bytes]:
+    """Name -> metadata, in the order of the request. Of two with the same name, the first counts."""
+    protocols: dict[str, bytes] = {}
+    for protocol in body.protocols:
+        protocols.setdefault(protocol.name, protocol.metadata)
+    return protocols
+
+
+def _check_protocols(group: ClassicGroup, join: Join) -> None:
+    """Raises INCONSISTENT_GROUP_PROTOCOL if the sender shares no protocol with the members."""
+    if not group.supports(join.body.protocol_type, join.protocols):
+        raise BrokerError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            f"the group {group.group_id} has no protocol of type {join.body.protocol_type!r} in common with the member",
+        )
+
+
+def _check_protocol(body: SyncGroupRequest, group: ClassicGroup) -> None:
+    """Raises INCONSISTENT_GROUP_PROTOCOL if the member believes in another protocol; old versions do not name it."""
+    believed = (body.protocol_type, group.protocol_type), (body.protocol_name, group.protocol)
+    if any(asked is not None and actual is not None and asked != actual for asked, actual in believed):
+        raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group's protocol is {group.protocol}")
