@@ -118,7 +118,7 @@ class ClassicGroup:
         return self.state_since_ms if self.is_empty and self.protocol_type else -1
 
     @property
-    def topics(self) -> frozenset[str] | None:
+    def subscribed_topics(self) -> frozenset[str] | None:
         """The topics to which the members of the newest generation are subscribed; None if that is not known: another program's
         protocol, or bytes that cannot be read."""
         if not self._are_topics_fresh:
@@ -136,7 +136,7 @@ class ClassicGroup:
             return None
 
     def is_subscribed_to(self, topic: str) -> bool:
-        topics = self.topics
+        topics = self.subscribed_topics
         return topics is None or topic in topics
 
     def may_expire_offset(self, topic: str) -> bool:

@@ -236,14 +236,14 @@ def test_what_cannot_be_read_may_be_subscribed_to(protocol_type: str, metadata: 
     member = a_member("A")
     member.protocols = {"range": metadata}
     group = a_group(member, state=State.STABLE, protocol_type=protocol_type)
-    assert group.topics is None
+    assert group.subscribed_topics is None
     assert group.is_subscribed_to("payments")
     assert not group.may_expire_offset("payments")
 
 
 def test_the_topics_are_those_of_all_members() -> None:
     group = a_group(a_member("A", topics=("orders",)), a_member("B", topics=("payments", "orders")), state=State.STABLE)
-    assert group.topics == frozenset({"orders", "payments"})
+    assert group.subscribed_topics == frozenset({"orders", "payments"})
 
 
 def test_a_group_without_members_is_subscribed_to_nothing() -> None:
@@ -252,11 +252,11 @@ def test_a_group_without_members_is_subscribed_to_nothing() -> None:
 
 def test_the_topics_change_with_the_generation() -> None:
     group = a_group(member := a_member("A"), state=State.STABLE)
-    assert group.topics == frozenset({"orders"})
+    assert group.subscribed_topics == frozenset({"orders"})
     group.state = State.PREPARING
     group.update(member, {"range": subscription("payments")}, 1, 1)
     group.begin_generation(0)
-    assert group.topics == frozenset({"payments"})
+    assert group.subscribed_topics == frozenset({"payments"})
 
 
 def test_a_group_that_never_had_members_is_empty_since_an_unknown_time() -> None:
