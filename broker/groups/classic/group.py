@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from strandline.broker.groups.classic.embedded import CONSUMER_PROTOCOL_TYPE, MalformedMetadata
 from strandline.broker.groups.classic.member import ClassicMember, member_of
-from strandline.broker.groups.classic.subscription import CONSUMER_PROTOCOL_TYPE, MalformedSubscription, parse_topics
+from strandline.broker.groups.classic.subscription import parse_topics
 from strandline.broker.groups.records.types import ClassicGroupValue, GroupMetadataRecord, GroupRecord
 from strandline.broker.groups.result import Asker
 from strandline.broker.groups.state import CLASSIC
@@ -132,7 +133,7 @@ class ClassicGroup:
             return None
         try:
             return frozenset(topic for member in self.members.values() for topic in parse_topics(member.protocols[self.protocol]))
-        except (MalformedSubscription, KeyError):
+        except (MalformedMetadata, KeyError):
             return None
 
     def is_subscribed_to(self, topic: str) -> bool:

@@ -16,19 +16,9 @@ Bytes behind the known fields belong to a later version and are ignored.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
-CONSUMER_PROTOCOL_TYPE = "consumer"
-
-_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
-_T = TypeVar("_T")
-
-
-class MalformedSubscription(ValueError):
-    """The bytes do not follow the format above."""
+from strandline.broker.groups.classic.embedded import MetadataReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,73 +35,19 @@ class Subscription:
     rack: str | None = None
 
 
-class _Reader:
-    """Reads the types of the format, one after the other."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def _take(self, size: int) -> bytes:
-        if size < 0 or self._at + size > len(self._data):
-            raise MalformedSubscription(f"{size} bytes at {self._at} of {len(self._data)}")
-        self._at += size
-        return self._data[self._at - size : self._at]
-
-    def int16(self) -> int:
-        return int(_INT16.unpack(self._take(2))[0])
-
-    def int32(self) -> int:
-        return int(_INT32.unpack(self._take(4))[0])
-
-    def nullable_string(self) -> str | None:
-        size = self.int16()
-        try:
-            return None if size == -1 else self._take(size).decode()
-        except UnicodeDecodeError as e:
-            raise MalformedSubscription(str(e)) from None
-
-    def string(self) -> str:
-        text = self.nullable_string()
-        if text is None:
-            raise MalformedSubscription("a string is null")
-        return text
-
-    def nullable_bytes(self) -> bytes | None:
-        size = self.int32()
-        return None if size == -1 else self._take(size)
-
-    def array(self, item: Callable[[], _T]) -> list[_T]:
-        """The items are read one by one, so a count that is too large costs no more than the bytes that are there."""
-        count = self.int32()
-        if count < 0:
-            raise MalformedSubscription(f"{count} items")
-        return [item() for _ in range(count)]
-
-    def topic_partitions(self) -> tuple[str, tuple[int, ...]]:
-        return self.string(), tuple(self.array(self.int32))
-
-
 def parse_topics(metadata: bytes) -> tuple[str, ...]:
-    """The topics of a subscription of any version. Raises `MalformedSubscription`."""
-    reader = _Reader(metadata)
-    _version(reader)
+    """The topics of a subscription of any version. Raises `MalformedMetadata`."""
+    reader = MetadataReader(metadata)
+    reader.version()
     return tuple(reader.array(reader.string))
 
 
 def parse_subscription(metadata: bytes) -> Subscription:
-    """A subscription with all its fields. Raises `MalformedSubscription`."""
-    reader = _Reader(metadata)
-    version = _version(reader)
+    """A subscription with all its fields. Raises `MalformedMetadata`."""
+    reader = MetadataReader(metadata)
+    version = reader.version()
     topics, user_data = tuple(reader.array(reader.string)), reader.nullable_bytes()
     owned = dict(reader.array(reader.topic_partitions)) if version >= 1 else {}
     generation = reader.int32() if version >= 2 else -1
     rack = reader.nullable_string() if version >= 3 else None
     return Subscription(version, topics, user_data, owned, generation, rack)
-
-
-def _version(reader: _Reader) -> int:
-    version = reader.int16()
-    if version < 0:
-        raise MalformedSubscription(f"version {version}")
-    return version
