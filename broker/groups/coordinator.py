@@ -24,7 +24,7 @@ from random import Random
 
 from strandline.broker.disk_work import RunBlocking
 from strandline.broker.groups.config import GroupConfig
-from strandline.broker.groups.loader import Loader
+from strandline.broker.groups.loader import Loader, LoadTurns
 from strandline.broker.groups.partitioning import partition_of
 from strandline.broker.groups.records.codec import encode_record
 from strandline.broker.groups.records.types import GroupRecord
@@ -163,6 +163,7 @@ class GroupCoordinator:
         self._run_blocking = run_blocking
         self.shards: dict[int, ActiveShard] = {}
         """By the number of the partition."""
+        self._load_turns = LoadTurns(lambda step: call_later(0.0, step))
         self._is_stopped = False
         self._limits = LineLimits()
 
@@ -209,7 +210,7 @@ class GroupCoordinator:
             leader_state,
             shard,
             is_current=lambda: active.is_current,
-            call_soon=lambda step: self._call_later(0.0, step),
+            call_soon=self._load_turns.add,
             run_blocking=self._run_blocking,
             on_end=lambda error: self._on_load_end(active, error),
         )

@@ -55,10 +55,21 @@ class OffsetTable:
             earlier = self._earlier.setdefault(group_id, {})
             earlier.setdefault((topic, partition), deque()).append(before)
             self._uncommitted.append((log_offset, group_id, (topic, partition)))
-        if value is not None:
-            self._newest.setdefault(group_id, {}).setdefault(topic, {})[partition] = value
-        elif before is not None:
-            self._remove(group_id, topic, partition)
+        if value is not None or before is not None:
+            self._put(record)
+
+    def replay_committed(self, record: OffsetCommitRecord) -> None:
+        """Apply a record below the high watermark. It need not be the next one of the log, but no later one of its key may have
+        been applied before."""
+        if record.value is not None or record.partition in self._newest.get(record.group_id, _NONE).get(record.topic, ()):
+            self._put(record)
+
+    def _put(self, record: OffsetCommitRecord) -> None:
+        """Set the newest value; None removes one that exists."""
+        if record.value is not None:
+            self._newest.setdefault(record.group_id, {}).setdefault(record.topic, {})[record.partition] = record.value
+        else:
+            self._remove(record.group_id, record.topic, record.partition)
 
     def _remove(self, group_id: str, topic: str, partition: int) -> None:
         topics = self._newest[group_id]

@@ -62,6 +62,10 @@ class OffsetStore:
         """Apply a record. `offset`: where it is in the log."""
         self._table.replay(record, offset)
 
+    def replay_committed(self, record: OffsetCommitRecord) -> None:
+        """Apply a record below the high watermark, of which all later records of the same key are applied after it."""
+        self._table.replay_committed(record)
+
     def on_high_watermark(self, high_watermark: int) -> None:
         """Take over the partition's high watermark. The caller does so before it replays records, which bounds the number of
         replaced values that are kept."""

@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+import msgspec
+
 from strandline.protocol.messages.common import ZERO_UUID
 
 Partitions = Mapping[bytes, frozenset[int]]
@@ -39,9 +41,10 @@ class MemberState(IntEnum):
     """It waits for partitions that other members still own."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """A position of a group in one partition: the offset of the next record to read."""
+class CommittedOffset(msgspec.Struct, frozen=True, gc=False):
+    """A position of a group in one partition: the offset of the next record to read.
+
+    A broker may hold a million of them, so the garbage collector does not look at them: they refer to no containers."""
 
     offset: int
     leader_epoch: int = -1
