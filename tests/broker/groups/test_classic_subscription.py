@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandline.broker.groups.classic.embedded import MalformedMetadata
 from strandline.broker.groups.classic.subscription import (
-    MalformedSubscription,
     Subscription,
     parse_subscription,
     parse_topics,
@@ -55,7 +55,7 @@ def test_a_subscription_that_was_cut_is_malformed(data: str) -> None:
     """Each byte less, in each version."""
     whole = bytes.fromhex(data)
     for size in range(len(whole)):
-        with pytest.raises(MalformedSubscription):
+        with pytest.raises(MalformedMetadata):
             parse_subscription(whole[:size])
 
 
@@ -75,7 +75,7 @@ def test_a_subscription_that_was_cut_is_malformed(data: str) -> None:
 def test_malformed_subscriptions(data: str) -> None:
     """A negative version, counts that are negative or too large, a null name, one that is too long, one that is no UTF-8, a
     negative length."""
-    with pytest.raises(MalformedSubscription):
+    with pytest.raises(MalformedMetadata):
         parse_subscription(bytes.fromhex(data))
 
 
@@ -85,5 +85,5 @@ def test_any_bytes_are_read_or_malformed(data: bytes) -> None:
     for parse in (parse_topics, parse_subscription):
         try:
             parse(data)
-        except MalformedSubscription:
+        except MalformedMetadata:
             pass
