@@ -1,9 +1,11 @@
 """Reads what members of a group and their leader send each other through the coordinator: the embedded protocols' types.
 
-int16, int32        big-endian
-string              int16 length, UTF-8; length -1: null
-bytes               int32 length, bytes; length -1: null
-array               int32 count, items
+    int16, int32        big-endian
+    string              int16 length, UTF-8; length -1: null
+    bytes               int32 length, bytes; length -1: null
+    array               int32 count, items
+
+A peer sends these bytes, so each length is checked against what is there.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ draft, and not the group, for the state after the earlier steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from strandline.broker.groups.consumer.group import NO_METADATA, ConsumerGroup, Member
@@ -32,7 +32,11 @@ from strandline.broker.groups.records.types import (
     RegularExpressionValue,
     TargetAssignmentMemberRecord,
 )
+from strandline.broker.groups.result import Replies
 from strandline.controller.metadata.image import MetadataImage
+from strandline.protocol.errors import BrokerError
+
+OnAppend = Callable[[BrokerError | None], Replies]
 
 
 class Draft:
@@ -53,6 +57,8 @@ class Draft:
         self._topic_changes: dict[str, int] = {}
         """Topic -> the change of `ConsumerGroup.topic_counts`."""
         self._regex_changes: dict[str, int] = {}
+        self.on_append: OnAppend | None = None
+        """Called like `Result.on_append`, for what the decision changes beyond the records."""
 
     # -- changes ------------------------------------------------------------------------------------------------------
 

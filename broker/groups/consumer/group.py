@@ -63,6 +63,12 @@ class Member:
         """Whether it speaks the classic protocol."""
         return self.metadata.classic_member_metadata is not None
 
+    @property
+    def session_timeout_ms(self) -> int | None:
+        """What a member of the classic protocol asked for; None for the others: the coordinator dictates it."""
+        classic = self.metadata.classic_member_metadata
+        return None if classic is None else classic.session_timeout_ms
+
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
         return self.current.state is MemberState.STABLE and self.current.member_epoch == assignment_epoch
 

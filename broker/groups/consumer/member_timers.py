@@ -34,8 +34,11 @@ class MemberTimers:
         self._returning: dict[tuple[str, str], None] = {}
         """The members whose last heartbeats had `returns_at_once`."""
 
-    def start_session(self, group_id: str, member_id: str, now: float, *, returns_at_once: bool = False) -> None:
-        due = now + self._config.group_consumer_session_timeout_ms / 1000
+    def start_session(
+        self, group_id: str, member_id: str, now: float, *, returns_at_once: bool = False, timeout_ms: int | None = None
+    ) -> None:
+        """`timeout_ms`: of a member of the classic protocol, which asks for its own."""
+        due = now + (self._config.group_consumer_session_timeout_ms if timeout_ms is None else timeout_ms) / 1000
         self._deadlines.set((SESSION, group_id, member_id), due, partial(self._on_session_end, group_id, member_id))
         key = (group_id, member_id)
         if returns_at_once:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.consumer.assignment_schedule import AssignmentSchedule
@@ -32,7 +33,7 @@ from strandline.broker.groups.consumer.membership import (
     may_not_know_its_assignment,
     updated_metadata,
 )
-from strandline.broker.groups.consumer.reconciliation import Target, reconcile
+from strandline.broker.groups.consumer.reconciliation import Owned, Target, reconcile
 from strandline.broker.groups.consumer.requests import JOIN, LEAVE, check_heartbeat
 from strandline.broker.groups.consumer.target import TargetAssignment
 from strandline.broker.groups.consumer.topic_changes import TopicChanges
@@ -51,7 +52,7 @@ from strandline.broker.groups.records.types import (
     TargetAssignmentMetadataRecord,
 )
 from strandline.broker.groups.result import Replies, RequestContext, Result
-from strandline.broker.groups.state import GroupTable
+from strandline.broker.groups.state import Group, GroupTable
 from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError
 from strandline.protocol.messages.groups import (
@@ -70,14 +71,29 @@ WAITING_INTERVAL_MS = 500
 partitions that other members still own."""
 
 
+class Conversions(Protocol):
+    """Online migration, as far as this protocol knows of it (`broker/groups/migration/`)."""
+
+    def upgrade(self, group: Group, now: float) -> Draft:
+        """A draft of the group of the newer protocol that a classic group with members becomes. Raises GROUP_ID_NOT_FOUND."""
+
+    def downgrade(
+        self, group: ConsumerGroup, leaving: Sequence[Member], now: float, now_ms: int, replies: Replies
+    ) -> Result | None:
+        """If all members but those that leave speak the classic protocol: the decision by which the group becomes a classic one,
+        without them. None if it stays as it is."""
+
+
 class ConsumerProtocol:
     """The groups of the newer protocol in one shard. The table of groups is shared with the classic protocol."""
 
     def __init__(self, config: GroupConfig, groups: GroupTable, deadlines: Deadlines, image: MetadataImage) -> None:
+        self.conversions: Conversions | None = None
+        """Set by the shard. Without it, a group with members keeps its type."""
         self._config = config
         self._table = groups
         self._groups = ConsumerGroups(groups)
-        self._timers = MemberTimers(config, deadlines, self._remove_expired, self._is_revoking)
+        self._timers = MemberTimers(config, deadlines, self.remove_expired, self._is_revoking)
         self._schedule = AssignmentSchedule(config, deadlines, self._on_assignment_due)
         self._topics = TopicChanges(config, self._groups, deadlines, self._schedule, image)
 
@@ -97,22 +113,19 @@ class ConsumerProtocol:
         check_heartbeat(body, self._config.group_consumer_assignors)
         if body.member_epoch < JOIN:
             return self._leave(body, context)
-        draft = self._draft_for(body)
+        draft = self._draft_for(body, context.now)
         before = find_member(body, draft, self._config.group_consumer_max_size)
-        member = replace(before, metadata=updated_metadata(before.metadata, body, context))
-        subscription_changed = self._update_subscription(draft, before, member.metadata, context)
-        target = self._current_target(draft, member.member_id, context)
-        current = self._next_assignment(draft, member, target, body, subscription_changed)
-        if current is not before.current:
-            draft.put_current(member.member_id, current)
-        self._start_timers(body, member, current, context.now)
+        metadata = updated_metadata(before.metadata, body, context)
+        current, target = self.advance(draft, before, metadata, body.topic_partitions, context)
+        returns_at_once = body.returns_at_once and metadata.instance_id is None
+        self._timers.start_session(body.group_id, body.member_id, context.now, returns_at_once=returns_at_once)
         response = ConsumerGroupHeartbeatResponse(
             member_id=body.member_id,
             member_epoch=current.member_epoch,
             heartbeat_interval_ms=self._interval_ms(draft, target, current),
             assignment=_assignment(current.assigned) if may_not_know_its_assignment(body, before.current, current) else None,
         )
-        return self._result(draft, [(context.asker, response)])
+        return self.result(draft, [(context.asker, response)])
 
     def remove_members(self, body: LeaveGroupRequest, context: RequestContext) -> Result:
         """An operator removes members, static ones by their instance ids. Each one that cannot be removed has an error code."""
@@ -142,14 +155,39 @@ class ConsumerProtocol:
 
     # -- the steps of a heartbeat -------------------------------------------------------------------------------------
 
-    def _draft_for(self, body: ConsumerGroupHeartbeatRequest) -> Draft:
-        """A draft of the group. A member that joins creates the group, also in the place of an empty group of the other type."""
+    def _draft_for(self, body: ConsumerGroupHeartbeatRequest, now: float) -> Draft:
+        """A draft of the group. A member that joins creates the group, also in the place of an empty group of the other type; one
+        with members is converted, if it can be."""
         known = self._table.get(body.group_id)
         if isinstance(known, ConsumerGroup):
             return Draft(known, self.image)
-        if body.member_epoch != JOIN or (known is not None and not known.is_empty):
+        if body.member_epoch != JOIN:
             raise not_found(body.group_id)
-        return Draft(ConsumerGroup(body.group_id), self.image, [] if known is None else known.tombstones())
+        if known is None or known.is_empty:
+            return Draft(ConsumerGroup(body.group_id), self.image, [] if known is None else known.tombstones())
+        if self.conversions is None:
+            raise not_found(body.group_id)
+        return self.conversions.upgrade(known, now)
+
+    def advance(
+        self, draft: Draft, before: Member, metadata: MemberMetadataValue, owned: Owned, context: RequestContext
+    ) -> tuple[CurrentAssignmentValue, TargetAssignment]:
+        """The three steps of a member. Returns its assignment after them, and the target assignment.
+
+        `before`: the member, or a new one; `metadata`: what it says of itself now, the same object if that has not changed;
+        `owned`: what it says that it owns."""
+        subscription_changed = self._update_subscription(draft, before, metadata, context)
+        target = self._current_target(draft, before.member_id, context)
+        member = replace(before, metadata=metadata)
+        current = self._next_assignment(draft, member, target, owned, subscription_changed)
+        if current is not before.current:
+            draft.put_current(member.member_id, current)
+            if current.state is MemberState.UNREVOKED_PARTITIONS:
+                timeout_ms = metadata.rebalance_timeout_ms
+                self._timers.start_rebalance(
+                    draft.group.group_id, member.member_id, current.member_epoch, timeout_ms, context.now
+                )
+        return current, target
 
     def _update_subscription(self, draft: Draft, member: Member, metadata: MemberMetadataValue, context: RequestContext) -> bool:
         """Add the member's new metadata to the draft, and raise the group's epoch if the target assignment must change. Returns
@@ -181,7 +219,7 @@ class ConsumerProtocol:
         draft: Draft,
         member: Member,
         target: TargetAssignment,
-        body: ConsumerGroupHeartbeatRequest,
+        owned: Owned,
         subscription_changed: bool,
     ) -> CurrentAssignmentValue:
         if member.is_reconciled_to(target.epoch) and not subscription_changed:
@@ -192,16 +230,7 @@ class ConsumerProtocol:
             draft.subscriptions().topics_of(member.metadata),
             partial(draft.is_free_for, member.member_id),
         )
-        return reconcile(member.current, wanted, body.topic_partitions, subscription_changed=subscription_changed)
-
-    def _start_timers(
-        self, body: ConsumerGroupHeartbeatRequest, member: Member, current: CurrentAssignmentValue, now: float
-    ) -> None:
-        returns_at_once = body.returns_at_once and member.metadata.instance_id is None
-        self._timers.start_session(body.group_id, body.member_id, now, returns_at_once=returns_at_once)
-        if current is not member.current and current.state is MemberState.UNREVOKED_PARTITIONS:
-            timeout_ms = member.metadata.rebalance_timeout_ms
-            self._timers.start_rebalance(body.group_id, body.member_id, current.member_epoch, timeout_ms, now)
+        return reconcile(member.current, wanted, owned, subscription_changed=subscription_changed)
 
     def _interval_ms(self, draft: Draft, target: TargetAssignment, current: CurrentAssignmentValue) -> int:
         interval_ms = self._config.group_consumer_heartbeat_interval_ms
@@ -226,6 +255,9 @@ class ConsumerProtocol:
         return Result([CurrentAssignmentRecord(group.group_id, member.member_id, current)], replies)
 
     def _remove(self, group: ConsumerGroup, members: Sequence[Member], now: float, now_ms: int, replies: Replies) -> Result:
+        converted = None if self.conversions is None else self.conversions.downgrade(group, members, now, now_ms, replies)
+        if converted is not None:
+            return converted
         draft = Draft(group, self.image)
         for member in members:
             draft.remove(member)
@@ -236,9 +268,10 @@ class ConsumerProtocol:
             draft.assign(self._config.group_consumer_assignors, now_ms)
         else:
             self._schedule.request(group.group_id, now)
-        return self._result(draft, replies)
+        return self.result(draft, replies)
 
-    def _remove_expired(self, group_id: str, member_id: str, now: float, now_ms: int) -> Result | None:
+    def remove_expired(self, group_id: str, member_id: str, now: float, now_ms: int) -> Result | None:
+        """The time of a member is over; None if there is no such member."""
         member = self._groups.member(group_id, member_id)
         return None if member is None else self._remove(self._groups.existing(group_id), [member], now, now_ms, [])
 
@@ -279,8 +312,12 @@ class ConsumerProtocol:
                 yield result
         self._topics.look_up_all(now, now_ms)
 
+    def keep_alive(self, group_id: str, member: Member, now: float) -> None:
+        """The session of the member starts anew."""
+        self._timers.start_session(group_id, member.member_id, now, timeout_ms=member.session_timeout_ms)
+
     def _restart_timers(self, group_id: str, member: Member, now: float) -> None:
-        self._timers.start_session(group_id, member.member_id, now)
+        self.keep_alive(group_id, member, now)
         if member.current.state is MemberState.UNREVOKED_PARTITIONS:
             timeout_ms = member.metadata.rebalance_timeout_ms
             self._timers.start_rebalance(group_id, member.member_id, member.epoch, timeout_ms, now)
@@ -314,18 +351,15 @@ class ConsumerProtocol:
 
     # -- results ------------------------------------------------------------------------------------------------------
 
-    def _result(self, draft: Draft, replies: Replies) -> Result:
+    def result(self, draft: Draft, replies: Replies) -> Result:
         """The decision of a draft that has compared the metadata of its group."""
-        if not draft.records:
-            draft.group.is_metadata_stale = False
-            return Result([], replies)
-        return Result(draft.records, replies, partial(self._on_append, draft.group.group_id))
+        return Result(draft.records, replies, partial(self._on_append, draft))
 
-    def _on_append(self, group_id: str, error: BrokerError | None) -> Replies:
-        group = self._groups.get(group_id)
+    def _on_append(self, draft: Draft, error: BrokerError | None) -> Replies:
+        group = self._groups.get(draft.group.group_id)
         if error is None and group is not None:
             group.is_metadata_stale = False
-        return []
+        return [] if draft.on_append is None else draft.on_append(error)
 
 
 def _assignment(assigned: PartitionEpochs) -> list[GroupTopicPartitions]:
