@@ -3,8 +3,8 @@
     python benchmarks/group_load.py [--commits 1400000]
 
 Each row is a log of another shape. "keys" is the number of different groups and partitions: few in a segment that is not
-compacted yet, all different in a compacted one. "a batch" is the number of offsets that a request commits at a time. The files are
-in the page cache. A slice is one call on the event loop, which other requests wait for. All times are the processor's.
+compacted yet, all different in a compacted one. "a batch" is the number of offsets that a request commits at a time. The files
+are in the page cache. A slice is one call on the event loop, which other requests wait for. All times are the processor's.
 """
 
 from __future__ import annotations

@@ -198,10 +198,19 @@ class OffsetStore:
     def on_loaded(self, image: MetadataImage) -> Result:
         """Delete the offsets of topics that were deleted while no coordinator was active."""
         records: list[GroupRecord] = []
-        for group_id in sorted(self._table.groups):
+        for group_id in sorted(group_id for group_id in self._table.groups if self._has_unknown(group_id, image)):
             gone = [offset for offset in self._table.all_newest(group_id) if not _is_known(offset, image)]
             records += _tombstones(group_id, gone)
         return Result(records)
+
+    def _has_unknown(self, group_id: str, image: MetadataImage) -> bool:
+        """Whether the group has an offset of a topic that does not exist. It looks up each topic once, because the end of a
+        load calls it for all groups in one step."""
+        for name, of_topic in self._table.topics(group_id).items():
+            topic = image.topic(name)
+            if topic is None or not {value.topic_id for value in of_topic.values()} <= {topic.topic_id, ZERO_UUID}:
+                return True
+        return False
 
     def expire(self, now_ms: int) -> Result:
         """Delete the expired offsets, and the groups that have neither members nor offsets."""
