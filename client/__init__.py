@@ -6,7 +6,7 @@ admin_types.py                 what the admin client returns
 arguments.py                   names and partitions, checked
 reference.py, option_docs.py   docs/client.md, and the options that `help` shows
 
-admin/       the admin client: its calls by subject (topics, partitions, configs, nodes)
+admin/       the admin client: its calls by subject (topics, partitions, groups, configs, nodes)
 cluster/     connections, metadata and its refreshes, requests to any broker, questions to the leaders of many partitions
 producer/    the producer: accumulator and partition queues (pure), the sender and how deliveries fail
 consumer/    the consumer: partition states and fetch sessions (pure), the fetcher, records and columns; group/: its membership
@@ -23,10 +23,19 @@ from strandline.client.admin_types import (
     ElectionResult,
     FeatureRange,
     FeaturesDescription,
+    GroupDescription,
+    GroupLag,
+    GroupListing,
+    GroupMemberDescription,
+    GroupMemberResult,
+    GroupOffsetResult,
+    GroupResult,
+    GroupSummary,
     LogDirDescription,
     LogDirMoveResult,
     NewTopic,
     PartitionDescription,
+    PartitionLag,
     PartitionProducers,
     PartitionReassignment,
     ProducerDescription,
@@ -98,8 +107,16 @@ __all__ = [
     "FeatureRange",
     "FeaturesDescription",
     "FetchedBatch",
+    "GroupDescription",
+    "GroupLag",
+    "GroupListing",
+    "GroupMemberDescription",
+    "GroupMemberResult",
     "GroupMembershipFailed",
+    "GroupOffsetResult",
+    "GroupResult",
     "GroupStateChange",
+    "GroupSummary",
     "HeadersColumn",
     "LogDirDescription",
     "LogDirMoveResult",
@@ -111,6 +128,7 @@ __all__ = [
     "OffsetConflict",
     "OffsetOutOfRange",
     "PartitionDescription",
+    "PartitionLag",
     "PartitionProducers",
     "PartitionReassignment",
     "Producer",

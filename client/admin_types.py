@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from strandline.client.consumer.records import TopicPartition
-from strandline.protocol.errors import ErrorCode
+from strandline.client.consumer.records import OffsetAndMetadata, TopicPartition
+from strandline.protocol.errors import ErrorCode, StrandlineError
 from strandline.protocol.producer_names import is_named, work_epoch_of
 
 
@@ -336,3 +336,113 @@ class PartitionProducers:
     high_watermark: int
     """Records below it are committed; another leader may not have later ones."""
     producers: list[ProducerDescription]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """One group in a list. `group_type`: "consumer" (KIP-848) or "classic"."""
+
+    group_id: str
+    state: str
+    group_type: str
+    protocol_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """The groups that the brokers have named, sorted by id."""
+
+    groups: list[GroupSummary]
+    errors: dict[int, StrandlineError]
+    """By broker id, why the groups that it coordinates are missing, or some of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMemberDescription:
+    """One member of a group."""
+
+    member_id: str
+    instance_id: str | None
+    """Of a static member."""
+    client_id: str
+    host: str
+    assignment: list[TopicPartition]
+    """The partitions that it owns."""
+    rack_id: str | None = None
+    member_epoch: int = -1
+    """-1 for a member of a classic group."""
+    subscribed_topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    target_assignment: list[TopicPartition] = field(default_factory=list)
+    """The partitions that it will own after the rebalance that is in progress; the same as `assignment` if there is none."""
+    is_classic: bool = False
+    """It uses the classic protocol. A group of the newer one may have such members."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group and its members. If there is an `error`, nothing else is known."""
+
+    group_id: str
+    state: str = ""
+    group_type: str = ""
+    """ "consumer" (KIP-848) or "classic"."""
+    coordinator: int = -1
+    """Broker id."""
+    protocol: str = ""
+    """The assignor of the group."""
+    group_epoch: int = -1
+    assignment_epoch: int = -1
+    """The group epoch that the newest assignment is for. Both are -1 for a classic group."""
+    members: list[GroupMemberDescription] = field(default_factory=list)
+    error: StrandlineError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """The outcome of a change of one group. `message` says why if `code` is not NONE."""
+
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMemberResult:
+    """The outcome of `remove_group_members` for one member."""
+
+    member_id: str
+    instance_id: str | None
+    code: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffsetResult:
+    """The outcome of a change of one committed offset. `message` says why if `code` is not NONE."""
+
+    code: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a group has read one partition."""
+
+    committed: OffsetAndMetadata
+    log_end_offset: int | None
+    """The offset after the last record that consumers may read; None if the leader has not answered."""
+    lag: int | None
+    """The records from the committed offset to there."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """How far a group has read, by partition."""
+
+    partitions: dict[TopicPartition, PartitionLag]
+    error: StrandlineError | None = None
+    """Why the committed offsets are not known."""
+
+    @property
+    def total(self) -> int:
+        """The sum of the lags that are known."""
+        return sum(partition.lag or 0 for partition in self.partitions.values())

@@ -316,15 +316,15 @@ class GroupMember:
             self._fetcher.wake()
 
     def _log_state(self, view: MemberView) -> None:
-        facts = {"group_id": self._group_id, "member_id": self.identity.member_id, "member_epoch": view.epoch}
+        group_id, member_id = self._group_id, self.identity.member_id
         if self._last_state is MemberState.JOINING and view.target is not None:
-            logger.info("consumer.group_joined", **facts)
+            logger.info("consumer.group_joined", group_id=group_id, member_id=member_id, member_epoch=view.epoch)
         elif view.state is MemberState.FENCED and view.last_error is not None:
-            logger.warning("consumer.member_fenced", **facts, reason=str(view.last_error))
+            logger.warning("consumer.member_fenced", group_id=group_id, member_id=member_id, reason=str(view.last_error))
         elif view.state is MemberState.FAILED:
-            logger.error("consumer.membership_failed", **facts, reason=str(view.error))
+            logger.error("consumer.membership_failed", group_id=group_id, member_id=member_id, reason=str(view.error))
         elif view.state is MemberState.UNSUBSCRIBED:
-            logger.info("consumer.group_left", **facts)
+            logger.info("consumer.group_left", group_id=group_id, member_id=member_id)
 
     def _notify(self, state: str, reason: str | None) -> None:
         previous, callback = self._last_state.value, self._options.on_state_change

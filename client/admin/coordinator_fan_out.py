@@ -1,0 +1,118 @@
+"""A question about many groups: all groups of one coordinator in one request, all coordinators at the same time.
+
+A coordinator that does not answer holds up no other. Groups whose coordinator has moved, is loading or cannot be reached are
+asked for again until the deadline; after that they have the last error as their result, so one broker that is down costs only
+what it alone can answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from strandline.client.cluster.cluster import Cluster
+from strandline.client.cluster.connection_state import ConnectionState
+from strandline.client.consumer.group.coordinator import ANSWER_TIMEOUT_MS, find_coordinators
+from strandline.client.errors import RequestFailed, RequestTimeout, to_client_error
+from strandline.protocol.apis import api_name
+from strandline.protocol.errors import StrandlineError
+from strandline.protocol.messages.common import Message
+from strandline.protocol.messages.groups import Coordinator
+
+RETRY_S = 0.05
+RETRY_MAX_S = 0.5
+
+Answer = TypeVar("Answer")
+
+
+class Asked:
+    """One coordinator, for the function that asks it."""
+
+    def __init__(self, node_id: int, connection: ConnectionState, timeout_ms: float, is_retry: bool) -> None:
+        self.node_id = node_id
+        self.is_retry = is_retry
+        """An earlier attempt may have made the change."""
+        self._connection = connection
+        self._timeout_ms = timeout_ms
+
+    async def request(self, api_key: int, body: Message) -> Message:
+        """Send a request to it, and return the response. The errors of a connection as those of the client."""
+        try:
+            return await self._connection.request(api_key, body, self._timeout_ms)
+        except StrandlineError as e:
+            raise to_client_error(e, api=api_name(api_key), broker_id=self.node_id) from e
+
+
+Ask = Callable[[Asked, list[str]], Awaitable[Mapping[str, Answer | StrandlineError]]]
+"""Asks one coordinator about its groups. A group's result, or its error; a retriable error is asked for again."""
+
+
+class CoordinatorFanOut(Generic[Answer]):
+    """One call about several groups."""
+
+    def __init__(self, cluster: Cluster, ask: Ask[Answer], deadline: float) -> None:
+        """`deadline`: on the loop's clock."""
+        self._cluster = cluster
+        self._ask = ask
+        self._deadline = deadline
+        self._results: dict[str, Answer | StrandlineError] = {}
+        self._final: dict[str, None] = {}
+        """The groups that are not asked for again."""
+        self._asked: dict[str, None] = {}
+        """The groups for which a coordinator was asked."""
+
+    async def run(self, group_ids: Sequence[str]) -> dict[str, Answer | StrandlineError]:
+        """By group, its result, or why there is none."""
+        loop, pause_s = asyncio.get_running_loop(), RETRY_S
+        while missing := [group_id for group_id in group_ids if group_id not in self._final]:
+            await self._round(missing)
+            if loop.time() + pause_s >= self._deadline:
+                break
+            if any(group_id not in self._final for group_id in missing):
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+        return {group_id: self._results[group_id] for group_id in group_ids}
+
+    async def _round(self, group_ids: list[str]) -> None:
+        try:
+            found = await find_coordinators(self._cluster, group_ids, self._left_ms())
+        except StrandlineError as e:
+            self._take(dict.fromkeys(group_ids, e))
+            return
+        by_node: dict[int, tuple[Coordinator, list[str]]] = {}
+        for group_id, coordinator in found.items():
+            if isinstance(coordinator, RequestFailed):
+                self._take({group_id: coordinator})
+            else:
+                by_node.setdefault(coordinator.node_id, (coordinator, []))[1].append(group_id)
+        await asyncio.gather(*(self._ask_one(coordinator, ids) for coordinator, ids in by_node.values()))
+
+    async def _ask_one(self, coordinator: Coordinator, group_ids: list[str]) -> None:
+        connection = self._cluster.connections.state_at((coordinator.host, coordinator.port))
+        is_retry = any(group_id in self._asked for group_id in group_ids)
+        self._asked.update(dict.fromkeys(group_ids))
+        asked = Asked(coordinator.node_id, connection, min(self._left_ms(), ANSWER_TIMEOUT_MS), is_retry)
+        try:
+            answers = await self._ask(asked, group_ids)
+        except StrandlineError as e:
+            answers = dict.fromkeys(group_ids, e)
+        self._take(answers)
+
+    def _take(self, answers: Mapping[str, Answer | StrandlineError]) -> None:
+        for group_id, answer in answers.items():
+            self._results[group_id] = answer
+            if not isinstance(answer, StrandlineError) or not answer.retriable:
+                self._final[group_id] = None
+
+    def _left_ms(self) -> float:
+        return max(1.0, (self._deadline - asyncio.get_running_loop().time()) * 1000)
+
+
+def or_raise(answer: Answer | StrandlineError, timeout_ms: float) -> Answer:
+    """The result of the only group of a call. RequestTimeout if it is a retriable error, because the time is up."""
+    if not isinstance(answer, StrandlineError):
+        return answer
+    if not answer.retriable:
+        raise answer
+    raise RequestTimeout(f"the coordinator has not answered: {answer}", elapsed_ms=timeout_ms) from answer
