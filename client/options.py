@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
 
+from strandline.client.consumer.records import GroupStateChange
 from strandline.client.option_types import (
     INT64_MAX,
     Acks,
@@ -38,8 +39,7 @@ Serializer = Callable[[Any], bytes | None]
 Partitioner = Callable[[bytes | None, list[int], list[int]], int]
 """Key, all partitions, those with a leader -> partition."""
 Deserializer = Callable[[bytes], Any]
-StateCallback = Callable[[Any], None]
-"""Takes a `GroupStateChange`."""
+StateCallback = Callable[[GroupStateChange], object]
 
 REQUEST_SIZE_MAX = 99 * 1024 * 1024
 """The upper bound of `max_request_size`: brokers accept frames of 100 MiB (`socket.request.max.bytes`), and a produce request

@@ -10,12 +10,16 @@ import strandline
 from strandline import (
     Admin,
     BufferFull,
+    CommitFailed,
     Consumer,
     ConsumerRecord,
     DeliveryFailed,
+    GroupMembershipFailed,
+    GroupStateChange,
     LocalCluster,
     NewTopic,
     NoBrokersAvailable,
+    OffsetAndMetadata,
     Producer,
     ProducerFenced,
     Receipt,
@@ -94,6 +98,64 @@ async def read() -> None:
         handle(await consumer.getone(timeout_ms=1000))
         ends: dict[TopicPartition, int] = await consumer.end_offsets([place])
         print(ends[place], await consumer.position(place))
+
+
+async def drain(partitions: list[TopicPartition]) -> None:
+    print("revoked", partitions)
+
+
+def forget(partitions: Sequence[TopicPartition]) -> None:
+    print("lost", partitions)
+
+
+def on_change(change: GroupStateChange) -> None:
+    print(change.previous, change.state, change.reason)
+
+
+class Listener:
+    async def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
+        print(assigned)
+
+    def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
+        print(revoked)
+
+
+async def read_in_a_group() -> None:
+    async with Consumer(
+        "orders", bootstrap_servers=BOOTSTRAP, group_id="billing", enable_auto_commit=False, on_state_change=on_change
+    ) as consumer:
+        consumer.subscribe("orders", on_assigned=forget, on_revoked=drain, on_lost=forget)
+        consumer.subscribe(pattern="orders-.*", listener=Listener())
+        offsets: dict[TopicPartition, int] = {}
+        try:
+            for partition, records in (await consumer.getmany(timeout_ms=1000)).items():
+                offsets[partition] = records[-1].offset + 1
+            await consumer.commit(offsets)
+            await consumer.commit({TopicPartition("orders", 0): OffsetAndMetadata(7, "note")}, timeout_ms=500)
+            await consumer.commit()
+        except CommitFailed as e:
+            print(e.retriable)
+        committed: int | None = await consumer.committed(TopicPartition("orders", 0))
+        print(committed, await consumer.seek_to_committed(), consumer.subscription(), consumer.health()["group"])
+        consumer.unsubscribe()
+    try:
+        async with Consumer("orders", bootstrap_servers=BOOTSTRAP, group_id="billing", group_instance_id="a") as consumer:
+            async for record in consumer:
+                handle(record)
+    except GroupMembershipFailed as e:
+        print(e.code)
+
+
+async def look_at_groups() -> None:
+    async with Admin(bootstrap_servers=BOOTSTRAP) as admin:
+        for group in (await admin.list_groups()).groups:
+            print(group.group_id, group.state)
+        for group_id, description in (await admin.describe_groups(["billing"])).items():
+            print(group_id, [member.assignment for member in description.members], description.error)
+        for lag in (await admin.group_lag(["billing"])).values():
+            print(lag.total, {str(tp): partition.lag for tp, partition in lag.partitions.items()})
+        for result in (await admin.alter_group_offsets("billing", {("orders", 0): 5})).values():
+            print(result.code, result.message)
 
 
 @pytest.mark.strandline(brokers=3, seed=7)
