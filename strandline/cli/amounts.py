@@ -36,3 +36,12 @@ def show_time(seconds: float) -> str:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def time_text(timestamp_ms: int) -> str:
+    """A record's timestamp for people, in UTC; empty for a negative one, which is Kafka's code for none."""
+    import datetime
+
+    if timestamp_ms < 0:
+        return ""
+    return f"{datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.UTC):%Y-%m-%d %H:%M:%S}"

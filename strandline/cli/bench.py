@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from strandline.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Json, new_app, print_json, print_table, run
+from strandline.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, new_app, run
 from strandline.cli.compression import Codec, CodecOption, LevelOption, check_level
 from strandline.cli.interrupts import AT_ONCE, PROCESSES_GRACE_S
+from strandline.cli.output import Form, Output, Table, View, show
 
 if TYPE_CHECKING:
     from strandline.bench.figures import Figures
@@ -54,7 +55,7 @@ def produce(
     compression: CodecOption = Codec.none,
     compression_level: LevelOption = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """Send records as fast as the client can. Values are random bytes; with a codec, they are lines of words."""
     check_level(compression, compression_level)
@@ -72,7 +73,7 @@ def produce(
         compression_level=compression_level,
         mode=mode.value,
     )
-    _print(run(loads.produce(load)), json)
+    _print(run(loads.produce(load)), output)
 
 
 @app.command()
@@ -86,7 +87,7 @@ def consume(
     compression: CodecOption = Codec.none,
     compression_level: LevelOption = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """Read a backlog from the beginning. If the topic has too few records, they are sent first."""
     check_level(compression, compression_level)
@@ -103,7 +104,7 @@ def consume(
         compression_type=compression.value,
         compression_level=compression_level,
     )
-    _print(run(loads.consume(load)), json)
+    _print(run(loads.consume(load)), output)
 
 
 @app.command()
@@ -113,35 +114,34 @@ def latency(
     record_size: RecordSize = 100,
     acks: AcksOption = Acks.all,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """Send one record at a time, and wait for its acknowledgement."""
     from strandline.bench import loads
 
     load = loads.Load(bootstrap=bootstrap, topic=topic, records=records, record_size=record_size, acks=_acks(acks))
-    _print(run(loads.latency(load)), json)
+    _print(run(loads.latency(load)), output)
 
 
 @app.command()
 def failover(
     fault: Annotated[Fault, typer.Option(help="The fault to measure.")] = Fault.kill_leader,
     record_size: RecordSize = 100,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """Start a new cluster, send one record per partition and millisecond, and kill or stop a node."""
     from strandline.bench.failover import failover as measure
 
     measured = run(measure(fault=fault.value, record_size=record_size), grace_s=PROCESSES_GRACE_S, on_interrupt=AT_ONCE)
-    _print(measured, json)
+    _print(measured, output)
 
 
 def _acks(acks: Acks) -> Literal["all", 0, 1]:
     return "all" if acks is Acks.all else 1 if acks is Acks.one else 0
 
 
-def _print(figures: Figures, json: bool) -> None:
+def _print(figures: Figures, output: Form) -> None:
     document = figures.to_json()
-    if json:
-        print_json(document)
-    else:
-        print_table(("figure", "value"), [(name, f"{value:,}") for name, value in document.items()])
+    rows = [(name, f"{value:,}") for name, value in document.items()]
+    plain = Table(("figure", "value"), list(document.items()))
+    show(View(document, [Table(("figure", "value"), rows)], plain=plain), output)

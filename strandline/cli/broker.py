@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from strandline.cli import cluster
-from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, Bootstrap, Json, Settings, Wide, new_app, print_json, run
+from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, Bootstrap, Settings, new_app, run
+from strandline.cli.output import Form, Output, Table, View, show
 from strandline.cli.run import Config, run_node
 
 DRAIN_RATE = "50MB"
@@ -32,18 +33,17 @@ def drain(
     ] = DRAIN_RATE,
     plan: Annotated[bool, typer.Option("--plan", help="Print what would move, and change nothing.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    wide: Wide = False,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """Move all leaders and replicas away from a broker. From then on it gets no new ones. `broker undrain` undoes it."""
     from strandline.cli.amounts import parse_bytes
 
     rate = None if throttle == "none" else parse_bytes(throttle, "--throttle")
-    run(_drain(bootstrap, broker_id, rate, plan, wide, json))
+    show(run(_drain(bootstrap, broker_id, rate, plan)), output)
 
 
-async def _drain(bootstrap: str, broker_id: int, rate: int | None, only_plan: bool, wide: bool, json: bool) -> None:
-    from strandline.cli.moves import look, moves_of, print_moves, start, summary
+async def _drain(bootstrap: str, broker_id: int, rate: int | None, only_plan: bool) -> View:
+    from strandline.cli.moves import look, moves_of, moves_table, start, summary
     from strandline.client import Admin
     from strandline.client.admin.placement import plan_drain
 
@@ -64,32 +64,35 @@ async def _drain(bootstrap: str, broker_id: int, rate: int | None, only_plan: bo
             if led:
                 await admin.elect_leaders(led)  # the leaders move now, and the replicas when they are copied
             started.check()
-    if json:
-        document = {"broker_id": broker_id, "draining": not only_plan, "leaders": len(led), "throttle_rate": rate}
-        print_json({**document, "moves": [move.document for move in moves]})
-        return
+    document = {
+        "broker_id": broker_id,
+        "draining": not only_plan,
+        "leaders": len(led),
+        "throttle_rate": rate,
+        "moves": [move.document for move in moves],
+    }
+    parts: list[Table | str] = []
     if moves:
-        print_moves(moves, wide=wide)
-        print(summary(moves) + f", {len(led)} leader{'' if len(led) == 1 else 's'} to move first")
+        parts = [moves_table(moves), summary(moves) + f", {len(led)} leader{'' if len(led) == 1 else 's'} to move first"]
     if only_plan:
-        print(f"broker {broker_id} has no replica" if not moves else "without --plan it begins")
+        parts.append(f"broker {broker_id} has no replica" if not moves else "without --plan it begins")
     else:
-        print(
+        parts.append(
             f"broker {broker_id} gets no new replicas"
             + ("; `strandline reassign --progress` follows the moves" if moves else ", and has none")
             + f"; `strandline broker undrain {broker_id}` undoes it"
         )
+    return View(document, parts)
 
 
 @app.command()
-def undrain(broker_id: Id, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+def undrain(broker_id: Id, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = Form.table) -> None:
     """Cancel the moves of a drain that are not complete, and let the broker get replicas again."""
     cancelled, left = run(_undrain(bootstrap, broker_id))
-    if json:
-        print_json({"broker_id": broker_id, "draining": False, "cancelled": cancelled, "replicas": left})
-        return
+    document = {"broker_id": broker_id, "draining": False, "cancelled": cancelled, "replicas": left}
     moves = f"{cancelled} move{'' if cancelled == 1 else 's'} cancelled, {left} replica{'' if left == 1 else 's'} on it"
-    print(f"broker {broker_id} may get replicas again: {moves}; `strandline reassign --balance` gives it its share")
+    text = f"broker {broker_id} may get replicas again: {moves}; `strandline reassign --balance` gives it its share"
+    show(View(document, [text]), output)
 
 
 async def _undrain(bootstrap: str, broker_id: int) -> tuple[int, int]:
@@ -111,7 +114,7 @@ async def _undrain(bootstrap: str, broker_id: int) -> tuple[int, int]:
 
 
 @app.command()
-def unregister(broker_id: Id, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> None:
+def unregister(broker_id: Id, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = Form.table) -> None:
     """Unregister a broker that has stopped for good. Refused while it is alive, or has replicas. If it starts again, it registers
     anew."""
-    cluster.unregister(broker_id, bootstrap, json)
+    cluster.unregister(broker_id, bootstrap, output)

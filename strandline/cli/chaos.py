@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli.common import UNHEALTHY, Json, new_app, parse_settings, print_json, print_table, run, temporary_folder
+from strandline.cli.common import UNHEALTHY, new_app, parse_settings, run, temporary_folder
+from strandline.cli.output import Form, Output, Table, View, print_document, print_table, show
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def list_(
     folder: Annotated[
         Path | None, typer.Argument(metavar="DIR", help="A folder of scenario files.", show_default="the package's scenarios")
     ] = None,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """List scenarios with their titles: those of the package, or those of a folder."""
     from strandline.chaos.scenario import OURS, load_scenario
@@ -34,15 +35,9 @@ def list_(
     if not files:
         raise UsageError(f"there are no scenario files (*.toml) in {folder or OURS}")
     scenarios = [(file, load_scenario(file)) for file in files]
-    if json:
-        rows: list[dict[str, Any]] = [
-            {"file": str(f), "title": s.title, "why": s.why, "requires": s.requires, "parameters": s.parameters}
-            for f, s in scenarios
-        ]
-        print_json({"scenarios": rows})
-    else:
-        rows_shown = [(f.stem if folder is None else str(f), s.title, ", ".join(s.requires)) for f, s in scenarios]
-        print_table(("name" if folder is None else "file", "title", "requires"), rows_shown)
+    rows = [(f.stem if folder is None else str(f), s.title, ", ".join(s.requires)) for f, s in scenarios]
+    table = Table(("name" if folder is None else "file", "title", "requires"), rows)
+    show(View({"scenarios": [_describe(file, scenario) for file, scenario in scenarios]}, [table]), output)
 
 
 def _describe(file: Path, scenario: Scenario) -> dict[str, Any]:
@@ -69,7 +64,7 @@ def run_(
         list[str] | None,
         typer.Option("--set", metavar="NAME=NUMBER", help="A parameter of the scenario; may be given several times."),
     ] = None,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """Run a scenario under a steady load with acks=all, and check what the clients saw. Without --compose or --local, the
     command starts a new cluster. Every fault is healed at the end, also after Ctrl-C. Exit code 3 if the verdict is bad."""
@@ -88,10 +83,11 @@ def run_(
             work = _one(scenario, _driver(compose, local, project, stack))
             report = run(work, grace_s=HEALING_GRACE_S, on_interrupt=HEALING)
         reports.append(report)
-        if not json:
-            _print(report)
-    if json:
-        print_json(reports[0].to_json() if repeat == 1 else {**summary(reports), "reports": [r.to_json() for r in reports]})
+        if not output.is_document:
+            _print(report, output)
+    if output.is_document:
+        document = reports[0].to_json() if repeat == 1 else {**summary(reports), "reports": [r.to_json() for r in reports]}
+        print_document(document, output)
     elif repeat > 1:
         gaps = summary(reports)["longest_gap_ms"]
         print(f"longest gap of {repeat} runs: min {gaps['min']:.0f} ms, median {gaps['median']:.0f} ms, max {gaps['max']:.0f} ms")
@@ -127,7 +123,7 @@ def _say(event: Event) -> None:
     print(f"{event.at_s:8.3f} s {MARKS[event.kind]} {event.text}", file=sys.stderr, flush=True)
 
 
-def _print(report: Report) -> None:
+def _print(report: Report, output: Form) -> None:
     for problem in report.problems:
         print(f"problem: {problem}", file=sys.stderr)
     by_fault = [(f"gap after: {f.do} {', '.join(f.nodes)}", f"{f.gap_ms:.0f} ms") for f in report.faults]
@@ -146,7 +142,7 @@ def _print(report: Report) -> None:
         ("longest gap before any fault", f"{report.steady_gap_ms:.0f} ms"),
         ("longest gap of the whole topic", f"{report.whole_topic_gap_ms:.0f} ms"),
     ]
-    print_table(("what", "result"), rows)
+    print_table(("what", "result"), rows, output)
     goal = "" if report.gap_goal_ms is None else f" (expected: at most {report.gap_goal_ms:.0f} ms)"
     print(
         f"{report.records_acknowledged} acknowledged, {report.records_lost} lost, {report.records_doubled} doubled, "

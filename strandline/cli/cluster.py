@@ -11,13 +11,11 @@ from strandline.cli.common import (
     DEFAULT_BOOTSTRAP,
     UNHEALTHY,
     Bootstrap,
-    Json,
-    Wide,
     new_app,
-    print_json,
-    print_table,
     run,
 )
+from strandline.cli.output import Form, Output, Table, View, show
+from strandline.cli.watch import Watch, present
 
 if TYPE_CHECKING:
     from strandline.client import BrokerDescription, ClusterDescription
@@ -31,34 +29,34 @@ def _group() -> None:
 
 
 @app.command()
-def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, wide: Wide = False, json: Json = False) -> None:
+def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = Form.table, watch: Watch = None) -> None:
     """Describe the cluster. Exit code 3 if no controller is active or a broker is fenced."""
-    cluster = run(_ask(bootstrap))
-    if json:
-        print_json(_to_json(cluster))
-    else:
-        columns = ("broker", "address", "rack", "epoch", "state")
-        rows = [(b.broker_id, f"{b.host}:{b.port}", b.rack, b.broker_epoch, _state(b)) for b in cluster.brokers]
-        print_table(columns, rows, wide=wide, spare=("epoch",))
-        controller = cluster.controller_id if cluster.controller_id >= 0 else "none"
-        print(f"cluster {cluster.cluster_id}, active controller {controller}")
-    if cluster.controller_id < 0 or any(b.is_fenced for b in cluster.brokers):
-        raise typer.Exit(UNHEALTHY)
+
+    async def ask() -> View:
+        return _view(await _ask(bootstrap))
+
+    present(ask, output, watch)
+
+
+def _view(cluster: ClusterDescription) -> View:
+    columns = ("broker", "address", "rack", "epoch", "state")
+    rows = [(b.broker_id, f"{b.host}:{b.port}", b.rack, b.broker_epoch, _state(b)) for b in cluster.brokers]
+    controller = cluster.controller_id if cluster.controller_id >= 0 else "none"
+    summary = f"cluster {cluster.cluster_id}, active controller {controller}"
+    is_healthy = cluster.controller_id >= 0 and not any(b.is_fenced for b in cluster.brokers)
+    return View(_to_json(cluster), [Table(columns, rows, spare=("epoch",)), summary], code=0 if is_healthy else UNHEALTHY)
 
 
 @app.command()
 def unregister(
     broker_id: Annotated[int, typer.Argument(metavar="ID", min=0, help="The broker's id.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """Unregister a broker that has stopped for good. Refused while it is alive, or has replicas. If it starts again, it registers
     anew."""
     run(_unregister(bootstrap, broker_id))
-    if json:
-        print_json({"broker_id": broker_id, "unregistered": True})
-    else:
-        print(f"broker {broker_id} is unregistered")
+    show(View({"broker_id": broker_id, "unregistered": True}, [f"broker {broker_id} is unregistered"]), output)
 
 
 async def _unregister(bootstrap: str, broker_id: int) -> None:

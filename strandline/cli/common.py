@@ -1,16 +1,19 @@
-"""Shared by the commands: options, running a client, printing, and reporting errors."""
+"""Shared by the commands: options, running a client, and reporting errors."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
 from strandline.cli import interrupts
+from strandline.cli.command import App
+from strandline.cli.contexts import BOOTSTRAP_VARIABLE, chosen_bootstrap, origins
+from strandline.cli.contexts import DEFAULT_BOOTSTRAP as DEFAULT_BOOTSTRAP
 from strandline.protocol.errors import StrandlineError, UsageError
 
 T = TypeVar("T")
@@ -20,27 +23,30 @@ ERROR, USAGE, UNHEALTHY = 1, 2, 3
 Bootstrap = Annotated[
     str,
     typer.Option(
-        "--bootstrap", "-b", envvar="STRANDLINE_BOOTSTRAP", metavar="HOST:PORT,...", help="Brokers to connect to first."
+        "--bootstrap",
+        "-b",
+        envvar=BOOTSTRAP_VARIABLE,
+        metavar="HOST:PORT,...",
+        callback=chosen_bootstrap,
+        show_default="the context's, or 127.0.0.1:9092",
+        help="Brokers to connect to first.",
     ),
 ]
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 CONNECT_TIMEOUT_MS = 2000
 """Short, because a person waits, even if no broker answers."""
 PATIENCE_S = 4.0
 """After this long, the command notes what it waits for."""
 Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", show_default=False, help="The topic's name.")]
 TopicOption = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic's name, as an option.")]
-WIDTH_MIN = 20
-Wide = Annotated[bool, typer.Option("--wide", help="Print all columns, even if the terminal is narrow.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A configuration key; may be given several times.")
 ]
 
 
-def new_app(help: str | None = None) -> typer.Typer:
+def new_app(help: str | None = None) -> App:
     """A typer application for one command. Its help is plain, because rich would take three times as long."""
-    return typer.Typer(
+    return App(
         help=help, no_args_is_help=help is not None, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
     )
 
@@ -51,13 +57,35 @@ def explain(error: Exception) -> int:
         note(str(error))
         return USAGE
     if isinstance(error, (StrandlineError, OSError)):
-        from strandline.client.errors import UnknownTopic
         from strandline.node import sentence
 
-        is_missing = isinstance(error, UnknownTopic) and error.partition is None
-        note(sentence(error) + ("; `strandline topic list` lists the topics" if is_missing else ""))
+        note(sentence(error) + _advice(error))
         return ERROR
     raise error
+
+
+def _advice(error: Exception) -> str:
+    """The end of the sentence: what to do."""
+    from strandline.client.errors import NoBrokersAvailable, UnknownTopic
+
+    if isinstance(error, UnknownTopic) and error.partition is None:
+        return "; `strandline topic list` lists the topics"
+    if isinstance(error, NoBrokersAvailable):
+        origin = next((origin for origin in origins.values() if origin), "")
+        return (f"; the address is that of {origin}" if origin else "") + "; `strandline doctor` looks for the cause"
+    return ""
+
+
+def check_terminal(yes: bool, what: str) -> None:
+    """UsageError if the command has to ask a person, and there is no terminal. `what`: the sentence that says why it asks."""
+    if not yes and not sys.stdin.isatty():
+        raise UsageError(f"{what}: give --yes, or run it at a terminal")
+
+
+def confirm(question: str, yes: bool, refused: str = "nothing was changed") -> None:
+    """Ask the person at the terminal before something is destroyed, unless `yes`. A refusal ends the command with exit code 1."""
+    if not yes and not typer.confirm(f"{question} Continue?", err=True):
+        fail(refused)
 
 
 def note(text: str) -> None:
@@ -124,38 +152,6 @@ def quiet_client() -> None:
     import logging
 
     logging.getLogger("strandline").addHandler(logging.NullHandler())
-
-
-def print_json(document: Any) -> None:
-    from strandline.cli.record_json import one_line
-
-    print(one_line(document), flush=True)
-
-
-def print_table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    *,
-    title: str | None = None,
-    wide: bool = False,
-    spare: Sequence[str] = (),
-) -> None:
-    """Print a table for people, in the width of the terminal (`table.py`). `spare`: the columns that are omitted first if
-    it is narrow; a command with such columns has the option `--wide`."""
-    from strandline.cli.table import layout
-
-    lines = layout(columns, rows, width=None if wide else _width(), spare=spare)
-    print("\n".join([title, *lines] if title else lines), flush=True)
-
-
-def _width() -> int | None:
-    """COLUMNS, or the terminal's width; None if stdout is no terminal."""
-    import os
-    import shutil
-
-    if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
-        return max(shutil.get_terminal_size().columns, WIDTH_MIN)
-    return None
 
 
 def short_path(path: str) -> str:

@@ -9,24 +9,26 @@ import typer
 from strandline.cli.common import (
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
+    ERROR,
     Bootstrap,
-    Json,
-    Wide,
     fail,
     new_app,
     note,
-    print_json,
-    print_table,
     run,
 )
 from strandline.cli.config_table import SOURCES, is_given
-from strandline.protocol.errors import UsageError
+from strandline.cli.output import Form, Output, Table, View, show
+from strandline.cli.watch import Watch, present
+from strandline.protocol.errors import StrandlineError, UsageError
 
 if TYPE_CHECKING:
     from strandline.client import Admin, ConfigEntry
 
 app = new_app("Show, change and compare the configuration of topics, brokers and the cluster; list the keys.")
 
+TIMEOUT_MS = 6000
+BROKER_TIMEOUT_MS = 2000
+"""Short, because a person waits, and a broker that is down never answers."""
 KINDS = ("topic", "broker", "cluster")
 _WHAT = "topic NAME|broker ID|cluster"
 Words = Annotated[list[str], typer.Argument(metavar=f"{_WHAT} [KEY...]", help="What to show, and which keys of it.")]
@@ -73,18 +75,24 @@ def get(
     words: Words,
     all_keys: All = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    wide: Wide = False,
-    json: Json = False,
+    output: Output = Form.table,
+    watch: Watch = None,
 ) -> None:
-    """Show the configuration of a topic, a broker or the cluster, and the source of each value. Without KEY, --all or --json,
-    only the values that are not defaults."""
+    """Show the configuration of a topic, a broker or the cluster, and the source of each value. Without KEY, --all or -o json,
+    only the values that are not defaults. If a broker does not answer, only the values that were set for it are shown, and the
+    exit code is 1."""
     resource, wanted = resource_of(words)
-    configs = run(ask(bootstrap, resource))
-    by_name = {c.name: c for c in configs}
-    for name in wanted:
-        if name not in by_name:
-            _refuse_unknown(resource, name, by_name)
-    _show(resource, [by_name[name] for name in wanted] or configs, all_keys or bool(wanted), wide, json)
+
+    async def ask_for_view() -> View:
+        found = await ask(bootstrap, resource)
+        by_name = {c.name: c for c in found.configs}
+        for name in wanted:
+            if name not in by_name and found.is_complete:
+                _refuse_unknown(resource, name, by_name)
+        chosen = [by_name[name] for name in wanted if name in by_name] if wanted else found.configs
+        return _view(resource, chosen, found, all_keys or bool(wanted), output)
+
+    present(ask_for_view, output, watch)
 
 
 app.command("describe", help="The same as `config get`.")(get)
@@ -96,18 +104,21 @@ def _refuse_unknown(resource: Resource, name: str, known: dict[str, ConfigEntry]
     raise unknown_key(name, known, f"config key of a {resource.kind}" if resource.name else "config key of the cluster")
 
 
-def _show(resource: Resource, configs: list[ConfigEntry], all_keys: bool, wide: bool, json: bool) -> None:
-    if json:
-        print_json({"resource_type": resource.kind, "resource_name": resource.name, "configs": [_json(c) for c in configs]})
-        return
-    shown = configs if all_keys else [c for c in configs if is_given(c)]
-    columns = ("key", "value", "source", "meaning")[: 4 if wide else 3]
-    rows = [(c.name, c.value, SOURCES.get(c.source, c.source), c.documentation)[: len(columns)] for c in shown]
-    if rows:
-        print_table(columns, rows, wide=wide)
+def _view(resource: Resource, configs: list[ConfigEntry], found: Found, all_keys: bool, output: Form) -> View:
+    document = {
+        "resource_type": resource.kind,
+        "resource_name": resource.name,
+        "complete": found.is_complete,
+        "configs": [_json(c) for c in configs],
+    }
+    shown = configs if all_keys or output is Form.plain else [c for c in configs if is_given(c)]
+    columns = ("key", "value", "source", "meaning")
+    rows = [(c.name, c.value, SOURCES.get(c.source, c.source), c.documentation) for c in shown]
+    parts: list[Table | str] = [Table(columns, rows, more=("meaning",))] if rows else []
     hidden = len(configs) - len(shown)
     if hidden:
-        print(f"{hidden} keys have default values; --all shows them")
+        parts.append(f"{hidden} keys have default values; --all shows them")
+    return View(document, parts, [found.problem] if found.problem else [], 0 if found.is_complete else ERROR)
 
 
 def _json(config: ConfigEntry) -> dict[str, Any]:
@@ -123,19 +134,41 @@ def _json(config: ConfigEntry) -> dict[str, Any]:
     }
 
 
-async def ask(bootstrap: str, resource: Resource) -> list[ConfigEntry]:
+class Found(NamedTuple):
+    """The configuration of a resource, as far as it is known. `problem`: why it is not complete; empty if it is."""
+
+    configs: list[ConfigEntry]
+    problem: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.problem
+
+
+async def ask(bootstrap: str, resource: Resource) -> Found:
     from strandline.client import Admin
 
     async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         return await ask_with(admin, resource)
 
 
-async def ask_with(admin: Admin, resource: Resource) -> list[ConfigEntry]:
-    """The configuration of a resource. Brokers list the keys of the cluster that were set; the others have their defaults."""
+async def ask_with(admin: Admin, resource: Resource) -> Found:
+    """The configuration of a resource. Brokers list the keys of the cluster that were set; the others have their defaults.
+
+    Only a broker itself knows its file. If it does not answer, the values that the cluster keeps for all brokers are left."""
     if resource.kind == "topic":
-        return await admin.describe_configs("topic", resource.name)
-    configs = await admin.describe_configs("broker", resource.name)
-    return configs if resource.name else _with_defaults(configs)
+        return Found(await admin.describe_configs("topic", resource.name, timeout_ms=TIMEOUT_MS))
+    if not resource.name:
+        return Found(_with_defaults(await admin.describe_configs("broker", "", timeout_ms=TIMEOUT_MS)))
+    cluster = await admin.describe_cluster(timeout_ms=TIMEOUT_MS)
+    if int(resource.name) not in [b.broker_id for b in cluster.brokers]:
+        known = ", ".join(str(b.broker_id) for b in cluster.brokers)
+        raise UsageError(f"there is no broker {resource.name}; the cluster has {known}")
+    try:
+        return Found(await admin.describe_configs("broker", resource.name, timeout_ms=BROKER_TIMEOUT_MS))
+    except StrandlineError:
+        problem = f"broker {resource.name} did not answer: its file and its own values are not known, only those for all brokers"
+        return Found(_with_defaults(await admin.describe_configs("broker", "", timeout_ms=TIMEOUT_MS)), problem)
 
 
 def _with_defaults(configs: list[ConfigEntry]) -> list[ConfigEntry]:
@@ -228,28 +261,48 @@ def diff(
         list[str], typer.Argument(metavar=f"{_WHAT} [OTHER]", help="What to compare: with its defaults, or with another one.")
     ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    wide: Wide = False,
-    json: Json = False,
+    output: Output = Form.table,
+    watch: Watch = None,
 ) -> None:
-    """Show the keys whose value differs from the default, or between two topics or brokers."""
+    """Show the keys whose value differs from the default, or between two topics or brokers. If a broker does not answer, the exit
+    code is 1."""
     resource, others = resource_of(words)
     if len(others) > 1 or (others and resource.kind == "cluster"):
         raise UsageError("config diff compares two topics, two brokers, or one of them or the cluster with the defaults")
-    columns: tuple[str, ...]
-    rows: list[tuple[str | None, ...]]
-    if others:
-        rows = run(_differences(bootstrap, resource, resource_of([resource.kind, others[0]])[0]))
-        columns = ("key", str(resource), f"{resource.kind} {others[0]}")
+    other = resource_of([resource.kind, others[0]])[0] if others else None
+
+    async def ask_for_view() -> View:
+        return await _difference(bootstrap, resource, other)
+
+    present(ask_for_view, output, watch)
+
+
+async def _difference(bootstrap: str, one: Resource, other: Resource | None) -> View:
+    from strandline.client import Admin
+
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        found = [await ask_with(admin, each) for each in (one, other) if each is not None]
+    if other is None:
+        columns: tuple[str, ...] = ("key", "value", "default", "source")
+        rows = _changed(found[0].configs)
+        equal = f"every key of {one} has its default"
     else:
-        configs = run(ask(bootstrap, resource))
-        rows = [(c.name, c.value, _default(c), SOURCES.get(c.source, c.source)) for c in configs if c.value != _default(c)]
-        columns = ("key", "value", "default", "source")
-    if json:
-        print_json({"differences": [dict(zip(columns, row, strict=True)) for row in rows]})
-    elif rows:
-        print_table(columns, rows, wide=wide)
-    else:
-        print(f"{resource} and {resource.kind} {others[0]} are equal" if others else f"every key of {resource} has its default")
+        columns = ("key", str(one), str(other))
+        rows = _different(found[0].configs, found[1].configs)
+        equal = f"{one} and {other} are equal"
+    problems = [each.problem for each in found if each.problem]
+    document = {"differences": [dict(zip(columns, row, strict=True)) for row in rows], "complete": not problems}
+    parts: list[Table | str] = [Table(columns, rows)] if rows else [] if problems else [equal]
+    return View(document, parts, problems, ERROR if problems else 0)
+
+
+def _changed(configs: list[ConfigEntry]) -> list[tuple[str | None, ...]]:
+    return [(c.name, c.value, _default(c), SOURCES.get(c.source, c.source)) for c in configs if c.value != _default(c)]
+
+
+def _different(one: list[ConfigEntry], other: list[ConfigEntry]) -> list[tuple[str | None, ...]]:
+    left, right = {c.name: c.value for c in one}, {c.name: c.value for c in other}
+    return [(name, left.get(name), right.get(name)) for name in {**left, **right} if left.get(name) != right.get(name)]
 
 
 def _default(config: ConfigEntry) -> str | None:
@@ -258,41 +311,23 @@ def _default(config: ConfigEntry) -> str | None:
     return next((s.value for s in config.synonyms if s.source == "default"), None)
 
 
-async def _differences(bootstrap: str, one: Resource, other: Resource) -> list[tuple[str | None, ...]]:
-    from strandline.client import Admin
-
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
-        left = {c.name: c.value for c in await ask_with(admin, one)}
-        right = {c.name: c.value for c in await ask_with(admin, other)}
-    names = [name for name in {**left, **right} if left.get(name) != right.get(name)]
-    return [(name, left.get(name), right.get(name)) for name in names]
-
-
 # -- the keys ---------------------------------------------------------------------------------------------------------
 
 
 @app.command()
 def keys(
     filter: Annotated[str, typer.Argument(metavar="TEXT", help="Only keys that contain this text.")] = "",
-    wide: Wide = False,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """List every key of brokers, controllers and topics with its default, unit and meaning, and where it can be changed while the
     nodes run ("change")."""
     rows = [row for row in _rows() if filter in row["name"]]
     if not rows:
         fail(f"no configuration key contains {filter!r}; `strandline config keys` lists all keys")
-    if json:
-        print_json({"keys": rows})
-        return
     columns = ("key", "used by", "change", "type", "default", "unit", "meaning")
     names = ("name", "used_by", "update", "type", "default", "unit", "meaning")
-    print_table(
-        columns,
-        [[row[name].replace("\n", " ") if name == "meaning" else row[name] for name in names] for row in rows],
-        wide=wide,
-        spare=("type", "used by", "unit", "change"),
-    )
+    cells = [[row[name].replace("\n", " ") if name == "meaning" else row[name] for name in names] for row in rows]
+    show(View({"keys": rows}, [Table(columns, cells, spare=("type", "used by", "unit", "change"))]), output)
 
 
 def _rows() -> list[dict[str, Any]]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli.common import ERROR, Json, new_app, print_json, print_table, run, temporary_folder
+from strandline.cli.common import ERROR, new_app, run, temporary_folder
 from strandline.cli.interrupts import AT_ONCE, PROCESSES_GRACE_S
+from strandline.cli.output import Form, Output, Table, View, show
 
 if TYPE_CHECKING:
     from strandline.demo import Result
@@ -21,7 +22,7 @@ app = new_app()
 def demo(
     data: Annotated[str | None, typer.Option(metavar="DIR", help="Keep the cluster's files in this folder.")] = None,
     lines: Annotated[int | None, typer.Option(help="Stop after about this many lines, for a quick look.", min=1)] = None,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """Send Python's standard library line by line through a cluster, kill a leader and the active controller, and check
     that no acknowledged record is lost, doubled or reordered. Exit code 0 only if that holds."""
@@ -33,17 +34,13 @@ def demo(
     with temporary_folder("strandline-demo-") as temporary:
         work = run_demo(Path(data or temporary), say=say, limit=lines)
         result = run(work, grace_s=PROCESSES_GRACE_S, on_interrupt=AT_ONCE)
-    if json:
-        print_json(result.to_json())
-    else:
-        _print(result)
-    if not result.good:
-        raise typer.Exit(ERROR)
+    if not output.is_document:
+        for problem in result.problems:
+            print(f"problem: {problem}", file=sys.stderr)
+    show(_view(result), output)
 
 
-def _print(result: Result) -> None:
-    for problem in result.problems:
-        print(f"problem: {problem}", file=sys.stderr)
+def _view(result: Result) -> View:
     rows = [
         ("files sent", f"{result.files:,}"),
         ("files rebuilt, SHA-256 equal", f"{result.files_rebuilt:,}"),
@@ -58,9 +55,9 @@ def _print(result: Result) -> None:
         ("longest gap between acknowledgements", f"{result.longest_gap_ms:.0f} ms"),
         ("cluster ready / sending / reading", f"{result.ready_s:.1f} / {result.send_s:.1f} / {result.read_s:.1f} s"),
     ]
-    print_table(("what", "result"), rows)
-    print(
+    summary = (
         f"{result.records_acknowledged} acknowledged, {result.records_read} read, {result.records_lost} lost, "
         f"{result.records_doubled} doubled, {result.records_reordered} reordered, longest gap "
         f"{result.longest_gap_ms:.0f} ms: {'all is well' if result.good else 'NOT well'}"
     )
+    return View(result.to_json(), [Table(("what", "result"), rows), summary], code=0 if result.good else ERROR)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,13 +12,14 @@ from strandline.cli.common import (
     ERROR,
     UNHEALTHY,
     Bootstrap,
-    Json,
+    Yes,
+    check_terminal,
+    confirm,
     fail,
     new_app,
-    note,
-    print_json,
     run,
 )
+from strandline.cli.output import Form, Output, View, show
 from strandline.cli.unclean_elections import lost_text, report_json
 from strandline.protocol.errors import UsageError
 
@@ -40,9 +40,9 @@ def elect(
         bool, typer.Option("--unclean", help="Elect the longest log of a partition without a leader: records may be lost.")
     ] = False,
     everything: Annotated[bool, typer.Option("--all", help="Elect a leader for every partition that needs it.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --unclean: elect without asking.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """Elect a leader for a partition, or with --all for every partition. With --all, the exit code is 3 if a partition needs a
     leader and no replica can be elected now.
@@ -57,33 +57,27 @@ def elect(
     if not everything and (topic is None or partition is None):
         raise UsageError("TOPIC and PARTITION are missing; --all means every partition")
     if unclean:
-        _elect_unclean(bootstrap, None if everything else (topic or "", partition or 0), yes, json)
-    elif everything:
-        _elect_all(bootstrap, json)
-    elif topic is not None and partition is not None:
-        _elect_one(bootstrap, topic, partition, json)
+        view = _elect_unclean(bootstrap, None if everything or topic is None or partition is None else (topic, partition), yes)
+    elif topic is None or partition is None:
+        view = _elect_all(bootstrap)
+    else:
+        view = _elect_one(bootstrap, topic, partition)
+    show(view, output)
 
 
-def _elect_unclean(bootstrap: str, place: tuple[str, int] | None, yes: bool, json: bool) -> None:
+def _elect_unclean(bootstrap: str, place: tuple[str, int] | None, yes: bool) -> View:
     """Elect uncleanly, for one partition or for all without a leader."""
     from strandline.protocol.errors import ErrorCode
 
     where = "every partition without a leader" if place is None else f"{place[0]}-{place[1]}"
-    if not yes and not sys.stdin.isatty():
-        raise UsageError("elect --unclean may lose acknowledged records for good: give --yes, or run it at a terminal")
-    if not yes and not typer.confirm(f"This may lose acknowledged records of {where}, for good. Continue?", err=True):
-        note("no leader was elected")
-        raise typer.Exit(ERROR)
+    check_terminal(yes, "elect --unclean may lose acknowledged records for good")
+    confirm(f"This may lose acknowledged records of {where}, for good.", yes, "no leader was elected")
     results, reports = run(_ask_unclean(bootstrap, place))
-    if json:
-        print_json({"results": [_unclean_json(result, reports.get(result.partition)) for result in results]})
-    else:
-        for result in results:
-            print(f"{result.partition.topic}-{result.partition.partition}: {_outcome(result, reports.get(result.partition))}")
-        if not results:
-            print("every partition has a leader")
-    if any(result.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED) for result in results):
-        raise typer.Exit(UNHEALTHY if place is None else ERROR)
+    lines = [f"{r.partition.topic}-{r.partition.partition}: {_outcome(r, reports.get(r.partition))}" for r in results]
+    has_failed = any(result.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED) for result in results)
+    code = 0 if not has_failed else UNHEALTHY if place is None else ERROR
+    document = {"results": [_unclean_json(result, reports.get(result.partition)) for result in results]}
+    return View(document, lines or ["every partition has a leader"], code=code)
 
 
 def _outcome(result: ElectionResult, report: UncleanElection | None) -> str:
@@ -137,17 +131,15 @@ async def _epochs(admin: Admin, place: tuple[str, int] | None) -> dict[TopicPart
     }
 
 
-def _elect_one(bootstrap: str, topic: str, partition: int, json: bool) -> None:
+def _elect_one(bootstrap: str, topic: str, partition: int) -> View:
     from strandline.protocol.errors import ErrorCode
 
     result, leader = run(_ask_one(bootstrap, topic, partition))
     already = result.code == ErrorCode.ELECTION_NOT_NEEDED
     if result.code != ErrorCode.NONE and not already:
         fail(f"{topic}-{partition}: {result.message or result.code.name}")
-    if json:
-        print_json({"topic": topic, "partition": partition, "leader": leader, "elected": not already})
-    else:
-        print(f"{topic}-{partition}: broker {leader} {'leads already' if already else 'is elected'}")
+    document = {"topic": topic, "partition": partition, "leader": leader, "elected": not already}
+    return View(document, [f"{topic}-{partition}: broker {leader} {'leads already' if already else 'is elected'}"])
 
 
 async def _ask_one(bootstrap: str, topic: str, partition: int) -> tuple[ElectionResult, int]:
@@ -162,40 +154,27 @@ async def _ask_one(bootstrap: str, topic: str, partition: int) -> tuple[Election
         return result, places[partition].replicas[0]
 
 
-def _elect_all(bootstrap: str, json: bool) -> None:
+def _elect_all(bootstrap: str) -> View:
     from strandline.protocol.errors import ErrorCode
 
     results, preferred = run(_ask_all(bootstrap))
     failed = [result for result in results if result.code != ErrorCode.NONE]
     elected = [result.partition for result in results if result.code == ErrorCode.NONE]
-    if json:
-        print_json(
+    document = {
+        "elected": [{"topic": t.topic, "partition": t.partition, "leader": preferred.get(t)} for t in elected],
+        "failed": [
             {
-                "elected": [{"topic": t.topic, "partition": t.partition, "leader": preferred.get(t)} for t in elected],
-                "failed": [
-                    {
-                        "topic": result.partition.topic,
-                        "partition": result.partition.partition,
-                        "error": result.code.name,
-                        "reason": result.message,
-                    }
-                    for result in failed
-                ],
+                "topic": result.partition.topic,
+                "partition": result.partition.partition,
+                "error": result.code.name,
+                "reason": result.message,
             }
-        )
-    else:
-        _print_all(elected, failed, preferred)
-    if failed:
-        raise typer.Exit(UNHEALTHY)
-
-
-def _print_all(elected: list[TopicPartition], failed: list[ElectionResult], preferred: dict[TopicPartition, int]) -> None:
-    for place in elected:
-        print(f"{place.topic}-{place.partition}: broker {preferred.get(place, 'unknown')} is elected")
-    for result in failed:
-        print(f"{result.partition.topic}-{result.partition.partition}: {result.message or result.code.name}")
-    if not elected and not failed:
-        print("every partition is led by its preferred replica")
+            for result in failed
+        ],
+    }
+    lines = [f"{t.topic}-{t.partition}: broker {preferred.get(t, 'unknown')} is elected" for t in elected]
+    lines += [f"{r.partition.topic}-{r.partition.partition}: {r.message or r.code.name}" for r in failed]
+    return View(document, lines or ["every partition is led by its preferred replica"], code=UNHEALTHY if failed else 0)
 
 
 async def _ask_all(bootstrap: str) -> tuple[list[ElectionResult], dict[TopicPartition, int]]:

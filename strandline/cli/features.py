@@ -9,47 +9,55 @@ import typer
 from strandline.cli.common import (
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
+    ERROR,
     Bootstrap,
-    Json,
-    Wide,
     new_app,
-    print_json,
-    print_table,
     run,
     while_waiting,
 )
+from strandline.cli.output import Form, Output, Table, View, show
+from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import StrandlineError
 from strandline.protocol.feature_names import METADATA_VERSION
 
 if TYPE_CHECKING:
     from strandline.client import BrokerFeatures, FeaturesDescription
 
+TIMEOUT_MS = 4000
+"""Short, because a person waits, and a broker that is down never answers."""
+
 app = new_app("Describe and upgrade the level of the cluster's metadata.")
 
 
 @app.command()
-def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, wide: Wide = False, json: Json = False) -> None:
-    """Describe the level of the metadata, and the levels that each broker supports.
+def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = Form.table, watch: Watch = None) -> None:
+    """Describe the level of the metadata, and the levels that each broker supports. If a broker does not answer, the others are
+    shown, and the exit code is 1.
 
     The metadata keeps its level when the software is upgraded, so that old and new nodes can run together. `strandline features
     upgrade` raises it after all nodes have the new version.
     """
-    found = run(_ask(bootstrap))
+
+    async def ask() -> View:
+        return _view(await _ask(bootstrap))
+
+    present(ask, output, watch)
+
+
+def _view(found: FeaturesDescription) -> View:
     level = found.levels[METADATA_VERSION]
-    if json:
-        print_json(
-            {"feature": METADATA_VERSION, "level": level, "metadata_offset": found.metadata_offset, "brokers": _json(found)}
-        )
-        return
-    print_table(("broker", "supports"), [(b.broker_id, _supported(b)) for b in found.brokers], wide=wide)
-    print(f"{METADATA_VERSION} has level {level}")
+    document = {"feature": METADATA_VERSION, "level": level, "metadata_offset": found.metadata_offset, "brokers": _json(found)}
+    table = Table(("broker", "supports"), [(b.broker_id, _supported(b)) for b in found.brokers])
+    silent = [str(b.broker_id) for b in found.brokers if b.supported is None]
+    remarks = [f"broker {', '.join(silent)} did not answer: the levels that it supports are not known"] if silent else []
+    return View(document, [table, f"{METADATA_VERSION} has level {level}"], remarks, ERROR if silent else 0)
 
 
 async def _ask(bootstrap: str) -> FeaturesDescription:
     from strandline.client import Admin
 
     async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
-        return await admin.describe_features()
+        return await admin.describe_features(timeout_ms=TIMEOUT_MS)
 
 
 def _supported(broker: BrokerFeatures) -> str:
@@ -80,7 +88,7 @@ def upgrade(
         bool, typer.Option("--dry-run", help="Check whether the upgrade is possible, and change nothing.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """Raise the level of the metadata. This cannot be undone.
 
@@ -88,12 +96,9 @@ def upgrade(
     cannot join the cluster any more.
     """
     before, after = run(_upgrade(bootstrap, level, dry_run))
-    if json:
-        print_json({"feature": METADATA_VERSION, "previous_level": before, "level": after, "dry_run": dry_run})
-    elif before == after:
-        print(f"{METADATA_VERSION} has level {after} already")
-    else:
-        print(f"{METADATA_VERSION} {'can be raised' if dry_run else 'is raised'} from level {before} to {after}")
+    document = {"feature": METADATA_VERSION, "previous_level": before, "level": after, "dry_run": dry_run}
+    done = f"{METADATA_VERSION} {'can be raised' if dry_run else 'is raised'} from level {before} to {after}"
+    show(View(document, [f"{METADATA_VERSION} has level {after} already" if before == after else done]), output)
 
 
 async def _upgrade(bootstrap: str, level: int | None, dry_run: bool) -> tuple[int, int]:
@@ -101,7 +106,7 @@ async def _upgrade(bootstrap: str, level: int | None, dry_run: bool) -> tuple[in
     from strandline.client import Admin
 
     async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
-        found = await admin.describe_features()
+        found = await admin.describe_features(timeout_ms=TIMEOUT_MS)
         target = _highest(found) if level is None else level
         async with while_waiting("the controllers"):
             await admin.update_features(target, validate_only=dry_run)

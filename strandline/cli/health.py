@@ -16,9 +16,11 @@ import typer
 
 from strandline import logs
 from strandline.cli import probe
-from strandline.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Json, new_app, run
+from strandline.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, new_app
 from strandline.cli.leaderless import waits_for
+from strandline.cli.output import Form, Output, Table, View
 from strandline.cli.probe import Verdict
+from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import BrokerError, PeerError, StrandlineError, UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +43,8 @@ def health(
     cluster: Annotated[bool, typer.Option("--cluster", help="Check the whole cluster, at --bootstrap.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = 2,
-    json: Json = False,
+    output: Output = Form.table,
+    watch: Watch = None,
 ) -> None:
     """Check whether a node or the whole cluster is healthy: exit code 0, or 3 if it is not or cannot be reached.
 
@@ -50,14 +53,24 @@ def health(
     if broker is not None and cluster:
         raise UsageError("--broker checks one broker and --cluster all of them; give only one of the two")
     logs.silence()
-    if cluster:
-        verdict = run(_ask_cluster(bootstrap, timeout))
-    elif broker is not None:
-        host, port = probe.split_address(broker, "--broker")
-        verdict = run(_ask_broker(host, port, timeout))
-    else:
-        verdict = probe.ask_own_node(os.environ.get(probe.LISTENER), timeout)
-    raise typer.Exit(probe.tell(verdict, as_json=json))
+    address = None if broker is None else probe.split_address(broker, "--broker")
+
+    async def ask() -> View:
+        if cluster:
+            return _view(await _ask_cluster(bootstrap, timeout))
+        if address is not None:
+            return _view(await _ask_broker(*address, timeout))
+        return _view(probe.ask_own_node(os.environ.get(probe.LISTENER), timeout))
+
+    present(ask, output, watch)
+
+
+def _view(verdict: Verdict) -> View:
+    status = "healthy" if verdict.healthy else "not healthy"
+    rows = [(status, verdict.target, problem) for problem in verdict.problems or [""]]
+    plain = Table(("status", "target", "problem"), rows)
+    code = probe.HEALTHY if verdict.healthy else probe.UNHEALTHY
+    return View(verdict.document, verdict.lines, code=code, plain=plain)
 
 
 # -- a broker ---------------------------------------------------------------------------------------------------------

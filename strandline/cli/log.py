@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli.common import ERROR, Json, fail, new_app, note, print_json
+from strandline.cli.common import ERROR, fail, new_app, note
 from strandline.cli.log_files import Reader, reader_of
 from strandline.cli.log_verify import verify
+from strandline.cli.output import Form, Output, Table, View, rendered
 
 if TYPE_CHECKING:
     from strandline.protocol.records.batch import BatchHeader
@@ -34,24 +35,22 @@ def dump(
     records: Annotated[
         bool, typer.Option("--records", help="Print each record of each batch too; of the metadata log, decoded.")
     ] = False,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """Print the batches of a segment (offsets, epoch, producer, compression, checksum), or the entries of another file of a log.
     Exit code 1 if something is torn or damaged."""
     reader = reader_of(Path(file))
     if reader is None:
-        _dump_batches(file, records, json)
+        _dump_batches(file, records, output)
     else:
-        _dump_entries(file, reader, json)
+        _dump_entries(file, reader, output)
 
 
-def _dump_entries(file: str, reader: Reader, json: bool) -> None:
+def _dump_entries(file: str, reader: Reader, output: Form) -> None:
     content = reader(Path(file), Path(file).read_bytes())
     for row in content.rows:
-        if json:
-            print_json(row)
-        else:
-            print(" ".join(f"{name.replace('_', ' ')} {value}" for name, value in row.items()))
+        line = " ".join(f"{name.replace('_', ' ')} {value}" for name, value in row.items())
+        _print(View(row, [line], plain=Table(tuple(row), [tuple(row.values())])), output)
     if content.remark:
         note(f"{file}: {content.remark}")
     if content.problem:
@@ -60,11 +59,10 @@ def _dump_entries(file: str, reader: Reader, json: bool) -> None:
         note(f"{file} is empty: it holds no entries")
 
 
-def _dump_batches(file: str, records: bool, json: bool) -> None:
+def _dump_batches(file: str, records: bool, output: Form) -> None:
     with open(file, "rb") as opened:
         empty = not opened.seek(0, 2)
         data = b"" if empty else mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-    printer = _print_as_json if json else _print_as_text
     describe = _metadata_record if _is_metadata(Path(file)) else _plain_record
     damaged, unreadable, end, reason = 0, 0, 0, ""
     view = memoryview(data)
@@ -75,7 +73,7 @@ def _dump_batches(file: str, records: bool, json: bool) -> None:
         good = _is_good(view, position, header)
         damaged += not good
         found, problem = _records(view, position, header, describe) if records and good else ([], "")
-        printer(_describe(position, header, good), found)
+        _print(_batch_view(_describe(position, header, good), found), output)
         if problem:
             unreadable += 1
             note(f"the records of the batch at position {position} cannot be read: {problem}")
@@ -199,22 +197,24 @@ def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode("utf-8", "backslashreplace")
 
 
-def _print_as_json(batch: dict[str, Any], records: list[dict[str, Any]]) -> None:
-    print_json(batch | ({"records": records} if records else {}))
+def _print(view: View, output: Form) -> None:
+    """Print one of many views; a file has so many that each is not flushed."""
+    print(rendered(view, output, None))
 
 
-def _print_as_text(batch: dict[str, Any], records: list[dict[str, Any]]) -> None:
+def _batch_view(batch: dict[str, Any], records: list[dict[str, Any]]) -> View:
     marks = "".join(f" {name}" for name in ("control", "transactional") if batch[f"is_{name}"])
     if batch["delete_horizon_ms"] is not None:
         marks += f" delete-horizon {batch['delete_horizon_ms']}"
-    print(
+    line = (
         f"@{batch['position']} offsets {batch['base_offset']}..{batch['last_offset']} count {batch['count']} "
         f"size {batch['size']} epoch {batch['leader_epoch']} producer {batch['producer_id']}/{batch['producer_epoch']} "
         f"sequence {batch['base_sequence']} timestamp {batch['timestamp_ms']} compression {batch['compression']}{marks} "
         f"crc {batch['crc']} {'ok' if batch['crc_ok'] else 'WRONG'}"
     )
-    for record in records:
-        print(f"    {record['offset']} {record['timestamp_ms']} {_shown(record)}")
+    lines = [f"    {record['offset']} {record['timestamp_ms']} {_shown(record)}" for record in records]
+    document = batch | ({"records": records} if records else {})
+    return View(document, [line, *lines], plain=Table(tuple(batch), [tuple(batch.values())]))
 
 
 def _shown(record: dict[str, Any]) -> str:

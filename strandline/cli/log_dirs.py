@@ -12,16 +12,13 @@ from strandline.cli.amounts import show_bytes
 from strandline.cli.common import (
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
+    ERROR,
     Bootstrap,
-    Json,
-    Wide,
-    fail,
     new_app,
-    note,
-    print_json,
-    print_table,
     run,
 )
+from strandline.cli.output import Form, Output, Table, View, show
+from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,8 +49,8 @@ def describe(
     ] = None,
     partitions: Annotated[bool, typer.Option("--partitions", help="Show every replica too.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    wide: Wide = False,
-    json: Json = False,
+    output: Output = Form.table,
+    watch: Watch = None,
 ) -> None:
     """Show the bytes of the logs by directory and topic; with --partitions, by replica. If a broker does not answer, the others
     are shown, and the exit code is 1.
@@ -61,20 +58,25 @@ def describe(
     "lag" is how many records a replica lacks up to the high watermark that it knows. A replica that moves to another directory
     has a row for its copy there, with the records that the copy lacks.
     """
-    found = run(_ask(bootstrap, topic, broker))
-    if json:
-        print_json(document(found))
-    else:
-        print_table(("broker", "directory", "replicas", "bytes", "state"), _directories(found), wide=wide)
-        if topics := _topics(found):
-            print_table(("topic", "replicas", "bytes", "largest lag"), topics, wide=wide)
-        if partitions and (replicas := _replicas(found)):
-            print_table(("broker", "topic", "partition", "bytes", "lag"), replicas, wide=wide)
-        if moves := copies(found):
-            print_table(("broker", "moving", "to", "copied", "records left"), moves, wide=wide)
+
+    async def ask() -> View:
+        return _view(await _ask(bootstrap, topic, broker), partitions)
+
+    present(ask, output, watch)
+
+
+def _view(found: Found, partitions: bool) -> View:
+    parts = [Table(("broker", "directory", "replicas", "bytes", "state"), _directories(found))]
+    if topics := _topics(found):
+        parts.append(Table(("topic", "replicas", "bytes", "largest lag"), topics))
+    if partitions and (replicas := _replicas(found)):
+        parts.append(Table(("broker", "topic", "partition", "bytes", "lag"), replicas))
+    if moves := copies(found):
+        parts.append(Table(("broker", "moving", "to", "copied", "records left"), moves))
     silent = [str(broker_id) for broker_id, dirs in found.items() if dirs is None]
-    if silent:
-        fail(f"broker{'s' if len(silent) > 1 else ''} {', '.join(silent)} did not answer: the sizes there are not known")
+    names = f"broker{'s' if len(silent) > 1 else ''} {', '.join(silent)}"
+    remarks = [f"{names} did not answer: the sizes there are not known"] if silent else []
+    return View(document(found), parts, remarks, ERROR if silent else 0)
 
 
 @app.command()
@@ -83,7 +85,7 @@ def move(
     broker: Annotated[int, typer.Option("--broker", metavar="ID", help="The broker that has the replicas.")],
     to: Annotated[str, typer.Option("--to", metavar="DIR", help="One of the broker's log directories (log.dirs).")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """Move replicas to another log directory of their broker. Clients go on: each replica is served from its present directory
     until its copy has caught up. The command returns when the moves have begun; `strandline log-dirs describe` shows how far they
@@ -93,18 +95,24 @@ def move(
     """
     wanted = [_replica(text) for text in replicas]
     results = run(_move(bootstrap, broker, wanted, to))
+    show(_moved(results, to, broker), output)
+
+
+def _moved(results: list[LogDirMoveResult], to: str, broker: int) -> View:
+    """The moves that have begun, and the first that has not."""
     failed = [result for result in results if result.code]
-    if json:
-        print_json({"results": [_result_json(result) for result in results]})
-    else:
-        for result in results:
-            if not result.code:
-                note(f"{result.partition.topic}:{result.partition.partition} moves to {to} on broker {broker}")
-    if failed:
-        first = failed[0]
-        more = f" ({len(failed) - 1} more failed)" if len(failed) > 1 else ""
-        name = f"{first.partition.topic}:{first.partition.partition}"
-        fail(f"{name} does not move: {first.message or first.code.name}{more}")
+    begun = [
+        f"{result.partition.topic}:{result.partition.partition} moves to {to} on broker {broker}"
+        for result in results
+        if not result.code
+    ]
+    document = {"results": [_result_json(result) for result in results]}
+    if not failed:
+        return View(document, begun)
+    first = failed[0]
+    more = f" ({len(failed) - 1} more failed)" if len(failed) > 1 else ""
+    name = f"{first.partition.topic}:{first.partition.partition}"
+    return View(document, begun, [f"{name} does not move: {first.message or first.code.name}{more}"], ERROR)
 
 
 def _result_json(result: LogDirMoveResult) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli.common import Json, fail, print_json
+from strandline.cli.common import fail
+from strandline.cli.output import Form, Output, print_document
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def verify(
     directory: Annotated[
         str, typer.Argument(metavar="DIR", show_default=False, help="The data directory of a stopped broker or controller.")
     ],
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """Read every byte of a stopped broker's logs: headers, checksums, epochs, offsets, records, indexes, producer snapshots and
     checkpoints; of a controller the metadata log, its snapshots and quorum-state. A line per finding; exit code 1 if something is
@@ -28,21 +29,21 @@ def verify(
 
     path = Path(directory)
     if path.is_dir() and is_controllers(path):
-        _verify_controller(path, json)
+        _verify_controller(path, output)
         return
     found = _verified(directory)
-    if json:
-        print_json(found.document)
+    if output.is_document:
+        print_document(found.document, output)
     else:
         for finding in found.all_findings:
             print(("damage: " if finding.is_bad else "note: ") + finding.sentence)
     if not found.is_ok:
         fail(found.verdict)
-    if not json:
+    if not output.is_document:
         print(found.verdict)
 
 
-def _verify_controller(path: Path, json: bool) -> None:
+def _verify_controller(path: Path, output: Form) -> None:
     from strandline.cli.log_verify_controller import ControllerCheck
     from strandline.pipeline.jobs.results import counted
     from strandline.pipeline.jobs.verify_folders import held
@@ -51,15 +52,15 @@ def _verify_controller(path: Path, json: bool) -> None:
     with held(path, "a controller"):
         check.run()
     bad = sum(fault.is_bad for fault in check.faults)
-    if json:
+    if output.is_document:
         findings = [{"bad": fault.is_bad, "sentence": fault.sentence} for fault in check.faults]
-        print_json({"directory": str(path), "ok": not bad, "end_offset": check.end, "findings": findings})
+        print_document({"directory": str(path), "ok": not bad, "end_offset": check.end, "findings": findings}, output)
     else:
         for fault in check.faults:
             print(("damage: " if fault.is_bad else "note: ") + fault.sentence)
     if bad:
         fail(f"not sound: {counted(bad, 'finding')}")
-    if not json:
+    if not output.is_document:
         sizes = f"{counted(check.records, 'record')}, {counted(check.snapshots, 'snapshot')}"
         print(f"sound: the metadata log up to offset {check.end}, {sizes}")
 

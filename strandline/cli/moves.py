@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from strandline.cli.amounts import show_bytes, show_time
-from strandline.cli.common import CONNECT_TIMEOUT_MS, note, print_table
+from strandline.cli.common import CONNECT_TIMEOUT_MS, note
+from strandline.cli.output import Table
 from strandline.protocol.errors import ErrorCode, StrandlineError, UsageError
 
 if TYPE_CHECKING:
@@ -119,9 +120,9 @@ async def moves_of(admin: Admin, situation: Situation, plan: Mapping[TopicPartit
     return [Move(tp, situation.replicas[tp], plan[tp], sizes.get(leaders[tp], {}).get(tp)) for tp in sorted(plan)]
 
 
-def print_moves(moves: list[Move], *, wide: bool) -> None:
+def moves_table(moves: list[Move]) -> Table:
     rows = [(m.tp.topic, m.tp.partition, _ids(m.before), _ids(m.after), _copied(m)) for m in moves]
-    print_table(("topic", "partition", "replicas", "new replicas", "to copy"), rows, wide=wide)
+    return Table(("topic", "partition", "replicas", "new replicas", "to copy"), rows)
 
 
 def _ids(replicas: Replicas) -> str:
@@ -217,7 +218,7 @@ def time_left_s(before: list[Progress], after: list[Progress], seconds: float) -
     return None if copied <= 0 else left * seconds / copied
 
 
-def print_progress(found: list[Progress], left_s: float | None, *, wide: bool) -> None:
+def progress_table(found: list[Progress]) -> Table:
     rows = [
         (
             p.tp.topic,
@@ -230,13 +231,17 @@ def print_progress(found: list[Progress], left_s: float | None, *, wide: bool) -
         )
         for p in found
     ]
-    print_table(("topic", "partition", "target", "adding", "removing", "copied", "done"), rows, wide=wide, spare=("removing",))
+    return Table(("topic", "partition", "target", "adding", "removing", "copied", "done"), rows, spare=("removing",))
+
+
+def progress_line(found: list[Progress], left_s: float | None) -> str:
+    """The progress of all of them in one line."""
     copied, total = sum(p.copied for p in found), sum(p.total for p in found)
     rates = {p.reassignment.throttle_rate for p in found} - {None}
     limit = "".join(f", at most {show_bytes(min(r for r in rates if r))}/s per broker" for _ in (1,) if rates)
     left = "" if left_s is None or copied >= total else f", about {show_time(left_s)} left"
     partitions = f"{len(found)} partition{'' if len(found) == 1 else 's'}"
-    print(f"{partitions} moving: {show_bytes(copied)} of {show_bytes(total)} copied{left}{limit}")
+    return f"{partitions} moving: {show_bytes(copied)} of {show_bytes(total)} copied{left}{limit}"
 
 
 def progress_json(found: list[Progress], left_s: float | None) -> dict[str, Any]:

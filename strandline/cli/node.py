@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from strandline.cli.common import Json, Wide, new_app, note, print_json, print_table, short_path
+from strandline.cli.common import new_app, note, short_path
+from strandline.cli.output import Form, Output, Table, View, print_document
+from strandline.cli.watch import Watch, present
 
 app = new_app("List, kill, stop, pause, resume or start a node of a local cluster.")
 
@@ -24,56 +26,61 @@ DONE = {
 
 
 @app.command("list")
-def list_(data: Data = None, wide: Wide = False, json: Json = False) -> None:
+def list_(data: Data = None, output: Output = Form.table, watch: Watch = None) -> None:
     """List the nodes with their state, process id, address and folder."""
-    state = _ask("list", "", data)
-    nodes = state["nodes"]
-    if json:
-        print_json({"folder": state["folder"], "bootstrap": state["bootstrap"], "nodes": nodes})
-        return
+
+    async def ask() -> View:
+        return _view(_ask("list", "", data))
+
+    present(ask, output, watch)
+
+
+def _view(state: dict[str, Any]) -> View:
     columns = ("name", "state", "pid", "address", "http", "data")
     rows = [
-        (n["name"], n["state"], n["pid"] or None, f"{n['host']}:{n['port']}", n["http"], short_path(n["data"])) for n in nodes
+        (n["name"], n["state"], n["pid"] or None, f"{n['host']}:{n['port']}", n["http"], short_path(n["data"]))
+        for n in state["nodes"]
     ]
-    print_table(columns, rows, wide=wide, spare=("data", "http"))
-    print(f"cluster in {short_path(state['folder'])}, bootstrap {state['bootstrap']}")
+    summary = f"cluster in {short_path(state['folder'])}, bootstrap {state['bootstrap']}"
+    document = {"folder": state["folder"], "bootstrap": state["bootstrap"], "nodes": state["nodes"]}
+    return View(document, [Table(columns, rows, spare=("data", "http")), summary])
 
 
 @app.command()
-def kill(name: Name, data: Data = None, json: Json = False) -> None:
+def kill(name: Name, data: Data = None, output: Output = Form.table) -> None:
     """Kill a node with SIGKILL, as in a crash."""
-    _act("kill", name, data, json)
+    _act("kill", name, data, output)
 
 
 @app.command()
-def stop(name: Name, data: Data = None, json: Json = False) -> None:
+def stop(name: Name, data: Data = None, output: Output = Form.table) -> None:
     """Stop a node cleanly with SIGTERM, and wait for its end."""
-    _act("stop", name, data, json)
+    _act("stop", name, data, output)
 
 
 @app.command()
-def pause(name: Name, data: Data = None, json: Json = False) -> None:
+def pause(name: Name, data: Data = None, output: Output = Form.table) -> None:
     """Pause a node with SIGSTOP: its connections stay open, and it does not respond."""
-    _act("pause", name, data, json)
+    _act("pause", name, data, output)
 
 
 @app.command()
-def resume(name: Name, data: Data = None, json: Json = False) -> None:
+def resume(name: Name, data: Data = None, output: Output = Form.table) -> None:
     """Resume a paused node with SIGCONT."""
-    _act("resume", name, data, json)
+    _act("resume", name, data, output)
 
 
 @app.command()
-def start(name: Name, data: Data = None, json: Json = False) -> None:
+def start(name: Name, data: Data = None, output: Output = Form.table) -> None:
     """Start a node that is down."""
-    _act("start", name, data, json)
+    _act("start", name, data, output)
 
 
-def _act(action: str, name: str, data: str | None, json: bool) -> None:
+def _act(action: str, name: str, data: str | None, output: Form) -> None:
     state = _ask(action, name, data)
     node = next(n for n in state["nodes"] if n["name"] == name)
-    if json:
-        print_json({**node, "folder": state["folder"], "bootstrap": state["bootstrap"]})
+    if output.is_document:
+        print_document({**node, "folder": state["folder"], "bootstrap": state["bootstrap"]}, output)
         return
     pid = f", pid {node['pid']}" if node["pid"] else ""
     note(f"{name} {DONE[action]}{pid}, in the cluster of {short_path(state['folder'])}")

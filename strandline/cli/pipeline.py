@@ -15,7 +15,8 @@ from strandline.cli import (
     pipeline_simulate,
     pipeline_verify,
 )
-from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Json, fail, new_app, note, print_json, print_table
+from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, fail, new_app, note
+from strandline.cli.output import Form, Output, print_document, print_table
 from strandline.cli.pipeline_common import DEFAULT_MASTER, SILENT, Master, Servers, session_of, spark_errors, without_preamble
 from strandline.cli.pipeline_offload import Watch
 
@@ -53,7 +54,7 @@ def offload(
         str | None, typer.Option(metavar="DIR", help="Folder of the checkpoint. By default it is in the lake.")
     ] = None,
     max_offsets: Annotated[int | None, typer.Option(metavar="N", help="Read about N records per batch.", min=1)] = None,
-    json: Json = False,
+    output: Output = Form.table,
     master: Master = DEFAULT_MASTER,
     bootstrap: Servers = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -74,7 +75,7 @@ def offload(
         job.check(topic or (), pattern, to, format)
         spark = session_of(format == "delta")("strandline offload", master, SILENT)
         try:
-            watch = Watch(to, newest_manifest(to) if format == "parquet" else None, as_json=json)
+            watch = Watch(to, newest_manifest(to) if format == "parquet" else None, output=output)
             watch.until_end(job.offload(spark, bootstrap, topic or (), to, **arguments))
         finally:
             spark.stop()
@@ -84,7 +85,7 @@ def offload(
 def lake(
     folder: Annotated[str, typer.Argument(metavar="DIR")],
     checksums: Annotated[bool, typer.Option("--checksums", help="Read every file and compare its checksum.")] = False,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """Show offsets, records, files and bytes of each partition in a lake. Exit code 3 when the lake is damaged."""
     from strandline.pipeline.jobs.lake import LakeDamaged, partition_rows
@@ -93,12 +94,12 @@ def lake(
     try:
         rows = partition_rows(read_manifest(folder, checksums=checksums).files)
     except LakeDamaged as e:
-        if json:
-            print_json({"damaged": str(e)})
+        if output.is_document:
+            print_document({"damaged": str(e)}, output)
         fail(f"the lake {folder} is damaged: {e}", UNHEALTHY)
-    if json:
-        print_json({"damaged": None, "partitions": rows})
+    if output.is_document:
+        print_document({"damaged": None, "partitions": rows}, output)
     elif rows:
-        print_table([name.replace("_", " ") for name in rows[0]], [list(row.values()) for row in rows])
+        print_table([name.replace("_", " ") for name in rows[0]], [list(row.values()) for row in rows], output)
     else:
         note(f"there is no lake in {folder}, or the lake is empty")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Json, fail, print_json, print_table
+from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, fail
+from strandline.cli.output import Form, Output, print_document, print_table
 from strandline.cli.pipeline_common import (
     DEFAULT_MASTER,
     Complete,
@@ -42,7 +43,7 @@ def audit(
         int, typer.Option("--every", metavar="S", help="Length of the intervals in the report, in seconds.", min=1)
     ] = 3600,
     headers: Annotated[bool, typer.Option("--headers", help="Compare the headers of copies, too.")] = False,
-    json: Json = False,
+    output: Output = Form.table,
     master: Master = DEFAULT_MASTER,
     bootstrap: Servers = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -60,10 +61,10 @@ def audit(
         found = job.audit(spark, bootstrap, topic or (), **arguments)
     if html is not None:
         _write_page(html, found)
-    if json:
-        print_json(found.document)
+    if output.is_document:
+        print_document(found.document, output)
     else:
-        _print(found)
+        _print(found, output)
     if not found.is_ok:
         fail(found.verdict, UNHEALTHY)
 
@@ -74,13 +75,15 @@ def _write_page(path: str, found: Audit) -> None:
     Path(path).write_text(page(found, "Audit of " + ", ".join(sorted({p.topic for p in found.partitions}))))
 
 
-def _print(found: Audit) -> None:
+def _print(found: Audit, output: Form) -> None:
     rows = []
     for p in found.partitions:
         own = [row for row in found.intervals if (row.topic, row.partition) == (p.topic, p.partition)]
         counts = [sum(row.seen[source].count for row in own) for source in found.sources]
         rows.append([p.topic, p.partition, p.log_start, p.log_end, p.lake_end, *counts])
-    print_table(["topic", "partition", "log start", "log end", "lake end", *(f"in {s}" for s in found.sources)], rows)
+    print_table(["topic", "partition", "log start", "log end", "lake end", *(f"in {s}" for s in found.sources)], rows, output)
+    if output is Form.plain:
+        return
     print_findings(found.findings)
     if found.is_ok:
         print(found.verdict)

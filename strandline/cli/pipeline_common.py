@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandline.cli import interrupts
-from strandline.cli.common import fail, print_json
+from strandline.cli.common import fail
+from strandline.cli.contexts import BOOTSTRAP_VARIABLE, chosen_bootstrap
+from strandline.cli.output import Form, print_document
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,8 +48,10 @@ Servers = Annotated[
         "--bootstrap-servers",
         "--bootstrap",
         "-b",
-        envvar="STRANDLINE_BOOTSTRAP",
+        envvar=BOOTSTRAP_VARIABLE,
         metavar="HOST:PORT,...",
+        callback=chosen_bootstrap,
+        show_default="the context's, or 127.0.0.1:9092",
         help="Brokers to ask first.",
     ),
 ]
@@ -196,6 +200,6 @@ def print_findings(findings: Iterable[audit_result.Finding | verify_result.Findi
             print(f"    {line}")
 
 
-def print_json_of(result: DataclassInstance) -> None:
-    """The fields of a result as one line of JSON."""
-    print_json(asdict(result))
+def print_document_of(result: DataclassInstance, output: Form) -> None:
+    """The fields of a result as a document."""
+    print_document(asdict(result), output)

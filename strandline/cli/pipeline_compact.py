@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from strandline.cli.common import Json
-from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, print_json_of, spark_errors, spark_for
+from strandline.cli.output import Form, Output
+from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, print_document_of, spark_errors, spark_for
 
 
 def compact(
@@ -19,7 +19,7 @@ def compact(
         float, typer.Option("--target", metavar="MB", help="Approximate size of the joined files.", min=1)
     ] = 256,
     keep_h: Annotated[float, typer.Option("--keep", metavar="H", help="Delete replaced files after H hours.", min=0)] = 24,
-    json: Json = False,
+    output: Output = Form.table,
     master: Master = DEFAULT_MASTER,
 ) -> None:
     """Join small files of a lake into larger ones, and its manifests into one. Offloads may write meanwhile. Replaced files stay
@@ -29,8 +29,8 @@ def compact(
     job.check(folder)
     with spark_for("compact", master) as spark:
         done = job.compact(spark, folder, topics=topic or (), target_bytes=int(target_mb * 1_048_576), keep_s=keep_h * 3600)
-    if json:
-        print_json_of(done)
+    if output.is_document:
+        print_document_of(done, output)
     else:
         print(
             f"the lake had {done.files_before:,} files and now has {done.files_after:,}; {done.deleted:,} old files were deleted"

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, Json, fail, print_json, print_table
-from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, Servers, print_json_of, spark_for
+from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, fail
+from strandline.cli.output import Form, Output, print_document, print_table
+from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, Servers, print_document_of, spark_for
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def materialize(
         bool,
         typer.Option("--ignore-data-loss", help="Continue after records that were deleted before a run read them."),
     ] = False,
-    json: Json = False,
+    output: Output = Form.table,
     master: Master = DEFAULT_MASTER,
     bootstrap: Servers = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -52,8 +53,8 @@ def materialize(
         from strandline.pipeline.jobs import materialize as job
 
         done = job.materialize(spark, bootstrap, topic, to, **arguments)
-    if json:
-        print_json_of(done)
+    if output.is_document:
+        print_document_of(done, output)
     else:
         print(_sentence(done, topic, to))
 
@@ -82,7 +83,7 @@ def _one_of(option: str, value: str | None, *choices: str | None) -> str | None:
     return value
 
 
-def snapshot(folder: Annotated[str, typer.Argument(metavar="DIR")], json: Json = False) -> None:
+def snapshot(folder: Annotated[str, typer.Argument(metavar="DIR")], output: Output = Form.table) -> None:
     """Show the versions of a table that materialize made. Exit code 3 when the table is damaged."""
     from strandline.pipeline.jobs.materialize_folder import SnapshotDamaged, SnapshotFolder
 
@@ -91,16 +92,18 @@ def snapshot(folder: Annotated[str, typer.Argument(metavar="DIR")], json: Json =
         newest = there.version()
         versions = [there.version(number) for number in there.numbers()]
     except SnapshotDamaged as e:
-        if json:
-            print_json({"damaged": str(e)})
+        if output.is_document:
+            print_document({"damaged": str(e)}, output)
         fail(f"the snapshot {folder} is damaged: {e}", UNHEALTHY)
     rows = [
         {"version": v.number, "keys": v.rows, "files": len(v.table), "bytes": sum(file.bytes for file in v.table)}
         for v in versions
     ]
-    if json:
+    if output.is_document:
         until = {str(place.partition): at.offset for place, at in sorted(newest.until.items())}
-        print_json({"damaged": None, "topic": newest.topic, "across": newest.across, "until": until, "versions": rows})
+        print_document(
+            {"damaged": None, "topic": newest.topic, "across": newest.across, "until": until, "versions": rows}, output
+        )
         return
-    print_table(list(rows[0]), [list(row.values()) for row in rows], title=f"the last values of {newest.topic}")
-    print_table(["partition", "read up to offset"], [[p.partition, at.offset] for p, at in sorted(newest.until.items())])
+    print_table(list(rows[0]), [list(row.values()) for row in rows], output, title=f"the last values of {newest.topic}")
+    print_table(["partition", "read up to offset"], [[p.partition, at.offset] for p, at in sorted(newest.until.items())], output)

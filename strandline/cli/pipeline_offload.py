@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from strandline.cli import interrupts
-from strandline.cli.common import print_json, print_table
+from strandline.cli.output import Form, print_document, print_table
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -24,10 +24,10 @@ class Watch:
     """Waits for the end of an offload and prints its progress and summary. `before` is the number of the lake's newest manifest
     when the query was started; None for a Delta table."""
 
-    def __init__(self, to: str, before: int | None, *, as_json: bool) -> None:
+    def __init__(self, to: str, before: int | None, *, output: Form) -> None:
         from strandline.pipeline.jobs.offload_progress import OffloadProgress
 
-        self._to, self._before, self._as_json = to, before, as_json
+        self._to, self._before, self._output = to, before, output
         self._progress = OffloadProgress()
         self._began = time.monotonic()
         self._query_id = ""
@@ -57,12 +57,12 @@ class Watch:
         if self._line_is_open:
             print(file=sys.stderr, flush=True)
         summary = self._progress.summary(time.monotonic() - self._began, self._files())
-        if self._as_json:
-            print_json(summary)
+        if self._output.is_document:
+            print_document(summary, self._output)
             return
         print(sentence(summary, self._to), flush=True)
         if rows := summary["partitions"]:
-            print_table([name.replace("_", " ") for name in rows[0]], [list(row.values()) for row in rows])
+            print_table([name.replace("_", " ") for name in rows[0]], [list(row.values()) for row in rows], self._output)
         sys.stdout.flush()
 
     def _files(self) -> Any:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli.common import DEFAULT_BOOTSTRAP, Json, note
-from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, Servers, moment_of, print_json_of, spark_for
+from strandline.cli.common import DEFAULT_BOOTSTRAP, note
+from strandline.cli.output import Form, Output
+from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, Servers, moment_of, print_document_of, spark_for
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def replay(
         str | None,
         typer.Option("--to-bootstrap-servers", metavar="HOST:PORT,...", help="Brokers of the target, if it is another cluster."),
     ] = None,
-    json: Json = False,
+    output: Output = Form.table,
     master: Master = DEFAULT_MASTER,
     bootstrap: Servers = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -79,8 +80,8 @@ def replay(
         from strandline.pipeline.jobs import replay as job
 
         done = job.replay(spark, bootstrap, topic, to, checkpoint, **arguments)
-    if json:
-        print_json_of(done)
+    if output.is_document:
+        print_document_of(done, output)
     else:
         print(_sentence(done, to))
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli.common import UNHEALTHY, Json, fail, note, print_json, print_table
+from strandline.cli.common import UNHEALTHY, fail, note
+from strandline.cli.output import Form, Output, print_document, print_table
 from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, moment_of, spark_errors, spark_for
 from strandline.protocol.errors import UsageError
 
@@ -41,7 +42,7 @@ def replication(
             "--checkpoint", metavar="DIR", help="With --follow: folder of the progress, with which a later run continues."
         ),
     ] = None,
-    json: Json = False,
+    output: Output = Form.table,
     master: Master = DEFAULT_MASTER,
 ) -> None:
     """Report fail-overs, ISR changes, truncations, and the times under-replicated and under min ISR. Exit code 3 when a replica
@@ -52,11 +53,11 @@ def replication(
     _check(since, until, html, follow, checkpoint)
     job.log_files(logs)
     if follow:
-        _follow(logs, checkpoint, every_s, topic or (), html, json, master)
+        _follow(logs, checkpoint, every_s, topic or (), html, output, master)
         return
     with spark_for("replication", master) as spark:
         found = job.findings(spark, logs, since_us=begin, until_us=end, topics=topic or ())
-    _report(found, html, json)
+    _report(found, html, output)
     if found.is_bad:
         fail("a replica truncated records below its high watermark; --html and --json list each truncation", UNHEALTHY)
 
@@ -85,7 +86,7 @@ def _follow(
     every_s: float,
     topics: list[str] | tuple[()],
     html: str | None,
-    json: bool,
+    output: Form,
     master: str,
 ) -> None:
     from strandline.pipeline.jobs.replication_stream import replication_stream
@@ -93,8 +94,8 @@ def _follow(
     def on_report(found: Replication) -> None:
         if html is not None:
             _write_page(html, found)
-        if json:
-            print_json(found.document)
+        if output.is_document:
+            print_document(found.document, output)
         else:
             print(f"{datetime.now(UTC):%H:%M:%S} {found.verdict}", flush=True)
 
@@ -104,13 +105,13 @@ def _follow(
         replication_stream(spark, logs, folder, on_report, every_s=every_s, topics=topics).awaitTermination()
 
 
-def _report(found: Replication, html: str | None, json: bool) -> None:
+def _report(found: Replication, html: str | None, output: Form) -> None:
     if html is not None:
         _write_page(html, found)
-    if json:
-        print_json(found.document)
+    if output.is_document:
+        print_document(found.document, output)
         return
-    _print(found)
+    _print(found, output)
 
 
 def _write_page(path: str, found: Replication) -> None:
@@ -121,7 +122,7 @@ def _write_page(path: str, found: Replication) -> None:
     temporary.replace(path)
 
 
-def _print(found: Replication) -> None:
+def _print(found: Replication, output: Form) -> None:
     from strandline.pipeline.jobs.replication_result import duration
 
     unknown = set(found.without_min_isr)
@@ -134,7 +135,9 @@ def _print(found: Replication) -> None:
     heads = ["topic", "hour (UTC)", "under-replicated", "under min ISR", "no leader", "shrinks", "expansions", "fail-overs",
              "longest", "handovers", "cut"]  # fmt: skip
     if rows:
-        print_table(heads, rows)
+        print_table(heads, rows, output)
+    if output is Form.plain:
+        return
     for text in found.notes:
         note(text)
     print(found.verdict)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli.common import UNHEALTHY, Json, note, print_json
+from strandline.cli.common import UNHEALTHY, note
+from strandline.cli.output import Form, Output, print_document
 from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, spark_for
 from strandline.cli.simulate import SEEDS_DRAWN, mutation_named, scenario_named
 from strandline.protocol.errors import UsageError
@@ -31,7 +32,7 @@ def simulate(
     to: Annotated[
         str | None, typer.Option("--to", metavar="DIR", help="Append a row for each run to this Parquet table.")
     ] = None,
-    json: Json = False,
+    output: Output = Form.table,
     master: Master = DEFAULT_MASTER,
 ) -> None:
     """Run seeds of the simulator on Spark's executors. Exit code 3 when a promise was broken, or a coverage mark stayed at
@@ -43,8 +44,8 @@ def simulate(
         from strandline.pipeline.jobs import simulate as job
 
         summary = job.summary(spark, wanted, to, progress=note)
-    if json:
-        print_json(summary.as_dict())
+    if output.is_document:
+        print_document(summary.as_dict(), output)
     else:
         print(job.page(summary))
     if not summary.good:

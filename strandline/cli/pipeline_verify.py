@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli.common import UNHEALTHY, Json, fail, print_json, print_table
+from strandline.cli.common import UNHEALTHY, fail
+from strandline.cli.output import Form, Output, print_document, print_table
 from strandline.cli.pipeline_common import (
     DEFAULT_MASTER,
     Complete,
@@ -37,7 +38,7 @@ def verify(
     copy: Copies = None,
     complete: Complete = False,
     html: Html = None,
-    json: Json = False,
+    output: Output = Form.table,
     master: Annotated[
         str | None, typer.Option("--master", metavar="URL", help="Read the directories with Spark, on this master.")
     ] = None,
@@ -59,10 +60,10 @@ def verify(
         found = job(directories, topic or (), progress=_show if sys.stderr.isatty() else None, **arguments)
     if html is not None:
         _write_page(html, found)
-    if json:
-        print_json(found.document)
+    if output.is_document:
+        print_document(found.document, output)
     else:
-        _print(found)
+        _print(found, output)
     if not found.is_ok:
         fail(found.verdict, UNHEALTHY)
 
@@ -79,7 +80,7 @@ def _write_page(path: str, found: Verification) -> None:
     Path(path).write_text(page(found))
 
 
-def _print(found: Verification) -> None:
+def _print(found: Verification, output: Form) -> None:
     rows = [
         [f"{partition.topic}-{partition.partition}", replica.broker, replica.start, replica.end, replica.high_watermark,
          partition.committed, replica.batches, replica.records, replica.size, _state(replica.broker, partition.findings)]
@@ -87,7 +88,9 @@ def _print(found: Verification) -> None:
         for replica in partition.replicas
     ]  # fmt: skip
     columns = ["partition", "broker", "start", "end", "HW", "committed", "batches", "records", "bytes", "state"]
-    print_table(columns, rows)
+    print_table(columns, rows, output)
+    if output is Form.plain:
+        return
     print_findings(found.all_findings)
     if found.comparison is not None:
         print_findings(found.comparison.findings)

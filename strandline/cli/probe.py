@@ -43,6 +43,17 @@ class Verdict(NamedTuple):
     warnings: Sequence[str] = ()
     """Sentences about what an operator should change; they do not make the node less healthy."""
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """The verdict for programs."""
+        return {"healthy": self.healthy, "target": self.target, "problems": self.problems, **self.facts}
+
+    @property
+    def lines(self) -> list[str]:
+        """The verdict for people."""
+        sentences = [self.summary] if self.healthy else self.problems
+        return [*sentences, *(f"warning: {warning}" for warning in self.warnings)]
+
 
 def parse(words: Sequence[str]) -> Question | None:
     """The options of `strandline health` without a target; None for any other command line."""
@@ -146,10 +157,8 @@ def get(address: str, path: str, timeout_s: float) -> tuple[int, bytes]:
 def tell(verdict: Verdict, *, as_json: bool) -> int:
     """Print the verdict; returns the exit code."""
     if as_json:
-        judged = {"healthy": verdict.healthy, "target": verdict.target, "problems": verdict.problems}
-        print(json.dumps({**judged, **verdict.facts}, ensure_ascii=False))
+        print(json.dumps(verdict.document, ensure_ascii=False))
     else:
-        lines = [verdict.summary] if verdict.healthy else verdict.problems
-        print("\n".join([*lines, *(f"warning: {warning}" for warning in verdict.warnings)]))
+        print("\n".join(verdict.lines))
     sys.stdout.flush()
     return HEALTHY if verdict.healthy else UNHEALTHY

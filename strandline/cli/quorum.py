@@ -5,23 +5,22 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import typer
-
 from strandline.cli.common import (
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
     UNHEALTHY,
     Bootstrap,
-    Json,
-    Wide,
     new_app,
-    print_json,
-    print_table,
-    run,
 )
+from strandline.cli.output import Form, Output, Table, View
+from strandline.cli.watch import Watch, present
+from strandline.protocol.errors import StrandlineError
 
 if TYPE_CHECKING:
     from strandline.client import QuorumDescription, QuorumReplica
+
+TIMEOUT_MS = 6000
+"""Longer than an election of the quorum takes, and short, because a person waits."""
 
 app = new_app("Describe the controllers' quorum.")
 
@@ -32,28 +31,38 @@ def _group() -> None:
 
 
 @app.command()
-def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, wide: Wide = False, json: Json = False) -> None:
+def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = Form.table, watch: Watch = None) -> None:
     """Describe the quorum. Exit code 3 if it has no leader."""
-    quorum = run(_ask(bootstrap))
-    if json:
-        print_json(asdict(quorum))
-    else:
-        rows = [*(_row(quorum, r, "voter") for r in quorum.voters), *(_row(quorum, r, "observer") for r in quorum.observers)]
-        columns = ("node", "role", "address", "log end", "lag", "last fetch, ms ago", "last caught up, ms ago")
-        print_table(columns, rows, wide=wide, spare=("last caught up, ms ago",))
-        print(
-            f"leader {quorum.leader_id}, epoch {quorum.leader_epoch}, high watermark {quorum.high_watermark}, "
-            f"log start {quorum.log_start_offset}"
-        )
-    if quorum.leader_id < 0:
-        raise typer.Exit(UNHEALTHY)
+
+    async def ask() -> View:
+        return await _ask(bootstrap)
+
+    present(ask, output, watch)
 
 
-async def _ask(bootstrap: str) -> QuorumDescription:
-    from strandline.client import Admin
+async def _ask(bootstrap: str) -> View:
+    from strandline.client import Admin, NoBrokersAvailable
 
     async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
-        return await admin.describe_quorum()
+        try:
+            return _view(await admin.describe_quorum(timeout_ms=TIMEOUT_MS))
+        except NoBrokersAvailable:
+            raise
+        except StrandlineError as e:
+            # The leader of the quorum describes it. Without one, no node knows how far the others are.
+            document = {"leader_id": -1, "leader_epoch": -1, "voters": [], "observers": [], "error": str(e)}
+            return View(document, [], [f"the quorum has no leader that answers: {e}"], UNHEALTHY)
+
+
+def _view(quorum: QuorumDescription) -> View:
+    rows = [*(_row(quorum, r, "voter") for r in quorum.voters), *(_row(quorum, r, "observer") for r in quorum.observers)]
+    columns = ("node", "role", "address", "log end", "lag", "last fetch, ms ago", "last caught up, ms ago")
+    summary = (
+        f"leader {quorum.leader_id}, epoch {quorum.leader_epoch}, high watermark {quorum.high_watermark}, "
+        f"log start {quorum.log_start_offset}"
+    )
+    table = Table(columns, rows, spare=("last caught up, ms ago",))
+    return View(asdict(quorum), [table, summary], code=UNHEALTHY if quorum.leader_id < 0 else 0)
 
 
 def _row(quorum: QuorumDescription, replica: QuorumReplica, kind: str) -> tuple[object, ...]:

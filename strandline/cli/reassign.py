@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, Bootstrap, Json, Wide, new_app, print_json, run
+from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, Bootstrap, new_app, run
+from strandline.cli.output import Form, Output, View, show
+from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,8 +45,8 @@ def reassign(
     progress: Annotated[bool, typer.Option("--progress", help="Show how far the moves are.")] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the moves, and restore the replicas of before.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    wide: Wide = False,
-    json: Json = False,
+    output: Output = Form.table,
+    watch: Watch = None,
 ) -> None:
     """Move partitions to other brokers while clients go on. A plan makes as few moves as it can.
 
@@ -61,8 +63,13 @@ def reassign(
     if progress or cancel:
         if brokers or replication_factor or balance or throttle:
             raise UsageError(f"{chosen[0]} is about moves that are running; it takes --topics alone")
-        run(_progress(bootstrap, names, wide, json) if progress else _cancel(bootstrap, names, json))
+        if progress:
+            present(lambda: _progress(bootstrap, names), output, watch)
+        else:
+            show(run(_cancel(bootstrap, names)), output)
         return
+    if watch is not None:
+        raise UsageError("--watch goes with --progress")
     if not (brokers or replication_factor or balance):
         raise UsageError("the goal is missing: --brokers 4,5,6, --replication-factor 3, or --balance")
     if not names and not balance:
@@ -70,7 +77,7 @@ def reassign(
     from strandline.cli.amounts import parse_bytes
 
     rate = None if throttle is None else parse_bytes(throttle, "--throttle")
-    run(_plan(bootstrap, names, _broker_ids(brokers), replication_factor, apply, rate, wide, json))
+    show(run(_plan(bootstrap, names, _broker_ids(brokers), replication_factor, apply, rate)), output)
 
 
 def _items(given: list[str] | None) -> list[str]:
@@ -92,10 +99,8 @@ async def _plan(
     factor: int | None,
     apply: bool,
     rate: int | None,
-    wide: bool,
-    json: bool,
-) -> None:
-    from strandline.cli.moves import look, moves_of, print_moves, start, summary
+) -> View:
+    from strandline.cli.moves import look, moves_of, moves_table, start, summary
     from strandline.client import Admin
     from strandline.client.admin.placement import plan_even, plan_factor
 
@@ -114,13 +119,11 @@ async def _plan(
             started = await start(admin, plan, rate)
             started.check()
             moves = [move for move in moves if move.tp not in started.skipped]
-    if json:
-        print_json({"moves": [move.document for move in moves], "applied": apply, "throttle_rate": rate})
-    elif not moves:
-        print("nothing to move: the replicas are where they should be")
-    else:
-        print_moves(moves, wide=wide)
-        print(summary(moves) + ("; `strandline reassign --progress` follows it" if apply else "; --apply begins"))
+    document = {"moves": [move.document for move in moves], "applied": apply, "throttle_rate": rate}
+    if not moves:
+        return View(document, ["nothing to move: the replicas are where they should be"])
+    how = "; `strandline reassign --progress` follows it" if apply else "; --apply begins"
+    return View(document, [moves_table(moves), summary(moves) + how])
 
 
 def _partitions_of(situation: Situation, topics: list[str]) -> list[TopicPartition]:
@@ -134,16 +137,14 @@ def _partitions_of(situation: Situation, topics: list[str]) -> list[TopicPartiti
     return [tp for tp in situation.replicas if not topics or tp.topic in topics]
 
 
-async def _progress(bootstrap: str, topics: list[str], wide: bool, json: bool) -> None:
-    from strandline.cli.moves import print_progress, progress_json
+async def _progress(bootstrap: str, topics: list[str]) -> View:
+    from strandline.cli.moves import progress_json, progress_line, progress_table
 
     found, left_s = await _measure_twice(bootstrap, topics)
-    if json:
-        print_json(progress_json(found, left_s))
-    elif found:
-        print_progress(found, left_s, wide=wide)
-    else:
-        print("no partition is moving")
+    document = progress_json(found, left_s)
+    if not found:
+        return View(document, ["no partition is moving"])
+    return View(document, [progress_table(found), progress_line(found, left_s)])
 
 
 async def _measure_twice(bootstrap: str, topics: list[str]) -> tuple[list[Progress], float | None]:
@@ -167,7 +168,7 @@ def _choose(situation: Situation, topics: list[str]) -> None:
     situation.running = {tp: each for tp, each in situation.running.items() if tp in chosen}
 
 
-async def _cancel(bootstrap: str, topics: list[str], json: bool) -> None:
+async def _cancel(bootstrap: str, topics: list[str]) -> View:
     from strandline.cli.moves import look, start
     from strandline.client import Admin
 
@@ -179,17 +180,11 @@ async def _cancel(bootstrap: str, topics: list[str], json: bool) -> None:
             started = await start(admin, dict.fromkeys(running), None)
             started.check()
             running = {tp: each for tp, each in running.items() if tp not in started.skipped}
-    if json:
-        print_json(
-            {
-                "cancelled": [
-                    {"topic": tp.topic, "partition": tp.partition, "replicas": list(each.original_replicas)}
-                    for tp, each in running.items()
-                ]
-            }
-        )
-        return
-    for tp, each in running.items():
-        print(f"{tp.topic}-{tp.partition}: cancelled, its replicas are {','.join(map(str, each.original_replicas))} again")
-    if not running:
-        print("no partition is moving")
+    cancelled = [
+        {"topic": tp.topic, "partition": tp.partition, "replicas": list(each.original_replicas)} for tp, each in running.items()
+    ]
+    lines = [
+        f"{tp.topic}-{tp.partition}: cancelled, its replicas are {','.join(map(str, each.original_replicas))} again"
+        for tp, each in running.items()
+    ]
+    return View({"cancelled": cancelled}, lines or ["no partition is moving"])

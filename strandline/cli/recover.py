@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,18 +12,17 @@ import typer
 from strandline.cli.common import (
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
-    ERROR,
     Bootstrap,
-    Json,
-    Wide,
+    Yes,
+    check_terminal,
+    confirm,
     fail,
     new_app,
-    note,
-    print_json,
-    print_table,
     run,
 )
+from strandline.cli.output import Form, Output, Table, View, show
 from strandline.cli.unclean_elections import lost_text, report_json
+from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,10 +76,10 @@ def recover(
     broker: Annotated[
         int | None, typer.Option("--broker", min=0, metavar="ID", help="The broker to elect.", show_default=False)
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Elect without asking.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    wide: Wide = False,
-    json: Json = False,
+    output: Output = Form.table,
+    watch: Watch = None,
 ) -> None:
     """Give a partition a leader that may lack acknowledged records, if no replica that has all of them can return.
 
@@ -92,13 +90,12 @@ def recover(
     if plan == apply:
         raise UsageError("give one of --plan and --apply")
     if plan:
-        _print_plans(run(_plans(bootstrap, topic, partition)), wide, json)
+        present(lambda: _plans_view(bootstrap, topic, partition), output, watch)
     elif topic is None or partition is None or broker is None:
         raise UsageError("--apply needs TOPIC, PARTITION and --broker")
-    elif not yes and not sys.stdin.isatty():
-        raise UsageError("recover --apply may lose acknowledged records for good: give --yes, or run it at a terminal")
     else:
-        _apply(bootstrap, topic, partition, broker, yes, json)
+        check_terminal(yes, "recover --apply may lose acknowledged records for good")
+        show(_apply(bootstrap, topic, partition, broker, yes), output)
 
 
 async def _plans(bootstrap: str, topic: str | None, partition: int | None) -> list[Plan]:
@@ -110,6 +107,8 @@ async def _plans(bootstrap: str, topic: str | None, partition: int | None) -> li
 
 async def plans(admin: Admin, topic: str | None, partition: int | None) -> list[Plan]:
     """The partitions without a leader: of the cluster, of a topic, or this one. UsageError if it does not exist."""
+    from strandline.client import RequestTimeout
+
     topics = await admin.describe_topics(None if topic is None else [topic])
     for found in topics if partition is not None else ():
         if partition not in [p.partition for p in found.partitions]:
@@ -120,7 +119,10 @@ async def plans(admin: Admin, topic: str | None, partition: int | None) -> list[
     if not wanted:
         return []
     logs = await admin.describe_replica_logs([(name, p.partition) for name, p in wanted], timeout_ms=ASK_TIMEOUT_MS)
-    reports = await admin.describe_unclean_elections(sorted({name for name, _ in wanted}))
+    try:
+        reports = await admin.describe_unclean_elections(sorted({name for name, _ in wanted}), timeout_ms=ASK_TIMEOUT_MS)
+    except RequestTimeout:
+        reports = []  # the choices are worth showing without the reports of earlier elections
     by_place = {(tp.topic, tp.partition): found for tp, found in logs.items()}
     result = []
     for name, p in wanted:
@@ -153,14 +155,13 @@ def _last_leader(partition: PartitionDescription) -> int | None:
     return next(iter((*partition.last_known_elr, *partition.isr)), None)
 
 
-def _print_plans(found: list[Plan], wide: bool, json: bool) -> None:
-    if json:
-        print_json({"partitions": [_plan_json(each) for each in found]})
-    elif not found:
-        print("every partition has a leader")
-    else:
-        columns = ("topic", "partition", "last leader", "broker", "last epoch", "log end", "high watermark", "would lose")
-        print_table(columns, [row for each in found for row in _rows(each)], wide=wide, spare=("high watermark",))
+async def _plans_view(bootstrap: str, topic: str | None, partition: int | None) -> View:
+    found = await _plans(bootstrap, topic, partition)
+    document = {"partitions": [_plan_json(each) for each in found]}
+    if not found:
+        return View(document, ["every partition has a leader"])
+    columns = ("topic", "partition", "last leader", "broker", "last epoch", "log end", "high watermark", "would lose")
+    return View(document, [Table(columns, [row for each in found for row in _rows(each)], spare=("high watermark",))])
 
 
 def _rows(plan: Plan) -> list[tuple[Any, ...]]:
@@ -191,24 +192,19 @@ def _plan_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _apply(bootstrap: str, topic: str, partition: int, broker: int, yes: bool, json: bool) -> None:
+def _apply(bootstrap: str, topic: str, partition: int, broker: int, yes: bool) -> View:
     found = run(_plans(bootstrap, topic, partition))
     if not found:
         fail(f"{topic}-{partition} has a leader")
     choice = found[0].choice(broker)
     if choice is None:
         fail(f"broker {broker} has no replica of {topic}-{partition} that is alive and undamaged")
-    if not yes and not typer.confirm(f"This may lose {choice.lost} of {topic}-{partition}, for good. Continue?", err=True):
-        note("no leader was elected")
-        raise typer.Exit(ERROR)
+    confirm(f"This may lose {choice.lost} of {topic}-{partition}, for good.", yes, "no leader was elected")
     report = run(_elect(bootstrap, topic, partition, broker, found[0].partition.leader_epoch))
     if report is None:
         fail(f"broker {broker} is elected, but its report has not arrived; `strandline topic describe {topic}` shows it later")
-    if json:
-        print_json(report_json(report))
-    else:
-        lost = lost_text(report.lost_from, report.lost_to)
-        print(f"{topic}-{partition}: broker {report.leader_id} is elected; may be lost: {lost}")
+    lost = lost_text(report.lost_from, report.lost_to)
+    return View(report_json(report), [f"{topic}-{partition}: broker {report.leader_id} is elected; may be lost: {lost}"])
 
 
 async def _elect(bootstrap: str, topic: str, partition: int, broker: int, epoch: int) -> UncleanElection | None:

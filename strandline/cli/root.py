@@ -104,6 +104,12 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def root(
+    ctx: typer.Context,
+    context: str | None = typer.Option(None, "--context", metavar="NAME", help="A cluster that `strandline context` knows."),
     version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True, callback=_print_version),
 ) -> None:
     """Strandline: a replicated log with Kafka's replication, in Python."""
+    if context is not None:
+        from strandline.cli.contexts import choose_context
+
+        choose_context(ctx, context)

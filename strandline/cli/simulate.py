@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strandline.cli.common import UNHEALTHY, Json, new_app, note, print_json, print_table
+from strandline.cli.common import UNHEALTHY, new_app, note
+from strandline.cli.output import Form, Output, Table, View, print_document, show
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,12 +54,12 @@ def simulate(
         typer.Option(metavar="M01", help="Remove this guard from the code during the run, to see what fails without it."),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the scenarios, and the guards that --mutation removes.")] = False,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """Run a whole cluster from one seed, with simulated time, network, disks and faults. Exit code 3 if an invariant was
     violated; the same seed violates it again."""
     if list_:
-        _list(json)
+        _list(output)
         return
     from strandline.testing.simulation.runs.replay import Replay, parse_seeds
 
@@ -75,9 +76,9 @@ def simulate(
     }
     warnings.simplefilter("ignore", RuntimeWarning)  # killed processes leave coroutines that are never awaited
     if seeds is not None:
-        good = _many([Replay(number, **more) for number in parse_seeds(seeds)], json)
+        good = _many([Replay(number, **more) for number in parse_seeds(seeds)], output)
     else:
-        good = _one(Replay(_any_seed() if seed is None else seed, **more), trace, shrink, timeline, json)
+        good = _one(Replay(_any_seed() if seed is None else seed, **more), trace, shrink, timeline, output)
     if not good:
         raise typer.Exit(UNHEALTHY)
 
@@ -143,13 +144,13 @@ def _changes(text: str | None) -> dict[str, Any] | None:
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 
-def _one(replay: Replay, trace: bool, shrink: bool, timeline: Path | None, as_json: bool) -> bool:
+def _one(replay: Replay, trace: bool, shrink: bool, timeline: Path | None, output: Form) -> bool:
     report = replay.run(full_trace=trace or timeline is not None)
-    shrunk = _shrunk(replay, as_json) if shrink and not report.good else None
+    shrunk = _shrunk(replay, output.is_document) if shrink and not report.good else None
     if timeline is not None:
         timeline.write_text(_timeline(replay, report), encoding="utf-8")
-    if as_json:
-        print_json(_document(replay, report, trace, shrunk, timeline))
+    if output.is_document:
+        print_document(_document(replay, report, trace, shrunk, timeline), output)
     else:
         _print(replay, report, trace, timeline)
         if shrunk is not None:
@@ -165,20 +166,21 @@ def _shrunk(replay: Replay, quiet: bool) -> Shrunk:
     return shrink(replay, tell=(lambda text: None) if quiet else lambda text: print(f"  {text}", file=sys.stderr, flush=True))
 
 
-def _many(replays: list[Replay], as_json: bool) -> bool:
+def _many(replays: list[Replay], output: Form) -> bool:
     """Run all of them; print a line each, and for a failed one the command that shows its events."""
     bad, documents = [], []
     for replay in replays:
         report = replay.run()
         if not report.good:
             bad.append(replay)
-        if as_json:
+        if output.is_document:
             documents.append(_document(replay, report, False, None, None))
         else:
             print(report if report.good else f"{report}\n  {replay.command}", flush=True)
-    if as_json:
+    if output.is_document:
         verdict = "violation" if bad else "ok"
-        print_json({"seeds": len(replays), "verdict": verdict, "violated": [r.seed for r in bad], "runs": documents})
+        document = {"seeds": len(replays), "verdict": verdict, "violated": [r.seed for r in bad], "runs": documents}
+        print_document(document, output)
     else:
         print(f"{len(replays)} seeds, {len(bad)} with a violation")
     return not bad
@@ -205,25 +207,24 @@ def _document(replay: Replay, report: Report, trace: bool, shrunk: Shrunk | None
 # -- pages ------------------------------------------------------------------------------------------------------------
 
 
-def _list(as_json: bool) -> None:
+def _list(output: Form) -> None:
     from strandline.testing.simulation.campaign import mutations
     from strandline.testing.simulation.scenarios import SCENARIOS, WAITING
 
     scenarios = [SCENARIOS[number] for number in sorted(SCENARIOS)]
     guards = [mutations.MUTATIONS[number] for number in sorted(mutations.MUTATIONS)]
-    if as_json:
-        print_json(
-            {
-                "scenarios": [{"number": s.number, "title": s.title, "source": s.source} for s in scenarios],
-                "waiting": [{"number": number, "feature": WAITING[number]} for number in sorted(WAITING)],
-                "mutations": [{"number": m.number, "meaning": m.meaning} for m in guards],
-                "waiting_mutations": [{"number": n, "feature": feature} for n, feature in mutations.WAITING.items()],
-            }
-        )
-        return
-    print_table(("scenario", "title", "from"), [(s.number, s.title, s.source) for s in scenarios])
-    print_table(("not yet", "it needs"), [(number, WAITING[number]) for number in sorted(WAITING)])
-    print_table(("mutation", "what the code does with it"), [(m.number, m.meaning) for m in guards])
+    document = {
+        "scenarios": [{"number": s.number, "title": s.title, "source": s.source} for s in scenarios],
+        "waiting": [{"number": number, "feature": WAITING[number]} for number in sorted(WAITING)],
+        "mutations": [{"number": m.number, "meaning": m.meaning} for m in guards],
+        "waiting_mutations": [{"number": n, "feature": feature} for n, feature in mutations.WAITING.items()],
+    }
+    tables = [
+        Table(("scenario", "title", "from"), [(s.number, s.title, s.source) for s in scenarios]),
+        Table(("not yet", "it needs"), [(number, WAITING[number]) for number in sorted(WAITING)]),
+        Table(("mutation", "what the code does with it"), [(m.number, m.meaning) for m in guards]),
+    ]
+    show(View(document, tables), output)
 
 
 def _title(replay: Replay) -> str:

@@ -1,4 +1,4 @@
-"""`strandline topic`: creates, lists, describes, alters, trims and deletes topics; shows their offsets and producers."""
+"""`strandline topic`: creates, lists, describes, alters, trims and deletes topics; shows their offsets, content and producers."""
 
 from __future__ import annotations
 
@@ -7,33 +7,37 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from strandline.cli.amounts import time_text
 from strandline.cli.common import (
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
     UNHEALTHY,
     Bootstrap,
-    Json,
-    Wide,
+    Yes,
+    check_terminal,
+    confirm,
     new_app,
     note,
     parse_settings,
-    print_json,
-    print_table,
     run,
 )
 from strandline.cli.config_table import SOURCES
 from strandline.cli.config_table import is_given as _is_given
 from strandline.cli.leaderless import waits_for
+from strandline.cli.output import Form, Output, Table, View, show
+from strandline.cli.topic_analyze import analyze
 from strandline.cli.topic_offsets import offsets
+from strandline.cli.topic_producers import producers
 from strandline.cli.topic_trim import trim
 from strandline.cli.unclean_elections import report_json, report_text
+from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from strandline.cli.topic_state import TopicState
-    from strandline.client import PartitionDescription, PartitionProducers, ProducerDescription, TopicDescription
+    from strandline.client import PartitionDescription, TopicDescription
 
-app = new_app("Create, list, describe, alter, trim and delete topics; show their offsets and producers.")
+app = new_app("Create, list, describe, alter, trim and delete topics; show their offsets, content and producers.")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 Configs = Annotated[
@@ -60,7 +64,7 @@ def create(
     configs: Configs = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if the topic exists.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """Create a topic, and wait until each partition has a leader."""
     from strandline.client import Admin, NewTopic, RequestFailed
@@ -87,12 +91,9 @@ def create(
             return (await admin.describe_topics([topic]))[0], False
 
     found, created = run(work())
-    for warning in found.warnings:
-        note(f"warning: {warning}")
-    if json:
-        print_json(_topic_json(found) | {"created": created})
-    else:
-        print(f"{topic}: {_shape(found)}" if created else f"{topic} exists already and was left as it is: {_shape(found)}")
+    text = f"{topic}: {_shape(found)}" if created else f"{topic} exists already and was left as it is: {_shape(found)}"
+    warnings = [f"warning: {warning}" for warning in found.warnings]
+    show(View(_topic_json(found) | {"created": created}, [text], warnings), output)
 
 
 def _shape(topic: TopicDescription) -> str:
@@ -108,24 +109,54 @@ def _parse_assignment(text: str) -> dict[int, list[int]]:
 
 
 @app.command("list")
-def list_(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, wide: Wide = False, json: Json = False) -> None:
+def list_(
+    exclude_internal: Annotated[
+        bool, typer.Option("--exclude-internal", help="Leave out the topics of the cluster itself.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = Form.table,
+    watch: Watch = None,
+) -> None:
     """List the topics."""
-    topics = run(_describe(bootstrap, None))
-    if json:
-        names = ("topic", "topic_id", "partitions", "replication_factor", "under_replicated", "unavailable")
-        print_json({"topics": [dict(zip(names, row, strict=True)) for row in map(_summary, topics)]})
-        return
+
+    async def ask() -> View:
+        topics = await _describe(bootstrap, None)
+        return _list([t for t in topics if not (exclude_internal and t.is_internal)])
+
+    present(ask, output, watch)
+
+
+def _list(topics: list[TopicDescription]) -> View:
+    rows = [_summary(topic) for topic in topics]
+    names = ("topic", "topic_id", "partitions", "replication_factor", "under_replicated", "unavailable", "is_internal")
+    document = {"topics": [dict(zip(names, row, strict=True)) for row in rows]}
+    columns = ("topic", "id", "partitions", "replicas", "under-replicated", "unavailable", "internal")
     if not topics:
-        note("the cluster has no topics")
-        return
-    columns = ("topic", "id", "partitions", "replicas", "under-replicated", "unavailable")
-    print_table(columns, map(_summary, topics), wide=wide, spare=("id",))
+        return View(document, [], ["the cluster has no topics"])
+    return View(document, [Table(columns, rows, spare=("id",), more=("internal",))])
 
 
 def _summary(topic: TopicDescription) -> tuple[Any, ...]:
     under = sum(p.is_under_replicated for p in topic.partitions)
     unavailable = sum(p.leader_id < 0 for p in topic.partitions)
-    return topic.name, uuid_text(topic.topic_id), len(topic.partitions), topic.replication_factor, under, unavailable
+    replicas = topic.replication_factor
+    return topic.name, uuid_text(topic.topic_id), len(topic.partitions), replicas, under, unavailable, topic.is_internal
+
+
+Filter = Callable[["TopicState", "TopicDescription", "PartitionDescription"], bool]
+
+
+def _isr_left(state: TopicState, topic: TopicDescription, partition: PartitionDescription) -> int:
+    """How many in-sync replicas the partition has above its effective min.insync.replicas; negative below it."""
+    return len(partition.isr) - partition.effective_min_isr(state.min_insync_replicas(topic.name))
+
+
+FILTERS: dict[str, Filter] = {
+    "--under-replicated": lambda state, topic, partition: partition.is_under_replicated,
+    "--unavailable": lambda state, topic, partition: partition.leader_id < 0,
+    "--under-min-isr": lambda state, topic, partition: _isr_left(state, topic, partition) < 0,
+    "--at-min-isr": lambda state, topic, partition: _isr_left(state, topic, partition) == 0,
+}
 
 
 @app.command()
@@ -140,52 +171,65 @@ def describe(
     under_min_isr: Annotated[
         bool, typer.Option("--under-min-isr", help="Only partitions with fewer in-sync replicas than min.insync.replicas.")
     ] = False,
+    at_min_isr: Annotated[
+        bool, typer.Option("--at-min-isr", help="Only partitions with exactly min.insync.replicas in sync.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    wide: Wide = False,
-    json: Json = False,
+    output: Output = Form.table,
+    watch: Watch = None,
 ) -> None:
     """Describe topics: partitions, offsets, sizes, and the configuration that is not a default. With a filter, exit code 3
-    if a partition matches it.
+    if a partition matches it. If a broker does not answer, the others are shown, and the exit code is 1.
 
     "start" is the offset of the first record, "end" the offset after the last record that consumers can read, "bytes"
     the size of the leader's replica.
     """
-    state = run(_ask_state(bootstrap, topics))
-    found = state.topics
-    filters: list[Callable[[TopicDescription, PartitionDescription], bool]] = []
-    if under_replicated:
-        filters.append(lambda t, p: p.is_under_replicated)
-    if unavailable:
-        filters.append(lambda t, p: p.leader_id < 0)
-    if under_min_isr:
-        filters.append(lambda t, p: len(p.isr) < p.effective_min_isr(state.min_insync_replicas(t.name)))
+    given = (under_replicated, unavailable, under_min_isr, at_min_isr)
+    filters = [name for name, is_given in zip(FILTERS, given, strict=True) if is_given]
 
-    def wanted(topic: TopicDescription, partition: PartitionDescription) -> bool:
-        return not filters or any(test(topic, partition) for test in filters)
+    async def ask() -> View:
+        return _described(await _ask_state(bootstrap, topics), filters)
 
-    shown = {t.name: [p for p in t.partitions if wanted(t, p)] for t in found}
-    if json:
-        document = [_topic_json(t, shown[t.name], state) for t in found if shown[t.name] or not filters]
-        print_json({"topics": document})
-    elif not found:
-        note("the cluster has no topics")
-    elif filters and not any(shown.values()):
-        flags = {"--under-replicated": under_replicated, "--unavailable": unavailable, "--under-min-isr": under_min_isr}
-        print(f"no partition matches {' or '.join(flag for flag, given in flags.items() if given)}")
+    present(ask, output, watch)
+
+
+def _described(state: TopicState, filters: list[str]) -> View:
+    def is_wanted(topic: TopicDescription, partition: PartitionDescription) -> bool:
+        return not filters or any(FILTERS[name](state, topic, partition) for name in filters)
+
+    shown = {t.name: [p for p in t.partitions if is_wanted(t, p)] for t in state.topics}
+    matches = any(shown.values())
+    document = {
+        "topics": [_topic_json(t, shown[t.name], state) for t in state.topics if shown[t.name] or not filters],
+        "complete": not state.silent,
+        "brokers_without_answer": list(state.silent),
+    }
+    view = View(document, remarks=_unknown(state), code=1 if state.silent else 0)
+    if not state.topics:
+        view.remarks = ["the cluster has no topics", *view.remarks]
+    elif filters and not matches:
+        view.parts = [f"no partition matches {' or '.join(filters)}"]
     else:
-        _print_partitions(state, shown, wide)
-        if not filters:
-            _print_configs(state)
-            _print_unclean_elections(state)
-    if filters and any(shown.values()):
-        raise typer.Exit(UNHEALTHY)
+        more = [] if filters else [*_configs(state), *_unclean_elections(state)]
+        view.parts = [_partitions(state, shown), *_leaderless(state, shown), *more]
+    if filters and matches:
+        view.code = UNHEALTHY
+    return view
+
+
+def _unknown(state: TopicState) -> list[str]:
+    """What the brokers that did not answer would have said."""
+    if not state.silent:
+        return []
+    names = ", ".join(map(str, state.silent))
+    return [f"broker{'s' if len(state.silent) > 1 else ''} {names} did not answer: offsets and sizes there are not known"]
 
 
 LEADERLESS_MAX = 10
 """At most this many partitions without a leader get a line that says for which broker they wait."""
 
 
-def _print_partitions(state: TopicState, shown: dict[str, list[PartitionDescription]], wide: bool) -> None:
+def _partitions(state: TopicState, shown: dict[str, list[PartitionDescription]]) -> Table:
     columns = (
         "topic",
         "partition",
@@ -200,6 +244,8 @@ def _print_partitions(state: TopicState, shown: dict[str, list[PartitionDescript
         "end",
         "bytes",
         "state",
+        "partition epoch",
+        "adding",
     )
     rows = [
         (
@@ -216,14 +262,18 @@ def _print_partitions(state: TopicState, shown: dict[str, list[PartitionDescript
             state.end_offset(t.name, p.partition),
             state.size_bytes(t.name, p),
             _state_of(p),
+            p.partition_epoch,
+            p.adding_replicas,
         )
         for t in state.topics
         for p in shown[t.name]
     ]
-    print_table(columns, rows, wide=wide, spare=("bytes", "start", "end", "offline"))
-    leaderless = [(t.name, p) for t in state.topics for p in shown[t.name] if p.leader_id < 0]
-    for name, p in leaderless[:LEADERLESS_MAX]:
-        print(f"{name}-{p.partition} has no leader; {waits_for(p)}")
+    return Table(columns, rows, spare=("bytes", "start", "end", "offline"), more=("partition epoch", "adding"))
+
+
+def _leaderless(state: TopicState, shown: dict[str, list[PartitionDescription]]) -> list[str]:
+    found = [(t.name, p) for t in state.topics for p in shown[t.name] if p.leader_id < 0]
+    return [f"{name}-{p.partition} has no leader; {waits_for(p)}" for name, p in found[:LEADERLESS_MAX]]
 
 
 def _state_of(partition: PartitionDescription) -> str:
@@ -234,15 +284,17 @@ def _state_of(partition: PartitionDescription) -> str:
     return "reassigning" if partition.adding_replicas else "ok"
 
 
-def _print_configs(state: TopicState) -> None:
-    """Print the keys that are not defaults, one per line, and whether the replicas are fewer than `min.insync.replicas`."""
+def _configs(state: TopicState) -> list[str]:
+    """A line for each key that is not a default, and one if the replicas are fewer than `min.insync.replicas`."""
+    lines = []
     for topic in state.topics:
         given = [f"{c.name}={c.value} ({SOURCES.get(c.source, c.source)})" for c in state.configs[topic.name] if _is_given(c)]
         for i, line in enumerate(given or ["every key has its default"]):
-            print(f"{topic.name}: {line}" if i == 0 else f"{'':{len(topic.name)}}  {line}")
+            lines.append(f"{topic.name}: {line}" if i == 0 else f"{'':{len(topic.name)}}  {line}")
         wanted = state.min_insync_replicas(topic.name)
         if capped := [p.partition for p in topic.partitions if p.effective_min_isr(wanted) < wanted]:
-            print(f"{topic.name}: {_min_isr_note(topic, wanted, capped)}")
+            lines.append(f"{topic.name}: {_min_isr_note(topic, wanted, capped)}")
+    return lines
 
 
 def _min_isr_note(topic: TopicDescription, wanted: int, capped: list[int]) -> str:
@@ -252,11 +304,12 @@ def _min_isr_note(topic: TopicDescription, wanted: int, capped: list[int]) -> st
     return f"min.insync.replicas={wanted} is capped{which} by the number of replicas: {fewest} in sync is enough for acks=all"
 
 
-def _print_unclean_elections(state: TopicState) -> None:
-    for reports in state.unclean_elections.values():
-        for report in reports:
-            elected_at = time_text(report.elected_at_ms)
-            print(f"{report.partition.topic}-{report.partition.partition}: {report_text(report, elected_at)}")
+def _unclean_elections(state: TopicState) -> list[str]:
+    return [
+        f"{report.partition.topic}-{report.partition.partition}: {report_text(report, time_text(report.elected_at_ms))}"
+        for reports in state.unclean_elections.values()
+        for report in reports
+    ]
 
 
 @app.command()
@@ -298,6 +351,7 @@ def alter(
 
 
 app.command()(offsets)
+app.command()(analyze)
 app.command()(trim)
 
 
@@ -305,10 +359,14 @@ app.command()(trim)
 def delete(
     topic: Name,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing if the topic does not exist.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete a topic with all its records."""
+    """Delete a topic with all its records. Asks first, unless --yes is given."""
     from strandline.client import Admin, UnknownTopic
+
+    check_terminal(yes, "topic delete deletes a topic with all its records for good")
+    confirm(f"This deletes {topic} with all its records, for good.", yes, "nothing was deleted")
 
     async def work() -> None:
         async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
@@ -324,86 +382,7 @@ def delete(
         note(f"{topic} deleted")
 
 
-@app.command()
-def producers(
-    topic: Name,
-    partitions: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", metavar="NUMBER", help="Only this partition; may be given several times."),
-    ] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    wide: Wide = False,
-    json: Json = False,
-) -> None:
-    """Show the idempotent producers that the topic's partitions remember, with the last sequence number of each.
-
-    For a named producer, "last sequence" is the number of its last row, and "uncommitted" means that another leader could
-    still lack that row.
-    """
-    found = run(_describe_producers(bootstrap, topic, partitions))
-    if json:
-        print_json({"topic": topic, "partitions": [_producers_json(p) for p in found]})
-        return
-    if not any(p.producers for p in found):
-        note(f"{topic}: no idempotent producer is known")
-        return
-    columns = (
-        "partition",
-        "producer id",
-        "name",
-        "work_epoch",
-        "epoch",
-        "last sequence",
-        "last offset",
-        "last timestamp",
-        "state",
-    )
-    rows = [_producer_row(p, known) for p in found for known in p.producers]
-    print_table(columns, rows, wide=wide, spare=("epoch", "last timestamp"))
-
-
-async def _describe_producers(bootstrap: str, topic: str, partitions: list[int] | None) -> list[PartitionProducers]:
-    from strandline.client import Admin
-
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
-        (described,) = await admin.describe_topics([topic])
-        asked = [p.partition for p in described.partitions] if partitions is None else sorted(set(partitions))
-        return list((await admin.describe_producers([(topic, partition) for partition in asked])).values())
-
-
-def _producer_row(place: PartitionProducers, known: ProducerDescription) -> tuple[object, ...]:
-    return (
-        place.partition.partition,
-        known.producer_id,
-        known.name,
-        known.work_epoch if known.is_named else None,
-        known.producer_epoch,
-        known.last_sequence,
-        known.last_offset,
-        time_text(known.last_timestamp_ms),
-        "committed" if known.last_offset < place.high_watermark else "uncommitted",
-    )
-
-
-def _producers_json(place: PartitionProducers) -> dict[str, Any]:
-    return {
-        "partition": place.partition.partition,
-        "leader": place.leader_id,
-        "leader_epoch": place.leader_epoch,
-        "high_watermark": place.high_watermark,
-        "producers": [
-            {
-                "producer_id": known.producer_id,
-                "producer_epoch": known.producer_epoch,
-                "name": known.name,
-                "work_epoch": known.work_epoch if known.is_named else None,
-                "last_sequence": known.last_sequence,
-                "last_offset": known.last_offset,
-                "last_timestamp_ms": known.last_timestamp_ms,
-            }
-            for known in place.producers
-        ],
-    }
+app.command()(producers)
 
 
 # -- shared -----------------------------------------------------------------------------------------------------------
@@ -460,12 +439,3 @@ def uuid_text(raw: bytes) -> str:
     import base64
 
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
-def time_text(timestamp_ms: int) -> str:
-    """A record's timestamp for people, in UTC."""
-    import datetime
-
-    if timestamp_ms < 0:
-        return ""
-    return f"{datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.UTC):%Y-%m-%d %H:%M:%S}"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, Bootstrap, Json, Wide, fail, print_json, print_table, run
+from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, ERROR, Bootstrap
+from strandline.cli.output import Form, Output, Table, View
+from strandline.cli.watch import Watch, present
 
 if TYPE_CHECKING:
-    from strandline.client import PartitionDescription
+    from strandline.client import Admin, PartitionDescription, TopicPartition
 
 TIMEOUT_MS = 2000
 """Short, because a person waits, and a broker that is down never answers."""
@@ -39,26 +42,31 @@ class Offsets(NamedTuple):
 def offsets(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    wide: Wide = False,
-    json: Json = False,
+    output: Output = Form.table,
+    watch: Watch = None,
 ) -> None:
     """Show the offsets of a topic's partitions. If a leader does not answer, the others are shown, and the exit code is 1.
 
     "start" is the offset of the first record, "end" the high watermark: the offset after the last record that consumers can
     read. "records" is the difference; a compacted log has fewer records.
     """
-    found = run(_ask(bootstrap, topic))
+
+    async def ask() -> View:
+        return _view(topic, await _ask(bootstrap, topic))
+
+    present(ask, output, watch)
+
+
+def _view(topic: str, found: list[Offsets]) -> View:
     known = [one.records for one in found if one.records is not None]
-    if json:
-        partitions = [{**one._asdict(), "records": one.records, "error": one.error} for one in found]
-        print_json({"topic": topic, "records": sum(known), "complete": len(known) == len(found), "partitions": partitions})
-    else:
-        rows = [(one.partition, one.leader, one.start_offset, one.end_offset, one.records, one.error or "ok") for one in found]
-        print_table(("partition", "leader", "start", "end", "records", "state"), rows, wide=wide)
+    partitions = [{**one._asdict(), "records": one.records, "error": one.error} for one in found]
+    document = {"topic": topic, "records": sum(known), "complete": len(known) == len(found), "partitions": partitions}
+    rows = [(one.partition, one.leader, one.start_offset, one.end_offset, one.records, one.error or "ok") for one in found]
+    table = Table(("partition", "leader", "start", "end", "records", "state"), rows)
     if len(known) < len(found):
-        fail(f"{topic}: {len(found) - len(known)} of {len(found)} partitions are not known; the others have {sum(known)} records")
-    if not json:
-        print(f"{topic}: {sum(known)} records in {len(found)} partition{'' if len(found) == 1 else 's'}")
+        unknown = f"{topic}: {len(found) - len(known)} of {len(found)} partitions are not known"
+        return View(document, [table], [f"{unknown}; the others have {sum(known)} records"], ERROR)
+    return View(document, [table, f"{topic}: {sum(known)} records in {len(found)} partition{'' if len(found) == 1 else 's'}"])
 
 
 async def _ask(bootstrap: str, topic: str) -> list[Offsets]:
@@ -68,11 +76,21 @@ async def _ask(bootstrap: str, topic: str) -> list[Offsets]:
     async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         (described,) = await admin.describe_topics([topic])
         led = [TopicPartition(topic, p.partition) for p in described.partitions if p.leader_id >= 0]
-        answers = []
-        for timestamp in (EARLIEST, LATEST):
-            found = await admin.list_offsets(dict.fromkeys(led, timestamp), timeout_ms=TIMEOUT_MS) if led else {}
-            answers.append({place.partition: answer.offset for place, answer in found.items() if answer is not None})
-    return joined(described.partitions, *answers)
+        starts, ends = await asyncio.gather(offsets_at(admin, led, EARLIEST), offsets_at(admin, led, LATEST))
+    return joined(described.partitions, _by_number(starts), _by_number(ends))
+
+
+async def offsets_at(admin: Admin, partitions: Sequence[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+    """By partition, the offset of a timestamp (as for `Admin.list_offsets`). Partitions whose leader does not answer are left
+    out."""
+    if not partitions:
+        return {}
+    found = await admin.list_offsets(dict.fromkeys(partitions, timestamp), timeout_ms=TIMEOUT_MS)
+    return {place: answer.offset for place, answer in found.items() if answer is not None}
+
+
+def _by_number(offsets: Mapping[TopicPartition, int]) -> dict[int, int]:
+    return {place.partition: offset for place, offset in offsets.items()}
 
 
 def joined(partitions: Iterable[PartitionDescription], starts: Mapping[int, int], ends: Mapping[int, int]) -> list[Offsets]:

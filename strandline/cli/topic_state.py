@@ -3,9 +3,11 @@ every broker. If a broker does not answer, its values are missing and the others
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from strandline.cli.topic_offsets import offsets_at
 from strandline.client.consumer.partition_state import EARLIEST, LATEST
 from strandline.client.consumer.records import TopicPartition
 from strandline.protocol.errors import StrandlineError
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 STATE_TIMEOUT_MS = 2000
 """Short, because a person waits, and a broker that is down never answers."""
+CONFIG_TIMEOUT_MS = 5000
+"""Any broker answers, and a request to one that is down is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,8 @@ class TopicState:
     """Topic -> the reports of its unclean elections."""
     sizes: dict[int, dict[TopicPartition, int]]
     """Broker id -> the size of each of its replicas, in bytes."""
+    silent: tuple[int, ...] = ()
+    """The brokers that did not answer, ascending: sizes there, and offsets of the partitions that they lead, are not known."""
 
     @property
     def values(self) -> dict[str, dict[str, str | None]]:
@@ -56,14 +62,26 @@ class TopicState:
 async def ask(admin: Admin, names: list[str] | None) -> TopicState:
     """The state of these topics, or of all."""
     topics = await admin.describe_topics(names)
-    configs = {t.name: await admin.describe_configs("topic", t.name) for t in topics}
+    configs = await _configs(admin, [t.name for t in topics])
     led = [TopicPartition(t.name, p.partition) for t in topics for p in t.partitions if p.leader_id >= 0]
-    starts = await _offsets(admin, led, EARLIEST)
-    ends = await _offsets(admin, led, LATEST)
+    starts, ends = await asyncio.gather(offsets_at(admin, led, EARLIEST), offsets_at(admin, led, LATEST))
     brokers = sorted({b for t in topics for p in t.partitions for b in p.replicas if b not in p.offline_replicas})
     found = await admin.describe_log_dirs(brokers, [t.name for t in topics], timeout_ms=STATE_TIMEOUT_MS)
     sizes = {b: {place: info.size_bytes for d in dirs for place, info in d.replicas.items()} for b, dirs in found.items()}
-    return TopicState(topics, configs, starts, ends, await _unclean_elections(admin, topics), sizes)
+    leaders = {p.leader_id for t in topics for p in t.partitions if TopicPartition(t.name, p.partition) in set(led) - ends.keys()}
+    silent = tuple(sorted(leaders | {b for b in brokers if b not in sizes}))
+    return TopicState(topics, configs, starts, ends, await _unclean_elections(admin, topics), sizes, silent)
+
+
+async def _configs(admin: Admin, topics: list[str]) -> dict[str, list[ConfigEntry]]:
+    """Topic -> its configuration; empty for a topic that was deleted meanwhile, or if no broker answers in time."""
+    found: dict[str, list[ConfigEntry]] = {}
+    for topic in topics:
+        try:
+            found[topic] = await admin.describe_configs("topic", topic, timeout_ms=CONFIG_TIMEOUT_MS)
+        except StrandlineError:
+            found[topic] = []
+    return found
 
 
 async def _unclean_elections(admin: Admin, topics: list[TopicDescription]) -> dict[str, list[UncleanElection]]:
@@ -76,10 +94,3 @@ async def _unclean_elections(admin: Admin, topics: list[TopicDescription]) -> di
     for report in reports:
         found.setdefault(report.partition.topic, []).append(report)
     return found
-
-
-async def _offsets(admin: Admin, places: list[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-    if not places:
-        return {}
-    found = await admin.list_offsets(dict.fromkeys(places, timestamp), timeout_ms=STATE_TIMEOUT_MS)
-    return {place: answer.offset for place, answer in found.items() if answer is not None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,16 +13,17 @@ from strandline.cli.common import (
     DEFAULT_BOOTSTRAP,
     ERROR,
     Bootstrap,
-    Json,
-    note,
-    print_json,
-    print_table,
+    Yes,
+    check_terminal,
+    confirm,
     run,
 )
+from strandline.cli.output import Form, Output, Table, View, show
+from strandline.cli.topic_offsets import offsets_at
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from strandline.client import Admin, DeletedRecords, TopicPartition
+    from strandline.client import DeletedRecords, TopicPartition
 
 END = "end"
 
@@ -47,9 +47,9 @@ def trim(
         list[int] | None,
         typer.Option("--partition", "-p", metavar="NUMBER", help="Only this partition; may be given several times."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """Delete the oldest records of a topic: those below an offset, in all partitions or some. Asks first, unless --yes is
     given.
@@ -58,17 +58,10 @@ def trim(
     (log.retention.check.interval.ms) and file.delete.delay.ms. Exit code 1 if a partition could not be trimmed.
     """
     offset = _parse(before)
-    if not yes and not sys.stdin.isatty():
-        raise UsageError("topic trim deletes records for good: give --yes, or run it at a terminal")
-
+    check_terminal(yes, "topic trim deletes records for good")
     plan = run(_plan(bootstrap, topic, partitions, offset))
-    if not yes and not _is_confirmed(topic, plan):
-        note("nothing was deleted")
-        raise typer.Exit(ERROR)
-    found = run(_delete(bootstrap, plan))
-    _print(topic, found, json)
-    if any(result.code for result in found.values()):
-        raise typer.Exit(ERROR)
+    confirm(_question(topic, plan), yes, "nothing was deleted")
+    show(_view(topic, run(_delete(bootstrap, plan))), output)
 
 
 def _parse(before: str) -> int:
@@ -92,7 +85,7 @@ async def _plan(bootstrap: str, topic: str, partitions: list[int] | None, offset
             if partition not in known:
                 raise UsageError(f"{topic} has no partition {partition}: it has {len(known)}, counted from 0")
         tps = [TopicPartition(topic, partition) for partition in asked]
-        starts, ends = await _offsets(admin, tps, -2), await _offsets(admin, tps, -1)
+        starts, ends = await offsets_at(admin, tps, -2), await offsets_at(admin, tps, -1)
     plan = Plan({}, 0)
     for tp in tps:
         first_kept = plan.before[tp] = ends.get(tp, -1) if offset < 0 else offset
@@ -101,16 +94,10 @@ async def _plan(bootstrap: str, topic: str, partitions: list[int] | None, offset
     return plan
 
 
-async def _offsets(admin: Admin, tps: list[TopicPartition], which: int) -> dict[TopicPartition, int]:
-    found = await admin.list_offsets(dict.fromkeys(tps, which), timeout_ms=CONNECT_TIMEOUT_MS)
-    return {tp: answer.offset for tp, answer in found.items() if answer is not None}
-
-
-def _is_confirmed(topic: str, plan: Plan) -> bool:
+def _question(topic: str, plan: Plan) -> str:
     records = f"{plan.records} record{'' if plan.records == 1 else 's'}"
     count = len(plan.before)
-    where = f"{count} partition{'' if count == 1 else 's'}"
-    return bool(typer.confirm(f"This deletes {records} of {topic} in {where}, for good. Continue?", err=True))
+    return f"This deletes {records} of {topic} in {count} partition{'' if count == 1 else 's'}, for good."
 
 
 async def _delete(bootstrap: str, plan: Plan) -> dict[TopicPartition, DeletedRecords]:
@@ -120,15 +107,14 @@ async def _delete(bootstrap: str, plan: Plan) -> dict[TopicPartition, DeletedRec
         return await admin.delete_records(plan.before)
 
 
-def _print(topic: str, found: Mapping[TopicPartition, DeletedRecords], json: bool) -> None:
-    if json:
-        print_json({"topic": topic, "partitions": [_json(tp, result) for tp, result in found.items()]})
-        return
+def _view(topic: str, found: Mapping[TopicPartition, DeletedRecords]) -> View:
     rows = [
         (tp.partition, result.low_watermark if not result.code else None, result.message if result.code else "trimmed")
         for tp, result in found.items()
     ]
-    print_table(("partition", "start", "state"), rows)
+    document = {"topic": topic, "partitions": [_json(tp, result) for tp, result in found.items()]}
+    code = ERROR if any(result.code for result in found.values()) else 0
+    return View(document, [Table(("partition", "start", "state"), rows)], code=code)
 
 
 def _json(tp: TopicPartition, result: DeletedRecords) -> dict[str, Any]:

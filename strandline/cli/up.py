@@ -11,16 +11,14 @@ import typer
 
 from strandline.cli import interrupts
 from strandline.cli.common import (
-    Json,
     Settings,
     new_app,
     note,
     parse_settings,
-    print_json,
-    print_table,
     short_path,
     temporary_folder,
 )
+from strandline.cli.output import Form, Output, print_document, print_table
 
 if TYPE_CHECKING:
     from strandline.local_cluster import LocalCluster
@@ -37,14 +35,14 @@ def up(
     ] = None,
     base_port: Annotated[int, typer.Option(help="First port: of the brokers, then the controllers, then HTTP.")] = 9092,
     settings: Settings = None,
-    json: Json = False,
+    output: Output = Form.table,
 ) -> None:
     """Run a local cluster of real processes. Ctrl-C stops it cleanly."""
     from strandline.local_cluster import Event, LocalCluster
 
     def tell(event: Event) -> None:
-        if json:
-            print_json({"event": event.kind, "node": event.node, "text": event.text})
+        if output.is_document:
+            print_document({"event": event.kind, "node": event.node, "text": event.text}, output)
         elif ready:  # before that, the error itself says what failed
             note(f"{event.node} {event.text}")
 
@@ -58,10 +56,10 @@ def up(
             settings=parse_settings(settings),
             on_event=tell,
         )
-        asyncio.run(_run(cluster, json=json, ready=ready))
+        asyncio.run(_run(cluster, output=output, ready=ready))
 
 
-async def _run(cluster: LocalCluster, *, json: bool, ready: list[bool]) -> None:
+async def _run(cluster: LocalCluster, *, output: Form, ready: list[bool]) -> None:
     from strandline.control import ControlServer
 
     loop = asyncio.get_running_loop()
@@ -80,9 +78,9 @@ async def _run(cluster: LocalCluster, *, json: bool, ready: list[bool]) -> None:
             raise typer.Exit(interrupts.EXIT_CODE)
         start.result()
         ready.append(True)
-        _announce(cluster, json)
+        _announce(cluster, output)
         await stop
-        if not json:
+        if not output.is_document:
             note("stopping (Ctrl-C again: at once)")
         asked.clear()
         orderly = asyncio.ensure_future(cluster.stop())
@@ -100,12 +98,13 @@ def _on_signal(asked: asyncio.Event) -> None:
     asked.set()
 
 
-def _announce(cluster: LocalCluster, json: bool) -> None:
+def _announce(cluster: LocalCluster, output: Form) -> None:
     nodes = [node.describe() for node in cluster.nodes.values()]
-    if json:
-        print_json({"event": "ready", "bootstrap": cluster.bootstrap, "nodes": nodes})
+    if output.is_document:
+        print_document({"event": "ready", "bootstrap": cluster.bootstrap, "nodes": nodes}, output)
         return
-    print_table(("name", "pid", "address", "http"), [(n["name"], n["pid"], f"{n['host']}:{n['port']}", n["http"]) for n in nodes])
+    rows = [(n["name"], n["pid"], f"{n['host']}:{n['port']}", n["http"]) for n in nodes]
+    print_table(("name", "pid", "address", "http"), rows, output)
     print(f"data in {short_path(str(cluster.folder))}")
     print(f"ready: bootstrap {cluster.bootstrap}", flush=True)
     hint = f"""Ctrl-C stops it. From another terminal:

@@ -26,6 +26,8 @@ NOT_A_USERS = ("COLUMNS", "PYTHONUNBUFFERED")
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("STRANDLINE_") and k not in NOT_A_USERS}
 ENVIRONMENT["STRANDLINE_HTTP_LISTENER"] = "127.0.0.1:0"
 """Nodes that a test starts by themselves do not fight for the default port."""
+ENVIRONMENT["XDG_CONFIG_HOME"] = os.devnull
+"""The contexts of the person who runs the tests do not count."""
 
 
 class Outcome(NamedTuple):

@@ -198,7 +198,7 @@ def test_an_invalid_bootstrap_address_gives_one_sentence(bootstrap: str) -> None
     "arguments",
     [
         ["topic", "describe", "no-such-topic"],
-        ["topic", "delete", "no-such-topic"],
+        ["topic", "delete", "no-such-topic", "--yes"],
         ["topic", "alter", "no-such-topic", "--partitions", "3"],
         ["produce", "no-such-topic"],
         ["consume", "no-such-topic", "--exit-at-end"],

@@ -153,7 +153,7 @@ def test_a_broker_is_drained_and_gets_replicas_again(up: Up) -> None:
     """Its leaders and replicas move to the others, and new topics leave it out. A topic on all brokers cannot leave it."""
     to = ("--bootstrap", up.bootstrap)
     for listed in run("topic", "list", "--json", *to).json()["topics"]:
-        assert run("topic", "delete", listed["topic"], *to).code == 0
+        assert run("topic", "delete", listed["topic"], "--yes", *to).code == 0
     assert run("topic", "create", "drained", "--replica-assignment", "3:1,2:3,1:2", *to).code == 0
     planned = run("broker", "drain", "3", "--plan", "--json", *to).json()
     assert (planned["draining"], planned["leaders"], len(planned["moves"])) == (False, 1, 2)
@@ -178,4 +178,4 @@ def test_a_broker_is_drained_and_gets_replicas_again(up: Up) -> None:
     assert any(3 in each for each in replicas(up.bootstrap, "drained"))
     assert one_sentence(run("broker", "drain", "9", *to)) == "strandline: there is no broker 9; the cluster has 1, 2, 3"
     assert "is alive" in one_sentence(run("broker", "unregister", "1", *to))
-    assert run("topic", "delete", "wide", *to).code == 0
+    assert run("topic", "delete", "wide", "--yes", *to).code == 0

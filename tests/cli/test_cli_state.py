@@ -87,10 +87,10 @@ def test_the_configuration_of_an_unknown_name_is_one_sentence(up: Up, words: tup
 
 
 def test_deleting_a_missing_topic_does_not_report_success(up: Up) -> None:
-    outcome = run("topic", "delete", "nope", "--if-exists", "--bootstrap", up.bootstrap)
+    outcome = run("topic", "delete", "nope", "--if-exists", "--yes", "--bootstrap", up.bootstrap)
     assert outcome.code == 0
     assert "nothing was deleted" in one_sentence(outcome)
-    assert run("topic", "delete", "nope", "--bootstrap", up.bootstrap).code == 1
+    assert run("topic", "delete", "nope", "--yes", "--bootstrap", up.bootstrap).code == 1
 
 
 def test_an_existing_topic_is_not_reported_as_created(up: Up, topic: str) -> None:

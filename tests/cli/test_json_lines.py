@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from strandline.cli.common import print_json
+from strandline.cli.output import Form, View, rendered
 from strandline.cli.record_json import encode
 from strandline.client import ConsumerRecord
 
@@ -12,11 +12,10 @@ LINE_BREAKS = [chr(code) for code in range(0x2030) if len(f"a{chr(code)}b".split
 
 
 @pytest.mark.parametrize("line_break", LINE_BREAKS, ids=ascii)
-def test_a_document_is_one_line_and_keeps_its_text(line_break: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_document_is_one_line_and_keeps_its_text(line_break: str) -> None:
     """A random id in a dumped record contained a NEL (U+0085), at which Python's `splitlines` splits a line."""
     document = {"value": f"a{line_break}b", line_break: 1}
-    print_json(document)
-    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [document]
+    assert [json.loads(line) for line in rendered(View(document), Form.json, None).splitlines()] == [document]
     assert "\u00e9" in encode(_record("\u00e9")).decode(), "other characters stay as they are"
 
 

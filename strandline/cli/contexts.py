@@ -1,0 +1,178 @@
+"""Which cluster a command talks to: an address, or the name of a cluster in the user's configuration file.
+
+The first of these that is there counts:
+
+    --bootstrap, or --context             options
+    STRANDLINE_BOOTSTRAP, or STRANDLINE_CONTEXT   the environment; the address before the name
+    `strandline context use NAME`         the current context
+    ./cluster.json, ./cluster/cluster.json  a cluster that `strandline up` runs with its data in the current folder
+    127.0.0.1:9092                        the default
+
+The file is `strandline/config.toml` in the folder that XDG_CONFIG_HOME names, or in ~/.config:
+
+    current = "prod"
+
+    [contexts.prod]
+    bootstrap = "b1:9092,b2:9092"
+
+A context may have further keys. Commands that do not know a key keep it when they write the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import typer
+
+from strandline.protocol.errors import StrandlineError, UsageError
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+BOOTSTRAP_VARIABLE, CONTEXT_VARIABLE = "STRANDLINE_BOOTSTRAP", "STRANDLINE_CONTEXT"
+LOCAL_STATES = ("cluster.json", "cluster/cluster.json")
+"""Where the state of a local cluster lies, seen from the current folder."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_CHOSEN = "strandline.context"
+
+
+class Choice(NamedTuple):
+    """The address of a cluster, and where it comes from, as the end of a sentence."""
+
+    bootstrap: str
+    origin: str
+
+
+class Contexts(NamedTuple):
+    """The content of the configuration file. `current`: a name of `contexts`, or None."""
+
+    contexts: dict[str, dict[str, Any]]
+    """Name -> keys. Each has a `bootstrap`."""
+    current: str | None
+
+    def bootstrap(self, name: str) -> str:
+        """The address of a context. UsageError if there is no such context."""
+        if name not in self.contexts:
+            known = ", ".join(self.contexts) or "none yet; `strandline context add NAME HOST:PORT` adds one"
+            raise UsageError(f"there is no context {name!r}; there are: {known}")
+        return str(self.contexts[name]["bootstrap"])
+
+
+# -- the file -----------------------------------------------------------------------------------------------------------
+
+
+def path_of(environment: Mapping[str, str] = os.environ) -> Path:
+    """The configuration file."""
+    base = environment.get("XDG_CONFIG_HOME", "")
+    folder = Path(base) if os.path.isabs(base) else Path(environment.get("HOME") or "~").expanduser() / ".config"
+    return folder / "strandline" / "config.toml"
+
+
+def load(path: Path) -> Contexts:
+    """Read the file; a missing one has no contexts. UsageError if it is malformed."""
+    try:
+        text = path.read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return Contexts({}, None)
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not a text file") from None
+    import tomllib
+
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as e:
+        raise UsageError(f"{path} is not TOML: {e}") from None
+    contexts, current = document.get("contexts", {}), document.get("current")
+    for name, keys in contexts.items() if isinstance(contexts, dict) else ():
+        if not isinstance(keys, dict) or not isinstance(keys.get("bootstrap"), str):
+            raise UsageError(f'{path}: the context {name} has no bootstrap, such as bootstrap = "127.0.0.1:9092"')
+    if not isinstance(contexts, dict) or (current is not None and current not in contexts):
+        raise UsageError(f"{path}: `current` names no context of the file; `strandline context use NAME` chooses one")
+    return Contexts(contexts, current)
+
+
+def save(path: Path, content: Contexts) -> None:
+    """Replace the file. Comments are lost. StrandlineError if it cannot be written."""
+    lines = ["# Written by `strandline context`, which keeps no comments."]
+    if content.current is not None:
+        lines.append(f"current = {_toml(content.current)}")
+    for name, keys in content.contexts.items():
+        lines += ["", f"[contexts.{name}]", *(f"{key} = {_toml(value)}" for key, value in keys.items())]
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text("\n".join(lines) + "\n")
+        temporary.replace(path)
+    except OSError as e:
+        raise StrandlineError(f"cannot write {path}: {e.strerror}") from None
+
+
+def _toml(value: Any) -> str:
+    """A string, number, boolean or list of them: TOML writes these as JSON does."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def checked_name(name: str) -> str:
+    """UsageError unless the name can stand in the file and in a shell without quotes."""
+    if not NAME.fullmatch(name):
+        raise UsageError(f"the name of a context has letters, digits, - and _, not {name!r}")
+    return name
+
+
+# -- the choice ---------------------------------------------------------------------------------------------------------
+
+
+def choose(option: str | None, context_option: str | None, environment: Mapping[str, str], folder: Path, file: Path) -> Choice:
+    """The cluster of a command. `option`, `context_option`: the values of --bootstrap and --context. UsageError if both are
+    given, or if a context does not exist."""
+    if option is not None and context_option is not None:
+        raise UsageError("--bootstrap and --context exclude each other: each says which cluster is meant")
+    if option is not None:
+        return Choice(option, "")
+    if context_option is not None:
+        return Choice(load(file).bootstrap(context_option), f"context {context_option}")
+    if environment.get(BOOTSTRAP_VARIABLE):
+        return Choice(environment[BOOTSTRAP_VARIABLE], BOOTSTRAP_VARIABLE)
+    name = environment.get(CONTEXT_VARIABLE)
+    if name:
+        return Choice(load(file).bootstrap(name), f"context {name}, which {CONTEXT_VARIABLE} names")
+    found = load(file)
+    if found.current is not None:
+        return Choice(found.bootstrap(found.current), f"context {found.current}, the current one")
+    return local_cluster(folder) or Choice(DEFAULT_BOOTSTRAP, "the default")
+
+
+def local_cluster(folder: Path) -> Choice | None:
+    """The cluster that `strandline up` runs with its data in this folder. A stopped one does not count."""
+    for name in LOCAL_STATES:
+        try:
+            state = json.loads((folder / name).read_text())
+            if Path(state["control"]).exists():
+                return Choice(str(state["bootstrap"]), f"the cluster of ./{name}")
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def choose_context(context: typer.Context, name: str | None) -> None:
+    """Note the value of --context, which may stand before or behind the command. UsageError if it is given twice."""
+    if name is not None and context.meta.setdefault(_CHOSEN, name) != name:
+        raise UsageError(f"--context is given twice: {context.meta[_CHOSEN]} and {name}")
+
+
+def chosen_bootstrap(context: typer.Context, value: str) -> str:
+    """The address that a command uses. `value` is that of --bootstrap, of its environment variable, or the default."""
+    if context.resilient_parsing:
+        return value
+    source = getattr(context.get_parameter_source("bootstrap"), "name", "")
+    option = value if source == "COMMANDLINE" else None
+    choice = choose(option, context.meta.get(_CHOSEN), os.environ, Path.cwd(), path_of())
+    origins[choice.bootstrap] = choice.origin
+    return choice.bootstrap
+
+
+origins: dict[str, str] = {}
+"""The address that this process uses -> where it comes from; for the error when no broker answers there."""
