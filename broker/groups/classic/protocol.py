@@ -24,7 +24,7 @@ from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.deadlines import Deadlines
 from strandline.broker.groups.records.types import ClassicGroupValue, GroupMetadataRecord
 from strandline.broker.groups.result import Asker, Replies, RequestContext, Result
-from strandline.broker.groups.state import GroupTable
+from strandline.broker.groups.state import Group, GroupTable
 from strandline.protocol.doors import new_uuid
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.groups import (
@@ -59,11 +59,6 @@ class Join:
     def at(self) -> Moment:
         return Moment(self.context.now, self.context.now_ms)
 
-    @property
-    def rebalance_timeout_ms(self) -> int:
-        timeout_ms = self.body.rebalance_timeout_ms
-        return timeout_ms if timeout_ms >= 0 else self.body.session_timeout_ms
-
     def member(self, member_id: str, assignment: bytes = b"") -> ClassicMember:
         """The sender as a member."""
         body, context = self.body, self.context
@@ -72,7 +67,7 @@ class Join:
             body.group_instance_id,
             context.client_id,
             context.client_host,
-            self.rebalance_timeout_ms,
+            rebalance_timeout_ms(body),
             body.session_timeout_ms,
             self.protocols,
             assignment,
@@ -86,7 +81,8 @@ class ClassicProtocol:
         self._config = config
         self._groups = groups
         self._random = random
-        self._rebalances = Rebalances(config, deadlines, self._find)
+        self.rebalances = Rebalances(config, deadlines, self._find)
+        """The sessions and phases of all groups; migration begins some, too."""
 
     def _find(self, group_id: str) -> ClassicGroup | None:
         group = self._groups.get(group_id)
@@ -111,37 +107,28 @@ class ClassicProtocol:
     ) -> Result:
         """Join, or join again. The reply waits for the end of the rebalance, unless the member has nothing new in the present
         generation. The keywords are False for senders of old versions of the request."""
-        self._check_session_timeout(body)
+        check_session_timeout(body, self._config)
         join = Join(body, context, protocols_of(body), requires_known_member_id, supports_skip_assignment)
         group = self._groups.get(body.group_id)
-        if group is None:
-            return self._create(join)
         if not isinstance(group, ClassicGroup):
-            raise BrokerError(
-                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group {body.group_id} has members of the newer protocol"
-            )
+            return self._create(group, join)
         out = Result()
         self._join(group, join, out)
         return out
 
-    def _check_session_timeout(self, body: JoinGroupRequest) -> None:
-        smallest, largest = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
-        if not smallest <= body.session_timeout_ms <= largest:
-            raise BrokerError(
-                ErrorCode.INVALID_SESSION_TIMEOUT,
-                f"the session timeout of {body.session_timeout_ms} ms is not between group.min.session.timeout.ms={smallest} "
-                f"and group.max.session.timeout.ms={largest}",
-            )
-
-    def _create(self, join: Join) -> Result:
+    def _create(self, known: Group | None, join: Join) -> Result:
         """The group gets a record before its first member, so that a coordinator that cannot write refuses at once, and not after
-        a rebalance. The member joins when that is written."""
+        a rebalance. The member joins when that is written. `known`: a group of the newer protocol, which makes room if it is
+        empty."""
         group_id = join.body.group_id
+        if known is not None and not known.is_empty:
+            raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group {group_id} has members of the newer protocol")
         if join.body.member_id:
             raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {group_id} with a member {join.body.member_id!r}")
         _check_protocols(self._new_group(group_id), join)
         value = ClassicGroupValue("", 0, None, None, join.at.now_ms, ())
-        return Result([GroupMetadataRecord(group_id, value)], on_append=partial(self._on_created, join))
+        tombstones = [] if known is None else known.tombstones()
+        return Result([*tombstones, GroupMetadataRecord(group_id, value)], on_append=partial(self._on_created, join))
 
     def _on_created(self, join: Join, error: BrokerError | None) -> Replies:
         if error is not None:
@@ -174,18 +161,18 @@ class ClassicProtocol:
             ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has as many members as group.max.size={self._config.group_max_size}"
         )
         out.replies.append((join.context.asker, error))
-        self._rebalances.remove(group, join.body.member_id, out)
+        self.rebalances.remove(group, join.body.member_id, out)
         if group.state is State.PREPARING:
-            self._rebalances.maybe_complete_join(group, join.at, out)
+            self.rebalances.maybe_complete_join(group, join.at, out)
 
     def _new_member_id(self, join: Join) -> str:
-        return f"{join.body.group_instance_id or join.context.client_id}-{_as_text(new_uuid(self._random))}"
+        return new_member_id(join.body, join.context, self._random)
 
     def _give_id(self, group: ClassicGroup, join: Join, out: Result) -> None:
         """The id is kept for a session, and the rebalance waits for the member to come back with it."""
         member_id = self._new_member_id(join)
         group.pending[member_id] = None
-        self._rebalances.begin_session(group, member_id, join.body.session_timeout_ms, join.at.now)
+        self.rebalances.begin_session(group, member_id, join.body.session_timeout_ms, join.at.now)
         out.replies.append((join.context.asker, JoinGroupResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)))
 
     def _add(self, group: ClassicGroup, member_id: str, join: Join, out: Result) -> None:
@@ -194,8 +181,8 @@ class ClassicProtocol:
         group.add(member, join.body.protocol_type)
         if group.initial is not None:
             group.initial.has_newcomer = True
-        self._rebalances.begin_session(group, member_id, NEW_MEMBER_JOIN_TIMEOUT_MS, join.at.now)
-        self._rebalances.join(group, member, join.context.asker, join.at, out)
+        self.rebalances.begin_session(group, member_id, NEW_MEMBER_JOIN_TIMEOUT_MS, join.at.now)
+        self.rebalances.join(group, member, join.context.asker, join.at, out)
 
     def _join_again(self, group: ClassicGroup, join: Join, out: Result) -> None:
         """A member joins for a rebalance, or for one that it wants; or a process comes with the id that it was given."""
@@ -205,8 +192,8 @@ class ClassicProtocol:
             return
         member = group.check_member(body.member_id, body.group_instance_id)
         if self._has_news(group, member, join):
-            group.update(member, join.protocols, join.rebalance_timeout_ms, body.session_timeout_ms)
-            self._rebalances.join(group, member, join.context.asker, join.at, out)
+            group.update(member, join.protocols, rebalance_timeout_ms(body), body.session_timeout_ms)
+            self.rebalances.join(group, member, join.context.asker, join.at, out)
         else:
             out.replies.append((join.context.asker, joined(group, member)))
 
@@ -225,8 +212,8 @@ class ClassicProtocol:
         if group.state is State.STABLE and group.select_protocol((earlier_id, join.protocols)) == group.protocol:
             self._return_quietly(group, earlier_id, member, join, out)
             return
-        self._rebalances.replace(group, earlier_id, member, out)
-        self._rebalances.join(group, member, join.context.asker, join.at, out)
+        self.rebalances.replace(group, earlier_id, member, out)
+        self.rebalances.join(group, member, join.context.asker, join.at, out)
 
     def _return_quietly(self, group: ClassicGroup, earlier_id: str, member: ClassicMember, join: Join, out: Result) -> None:
         """Nothing changes but the id of the member, so the others go on. A coordinator that has not the new id in its log would
@@ -258,8 +245,8 @@ class ClassicProtocol:
         group.update(known, join.protocols, known.rebalance_timeout_ms, known.session_timeout_ms)
         if is_unsynced:
             group.unsynced[member.member_id] = None
-        self._rebalances.end_session(group, earlier_id)
-        self._rebalances.keep_alive(group, known, join.at.now)
+        self.rebalances.end_session(group, earlier_id)
+        self.rebalances.keep_alive(group, known, join.at.now)
         response = joined(group, known)
         if join.supports_skip_assignment:
             response.skip_assignment = known.member_id == group.leader
@@ -278,13 +265,13 @@ class ClassicProtocol:
         if group.state is State.PREPARING:
             raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
         out, at = Result(), Moment(context.now, context.now_ms)
-        self._rebalances.note_sync(group, member.member_id)
+        self.rebalances.note_sync(group, member.member_id)
         if group.state is State.STABLE:
             out.replies.append((context.asker, synced(group, member)))
             return out
-        self._rebalances.sync(group, member.member_id, context.asker, out)
+        self.rebalances.sync(group, member.member_id, context.asker, out)
         if member.member_id == group.leader:
-            self._rebalances.assign(group, {item.member_id: item.assignment for item in body.assignments}, at, out)
+            self.rebalances.assign(group, {item.member_id: item.assignment for item in body.assignments}, at, out)
         return out
 
     # -- Heartbeat and LeaveGroup -------------------------------------------------------------------------------------
@@ -294,7 +281,7 @@ class ClassicProtocol:
         group = self._member_of(body.group_id, body.member_id)
         member = group.check_member(body.member_id, body.group_instance_id)
         group.check_generation(body.generation_id)
-        self._rebalances.keep_alive(group, member, context.now)
+        self.rebalances.keep_alive(group, member, context.now)
         if group.state is State.PREPARING:
             raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
         return Result(replies=[(context.asker, HeartbeatResponse())])
@@ -309,7 +296,7 @@ class ClassicProtocol:
         left = [self._leave(group, leaving, out) for leaving in body.members]
         if any(member.error_code == ErrorCode.NONE for member in left):
             at = Moment(context.now, context.now_ms)
-            self._rebalances.after_removal(group, at, out, is_rebalance_needed=len(group.members) < count)
+            self.rebalances.after_removal(group, at, out, is_rebalance_needed=len(group.members) < count)
         out.replies.append((context.asker, LeaveGroupResponse(members=left)))
         return out
 
@@ -319,7 +306,7 @@ class ClassicProtocol:
             if member_id not in group.pending:
                 named = member_id or (group.static_members.get(instance_id, "") if instance_id is not None else "")
                 member_id = group.check_member(named, instance_id).member_id
-            self._rebalances.remove(group, member_id, out)
+            self.rebalances.remove(group, member_id, out)
         except BrokerError as e:
             return LeftMember(leaving.member_id, instance_id, e.code)
         return LeftMember(leaving.member_id, instance_id)
@@ -341,14 +328,14 @@ class ClassicProtocol:
     # -- records and leadership ---------------------------------------------------------------------------------------
 
     def _new_group(self, group_id: str) -> ClassicGroup:
-        return ClassicGroup(group_id, self._rebalances.keep_alive)
+        return ClassicGroup(group_id, self.rebalances.keep_alive)
 
     def replay(self, record: GroupMetadataRecord) -> None:
         """Apply a group's record. A tombstone may come for a group that is of the newer protocol by now, or for none."""
         group = self._find(record.group_id)
         if record.value is None:
             if group is not None:
-                self._rebalances.forget(group)
+                self.rebalances.forget(group)
                 self._groups.remove(record.group_id)
             return
         if group is None:
@@ -363,9 +350,9 @@ class ClassicProtocol:
             if isinstance(group, ClassicGroup):
                 out = Result()
                 for member in group.members.values():
-                    self._rebalances.keep_alive(group, member, now)
+                    self.rebalances.keep_alive(group, member, now)
                 if len(group.members) > self._config.group_max_size:
-                    self._rebalances.prepare(group, Moment(now, now_ms), out)
+                    self.rebalances.prepare(group, Moment(now, now_ms), out)
                 yield out
 
     def take_waiting(self) -> list[Asker]:
@@ -379,10 +366,27 @@ class ClassicProtocol:
         return waiting
 
 
-def _as_text(uuid: bytes) -> str:
-    """The usual form of a UUID: five groups of hexadecimal digits."""
-    digits = uuid.hex()
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+def new_member_id(body: JoinGroupRequest, context: RequestContext, random: Random) -> str:
+    """The instance or the client, and a random UUID in its usual form."""
+    digits = new_uuid(random).hex()
+    uuid = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    return f"{body.group_instance_id or context.client_id}-{uuid}"
+
+
+def check_session_timeout(body: JoinGroupRequest, config: GroupConfig) -> None:
+    """Raises INVALID_SESSION_TIMEOUT."""
+    smallest, largest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    if not smallest <= body.session_timeout_ms <= largest:
+        raise BrokerError(
+            ErrorCode.INVALID_SESSION_TIMEOUT,
+            f"the session timeout of {body.session_timeout_ms} ms is not between group.min.session.timeout.ms={smallest} "
+            f"and group.max.session.timeout.ms={largest}",
+        )
+
+
+def rebalance_timeout_ms(body: JoinGroupRequest) -> int:
+    """Senders of the oldest version have none; theirs is the session timeout."""
+    return body.rebalance_timeout_ms if body.rebalance_timeout_ms >= 0 else body.session_timeout_ms
 
 
 def protocols_of(body: JoinGroupRequest) -> dict[str, bytes]:
