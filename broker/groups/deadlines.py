@@ -1,7 +1,8 @@
 """The deadlines of one shard: sessions that end, rebalances that have waited long enough. A core without a clock.
 
 A deadline has a key, so that it can be moved and cancelled. Sessions are extended with every heartbeat, so that must be cheap: a
-move to a later time changes one dict entry. The heap keeps the earlier time until it comes up, and then has the key again.
+move to a later time changes one dict entry. The heap keeps the earlier time until it comes up, and then has the key again. A move
+to an earlier time, and a cancellation, leave a void entry in the heap, which is dropped when it comes up.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ Action = Callable[[float, int], Result | None]
 
 
 class Deadlines:
-    """Key -> (due, action). Times are the loop's, in seconds."""
+    """Key -> action, and when it is due. Times are the loop's, in seconds."""
 
     def __init__(self) -> None:
-        self._actions: dict[Hashable, tuple[float, Action]] = {}
+        self._actions: dict[Hashable, tuple[float, Action, float]] = {}
+        """Key -> (due, action, time of its entry in the heap). The entry is at or before the due time."""
         self._heap: list[tuple[float, int, Hashable]] = []
-        """At least one entry per key, at or before its due time. The number makes entries comparable, in the order of their
+        """An entry with another time than its key's is void. The number makes entries comparable, in the order of their
         insertion."""
         self._number = 0
 
@@ -38,9 +40,10 @@ class Deadlines:
     def set(self, key: Hashable, due: float, action: Action) -> None:
         """Set or replace the deadline of this key."""
         known = self._actions.get(key)
-        self._actions[key] = (due, action)
-        if known is None or due < known[0]:
-            self._push(due, key)
+        if known is not None and known[2] <= due:
+            self._actions[key] = (due, action, known[2])
+        else:
+            self._push(due, action, key)
 
     def cancel(self, key: Hashable) -> None:
         self._actions.pop(key, None)
@@ -48,7 +51,7 @@ class Deadlines:
     def next_due(self) -> float | None:
         """When the next deadline may be due: at or before the earliest one; None if there is none."""
         heap = self._heap
-        while heap and heap[0][2] not in self._actions:
+        while heap and self._is_void(heap[0]):
             heappop(heap)
         return heap[0][0] if heap else None
 
@@ -56,18 +59,24 @@ class Deadlines:
         """The decisions of all deadlines that are due, one after the other: each is called when the one before it was used."""
         heap = self._heap
         while heap and heap[0][0] <= now:
-            due, _, key = heappop(heap)
-            entry = self._actions.get(key)
-            if entry is None:
+            entry = heappop(heap)
+            if self._is_void(entry):
                 continue
-            if entry[0] > due:
-                self._push(entry[0], key)
+            key = entry[2]
+            due, action, _ = self._actions[key]
+            if due > entry[0]:
+                self._push(due, action, key)
                 continue
             del self._actions[key]
-            result = entry[1](now, now_ms)
+            result = action(now, now_ms)
             if result is not None:
                 yield result
 
-    def _push(self, due: float, key: Hashable) -> None:
+    def _is_void(self, entry: tuple[float, int, Hashable]) -> bool:
+        known = self._actions.get(entry[2])
+        return known is None or known[2] != entry[0]
+
+    def _push(self, due: float, action: Action, key: Hashable) -> None:
+        self._actions[key] = (due, action, due)
         self._number += 1
         heappush(self._heap, (due, self._number, key))

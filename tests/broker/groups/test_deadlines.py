@@ -112,6 +112,16 @@ def test_deadline_that_an_action_sets_to_the_past_fires_at_once(world: FiredDead
     assert world.expire(1) == ["a", "b"]
 
 
+def test_deadline_that_is_moved_to_and_fro_leaves_nothing_behind(world: FiredDeadlines) -> None:
+    """A member whose connection breaks every few seconds, and which returns: its session is shortened and prolonged each time.
+    The heap grew by an entry each time, and kept them for as long as the member lived."""
+    for now in range(0, 5000, 5):
+        assert world.expire(now) == []
+        world.set("session", now + 1)
+        world.set("session", now + 9)
+    assert len(world.deadlines._heap) < 5
+
+
 def test_action_without_a_decision_yields_nothing() -> None:
     deadlines = Deadlines()
     deadlines.set("a", 1, lambda now, now_ms: None)
