@@ -142,6 +142,11 @@ class Draft:
     def is_empty(self) -> bool:
         return not self._updated and self._removed.keys() >= self.group.members.keys()
 
+    @property
+    def has_new_topics(self) -> bool:
+        """Whether an expression gets topics that were looked up."""
+        return any(value is not None for value in self._resolved.values())
+
     def target(self, member_id: str) -> TargetAssignment:
         """The present target assignment of one member. A static member that returns has the target of the member that it
         replaces."""

@@ -349,17 +349,9 @@ class ConsumerProtocol:
             case _:
                 raise InternalError(f"a record of another protocol: {record}")
 
-    # -- results ------------------------------------------------------------------------------------------------------
-
     def result(self, draft: Draft, replies: Replies) -> Result:
         """The decision of a draft that has compared the metadata of its group."""
-        return Result(draft.records, replies, partial(self._on_append, draft))
-
-    def _on_append(self, draft: Draft, error: BrokerError | None) -> Replies:
-        group = self._groups.get(draft.group.group_id)
-        if error is None and group is not None:
-            group.is_metadata_stale = False
-        return [] if draft.on_append is None else draft.on_append(error)
+        return self._topics.decision(draft, replies)
 
 
 def _assignment(assigned: PartitionEpochs) -> list[GroupTopicPartitions]:

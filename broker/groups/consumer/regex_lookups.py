@@ -39,15 +39,22 @@ class RegexLookups:
         return self._begin(group_id, scan, now)
 
     def look_again(
-        self, group_id: str, known: Mapping[str, RegularExpressionValue], names: Iterable[str], now: float
+        self,
+        group_id: str,
+        known: Mapping[str, RegularExpressionValue],
+        names: Iterable[str],
+        all_names: Iterable[str],
+        now: float,
     ) -> RegexScan | None:
-        """Topics were created or deleted; returns the scan if it is finished. A look-up of the group that is in progress looks at
-        them, too."""
+        """Topics were created or deleted; returns the scan if it is finished. `known`: the previous topics of the group's
+        expressions. A look-up in progress looks at `names`, too; if it lacks one of the expressions, it starts again with all."""
         scan = self._scans.get(group_id)
-        if scan is not None:
-            scan.add(names)
-            return None
-        return self._begin(group_id, RegexScan(known, names, known), now)
+        if scan is None:
+            return self._begin(group_id, RegexScan(known, names, known), now)
+        if not known.keys() <= set(scan.regexes):
+            return self.look_up(group_id, known, all_names, now)
+        scan.add(names)
+        return None
 
     def enqueue(self, group_id: str, regexes: Iterable[str], names: Iterable[str], now: float) -> None:
         """Look up expressions among all topics, beginning with the next slice."""

@@ -61,7 +61,7 @@ class TopicChanges:
                 group.is_metadata_stale = True
             looked_up: Mapping[str, RegularExpressionValue] = {}
             if toggled and group.regex_counts:
-                scan = self._lookups.look_again(group.group_id, group.resolved, toggled, now)
+                scan = self._lookups.look_again(group.group_id, group.resolved, toggled, image.topics_by_name, now)
                 looked_up = {} if scan is None else scan.result(image, now_ms)
             result = self._update(group, looked_up, now)
             if result is not None:
@@ -73,20 +73,26 @@ class TopicChanges:
         for regex, value in looked_up.items():
             known = group.resolved.get(regex)
             if group.regex_counts[regex] and (known is None or known.topics != value.topics):
-                group.is_regex_stale = True
                 draft.put_regex(regex, value)
                 topics_changed = topics_changed or value.topics != (() if known is None else known.topics)
         if topics_changed or draft.is_metadata_changed():
             draft.bump_epoch()
             if not group.is_empty:
                 self._schedule.request(group.group_id, now)
-        return Result(draft.records, [], partial(self._on_append, group.group_id)) if draft.records else None
+        return self.decision(draft, []) if draft.records else None
 
-    def _on_append(self, group_id: str, error: BrokerError | None) -> Replies:
-        group = self._groups.get(group_id)
-        if error is None and group is not None:
-            group.is_metadata_stale = group.is_regex_stale = False
-        return []
+    def decision(self, draft: Draft, replies: Replies) -> Result:
+        """The decision of a draft that has compared the metadata of its group. If it cannot be appended, the next heartbeat
+        compares them again, and topics that were looked up for it are looked up again."""
+        return Result(draft.records, replies, partial(self._on_append, draft))
+
+    def _on_append(self, draft: Draft, error: BrokerError | None) -> Replies:
+        group = self._groups.get(draft.group.group_id)
+        if group is not None and error is None:
+            group.is_metadata_stale = False
+        elif group is not None and draft.has_new_topics:
+            group.is_regex_stale = True
+        return [] if draft.on_append is None else draft.on_append(error)
 
     # -- regular expressions ------------------------------------------------------------------------------------------
 

@@ -469,6 +469,20 @@ def test_topics_that_come_and_go_during_a_look_up_count(monkeypatch: pytest.Monk
     assert world.group.resolved["orders-.*"].topics == ("orders-asia", "orders-eu")
 
 
+def test_topic_that_is_created_during_the_look_up_of_another_expression(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look-up in progress is one of `bill.*` alone, and matches no new topic of `orders-.*`."""
+    world = regex_world()
+    monkeypatch.setattr(regex_scans, "SLICE_COST", 1)
+    world.join("B", subscribed_topic_names=None, subscribed_topic_regex="bill.*")
+    world.topics.create(**{"orders-asia": 1, "bills-asia": 1})
+    world.publish()
+    world.pass_time(1)
+    assert {regex: value.topics for regex, value in world.group.resolved.items()} == {
+        "orders-.*": ("orders-asia", "orders-eu", "orders-us"),
+        "bill.*": ("bills", "bills-asia"),
+    }
+
+
 def test_second_expression_during_a_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regex_scans, "SLICE_COST", 1)
     world = regex_world()
@@ -521,6 +535,22 @@ def test_topic_of_an_expression_that_is_not_appended_is_looked_up_again() -> Non
     world.beat("A")
     world.pass_time(0.1)
     assert world.targets() == {"A": "orders-asia 0 orders-eu 0 orders-us 0"}
+
+
+def test_expression_that_was_looked_up_for_a_failed_heartbeat_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look-up of the new topic waits; the heartbeat of B takes it over with its own expression, and cannot be appended."""
+    world = regex_world()
+    monkeypatch.setattr(regex_scans, "SLICE_COST", 1)
+    world.join("C", subscribed_topic_names=None, subscribed_topic_regex="bill.*")
+    world.topics.create(**{"orders-asia": 1})
+    world.publish()
+    monkeypatch.undo()
+    world.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.join("B", subscribed_topic_names=None, subscribed_topic_regex="other.*")
+    world.append_error = None
+    world.beat("A")
+    world.pass_time(0.1)
+    assert world.group.resolved["orders-.*"].topics == ("orders-asia", "orders-eu", "orders-us")
 
 
 def test_groups_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
