@@ -1,7 +1,7 @@
 """`strandline cat`: records as JSON lines, out of a topic and into it.
 
 It is `consume --json` and `produce --json` under one name, and chooses the direction as kcat does: lines that are piped into it
-are sent, and otherwise records are printed. -C and -P say which, where standard input is a pipe that nothing writes to. """
+are sent, and otherwise records are printed. -C and -P say which, where standard input is a pipe that nothing writes to."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cat": ("cat", "Print the records of a topic as JSON lines, or send JSON lines."),
     "cluster": ("cluster", "Describe the brokers and the active controller; unregister a broker."),
     "health": ("health", "Check whether a node or the whole cluster is healthy."),
+    "doctor": ("doctor", "Look for what is wrong with a cluster, and say what to do."),
     "quorum": ("quorum", "Describe the controllers' quorum."),
     "reassign": ("reassign", "Move partitions to other brokers, or change their number of replicas."),
     "elect": ("elect", "Elect the preferred leader of a partition, or of all; or any leader, uncleanly."),

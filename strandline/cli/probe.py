@@ -19,7 +19,7 @@ HEALTHY, UNHEALTHY = 0, 3
 LISTENER = "STRANDLINE_HTTP_LISTENER"
 DEFAULT_ADDRESS = "127.0.0.1:8092"
 DEFAULT_TIMEOUT_S = 2.0
-ANSWER_BYTES_MAX = 1 << 20
+ANSWER_BYTES_MAX = 1 << 24
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -136,6 +136,12 @@ def judge_node(address: str, answer: dict[str, Any]) -> Verdict:
 
 def get(address: str, path: str, timeout_s: float) -> tuple[int, bytes]:
     """GET a page: status and body. Raises OSError (or TimeoutError) without an answer, ValueError if it is not HTTP."""
+    status, _, body = exchange(address, path, timeout_s)
+    return status, body
+
+
+def exchange(address: str, path: str, timeout_s: float) -> tuple[int, dict[str, str], bytes]:
+    """GET a page: status, headers by their names in lower case, and body. Errors are those of `get`."""
     deadline = time.monotonic() + timeout_s
     host, port = split_address(address, "an address")
     with socket.create_connection((host, port), timeout_s) as connection:
@@ -148,10 +154,12 @@ def get(address: str, path: str, timeout_s: float) -> tuple[int, bytes]:
                 break
             answer += piece
     head, separator, body = bytes(answer).partition(b"\r\n\r\n")
-    words = head.split(b" ", 2)
+    first, *lines = head.split(b"\r\n")
+    words = first.split(b" ", 2)
     if not separator or not words[0].startswith(b"HTTP/1.") or len(words) < 2:
         raise ValueError("the answer is not HTTP")
-    return int(words[1]), body
+    fields = (line.decode("latin-1").partition(":") for line in lines)
+    return int(words[1]), {name.strip().lower(): value.strip() for name, _, value in fields}, body
 
 
 def tell(verdict: Verdict, *, as_json: bool) -> int:
