@@ -20,11 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from strandline.broker.disk_work import RunBlocking
+from strandline.broker.groups.census import GroupCensus
 from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.loader import Loader, LoadTurns
+from strandline.broker.groups.metrics import GroupMetrics
 from strandline.broker.groups.partitioning import partition_of
 from strandline.broker.groups.records.codec import encode_record
 from strandline.broker.groups.records.types import GroupRecord
@@ -121,6 +124,8 @@ class ActiveShard:
     Until the high watermark has reached it, it is not known which offsets are committed."""
     known_end: int
     """The log end after the last record that the shard knows: replies wait for the high watermark to reach it."""
+    began_at: float
+    """When the leadership came, on the loop's clock."""
     failure: str | None = None
     """Why the load failed."""
     timer: Timer | None = None
@@ -148,22 +153,29 @@ class GroupCoordinator:
         *,
         random: Random,
         now: Callable[[], float],
+        stopwatch: Callable[[], float],
         wall_clock_ms: Callable[[], int],
         call_later: CallLater,
         run_blocking: RunBlocking | None,
     ) -> None:
+        """`stopwatch`: a clock in seconds that also advances within an iteration of the event loop."""
         self.config = config
+        self.metrics = GroupMetrics()
+        self.on_offsets: Callable[[], None] = lambda: None
+        """Called when offsets were loaded or committed."""
         self._directory = directory
         self._failures = failures
         self._purgatory = purgatory
         self._random = random
         self._now = now
+        self._stopwatch = stopwatch
         self._wall_clock_ms = wall_clock_ms
         self._call_later = call_later
         self._run_blocking = run_blocking
         self.shards: dict[int, ActiveShard] = {}
         """By the number of the partition."""
         self._load_turns = LoadTurns(lambda step: call_later(0.0, step))
+        self.census = GroupCensus(lambda: (active.shard for active in self.loaded_shards()), call_later)
         self._is_stopped = False
         self._limits = LineLimits()
 
@@ -205,7 +217,7 @@ class GroupCoordinator:
     def _new_shard(self, partition: Partition, leader_state: LeaderState) -> ActiveShard:
         shard = GroupShard(self.config, self._random, self._directory.image)
         end = leader_state.log.log_end_offset
-        active = ActiveShard(partition, leader_state, shard, None, end, end)
+        active = ActiveShard(partition, leader_state, shard, None, end, end, self._now())
         active.loader = Loader(
             leader_state,
             shard,
@@ -228,13 +240,22 @@ class GroupCoordinator:
             if isinstance(error, DiskError):
                 self._failures.on_disk_error(error)
             return
-        shard = active.shard
+        shard, took_s = active.shard, self._now() - active.began_at
+        self.metrics.on_load(took_s, self._now())
         if loader.records or loader.skipped:
-            partition, groups = active.partition, len(shard.groups)
-            logger.info("groups.loaded", **partition.fields, records=loader.records, skipped=loader.skipped, groups=groups)
+            logger.info(
+                "groups.loaded",
+                **active.partition.fields,
+                records=loader.records,
+                skipped=loader.skipped,
+                groups=len(shard.groups),
+                took_ms=round(took_s * 1000),
+            )
         # The metadata may have changed during the load.
         shard.use_image(self._directory.image)
         self._apply_all(active, shard.on_loaded(self._now(), self._wall_clock_ms()))
+        if len(shard.offsets):
+            self.on_offsets()
 
     def _unload(self, active: ActiveShard) -> None:
         if self.shards.get(active.number) is active:
@@ -252,6 +273,10 @@ class GroupCoordinator:
         self._is_stopped = True
         for active in list(self.shards.values()):
             self._unload(active)
+
+    def recent_loads_s(self) -> list[float]:
+        """How long each load of about the last half minute took."""
+        return self.metrics.recent_loads_s(self._now())
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -310,9 +335,13 @@ class GroupCoordinator:
         if partition.log.high_watermark >= required:
             send(make())
             return
-        delayed = DelayedReplies(partition, askers, make)
+        delayed = DelayedReplies(partition, askers, partial(self._make_late, make, self._now()))
         partition.waiters.add(required, 0, delayed, partition.leader_epoch)
         self._purgatory.park(delayed, self.config.offsets_commit_timeout_ms)
+
+    def _make_late(self, make: Callable[[], Replies], began_at: float) -> Replies:
+        self.metrics.commit_wait.observe(self._now() - began_at)
+        return make()
 
     def on_member_connection_lost(self, group_id: str, member_id: str) -> None:
         """The peer closed the connection on which this member sent its last heartbeat."""
@@ -331,7 +360,7 @@ class GroupCoordinator:
 
     def _apply(self, active: ActiveShard, result: Result) -> BrokerError | None:
         """Carry out a decision; returns the error of its append."""
-        error = self._append(active, result.records) if result.records else None
+        error = self._append(active, result) if result.records else None
         if error is not None:
             send([(asker, error) for asker, _ in result.replies])
             if result.on_append is not None:
@@ -343,9 +372,9 @@ class GroupCoordinator:
         self._arm(active)
         return error
 
-    def _append(self, active: ActiveShard, records: list[GroupRecord]) -> BrokerError | None:
+    def _append(self, active: ActiveShard, result: Result) -> BrokerError | None:
         """Append the records and have the shard replay them; returns the error, after which nothing has changed."""
-        leader_state = active.leader_state
+        leader_state, records, began = active.leader_state, result.records, self._stopwatch()
         try:
             if not active.is_current:
                 raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -365,9 +394,13 @@ class GroupCoordinator:
             self._failures.on_disk_error(e)
             return BrokerError(ErrorCode.NOT_COORDINATOR, str(e))
         active.known_end = info.last_offset + 1
+        has_commits = self.metrics.on_append(records, result.removal, active.shard.groups)
         active.shard.offsets.on_high_watermark(leader_state.log.high_watermark)
         for index, record in enumerate(records):
             active.shard.replay(record, info.first_offset + index)
+        self.metrics.append.observe(self._stopwatch() - began)
+        if has_commits:
+            self.on_offsets()
         return None
 
     def _on_image(self, active: ActiveShard, changed: set[str], removed: list[TopicImage]) -> None:

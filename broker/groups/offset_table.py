@@ -15,7 +15,7 @@ below it leave none.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from strandline.broker.groups.records.types import CommittedOffset, OffsetCommitRecord
@@ -44,6 +44,12 @@ class OffsetTable:
         self._uncommitted: deque[tuple[int, str, tuple[str, int]]] = deque()
         """Log offset, group, topic and partition of the records at or above the high watermark, in the order of the log."""
         self._high_watermark = 0
+        self._count = 0
+        """The number of entries of `_newest`."""
+
+    def __len__(self) -> int:
+        """The number of newest offsets."""
+        return self._count
 
     # -- change -------------------------------------------------------------------------------------------------------
 
@@ -67,8 +73,11 @@ class OffsetTable:
     def _put(self, record: OffsetCommitRecord) -> None:
         """Set the newest value; None removes one that exists."""
         if record.value is not None:
-            self._newest.setdefault(record.group_id, {}).setdefault(record.topic, {})[record.partition] = record.value
+            of_topic = self._newest.setdefault(record.group_id, {}).setdefault(record.topic, {})
+            self._count += record.partition not in of_topic
+            of_topic[record.partition] = record.value
         else:
+            self._count -= 1
             self._remove(record.group_id, record.topic, record.partition)
 
     def _remove(self, group_id: str, topic: str, partition: int) -> None:
@@ -95,7 +104,7 @@ class OffsetTable:
     # -- after all records --------------------------------------------------------------------------------------------
 
     @property
-    def groups(self) -> Iterable[str]:
+    def groups(self) -> Collection[str]:
         """The ids with an offset."""
         return self._newest.keys()
 

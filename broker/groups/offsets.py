@@ -27,7 +27,7 @@ from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.offset_table import GroupOffset, OffsetTable
 from strandline.broker.groups.records.types import CommittedOffset, GroupRecord, OffsetCommitRecord
 from strandline.broker.groups.records.wire import TEXT_BYTES_MAX
-from strandline.broker.groups.result import RequestContext, Result
+from strandline.broker.groups.result import Removal, RequestContext, Result
 from strandline.broker.groups.state import Group, GroupTable
 from strandline.controller.metadata.image import MetadataImage, TopicImage
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -74,6 +74,15 @@ class OffsetStore:
     def groups_with_offsets(self) -> Iterator[str]:
         """The ids that have an offset, committed or not yet."""
         return iter(self._table.groups)
+
+    def __len__(self) -> int:
+        """How many offsets there are, committed or not yet."""
+        return len(self._table)
+
+    @property
+    def group_count(self) -> int:
+        """How many ids have an offset."""
+        return len(self._table.groups)
 
     def has_offsets(self, group_id: str) -> bool:
         return bool(self._table.topics(group_id))
@@ -193,7 +202,7 @@ class OffsetStore:
                 of_topic = topics.get(topic.name, {})
                 gone = [n for n in sorted(of_topic) if _belongs_to(of_topic[n], topic)]
                 records += [OffsetCommitRecord(group_id, topic.name, n, None) for n in gone]
-        return Result(records)
+        return Result(records, removal=Removal.TOPIC_DELETION)
 
     def on_loaded(self, image: MetadataImage) -> Result:
         """Delete the offsets of topics that were deleted while no coordinator was active."""
@@ -201,7 +210,7 @@ class OffsetStore:
         for group_id in sorted(group_id for group_id in self._table.groups if self._has_unknown(group_id, image)):
             gone = [offset for offset in self._table.all_newest(group_id) if not _is_known(offset, image)]
             records += _tombstones(group_id, gone)
-        return Result(records)
+        return Result(records, removal=Removal.TOPIC_DELETION)
 
     def _has_unknown(self, group_id: str, image: MetadataImage) -> bool:
         """Whether the group has an offset of a topic that does not exist. It looks up each topic once, because the end of a
@@ -222,7 +231,7 @@ class OffsetStore:
             records += _tombstones(group_id, expired)
             if group is not None and group.is_empty and len(expired) == len(offsets):
                 records += group.tombstones()
-        return Result(records)
+        return Result(records, removal=Removal.EXPIRATION)
 
     def _is_expired(self, offset: GroupOffset, group: Group | None, now_ms: int) -> bool:
         """Kafka's rule (`OffsetExpirationConditionImpl`), except that an offset that was committed to an empty group is kept for

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from strandline.broker.groups.records.types import GroupRecord
@@ -31,6 +32,15 @@ class RequestContext:
     """The wall clock, for timestamps in records."""
 
 
+class Removal(StrEnum):
+    """Why offsets are deleted."""
+
+    DELETION = "deletion"
+    """An operator has deleted them, or their group."""
+    EXPIRATION = "expiration"
+    TOPIC_DELETION = "topic_deletion"
+
+
 Replies = list[tuple[Asker, Message | BrokerError]]
 """An error is sent as a refusal of the whole request."""
 
@@ -48,3 +58,5 @@ class Result:
     on_append: Callable[[BrokerError | None], Replies] | None = None
     """Called once, after the replay (None), or with the error of the append; returns further replies, which are sent also after a
     failed append. For state that is in no record."""
+    removal: Removal = Removal.DELETION
+    """Why the offsets are deleted that `records` delete, if they delete any."""

@@ -177,6 +177,7 @@ def open_replicas(
         replicas.purgatory,
         random=doors.random,
         now=loop.time,
+        stopwatch=doors.stopwatch,
         wall_clock_ms=doors.wall_clock_ms,
         call_later=loop.call_later,
         run_blocking=run_blocking,

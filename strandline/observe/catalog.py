@@ -21,9 +21,23 @@ from __future__ import annotations
 from strandline.observe.row import BOTH, Row, Section
 from strandline.observe.rows_of_control import CONTROL, QUORUM
 from strandline.observe.rows_of_data import COMPACTION, METADATA, PARTITIONS, REPLICATION, TRAFFIC
+from strandline.observe.rows_of_groups import GROUPS
 from strandline.observe.rows_of_nodes import CONNECTIONS, DISK, NODE, REQUESTS
 
 __all__ = ["BOTH", "ROWS", "SECTIONS", "Row", "Section"]
 
-SECTIONS = (REPLICATION, PARTITIONS, COMPACTION, TRAFFIC, REQUESTS, CONNECTIONS, DISK, CONTROL, QUORUM, METADATA, NODE)
+SECTIONS = (
+    REPLICATION,
+    PARTITIONS,
+    COMPACTION,
+    TRAFFIC,
+    GROUPS,
+    REQUESTS,
+    CONNECTIONS,
+    DISK,
+    CONTROL,
+    QUORUM,
+    METADATA,
+    NODE,
+)
 ROWS: dict[str, Row] = {row.name: row for section in SECTIONS for row in section.rows}

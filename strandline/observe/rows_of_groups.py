@@ -1,0 +1,67 @@
+"""The catalogue: metrics of the group coordinator, and of how far groups lag behind."""
+
+from __future__ import annotations
+
+from strandline.observe.row import BROKER, Kind, Row, Section
+
+_BEAN = "kafka.server:type=group-coordinator-metrics"
+
+
+def _coordinator(attribute: str, help: str, **labels: str) -> Row:
+    """A metric of Kafka's bean. `labels`: label -> the values that Kafka's bean has in place of it."""
+    name = f"kafka_server_group_coordinator_metrics_{attribute.replace('-', '_')}"
+    properties = "".join(f",{label}={values}" for label, values in labels.items())
+    return Row(name, "gauge", help, BROKER, tuple(labels), f"{_BEAN}{properties} {attribute}")
+
+
+def _manager(bean: str, help: str) -> Row:
+    name = f"kafka_coordinator_group_groupmetadatamanager_{bean.lower()}"
+    return Row(name, "gauge", help, BROKER, (), f"kafka.coordinator.group:type=GroupMetadataManager,name={bean}")
+
+
+def _own(name: str, kind: Kind, help: str, *labels: str) -> Row:
+    return Row(f"strandline_group_{name}", kind, help, BROKER, labels)
+
+
+GROUPS = Section(
+    "Groups",
+    "A broker counts the groups that it coordinates; sum over the brokers for the cluster. Kafka prints its counters "
+    "(`..._count`) as gauges without `_total`, and so they have that name here; they only increase, and `rate()` works. The "
+    "exporter's example rules put the labels of these metrics into their names (`..._state_active_num_partitions`); the names "
+    "here are those of the exporter without rules.",
+    (
+        _coordinator(
+            "num-partitions",
+            "Partitions of __consumer_offsets led here by what they do: loading, active, or failed to load (their groups are not "
+            "served).",
+            state="*",
+        ),
+        _coordinator("partition-load-time-max", "The longest load of the last 30 seconds, in ms; NaN without one."),
+        _coordinator("partition-load-time-avg", "The mean of these loads, in ms; NaN without one."),
+        _own(
+            "load_seconds",
+            "histogram",
+            "Time from the leadership of a partition of __consumer_offsets until its groups are served.",
+        ),
+        _coordinator("group-count", "Groups by the protocol of their members.", protocol="*"),
+        _coordinator("consumer-group-count", "Groups of the newer protocol by their state.", state="*"),
+        _manager("NumGroups", "Groups of the classic protocol, and ids that have committed offsets only."),
+        _manager("NumGroupsPreparingRebalance", "Of these, the ones that wait for their members to join."),
+        _manager("NumGroupsCompletingRebalance", "Of these, the ones that wait for the assignment of their leader."),
+        _manager("NumGroupsStable", "Of these, the ones with an assignment."),
+        _manager("NumGroupsDead", "Of these, the ones that are being removed: always 0, because that takes no time here."),
+        _manager("NumGroupsEmpty", "Of these, the ones without members."),
+        _manager("NumOffsets", "Committed offsets: one for each group and partition."),
+        _coordinator("offset-commit-count", "Offsets that were committed; one request may commit many."),
+        _coordinator("offset-expiration-count", "Offsets that have expired."),
+        _coordinator("offset-deletion-count", "Offsets that an operator has deleted, alone or with their group."),
+        _coordinator("group-completed-rebalance-count", "Rebalances of classic groups that ended with an assignment."),
+        _coordinator("consumer-group-rebalance-count", "Group epochs of groups of the newer protocol that began."),
+        _own("append_seconds", "histogram", "Time of one append to __consumer_offsets and of the change that it makes."),
+        _own(
+            "commit_wait_seconds",
+            "histogram",
+            "How long an answer waited until the replicas of __consumer_offsets had the records that it rests on.",
+        ),
+    ),
+)
