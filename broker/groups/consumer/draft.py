@@ -169,7 +169,7 @@ class Draft:
         changed = {topic for topic, change in self._topic_changes.items() if self._is_toggled(topic, change)}
         if not changed and not self.group.is_metadata_stale:
             return self.group.metadata_hash
-        return metadata_hash(self.group.topic_counts.keys() ^ changed, self.image)
+        return metadata_hash(sorted(self.group.topic_counts.keys() ^ changed), self.image)
 
     def _is_toggled(self, topic: str, change: int) -> bool:
         before = self.group.topic_counts[topic]

@@ -35,7 +35,7 @@ class RegexLookups:
         """Look up expressions among all topics; returns the scan if it is finished. A look-up of the group that is in progress
         starts again, together with these expressions."""
         known = self._scans.pop(group_id, None)
-        scan = RegexScan({*regexes, *(() if known is None else known.regexes)}, names, {})
+        scan = RegexScan([*regexes, *(() if known is None else known.regexes)], names, {})
         return self._begin(group_id, scan, now)
 
     def look_again(

@@ -15,7 +15,6 @@ last. Its result contains the topics that exist at the end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any
 
 from strandline.broker.groups.records.types import RegularExpressionValue
@@ -37,9 +36,8 @@ _CALL_COST = 250
 """The cost of a match besides its characters and instructions: the call from Python, 1 us."""
 
 
-@lru_cache(maxsize=128)
 def compile_regex(regex: str) -> Any:
-    """The compiled expression. Raises INVALID_REGULAR_EXPRESSION. RE2 is imported with the first one."""
+    """The compiled expression. Raises INVALID_REGULAR_EXPRESSION. RE2 is imported with the first one, and caches some."""
     import re2
 
     if len(regex) > LENGTH_MAX:
@@ -70,7 +68,7 @@ class RegexScan:
 
     def __init__(self, regexes: Iterable[str], names: Iterable[str], known: Mapping[str, RegularExpressionValue]) -> None:
         """`names`: the topics to look at. `known`: the topics that match among all others."""
-        self.regexes = tuple(sorted(regexes))
+        self.regexes = tuple(sorted(dict.fromkeys(regexes)))
         self._names = list(names)
         self._next = 0
         self._compiled = [(regex, compiled) for regex in self.regexes if (compiled := _compiled(regex)) is not None]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
+from strandline.broker.groups.consumer.assignors.spec import TopicIds
 from strandline.broker.groups.records.types import MemberMetadataValue, RegularExpressionValue
 from strandline.controller.metadata.image import MetadataImage
 
@@ -19,17 +20,21 @@ class Subscriptions:
     def __init__(self, image: MetadataImage, resolved: Mapping[str, RegularExpressionValue]) -> None:
         self._image = image
         self._resolved = resolved
-        self._topics: dict[tuple[tuple[str, ...], str | None], frozenset[bytes]] = {}
+        self._topics: dict[tuple[tuple[str, ...], str | None], TopicIds] = {}
         """Most members of a group subscribe to the same topics."""
 
-    def topics_of(self, metadata: MemberMetadataValue) -> frozenset[bytes]:
-        """The ids of the topics that the member subscribes to."""
+    def topics_of(self, metadata: MemberMetadataValue) -> TopicIds:
+        """The topics to which the member subscribes."""
         key = (metadata.subscribed_topic_names, metadata.subscribed_topic_regex)
         topics = self._topics.get(key)
         if topics is None:
             ids = map(self._image.topics_by_name.get, self._names(metadata))
-            topics = self._topics[key] = frozenset(topic_id for topic_id in ids if topic_id is not None)
+            topics = self._topics[key] = dict.fromkeys(sorted({topic_id for topic_id in ids if topic_id is not None}))
         return topics
+
+    def all_topics(self) -> TopicIds:
+        """The topics of all members for which `topics_of` was called."""
+        return {topic_id: None for topics in self._topics.values() for topic_id in topics}
 
     def _names(self, metadata: MemberMetadataValue) -> Iterable[str]:
         yield from metadata.subscribed_topic_names

@@ -53,8 +53,7 @@ def compute_target(
         member_id: MemberSpec(member.metadata.instance_id, subscriptions.topics_of(member.metadata))
         for member_id, member in members.items()
     }
-    topics = frozenset[bytes]().union(*{spec.topics for spec in specs.values()})
-    counts = {topic_id: len(image.topics_by_id[topic_id].partitions) for topic_id in topics}
+    counts = {topic_id: len(image.topics_by_id[topic_id].partitions) for topic_id in subscriptions.all_topics()}
     return TargetAssignment(epoch, ASSIGNORS[assignor](GroupSpec(specs, counts, previous)))
 
 

@@ -11,7 +11,7 @@ from strandline.broker.groups.consumer.group import ConsumerGroup
 from strandline.broker.groups.consumer.regex_scans import RegexScan, compile_regex
 from strandline.broker.groups.consumer.subscriptions import metadata_hash
 from strandline.broker.groups.records.types import RegularExpressionRecord, RegularExpressionValue
-from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.errors import ErrorCode
 
 # -- topics -----------------------------------------------------------------------------------------------------------
 
@@ -616,9 +616,3 @@ def test_stored_expression_that_is_not_valid_here_matches_nothing() -> None:
     assert scan.advance()
     topics = {regex: value.topics for regex, value in scan.result(world.topics.image, 0).items()}
     assert topics == {"(": (), "orders": ("orders",)}
-
-
-def test_compilation_is_remembered() -> None:
-    assert compile_regex("some-.*") is compile_regex("some-.*")
-    with pytest.raises(BrokerError):
-        compile_regex("(")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush, heapreplace
 
-from strandline.broker.groups.consumer.assignors.spec import GroupSpec
+from strandline.broker.groups.consumer.assignors.spec import GroupSpec, TopicIds
 from strandline.broker.groups.records.types import Partitions
 
 ROUNDS_MAX = 16
@@ -39,7 +39,7 @@ class BalancedShares:
         """How many partitions each member has."""
         self._subscribers: dict[bytes, list[int]] = {}
         for member, member_id in enumerate(self._members):
-            for topic_id in spec.members[member_id].topics:
+            for topic_id in spec.members[member_id].subscribed:
                 self._subscribers.setdefault(topic_id, []).append(member)
         self._topics = sorted(self._subscribers, key=self._fewest_choices_first)
         self._owners = {topic_id: [NOBODY] * spec.partition_counts[topic_id] for topic_id in self._topics}
@@ -51,16 +51,16 @@ class BalancedShares:
 
     def assign(self) -> dict[str, Partitions]:
         for member, member_id in enumerate(self._members):
-            self._keep(member, self._spec.present.get(member_id, {}), self._spec.members[member_id].topics)
+            self._keep(member, self._spec.present.get(member_id, {}), self._spec.members[member_id].subscribed)
         for topic_id in self._topics:
             self._hand_out(topic_id)
         self._balance()
         return self._result()
 
-    def _keep(self, member: int, present: Partitions, topics: frozenset[bytes]) -> None:
-        for topic_id in topics.intersection(present):
-            owners = self._owners[topic_id]
-            for number in present[topic_id]:
+    def _keep(self, member: int, present: Partitions, topics: TopicIds) -> None:
+        for topic_id, numbers in present.items():
+            owners = self._owners[topic_id] if topic_id in topics else []
+            for number in numbers:
                 if number < len(owners) and owners[number] == NOBODY:
                     owners[number] = member
                     self._loads[member] += 1

@@ -19,7 +19,7 @@ NOTHING: Partitions = {}
 
 def assign_equal_shares(spec: GroupSpec) -> dict[str, Partitions]:
     members = sorted(spec.members)
-    topics = sorted(spec.members[members[0]].topics)
+    topics = sorted(spec.members[members[0]].subscribed)
     free = {topic_id: set(range(spec.partition_counts[topic_id])) for topic_id in topics}
     share, larger_shares = divmod(sum(map(len, free.values())), len(members))
 

@@ -20,7 +20,7 @@ def assign_ranges(spec: GroupSpec) -> dict[str, Partitions]:
     shares: dict[str, dict[bytes, frozenset[int]]] = {member_id: {} for member_id in _in_order(spec)}
     subscribers: dict[bytes, list[str]] = {}
     for member_id in shares:
-        for topic_id in spec.members[member_id].topics:
+        for topic_id in spec.members[member_id].subscribed:
             subscribers.setdefault(topic_id, []).append(member_id)
     for topic_id in sorted(subscribers):
         size, larger = divmod(spec.partition_counts[topic_id], len(subscribers[topic_id]))

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 from strandline.broker.groups.records.types import Partitions
 
+TopicIds = Mapping[bytes, None]
+"""A set of topic ids. Its order is that of the ids, and does not depend on hashes."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
     instance_id: str | None
     """Of a static member."""
-    topics: frozenset[bytes]
-    """The ids of the topics that it subscribes to and that exist."""
+    subscribed: TopicIds
+    """The topics to which it subscribes and which exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +30,8 @@ class GroupSpec:
     @property
     def is_homogeneous(self) -> bool:
         """Whether all members subscribe to the same topics."""
-        subscriptions = [member.topics for member in self.members.values()]
-        return all(topics is subscriptions[0] or topics == subscriptions[0] for topics in subscriptions)
+        first, *others = (member.subscribed for member in self.members.values())
+        return all(topics is first or topics == first for topics in others)
 
 
 Assignor = Callable[[GroupSpec], dict[str, Partitions]]
