@@ -53,6 +53,7 @@ Examples:
   strandline consume orders --from beginning -e   all present records
   strandline consume orders --from -10 -e         the last 10 per partition
   strandline consume orders --from @-5m --json    since 5 minutes ago, and on
+  strandline consume orders --group billing       what the group has not read
   strandline consume orders -o @2026-01-01T12:00 -n 1 -f '%p %o %k %v\\n'
 """
 
@@ -69,6 +70,7 @@ class Job(NamedTuple):
     exit_at_end: bool
     write: RecordWriter
     client_rack: str | None = None
+    group: str | None = None
 
 
 @app.command(epilog=EXAMPLES)
@@ -108,6 +110,16 @@ def consume(
         bool,
         typer.Option("--json", "-J", help='One JSON object per record. Bytes that are not UTF-8 become {"base64": "..."}.'),
     ] = False,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            metavar="ID",
+            show_default=False,
+            help="Read as a member of this consumer group, from its committed offsets on, and commit what was printed.",
+        ),
+    ] = None,
     client_rack: Annotated[
         str | None,
         typer.Option(
@@ -123,6 +135,7 @@ def consume(
     name = topic_of("consume", topic, topic_option)
     if json and form not in (None, "json"):
         raise UsageError("--json and --format exclude each other: choose JSON, or a format of your own")
+    _check_group(group, from_, exit_at_end, partition)
     start_text = from_ or ("beginning" if exit_at_end else "end")
     job = Job(
         bootstrap=bootstrap,
@@ -134,8 +147,60 @@ def consume(
         exit_at_end=exit_at_end,
         write=_json_line if json or form == "json" else formatter(DEFAULT_FORMAT if form is None else form),
         client_rack=client_rack,
+        group=group,
     )
-    run(_consume(job))
+    run(_consume(job) if group is None else _consume_in_group(job))
+
+
+def _check_group(group: str | None, from_: str | None, exit_at_end: bool, partition: int | None) -> None:
+    """UsageError for options that a member of a group cannot have: the group decides where it reads, and from which offset on."""
+    if group is None:
+        return
+    if partition is not None or exit_at_end:
+        raise UsageError("--group shares the partitions with the group's other members: leave out --partition and --exit-at-end")
+    if from_ not in (None, "beginning", "earliest", "start", "end", "latest"):
+        raise UsageError("--from with --group is beginning or end: where to begin in a partition without a committed offset")
+
+
+async def _consume_in_group(job: Job) -> None:
+    """Print what the group has not read yet, and commit what was printed, also when the command is interrupted."""
+    from strandline.client import Consumer
+
+    quiet_client()
+    consumer = Consumer(
+        job.topic,
+        bootstrap_servers=job.bootstrap,
+        connect_timeout_ms=CONNECT_TIMEOUT_MS,
+        group_id=job.group,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest" if isinstance(job.start, Beginning) else "latest",
+        client_rack=job.client_rack,
+    )
+    try:
+        async with while_waiting(f"an answer from {job.bootstrap}"):
+            await consumer.start()
+            await consumer.partitions_for_topic(job.topic)
+        await _print_in_group(consumer, job)
+    finally:
+        await consumer.stop()
+
+
+async def _print_in_group(consumer: Consumer, job: Job) -> None:
+    out, written, has_noted = sys.stdout.buffer, 0, False
+    while job.records_max is None or written < job.records_max:
+        left = None if job.records_max is None else job.records_max - written
+        polled = await consumer.getmany(timeout_ms=POLL_MS, max_records=left)
+        for records in polled.values():
+            out.write(b"".join(map(job.write, records)))
+            written += len(records)
+        out.flush()
+        if polled:
+            await consumer.commit()
+        elif interrupts.is_closed(1):
+            return  # the reader has closed the pipe: do not wait for the next record
+        elif not has_noted:
+            has_noted = True
+            note(f"waiting for records of {job.topic} that {job.group} has not read (Ctrl-C ends)")
 
 
 async def _consume(job: Job) -> None:

@@ -41,6 +41,7 @@ _READING: Mapping[str, Translation] = {
     "--max-messages": ("--count",),
 }
 _ENTITY: Mapping[str, Translation] = {"--entity-type": lambda value: [value.removesuffix("s")], "--entity-name": ()}
+_GROUP: Mapping[str, Translation] = {"--group": (), "-g": (), "--all-groups": ()}
 OF_COMMAND: Mapping[str, Mapping[str, Translation]] = {
     "topic create": _TOPIC,
     "topic describe": {
@@ -64,6 +65,22 @@ OF_COMMAND: Mapping[str, Mapping[str, Translation]] = {
     "config set": {**_ENTITY, "--add-config": _settings(None)},
     "config unset": {**_ENTITY, "--delete-config": lambda value: value.split(",")},
     "config diff": _ENTITY,
+    "group describe": {**_GROUP, "--verbose": (), "--offsets": ()},
+    "group lag": _GROUP,
+    "group delete": _GROUP,
+    "group remove-member": _GROUP,
+    "group seek": {
+        **_GROUP,
+        "--reset-offsets": (),
+        "--to-earliest": ("--to", "earliest"),
+        "--to-latest": ("--to", "latest"),
+        "--to-current": ("--to", "current"),
+        "--to-offset": ("--to",),
+        "--to-datetime": lambda value: ["--to", f"@{value}"],
+        "--shift-by": lambda value: ["--to", f"shift:{value}"],
+        "--all-topics": (),
+        "--execute": ("--yes",),
+    },
     "log-dirs describe": {"--broker-list": _items("--broker"), "--topic-list": _items("--topic")},
     "elect": {
         "--topic": (),

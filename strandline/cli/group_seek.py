@@ -1,0 +1,223 @@
+"""`strandline group seek`: moves the committed offsets of a group that has no members."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from strandline.cli.common import (
+    CONNECT_TIMEOUT_MS,
+    DEFAULT_BOOTSTRAP,
+    ERROR,
+    Bootstrap,
+    Yes,
+    check_terminal,
+    confirm,
+    run,
+)
+from strandline.cli.output import Form, Output, Table, View, show
+from strandline.cli.start import BeforeEnd, Beginning, End, Offset, Start, Time, parse_start
+from strandline.cli.topic_offsets import offsets_at
+from strandline.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from strandline.client import Admin, GroupOffsetResult, TopicPartition
+
+EARLIEST, LATEST = -2, -1
+SHIFT, CURRENT = "shift:", "current"
+COLUMNS = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET", "LAG")
+
+
+class Shift(NamedTuple):
+    """So many offsets forward; backward if negative."""
+
+    by: int
+
+
+class Current(NamedTuple):
+    """Where the group is."""
+
+
+Target = Start | Shift | Current
+
+
+class Seek(NamedTuple):
+    """A partition's offset before and after; None if the group has none, or the leader did not answer."""
+
+    tp: TopicPartition
+    current: int | None
+    wanted: int | None
+    """As the target says, before it is moved into the log."""
+    new: int | None
+    end: int | None
+
+    @property
+    def problem(self) -> str:
+        """Why the offset cannot be moved; empty if it can."""
+        if self.new is None:
+            return "it has no committed offset" if self.end is not None else "its leader did not answer"
+        return ""
+
+
+def seek(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="WHERE",
+            help="earliest, latest, an offset, -N (N before the end), @2026-01-01T12:00 (UTC), @-1h (an hour ago), shift:-10 "
+            "or shift:10, or current.",
+        ),
+    ],
+    topics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC[:0,1]",
+            help="Only this topic, or these partitions of it; several times. By default, all that the group has offsets for.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new offsets, and change nothing.")] = False,
+    yes: Yes = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = Form.table,
+) -> None:
+    """Move the committed offsets of a group. Its members have to be stopped: they would not notice. Asks first, unless --yes is
+    given.
+
+    An offset that is not in the log becomes the nearest one. With --topic, a group that does not exist yet is created.
+    """
+    target = parse_target(to, int(time.time() * 1000))
+    if not dry_run:
+        check_terminal(yes, "group seek replaces committed offsets")
+    plan = run(_plan(bootstrap, group, target, _chosen(topics or ())))
+    movable = {each.tp: each.new for each in plan if each.new is not None}
+    if not movable:
+        raise UsageError(f"{group} has no offset to move; --topic TOPIC chooses the partitions")
+    if dry_run:
+        show(_view(group, plan, {}, dry_run=True), output)
+        return
+    confirm(f"This moves {len(movable)} offsets of {group}.", yes)
+    show(_view(group, plan, run(_commit(bootstrap, group, movable)), dry_run=False), output)
+
+
+def parse_target(text: str, now_ms: int) -> Target:
+    """Parse a value of --to. UsageError if it has none of the forms in the help."""
+    if text == CURRENT:
+        return Current()
+    if text.startswith(SHIFT):
+        number = text.removeprefix(SHIFT)
+        if not number.lstrip("+-").isdecimal():
+            raise UsageError(f"--to shift:N takes a number of offsets, such as shift:-10, not {text!r}")
+        return Shift(int(number))
+    try:
+        return parse_start(text, now_ms)
+    except UsageError as e:
+        raise UsageError(str(e).replace("--from", "--to").replace("; not", ", shift:N, or current; not")) from None
+
+
+def _chosen(topics: Sequence[str]) -> dict[str, list[int] | None]:
+    """Topic -> the partitions that were chosen; None for all. UsageError if one is malformed."""
+    chosen: dict[str, list[int] | None] = {}
+    for text in topics:
+        topic, colon, numbers = text.partition(":")
+        if not topic or (colon and not all(number.isdecimal() for number in numbers.split(","))):
+            raise UsageError(f"--topic takes TOPIC, or TOPIC:0,1 for some partitions, not {text!r}")
+        chosen[topic] = [int(number) for number in numbers.split(",")] if colon else None
+    return chosen
+
+
+async def _plan(bootstrap: str, group: str, target: Target, chosen: Mapping[str, list[int] | None]) -> list[Seek]:
+    from strandline.client import Admin
+
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        current = {tp: found.offset for tp, found in (await admin.list_group_offsets(group)).items()}
+        tps = await _partitions(admin, chosen) if chosen else sorted(current)
+        starts, ends = await offsets_at(admin, tps, EARLIEST), await offsets_at(admin, tps, LATEST)
+        times = await offsets_at(admin, tps, target.timestamp_ms) if isinstance(target, Time) else {}
+    return [planned(tp, target, current.get(tp), starts.get(tp), ends.get(tp), times.get(tp)) for tp in tps]
+
+
+async def _partitions(admin: Admin, chosen: Mapping[str, list[int] | None]) -> list[TopicPartition]:
+    from strandline.client import TopicPartition
+
+    tps: list[TopicPartition] = []
+    for topic in await admin.describe_topics(list(chosen)):
+        known = [p.partition for p in topic.partitions]
+        wanted = chosen[topic.name]
+        for number in wanted or ():
+            if number not in known:
+                raise UsageError(f"topic {topic.name} has no partition {number}; it has {len(known)}")
+        tps += [TopicPartition(topic.name, number) for number in (known if wanted is None else wanted)]
+    return sorted(tps)
+
+
+def planned(
+    tp: TopicPartition, target: Target, current: int | None, start: int | None, end: int | None, at_time: int | None
+) -> Seek:
+    """The new offset of a partition whose log has the offsets from `start` up to, not including, `end`. `at_time`: the offset of
+    the target's time; None if no record is that young."""
+    if start is None or end is None:
+        return Seek(tp, current, None, None, None)
+    wanted = _wanted(target, current, start, end, at_time)
+    return Seek(tp, current, wanted, None if wanted is None else min(max(wanted, start), end), end)
+
+
+def _wanted(target: Target, current: int | None, start: int, end: int, at_time: int | None) -> int | None:
+    match target:
+        case Beginning():
+            return start
+        case End():
+            return end
+        case Offset(offset):
+            return offset
+        case BeforeEnd(records):
+            return end - records
+        case Time():
+            return end if at_time is None else at_time
+        case Shift(by):
+            return None if current is None else current + by
+        case Current():
+            return current
+
+
+async def _commit(bootstrap: str, group: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, GroupOffsetResult]:
+    from strandline.client import Admin
+
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        return await admin.alter_group_offsets(group, {(tp.topic, tp.partition): offset for tp, offset in offsets.items()})
+
+
+def _view(group: str, plan: Sequence[Seek], results: Mapping[TopicPartition, GroupOffsetResult], *, dry_run: bool) -> View:
+    refused = {tp: result.message or result.code.name for tp, result in results.items() if result.code}
+    problems = {each.tp: each.problem for each in plan if each.problem} | refused
+    rows = [
+        (
+            group,
+            each.tp.topic,
+            each.tp.partition,
+            each.current,
+            each.new,
+            None if each.new is None or each.end is None else each.end - each.new,
+        )
+        for each in plan
+    ]
+    document = {
+        "group_id": group,
+        "dry_run": dry_run,
+        "partitions": [
+            {**each.tp._asdict(), "current_offset": each.current, "new_offset": each.new, "error": problems.get(each.tp)}
+            for each in plan
+        ],
+    }
+    remarks = [f"{tp} is not moved: {why}" for tp, why in problems.items()]
+    outside = [each for each in plan if each.new is not None and each.new != each.wanted]
+    remarks += [f"{each.tp} has no offset {each.wanted}; the nearest is {each.new}" for each in outside]
+    count = len(plan) - len(problems)
+    done = f"{group}: {count} offset{'' if count == 1 else 's'} {'would be moved' if dry_run else 'moved'}"
+    return View(document, [Table(COLUMNS, rows), done], remarks, ERROR if problems else 0)
