@@ -146,17 +146,17 @@ class GroupHandlers:
     def join_group(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, JoinGroupRequest)
-        self._decide(request, body.group_id, lambda shard, context: shard.classic.join(body, context))
+        self._decide(request, body.group_id, lambda shard, context: shard.join(body, context))
 
     def sync_group(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, SyncGroupRequest)
-        self._decide(request, body.group_id, lambda shard, context: shard.classic.sync(body, context))
+        self._decide(request, body.group_id, lambda shard, context: shard.sync(body, context))
 
     def heartbeat(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, HeartbeatRequest)
-        self._decide(request, body.group_id, lambda shard, context: shard.classic.heartbeat(body, context))
+        self._decide(request, body.group_id, lambda shard, context: shard.heartbeat(body, context))
 
     def leave_group(self, request: ServerRequest) -> None:
         body = request.body

@@ -17,6 +17,7 @@ from strandline.broker.groups.classic.protocol import ClassicProtocol
 from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.consumer.protocol import ConsumerProtocol
 from strandline.broker.groups.deadlines import Deadlines
+from strandline.broker.groups.migration.classic_members import ClassicMembers
 from strandline.broker.groups.offsets import OffsetStore
 from strandline.broker.groups.records.types import GroupMetadataRecord, GroupRecord, OffsetCommitRecord
 from strandline.broker.groups.result import Asker, RequestContext, Result
@@ -25,12 +26,15 @@ from strandline.controller.metadata.image import MetadataImage, TopicImage
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.groups import (
     DeletedGroup,
+    HeartbeatRequest,
+    JoinGroupRequest,
     LeaveGroupRequest,
     ListedGroup,
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchGroup,
     OffsetFetchGroupResponse,
+    SyncGroupRequest,
 )
 
 _EXPIRY = "expiry of offsets"
@@ -47,6 +51,7 @@ class GroupShard:
         self.offsets = OffsetStore(config, self.groups)
         self.consumer = ConsumerProtocol(config, self.groups, self.deadlines, image)
         self.classic = ClassicProtocol(config, self.groups, self.deadlines, random)
+        self.classic_members = ClassicMembers(config, self.groups, self.deadlines, random, self.consumer, self.classic)
 
     def replay(self, record: GroupRecord, offset: int) -> None:
         """Apply a record. `offset`: where it is in the log."""
@@ -82,8 +87,24 @@ class GroupShard:
 
     # -- requests about a group of either type ------------------------------------------------------------------------
 
+    def join(self, body: JoinGroupRequest, context: RequestContext) -> Result:
+        return self._of_members(body.group_id).join(body, context)
+
+    def sync(self, body: SyncGroupRequest, context: RequestContext) -> Result:
+        return self._of_members(body.group_id).sync(body, context)
+
+    def heartbeat(self, body: HeartbeatRequest, context: RequestContext) -> Result:
+        return self._of_members(body.group_id).heartbeat(body, context)
+
+    def _of_members(self, group_id: str) -> ClassicProtocol | ClassicMembers:
+        """Who answers members of the classic protocol: their group may be one of the newer protocol (online migration). An empty
+        one makes room for a classic group."""
+        group = self.groups.get(group_id)
+        is_newer = group is not None and group.group_type == CONSUMER and not group.is_empty
+        return self.classic_members if is_newer else self.classic
+
     def leave(self, body: LeaveGroupRequest, context: RequestContext) -> Result:
-        """Remove members: of the classic protocol, or (by an operator) of the newer one."""
+        """Members leave, or an operator removes them: static ones by their instance ids alone."""
         group = self.groups.get(body.group_id)
         if group is not None and group.group_type == CONSUMER:
             return self.consumer.remove_members(body, context)

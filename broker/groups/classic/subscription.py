@@ -28,7 +28,7 @@ class Subscription:
     version: int
     topics: tuple[str, ...]
     user_data: bytes | None = None
-    owned: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    owned_partitions: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Topic -> partition numbers."""
     generation: int = -1
     """-1: unknown."""

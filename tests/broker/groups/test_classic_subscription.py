@@ -46,7 +46,7 @@ def test_a_later_version_is_read_as_far_as_it_is_known(data: str) -> None:
     if KAFKA[data].version == 3:
         known = KAFKA[data]
         assert parse_subscription(later) == Subscription(
-            32767, known.topics, known.user_data, known.owned, known.generation, known.rack
+            32767, known.topics, known.user_data, known.owned_partitions, known.generation, known.rack
         )
 
 

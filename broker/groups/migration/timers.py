@@ -1,0 +1,58 @@
+"""How long a member of the classic protocol may take in a group of the newer one.
+
+    JoinGroup    after a heartbeat or a SyncGroup was answered with REBALANCE_IN_PROGRESS: its rebalance timeout
+    SyncGroup    after its JoinGroup: its rebalance timeout
+
+A member that takes longer is removed, though it sends heartbeats: others may wait for its partitions. These deadlines are in no
+record. Another coordinator begins them with its own answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from strandline.broker.groups.consumer.groups import ConsumerGroups
+from strandline.broker.groups.consumer.member_timers import RETRY_S, RemoveMember
+from strandline.broker.groups.deadlines import Deadlines
+from strandline.broker.groups.result import Result
+
+JOIN, SYNC = "join of a classic member", "sync of a classic member"
+
+
+class ClassicMemberTimers:
+    """(group, member) -> its deadlines."""
+
+    def __init__(self, deadlines: Deadlines, groups: ConsumerGroups, remove_member: RemoveMember) -> None:
+        self._deadlines = deadlines
+        self._groups = groups
+        self._remove_member = remove_member
+
+    def expect_join(self, group_id: str, member_id: str, timeout_ms: int, now: float) -> None:
+        """The member was told to join. Telling it again gives it no more time."""
+        if (JOIN, group_id, member_id) not in self._deadlines:
+            self._set(JOIN, group_id, member_id, now + timeout_ms / 1000)
+
+    def on_joined(self, group_id: str, member_id: str, timeout_ms: int, now: float) -> None:
+        self._deadlines.cancel((JOIN, group_id, member_id))
+        self._set(SYNC, group_id, member_id, now + timeout_ms / 1000)
+
+    def on_synced(self, group_id: str, member_id: str) -> None:
+        self._deadlines.cancel((SYNC, group_id, member_id))
+
+    def forget(self, group_id: str, member_ids: Iterable[str]) -> None:
+        """The group is a classic one now."""
+        for member_id in member_ids:
+            self._deadlines.cancel((JOIN, group_id, member_id))
+            self._deadlines.cancel((SYNC, group_id, member_id))
+
+    def _set(self, kind: str, group_id: str, member_id: str, due: float) -> None:
+        self._deadlines.set((kind, group_id, member_id), due, partial(self._on_end, kind, group_id, member_id))
+
+    def _on_end(self, kind: str, group_id: str, member_id: str, now: float, now_ms: int) -> Result | None:
+        member = self._groups.member(group_id, member_id)
+        if member is None or not member.is_classic:
+            return None
+        # Repeated in case that it cannot be appended; otherwise the member is not there any more.
+        self._set(kind, group_id, member_id, now + RETRY_S)
+        return self._remove_member(group_id, member_id, now, now_ms)
