@@ -357,6 +357,7 @@ class GroupCoordinator:
             if not active.is_current:
                 return
             self._apply(active, result)
+        self._arm(active)
 
     def _apply(self, active: ActiveShard, result: Result) -> BrokerError | None:
         """Carry out a decision; returns the error of its append."""
@@ -428,7 +429,6 @@ class GroupCoordinator:
         if not active.is_current or self._is_stopped:
             return
         self._apply_all(active, active.shard.expire(self._now(), self._wall_clock_ms()))
-        self._arm(active)
 
 
 def encode_batches(records: list[GroupRecord], now_ms: int, bytes_max: int) -> bytearray:
