@@ -13,6 +13,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cat": ("cat", "Print the records of a topic as JSON lines, or send JSON lines."),
     "cluster": ("cluster", "Describe the brokers and the active controller; unregister a broker."),
     "health": ("health", "Check whether a node or the whole cluster is healthy."),
+    "top": ("top", "Follow a cluster on the whole screen: brokers, partitions, rates, lag."),
     "doctor": ("doctor", "Look for what is wrong with a cluster, and say what to do."),
     "quorum": ("quorum", "Describe the controllers' quorum."),
     "reassign": ("reassign", "Move partitions to other brokers, or change their number of replicas."),

@@ -61,6 +61,7 @@ def invocations(folder: Path, address: str) -> dict[str, list[str]]:
         "cat": ["cat", "orders", "-C", *at],
         "cluster": ["cluster", "describe", *at],
         "health": ["health", "--cluster", "--timeout", "60", *at],
+        "top": ["top", *at],
         "doctor": ["doctor", *at],
         "quorum": ["quorum", "describe", *at],
         "features": ["features", "describe", *at],
