@@ -77,6 +77,8 @@ INIT_NAMED_PRODUCER = 120
 """Not in Kafka, whose keys are far below it."""
 DESCRIBE_UNCLEAN_ELECTIONS = 121
 """Not in Kafka."""
+DESCRIBE_OFFSET_LAG = 122
+"""Not in Kafka."""
 
 _BOTH = (BROKER, CONTROLLER)
 
@@ -226,6 +228,13 @@ APIS: dict[int, Api] = {
             "DescribeUncleanElections",
             admin.DescribeUncleanElectionsRequest,
             admin.DescribeUncleanElectionsResponse,
+            (BROKER,),
+        ),
+        Api(
+            DESCRIBE_OFFSET_LAG,
+            "DescribeOffsetLag",
+            data.DescribeOffsetLagRequest,
+            data.DescribeOffsetLagResponse,
             (BROKER,),
         ),
     ]

@@ -23,6 +23,11 @@ class GroupConfig:
     group_max_session_timeout_ms: int = 1800000
     group_max_size: int = 2**31 - 1
 
+    group_lag_interval_ms: int = 5000
+    """How often the lag of the groups is measured for the metrics; 0: never. Not in Kafka."""
+    group_lag_max_series: int = 2000
+    """The most lags of a broker's metrics. Not in Kafka."""
+
     group_consumer_session_timeout_ms: int = 9000
     """A member that is silent for so long is removed. Kafka: 45000."""
     group_consumer_heartbeat_interval_ms: int = 3000

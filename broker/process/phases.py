@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from strandline.broker.disk_work import WorkThreads
 from strandline.broker.dynamic_config import DynamicConfig
 from strandline.broker.groups.coordinator import GroupCoordinator
+from strandline.broker.groups.lag_monitor import LagMonitor
 from strandline.broker.log_cleaner.runner import LogCleaner
 from strandline.broker.log_manager_tasks import LogManagerTasks
 from strandline.broker.replica_manager import ReplicaManager
@@ -28,6 +29,7 @@ class Opened:
     cleaner_threads: WorkThreads
     dynamic_config: DynamicConfig
     groups: GroupCoordinator
+    group_lag: LagMonitor
 
 
 @dataclass(frozen=True, slots=True)

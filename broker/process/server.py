@@ -398,6 +398,7 @@ class BrokerServer:
         self._timers.cancel()
         if self.opened is not None:
             self.opened.fetchers.close()
+            self.opened.group_lag.stop()
             self.opened.log_cleaner.kill()
             self.opened.replicas.moves.stop()
         for server in self._servers:

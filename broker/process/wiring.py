@@ -13,6 +13,8 @@ from strandline.broker.dynamic_config import DynamicConfig
 from strandline.broker.groups.coordinator import GroupCoordinator
 from strandline.broker.groups.find_coordinator import FindCoordinatorHandler
 from strandline.broker.groups.handlers import GroupHandlers
+from strandline.broker.groups.lag_handler import OffsetLagHandler
+from strandline.broker.groups.lag_monitor import LagMonitor
 from strandline.broker.log_cleaner.runner import CleanerSettings, LogCleaner
 from strandline.broker.log_manager_tasks import LogManagerTasks
 from strandline.broker.partition.alter_partition import AlterPartitionManager
@@ -182,7 +184,20 @@ def open_replicas(
         call_later=loop.call_later,
         run_blocking=run_blocking,
     )
-    opened = Opened(log_dirs, tasks, fetchers, replicas, work_threads, cleaner, cleaner_threads, DynamicConfig(config), groups)
+    group_lag = LagMonitor(
+        groups,
+        OffsetLagHandler(replicas.directory, replicas.failures, run_blocking),
+        lambda: replicas.image,
+        broker_id=config.node_id,
+        config=config.groups,
+        address_of=lambda broker_id: _address_of(link.metadata, config, broker_id),
+        wall_clock_ms=doors.wall_clock_ms,
+    )
+    groups.on_offsets = group_lag.wake
+    dynamic_config = DynamicConfig(config)
+    opened = Opened(
+        log_dirs, tasks, fetchers, replicas, work_threads, cleaner, cleaner_threads, dynamic_config, groups, group_lag
+    )
     _cordon(opened, link, config)
     _listen_to_changes(opened)
     opened.dynamic_config.listen("cordoned.log.dirs", lambda new: _cordon(opened, link, new))
@@ -205,6 +220,7 @@ def _listen_to_changes(opened: Opened) -> None:
         "replica.alter.log.dirs.io.max.bytes.per.second",
         lambda new: opened.replicas.moves.use_rate(new.replica_alter_log_dirs_io_max_bytes_per_second),
     )
+    listen("group.lag.", lambda new: opened.group_lag.use_config(new.groups))
     listen("producer.id.expiration.ms", lambda new: opened.replicas.expire_producers_after(new.producer_id_expiration_ms))
 
 
@@ -234,6 +250,7 @@ def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, 
     groups = GroupHandlers(opened.groups, link.pause_detector.is_trusted)
     finder = FindCoordinatorHandler(config.groups, lambda: opened.replicas.image, link.channel)
     by_api = {**data, **admin, **groups.handlers(), apis.FIND_COORDINATOR: finder.handle}
+    by_api[apis.DESCRIBE_OFFSET_LAG] = opened.group_lag.handler.handle
     return BrokerHandlers(by_api, groups.on_connection_lost)
 
 

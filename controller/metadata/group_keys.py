@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.controller.metadata.config_keys import INT_MAX, ConfigKey
+from strandline.controller.metadata.config_keys import INT_MAX, ConfigKey, Update
 
 _OFFSETS = (
     ConfigKey(
@@ -125,4 +125,25 @@ _CONSUMER = (
     ),
 )
 
-GROUP_KEYS: tuple[ConfigKey, ...] = (*_OFFSETS, *_CLASSIC, *_CONSUMER)
+_LAG = (
+    ConfigKey(
+        "group.lag.interval.ms",
+        "int",
+        5000,
+        "ms",
+        "how often a broker measures the lag of the groups that it coordinates, for its metrics; 0: never (not in Apache Kafka)",
+        min=0,
+        update=Update.CLUSTER_OR_BROKER,
+    ),
+    ConfigKey(
+        "group.lag.max.series",
+        "int",
+        2000,
+        "",
+        "the most lags in the metrics of a broker, one for each group and partition: the largest ones (not in Apache Kafka)",
+        min=0,
+        update=Update.CLUSTER_OR_BROKER,
+    ),
+)
+
+GROUP_KEYS: tuple[ConfigKey, ...] = (*_OFFSETS, *_CLASSIC, *_CONSUMER, *_LAG)

@@ -1,4 +1,5 @@
-"""The data path: Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, InitProducerId, DescribeProducers, DeleteRecords."""
+"""The data path: Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, InitProducerId, DescribeProducers, DeleteRecords,
+DescribeOffsetLag."""
 
 from __future__ import annotations
 
@@ -373,4 +374,42 @@ class DeleteRecordsPartitionResponse(Message):
 
 class DeleteRecordsResponse(Message):
     partitions: list[DeleteRecordsPartitionResponse]
+    throttle_time_ms: Count = 0
+
+
+# -- DescribeOffsetLag ------------------------------------------------------------------------------------------------
+
+
+class OffsetLagPartition(Message):
+    """A partition, and offsets in it at which readers will go on; it may have none."""
+
+    topic_id: Uuid
+    partition: PartitionIndex
+    current_leader_epoch: Epoch = -1
+    offsets: Annotated[list[Offset], MANY] = []
+
+
+class DescribeOffsetLagRequest(Message):
+    """Asks the leaders of partitions how far readers at these offsets lag behind. Coordinators of groups ask for the metrics."""
+
+    partitions: Annotated[list[OffsetLagPartition], MANY]
+
+
+class OffsetLagPartitionResponse(Message):
+    """The offsets of the partition, and in `timestamps`, for each offset of the request, the timestamp in ms of the first batch
+    that has a committed record at or after it; -1 if there is none, or if that batch has no timestamp.
+
+    The timestamp of a batch is that of its first record. It is the newest one if the broker has set the timestamps, or if
+    compaction has replaced the first one by a delete horizon."""
+
+    topic_id: Uuid
+    partition: PartitionIndex
+    error_code: Int16 = 0
+    high_watermark: Offset = -1
+    log_start_offset: Offset = -1
+    timestamps: list[Int64] = []
+
+
+class DescribeOffsetLagResponse(Message):
+    partitions: list[OffsetLagPartitionResponse]
     throttle_time_ms: Count = 0

@@ -9,7 +9,7 @@ from strandline.broker.fetch.fetch_handler import Fetch
 from strandline.broker.metrics import BrokerMetrics, TopicMetrics
 from strandline.broker.produce.produce_handler import DelayedProduce
 from strandline.observe import reading
-from strandline.observe.groups import groups
+from strandline.observe.groups import group_lag, groups
 from strandline.observe.reading import Reading
 
 if TYPE_CHECKING:
@@ -242,4 +242,4 @@ def disk(server: BrokerServer) -> Iterator[Reading]:
 
 
 def broker_readings() -> tuple[reading.Readings, ...]:
-    return node, metadata, replication, partitions, compaction, traffic, groups, waiting, disk
+    return node, metadata, replication, partitions, compaction, traffic, groups, group_lag, waiting, disk

@@ -21,7 +21,7 @@ from __future__ import annotations
 from strandline.observe.row import BOTH, Row, Section
 from strandline.observe.rows_of_control import CONTROL, QUORUM
 from strandline.observe.rows_of_data import COMPACTION, METADATA, PARTITIONS, REPLICATION, TRAFFIC
-from strandline.observe.rows_of_groups import GROUPS
+from strandline.observe.rows_of_groups import GROUPS, LAG
 from strandline.observe.rows_of_nodes import CONNECTIONS, DISK, NODE, REQUESTS
 
 __all__ = ["BOTH", "ROWS", "SECTIONS", "Row", "Section"]
@@ -32,6 +32,7 @@ SECTIONS = (
     COMPACTION,
     TRAFFIC,
     GROUPS,
+    LAG,
     REQUESTS,
     CONNECTIONS,
     DISK,

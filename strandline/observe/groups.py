@@ -65,3 +65,21 @@ def _changes(coordinator: GroupCoordinator) -> Iterator[Reading]:
     yield Reading(_COORDINATOR + "consumer_group_rebalance_count", metrics.rebalances[CONSUMER])
     yield Reading("strandline_group_append_seconds", metrics.append)
     yield Reading("strandline_group_commit_wait_seconds", metrics.commit_wait)
+
+
+def group_lag(server: BrokerServer) -> Iterator[Reading]:
+    opened = server.opened
+    if opened is None:
+        return
+    monitor = opened.group_lag
+    for lag in monitor.current():
+        position = lag.position
+        labels = (position.group_id, position.topic, str(position.partition))
+        yield Reading("strandline_group_lag_records", lag.records, labels)
+        if lag.seconds is not None:
+            yield Reading("strandline_group_lag_seconds", lag.seconds, labels)
+    yield Reading("strandline_group_lag_omitted", monitor.table.omitted)
+    yield Reading("strandline_group_lag_unknown", monitor.table.unknown)
+    age_s = monitor.age_s
+    if age_s is not None:
+        yield Reading("strandline_group_lag_age_seconds", age_s)

@@ -23,6 +23,8 @@ def _own(name: str, kind: Kind, help: str, *labels: str) -> Row:
     return Row(f"strandline_group_{name}", kind, help, BROKER, labels)
 
 
+_SERIES = ("group", "topic", "partition")
+
 GROUPS = Section(
     "Groups",
     "A broker counts the groups that it coordinates; sum over the brokers for the cluster. Kafka prints its counters "
@@ -62,6 +64,39 @@ GROUPS = Section(
             "commit_wait_seconds",
             "histogram",
             "How long an answer waited until the replicas of __consumer_offsets had the records that it rests on.",
+        ),
+    ),
+)
+
+LAG = Section(
+    "Lag of groups",
+    "A broker measures the groups that it coordinates, each `group.lag.interval.ms`, and prints the largest lags, at most "
+    "`group.lag.max.series` of them. If the leader of a partition does not answer, its last value stays for a minute, and is "
+    "omitted then. Groups without committed offsets have no lag.",
+    (
+        _own(
+            "lag_records",
+            "gauge",
+            "High watermark of the partition minus the offset that the group has committed; 0 if that is higher.",
+            *_SERIES,
+        ),
+        _own(
+            "lag_seconds",
+            "gauge",
+            "Age of the first batch that the group has not read, by its first timestamp; 0 without one. Omitted if the batch has "
+            "no timestamp.",
+            *_SERIES,
+        ),
+        _own("lag_omitted", "gauge", "Smaller lags that the last measurement has left out."),
+        _own(
+            "lag_unknown",
+            "gauge",
+            "Committed offsets that the last measurement could not compare, because the leader of the partition did not answer.",
+        ),
+        _own(
+            "lag_age_seconds",
+            "gauge",
+            "Time since the last measurement ended; omitted while nothing is measured.",
         ),
     ),
 )

@@ -29,6 +29,7 @@ from metrics_world import (
 from raft_bench import fetch_request
 from waiting import until
 from wire_cluster import WireCluster
+from wire_groups import Groups
 
 from strandline.broker.process.server import BrokerServer
 from strandline.controller.server import ControllerServer
@@ -65,8 +66,12 @@ async def test_nodes_print_exactly_the_rows_of_their_role(tmp_path: Path, accept
 
     The files are real, because the size of the disk is among the rows. Some rows are printed by the active controller only.
     """
-    async with WireCluster(controllers=3, brokers=3, files="disk", folder=tmp_path) as cluster:
+    async with WireCluster(controllers=3, brokers=3, files="disk", folder=tmp_path, group_lag_interval_ms=50) as cluster:
         topic, _ = await load(cluster)
+        groups = Groups(cluster)
+        assert await groups.commit("", -1, topic.topic_id, {0: 0}) == [0]
+        lag = cluster.server(await groups.coordinator()).opened.group_lag
+        await until(lambda: any(lag.current()), "the lag is measured")
         leader = (await cluster.partition_of("orders")).leader_id
         await cluster.fetch(leader, topic.topic_id)
         watch = Watch(cluster)
