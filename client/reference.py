@@ -125,6 +125,47 @@ with an error or cannot be reached. Then it asks the leader again. If there is n
 A consumer without `client_rack` reads from leaders, and clusters without racks do no work for this.
 """
 
+_GROUPS = """
+## Consumer groups
+
+Consumers with the same `group_id` share the partitions of the topics that they subscribe to. The coordinator, a broker, assigns the
+partitions (KIP-848), and stores how far the group has read.
+
+```python
+async def bill() -> None:
+    async with Consumer("orders", group_id="billing", auto_offset_reset="earliest") as consumer:
+        async for record in consumer:
+            await charge(record)  # finished when the loop asks for the next record
+```
+
+**What is committed.** With `enable_auto_commit` (the default) the consumer commits what the program has *finished*: the records
+that a call has returned, when the program asks for more; those of `async for` one by one. It commits every
+`auto_commit_interval_ms`, before a partition goes to another member, and in `stop` (not what was in work if an exception stops
+the consumer). So a record is processed at least once, and twice only after a crash, or if the member was removed from the
+group. A program that hands records on to tasks of its own commits by itself: `enable_auto_commit=False`, and
+`commit({partition: offset + 1})` for what its tasks have finished.
+
+**Rebalances.** Only the partitions that move stop. A partition goes when the program asks for more records: by then it has finished
+what it got, and the next owner begins behind it. After that no record of the partition is returned, and its commits fail
+(CommitFailed). A program that does not ask within four fifths of `rebalance_timeout_ms` loses the partition unfinished.
+`subscribe` takes callbacks; `on_revoked` may wait for the program's own tasks.
+
+**A program that takes long.** Heartbeats run on a thread (`heartbeat_thread`), also while the program blocks the event loop. What limits
+it is `max_poll_interval_ms`: a member that has not asked for records for so long leaves the group, and its partitions go to others. It
+joins again when it asks. `metrics()["group"]["event_loop_lag_ms"]` shows a blocked loop.
+
+**When the coordinator cannot be reached**, the consumer goes on for three heartbeat intervals. Then others may have its partitions, so it
+returns no records (the state "suspended") until a heartbeat succeeds. The brokers' session time-out is three intervals by default; if it
+is set longer, the consumer stops earlier than it has to.
+
+**Static members** (`group_instance_id`) get the same partitions again if they return within the session time-out: no rebalance for a
+restart.
+
+**What goes wrong** is in `health()["group"]`, and `on_state_change` is called for each change. GroupMembershipFailed comes from every call
+that returns records if the coordinator refuses the consumer for good, or a background task of it was cancelled. `Admin` has the calls
+of an operator: `list_groups`, `describe_groups`, `group_lag`, `alter_group_offsets`, and so on.
+"""
+
 _CONDITIONAL = """
 ## Conditional appends
 
@@ -217,7 +258,7 @@ def reference() -> str:
     parts += _client(client.Admin, AdminOptions)
     parts += ["\n## What calls take and return\n\n", *_values()]
     parts += ["\n## Errors\n\n", *_errors()]
-    return "".join([*parts, _CONDITIONAL, _NEAREST, _AIOKAFKA])
+    return "".join([*parts, _GROUPS, _CONDITIONAL, _NEAREST, _AIOKAFKA])
 
 
 def _aliases() -> Iterator[str]:

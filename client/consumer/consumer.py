@@ -566,7 +566,7 @@ class Consumer:
         self._move(state, offset, leader_epoch)
 
     def _move(self, state: PartitionState, offset: int, leader_epoch: int = -1) -> None:
-        fetcher, _ = self._running()
+        fetcher, _ = self._connected()
         state.seek(offset, leader_epoch)
         if self._group is not None:
             self._group.on_moved(state)

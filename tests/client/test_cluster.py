@@ -278,3 +278,16 @@ async def test_without_controller_first_answer_counts() -> None:
         cluster.brokers[2].mute = True
         async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
             assert (await admin.describe_cluster(timeout_ms=5_000)).controller_id == -1
+
+
+async def test_topics_are_asked_for_by_their_ids_once() -> None:
+    """A group's coordinator assigns topics by their ids, and the consumer may have heard of none of them."""
+    async with ScriptedCluster() as there:
+        there.create("orders")
+        cluster = Cluster(ClientOptions(bootstrap_servers=there.bootstrap), Random(1))
+        await cluster.start()
+        cluster.metadata.want_topic_ids([there.topics["orders"], b"x" * 16])
+        await cluster.metadata.refresh(1000)
+        assert cluster.cache.names == {there.topics["orders"]: "orders"}
+        assert cluster.metadata.topics_wanted == 0, "it is kept fresh only if it is wanted by name"
+        await cluster.close()

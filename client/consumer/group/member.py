@@ -517,16 +517,20 @@ class GroupMember:
         """The result of a coroutine. None, and it is cancelled, when the tenure ends or the program unsubscribes."""
         task = self._loop.create_task(coroutine)
         try:
-            while not task.done() and self.view.tenure == tenure and self._topics is not None:
+            while not task.done() and self._is_member_in(tenure):
                 self._changed.clear()
                 change = self._loop.create_task(self._changed.wait())
                 try:
                     await asyncio.wait([task, change], return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     change.cancel()
-            return task.result() if task.done() and self.view.tenure == tenure else None
+            return task.result() if task.done() and self._is_member_in(tenure) else None
         finally:
             task.cancel()
+
+    def _is_member_in(self, tenure: int) -> bool:
+        """Whether the program is subscribed, and the tenure has not ended."""
+        return self._topics is not None and self.view.tenure == tenure
 
     def _resolved(self, keys: Iterable[TopicIdPartition]) -> list[TopicIdPartition]:
         """Those of these partitions whose topics' names are known, in order. The names of the others are asked for."""
