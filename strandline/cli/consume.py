@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -25,6 +25,7 @@ from strandline.cli.common import (
     Bootstrap,
     Topic,
     TopicOption,
+    fail,
     new_app,
     note,
     quiet_client,
@@ -32,18 +33,18 @@ from strandline.cli.common import (
     topic_of,
     while_waiting,
 )
-from strandline.cli.start import BeforeEnd, Beginning, Offset, Start, Time, parse_start
+from strandline.cli.consume_places import named
+from strandline.cli.start import Start, parse_start
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
+    from strandline.cli.consume_places import Places
     from strandline.client import Consumer, TopicPartition
     from strandline.client.consumer.records import ConsumerRecord
 
 app = new_app()
 
 POLL_MS = 500
-NAMED_MAX = 4
-"""At most this many partitions are named in a note; more are counted."""
 DEFAULT_FORMAT = r"%v\n"
 RecordWriter = Callable[["ConsumerRecord"], bytes]
 
@@ -131,7 +132,8 @@ def consume(
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Print the records of a topic: new ones until Ctrl-C, or the present ones."""
+    """Print the records of a topic: new ones until Ctrl-C, or the present ones. A partition without a leader delays none of the
+    others; with --exit-at-end, the exit code is 1 if one could not be read."""
     name = topic_of("consume", topic, topic_option)
     if json and form not in (None, "json"):
         raise UsageError("--json and --format exclude each other: choose JSON, or a format of your own")
@@ -149,7 +151,12 @@ def consume(
         client_rack=client_rack,
         group=group,
     )
-    run(_consume(job) if group is None else _consume_in_group(job))
+    if group is None:
+        run(_consume(job))
+        return
+    from strandline.cli.consume_group import consume_in_group
+
+    run(consume_in_group(job))
 
 
 def _check_group(group: str | None, from_: str | None, exit_at_end: bool, partition: int | None) -> None:
@@ -162,163 +169,64 @@ def _check_group(group: str | None, from_: str | None, exit_at_end: bool, partit
         raise UsageError("--from with --group is beginning or end: where to begin in a partition without a committed offset")
 
 
-async def _consume_in_group(job: Job) -> None:
-    """Print what the group has not read yet, and commit what was printed, also when the command is interrupted."""
-    from strandline.client import Consumer
-
-    quiet_client()
-    consumer = Consumer(
-        job.topic,
-        bootstrap_servers=job.bootstrap,
-        connect_timeout_ms=CONNECT_TIMEOUT_MS,
-        group_id=job.group,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest" if isinstance(job.start, Beginning) else "latest",
-        client_rack=job.client_rack,
-    )
-    try:
-        async with while_waiting(f"an answer from {job.bootstrap}"):
-            await consumer.start()
-            await consumer.partitions_for_topic(job.topic)
-        await _print_in_group(consumer, job)
-    finally:
-        await consumer.stop()
-
-
-async def _print_in_group(consumer: Consumer, job: Job) -> None:
-    out, written, has_noted = sys.stdout.buffer, 0, False
-    while job.records_max is None or written < job.records_max:
-        left = None if job.records_max is None else job.records_max - written
-        polled = await consumer.getmany(timeout_ms=POLL_MS, max_records=left)
-        for records in polled.values():
-            out.write(b"".join(map(job.write, records)))
-            written += len(records)
-        out.flush()
-        if polled:
-            await consumer.commit()
-        elif interrupts.is_closed(1):
-            return  # the reader has closed the pipe: do not wait for the next record
-        elif not has_noted:
-            has_noted = True
-            note(f"waiting for records of {job.topic} that {job.group} has not read (Ctrl-C ends)")
-
-
 async def _consume(job: Job) -> None:
-    from strandline.client import Consumer, TopicPartition
+    """Print the records from the start on. With `exit_at_end`, the command fails at the end if a partition could not be read."""
+    from strandline.cli.consume_places import Places
+    from strandline.client import Admin, Consumer, TopicPartition
 
     quiet_client()
-    consumer = Consumer(
-        bootstrap_servers=job.bootstrap,
-        connect_timeout_ms=CONNECT_TIMEOUT_MS,
-        auto_offset_reset="earliest",
-        client_rack=job.client_rack,
-    )
+    servers = {"bootstrap_servers": job.bootstrap, "connect_timeout_ms": CONNECT_TIMEOUT_MS}
+    consumer = Consumer(auto_offset_reset="earliest", client_rack=job.client_rack, **servers)  # type: ignore[arg-type]
     try:
         async with while_waiting(f"an answer from {job.bootstrap}"):
             await consumer.start()
             numbers = await consumer.partitions_for_topic(job.topic)
         if job.partition is not None and job.partition not in numbers:
             raise UsageError(f"topic {job.topic} has no partition {job.partition}; it has {len(numbers)}")
-        places = [TopicPartition(job.topic, p) for p in (sorted(numbers) if job.partition is None else [job.partition])]
-        await consumer.assign(places)
-        consumer.pause(*places)  # otherwise it would fetch from the beginning before the start is known
-        async with while_waiting(f"the leaders of {_named(places)}, to learn where the log ends"):
-            ends = await consumer.end_offsets(places)
-            left = await _seek(consumer, job, places, ends)
-        consumer.resume(*places)
-        if job.exit_at_end and not left:
-            note(f"nothing to read: {job.topic} has no record from {job.start_text} to its end")
-        await _print(consumer, job, left if job.exit_at_end else None, ends)
+        tps = [TopicPartition(job.topic, p) for p in (sorted(numbers) if job.partition is None else [job.partition])]
+        await consumer.assign(tps)
+        consumer.pause(*tps)  # otherwise it would fetch from the beginning before the start is known
+        async with Admin(**servers) as admin:  # type: ignore[arg-type]
+            places = Places(consumer, admin, job, tps)
+            await places.begin()
+            try:
+                await _print(consumer, job, places)
+            finally:
+                await places.close()
     finally:
         await consumer.stop()
+    if job.exit_at_end and places.missing:
+        fail(f"{named(places.missing)} could not be read to the end: {places.reason}; the others were")
 
 
-def _named(places: list[TopicPartition]) -> str:
-    if len(places) <= NAMED_MAX:
-        return ", ".join(map(str, places))
-    return f"{len(places)} partitions of {places[0].topic}"
-
-
-async def _seek(
-    consumer: Consumer, job: Job, places: list[TopicPartition], ends: dict[TopicPartition, int]
-) -> set[TopicPartition]:
-    """Seek to the start; returns the partitions that have records between it and their present end."""
-    first = await consumer.beginning_offsets(places)
-    wanted = await _wanted(consumer, job.start, places, first, ends)
-    left, outside = set(), []
-    for place, offset in wanted.items():
-        moved = min(max(offset, first[place]), ends[place])
-        if moved != offset and isinstance(job.start, Offset):
-            outside.append(place)
-        consumer.seek(place, moved)
-        if moved < ends[place]:
-            left.add(place)
-    if outside:
-        note(_outside(job.start_text, outside, first, ends))
-    return left
-
-
-async def _wanted(
-    consumer: Consumer,
-    start: Start,
-    places: list[TopicPartition],
-    first: dict[TopicPartition, int],
-    ends: dict[TopicPartition, int],
-) -> dict[TopicPartition, int]:
-    """Partition -> the requested offset, which can be outside the log."""
-    if isinstance(start, Beginning):
-        return first
-    if isinstance(start, Offset):
-        return dict.fromkeys(places, start.offset)
-    if isinstance(start, BeforeEnd):
-        return {place: ends[place] - start.records for place in places}
-    if isinstance(start, Time):
-        found = await consumer.offsets_for_times(dict.fromkeys(places, start.timestamp_ms))
-        return {place: ends[place] if at is None else at.offset for place, at in found.items()}
-    return ends
-
-
-def _outside(text: str, outside: list[TopicPartition], first: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> str:
-    held = [f"{place} ({_held(first[place], ends[place])})" for place in outside[:NAMED_MAX]]
-    more = f" and {len(outside) - NAMED_MAX} more" if len(outside) > NAMED_MAX else ""
-    return f"offset {text} is not in the log of {', '.join(held)}{more}; reading starts at the nearest offset"
-
-
-def _held(first: int, end: int) -> str:
-    if end - first <= 1:
-        return "empty" if first == end else f"offset {first}"
-    return f"offsets {first} to {end - 1}"
-
-
-async def _print(consumer: Consumer, job: Job, left: set[TopicPartition] | None, ends: dict[TopicPartition, int]) -> None:
-    """Print records until `job.records_max` are written, or until no partition is `left` (None: no end)."""
+async def _print(consumer: Consumer, job: Job, places: Places) -> None:
+    """Print records until `job.records_max` are written, or no partition is left to read."""
     out = sys.stdout.buffer
     written, idle_s, has_noted = 0, 0.0, False
-    while (left is None or left) and (job.records_max is None or written < job.records_max):
+    while not places.are_done and (job.records_max is None or written < job.records_max):
         polled = await consumer.getmany(
             timeout_ms=POLL_MS, max_records=None if job.records_max is None else job.records_max - written
         )
-        for place, records in polled.items():
-            if left is not None:
-                records = [r for r in records if r.offset < ends[place]]
+        for tp, records in polled.items():
+            if job.exit_at_end:
+                records = [r for r in records if r.offset < places.ends[tp]]
             out.write(b"".join(map(job.write, records)))
             written += len(records)
         out.flush()
         idle_s = 0 if polled else idle_s + POLL_MS / 1000
         if not polled and interrupts.is_closed(1):
             return  # the reader has closed the pipe: do not wait for the next record
-        if not polled and not has_noted and (left is None or idle_s >= PATIENCE_S):
+        if not polled and not has_noted and (not job.exit_at_end or (places.left and idle_s >= PATIENCE_S)):
             has_noted = True
-            note(_waits_for(consumer, job, written, left))
-        if left is not None:
-            left = {place for place in left if await consumer.position(place) < ends[place]}
+            note(_waits_for(consumer, job, written, places.left))
+        await places.on_polled(idle_s)
 
 
-def _waits_for(consumer: Consumer, job: Job, written: int, left: set[TopicPartition] | None) -> str:
-    if left is not None:
+def _waits_for(consumer: Consumer, job: Job, written: int, left: Collection[TopicPartition]) -> str:
+    if job.exit_at_end:
         health = consumer.health()
         reason = next(iter(health["failed_partitions"].values()), None) or health["last_error"] or "its leader has not answered"
-        return f"still waiting for records of {_named(sorted(left))}: {reason} (Ctrl-C ends)"
+        return f"still waiting for records of {named(sorted(left))}: {reason} (Ctrl-C ends)"
     place = job.topic if job.partition is None else f"{job.topic}-{job.partition}"
     if written:
         more = "more" if job.records_max is None else f"{job.records_max - written} more"

@@ -8,6 +8,7 @@ LONG_FILES = (
     "cli/test_cli_failover.py",
     "house/test_installs.py",
     "deploy/test_prometheus_live.py",
+    "cli/test_cli_partial.py",
     "cli/test_cli_topics_and_records.py",
     "processes/test_faults.py",
     "cli/test_cli_produce.py",
