@@ -1,8 +1,8 @@
 """Generates the dashboard: `python deploy/grafana/dashboard.py` writes `dashboards/strandline.json`.
 
 Replication comes first, because it is what an operator must know first: whether every partition has a leader, whether every
-replica is in sync, and whether the cluster survives one more fault. Then come the controllers, the traffic, the request times
-and the nodes. The description of each panel says what it means and what a problem looks like.
+replica is in sync, and whether the cluster survives one more fault. Then come the controllers, the traffic, the groups and their
+lag, the request times and the nodes. The description of each panel says what it means and what a problem looks like.
 
 The file is built with Grafana's own SDK (`pip install -e '.[dev]'`). A test generates it again and compares. The metrics have
 Kafka's names (docs/metrics.md): another test compares every name with the catalogue, and a third sends every query to a
@@ -25,6 +25,7 @@ REPLICA = "kafka_server_replicamanager_"
 CONTROL = "kafka_controller_kafkacontroller_"
 TOPICS = "kafka_server_brokertopicmetrics_"
 REQUESTS = "kafka_network_requestmetrics_"
+COORDINATOR = "kafka_server_group_coordinator_metrics_"
 ALL_TOPICS = 'topic=""'
 """Selects the series without the topic label: as in Kafka, it counts all topics, deleted ones included."""
 EACH_TOPIC = 'topic!=""'
@@ -328,6 +329,73 @@ def waiting() -> list[Any]:
     ]
 
 
+def groups() -> list[Any]:
+    lag_records, lag_seconds = of_nodes("strandline_group_lag_records"), of_nodes("strandline_group_lag_seconds")
+    return [
+        lines(
+            "Lag, seconds",
+            "Age of the oldest record that a group has not read, by its timestamp: the ten latest groups and topics. A straight "
+            "line upwards means that the group does not read at all.",
+            Query(f"topk(10, max by (group, topic) ({lag_seconds}))", "{{group}}, {{topic}}"),
+            unit="s",
+        ),
+        lines(
+            "Lag, records",
+            "Records that a group has not read, over all partitions of a topic: the ten largest.",
+            Query(f"topk(10, sum by (group, topic) ({lag_records}))", "{{group}}, {{topic}}"),
+        ),
+        lines(
+            "Lag that is not measured",
+            "Unknown: the leader of the partition does not answer. Omitted: smaller lags above group.lag.max.series. Age: "
+            "seconds since a broker has measured; much more than group.lag.interval.ms means very many offsets.",
+            Query(each("strandline_group_lag_unknown"), "unknown, {{instance}}"),
+            Query(each("strandline_group_lag_omitted"), "omitted, {{instance}}"),
+            Query(each("strandline_group_lag_age_seconds"), "age, {{instance}}"),
+        ),
+        lines(
+            "Groups",
+            "Groups of the newer protocol by state, and all groups of the classic one. One that stays in Reconciling has a "
+            "member that does not give up its partitions.",
+            Query(each(f"{COORDINATOR}consumer_group_count", by="state"), "{{state}}"),
+            Query(each(f"{COORDINATOR}group_count", 'protocol="classic"', by="protocol"), "{{protocol}}"),
+        ),
+        lines(
+            "Rebalances per minute",
+            "Members that join and leave all the time: a handler that takes longer than its session, or a deployment that loops.",
+            Query(per_minute(f"{COORDINATOR}consumer_group_rebalance_count"), "newer protocol"),
+            Query(per_minute(f"{COORDINATOR}group_completed_rebalance_count"), "classic protocol"),
+        ),
+        lines(
+            "Offsets",
+            "Committed offsets, and deleted ones by their cause.",
+            Query(rate(f"{COORDINATOR}offset_commit_count"), "committed, {{instance}}"),
+            Query(rate(f"{COORDINATOR}offset_expiration_count"), "expired, {{instance}}"),
+            Query(rate(f"{COORDINATOR}offset_deletion_count"), "deleted, {{instance}}"),
+            unit="ops",
+        ),
+        lines(
+            "Partitions of __consumer_offsets",
+            "A coordinator leads partitions of this topic. While it loads one, the groups of that partition wait; if a load "
+            "fails, they have no coordinator.",
+            Query(each(f"{COORDINATOR}num_partitions", 'state!="active"', by="instance, state"), "{{state}}, {{instance}}"),
+            Query(each(f"{COORDINATOR}num_partitions", 'state="active"'), "active, {{instance}}"),
+        ),
+        lines(
+            "Load time, 99 %",
+            "From the leadership of a partition of __consumer_offsets until its groups are served.",
+            Query(quantile(0.99, "strandline_group_load_seconds", by="instance")),
+            unit="s",
+        ),
+        lines(
+            "Time of a change, 99 %",
+            "Commits and heartbeats that change something: the append here, and the wait for the replicas.",
+            Query(quantile(0.99, "strandline_group_append_seconds", by="instance"), "append, {{instance}}"),
+            Query(quantile(0.99, "strandline_group_commit_wait_seconds", by="instance"), "replicas, {{instance}}"),
+            unit="s",
+        ),
+    ]
+
+
 def disk() -> list[Any]:
     return [
         lines(
@@ -454,7 +522,7 @@ def build() -> models.Dashboard:
         grafana.Dashboard("Strandline")
         .uid("strandline")
         .description(
-            "Replication first (leaders, in-sync replicas, lag), then controllers, traffic, request times, disks and nodes."
+            "Replication first (leaders, in-sync replicas, lag), then controllers, traffic, groups, request times, disks, nodes."
         )
         .tags(["strandline", "kafka"])
         .readonly()
@@ -472,6 +540,7 @@ def build() -> models.Dashboard:
         ("Replication", [*at_a_glance(), *replication()]),
         ("Controllers", controllers()),
         ("Traffic", traffic()),
+        ("Groups", groups()),
         ("Request times", request_times()),
         ("Parked requests", waiting()),
         ("Disk", disk()),

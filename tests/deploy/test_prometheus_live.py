@@ -16,11 +16,17 @@ from load import Load
 from prometheus_process import CLUSTER, Prometheus, eventually
 from tools import tool
 
+from strandline.client import Admin
 from strandline.local_cluster import LocalCluster
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 
-FAST_SESSIONS = {"broker.session.timeout.ms": 1500, "broker.heartbeat.interval.ms": 300}
+SETTINGS = {
+    "broker.session.timeout.ms": 1500,
+    "broker.heartbeat.interval.ms": 300,
+    "group.lag.interval.ms": 200,
+    "offsets.topic.num.partitions": 1,
+}
 NODES = 6
 SINCE_THE_START = "5m"
 """A window that has all that happened here in it."""
@@ -31,22 +37,30 @@ class Watched(NamedTuple):
     cluster: LocalCluster
     prometheus: Prometheus
     load: Load
+    admin: Admin
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def watched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Watched]:
-    """A cluster under load; Prometheus has scraped every node, and no alert fires."""
+    """A cluster under load, with a group that has read nothing; Prometheus has scraped every node, and no alert fires."""
     tool("prometheus")
     folder = tmp_path_factory.mktemp("watched")
     async with (
-        LocalCluster(folder / "cluster", settings=FAST_SESSIONS) as cluster,
+        LocalCluster(folder / "cluster", settings=SETTINGS) as cluster,
         Prometheus(folder / "prometheus", cluster) as prometheus,
         Load(cluster, "orders") as load,
+        Admin(bootstrap_servers=cluster.bootstrap) as admin,
     ):
+        await commit(admin)
         await eventually(prometheus.ready, "Prometheus is ready", BOUND_S)
         await eventually(lambda: all_up(prometheus), "Prometheus has scraped every node", BOUND_S)
         await eventually(lambda: content(prometheus), "no alert is pending or firing", BOUND_S)
-        yield Watched(cluster, prometheus, load)
+        yield Watched(cluster, prometheus, load, admin)
+
+
+async def commit(admin: Admin) -> None:
+    (result,) = (await admin.alter_group_offsets("readers", {("orders", 0): 0})).values()
+    assert result.code == 0, result
 
 
 async def all_up(prometheus: Prometheus) -> bool:
@@ -68,7 +82,7 @@ async def chosen(prometheus: Prometheus) -> dict[str, str]:
 
 
 async def test_a_killed_broker_fires_alerts_that_resolve_on_its_return(watched: Watched) -> None:
-    cluster, prometheus, load = watched
+    cluster, prometheus, load, _ = watched
 
     async def told() -> bool:
         return {"StrandlineUnderReplicated", "StrandlineTargetDown"} <= set(await prometheus.alerts())
@@ -81,7 +95,7 @@ async def test_a_killed_broker_fires_alerts_that_resolve_on_its_return(watched: 
     (down,) = firing["StrandlineTargetDown"]
     assert down["labels"]["instance"] == "broker-1"
     (under,) = firing["StrandlineUnderReplicated"]
-    assert float(under["value"]) == 3  # every partition of the topic has a replica there
+    assert float(under["value"]) == 4  # every partition of the topic, and the one of the groups, has a replica there
     for alert in (down, under):
         assert alert["labels"]["cluster"] == CLUSTER
         # What a person reads has its values in it, and no complaint of the template.
@@ -97,7 +111,7 @@ async def test_a_killed_broker_fires_alerts_that_resolve_on_its_return(watched: 
 
 async def test_every_query_of_the_dashboard_returns_series(watched: Watched) -> None:
     """The cluster is under load, and had a fail-over of a leader and one of the controller, which some queries need."""
-    cluster, prometheus, load = watched
+    cluster, prometheus, load, admin = watched
     ((active, _),) = await prometheus.query("kafka_controller_kafkacontroller_activecontrollercount == 1")
     for name in ("broker-2", active["instance"]):
         cluster.kill(name)
@@ -110,6 +124,7 @@ async def test_every_query_of_the_dashboard_returns_series(watched: Watched) -> 
     assert unanswered
 
     async def answered() -> bool:
+        await commit(admin)
         for title, expr in list(unanswered.items()):
             if await prometheus.query(expr):
                 del unanswered[title]
