@@ -73,6 +73,9 @@ class ClassicGroup:
         """When the state changed last, in ms since 1970; -1: unknown."""
         self.generation = 0
         """Rises with each rebalance that ends. A request of another generation is refused."""
+        self.must_rebalance = False
+        """Whether the record has members and no leader: it was written for a group that has to rebalance, and a coordinator that
+        loads it begins that (`migration/downgrade.py`)."""
         self.protocol_type = ""
         """What the members say, for example `consumer` or `connect`. Kept while the group is empty; "" before the first one."""
         self.protocol: str | None = None
@@ -360,5 +363,6 @@ class ClassicGroup:
         self.unsynced = {member_id: None for member_id in self.unsynced if member_id in self.members}
         self.state = State.STABLE if self.members else State.EMPTY
         self.state_since_ms = value.current_state_timestamp
+        self.must_rebalance = bool(self.members) and value.leader is None
         self.initial = None
         self._are_topics_fresh = False

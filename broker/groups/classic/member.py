@@ -25,7 +25,7 @@ class ClassicMember:
     """The protocols that the member knows, the preferred one first, with its metadata for each. After a load, only the protocol
     of the generation is known, until the member joins again."""
     assignment: bytes = b""
-    """From the leader, in the newest generation that has assignments. Empty before, and while a rebalance waits for them."""
+    """From the leader, in the newest generation whose assignments are in the log. Empty before the first one."""
     is_new: bool = False
     """The member has not had a response to its first join, so it cannot send heartbeats, and its session is that request."""
 

@@ -345,13 +345,13 @@ class ClassicProtocol:
 
     def on_loaded(self, now: float, now_ms: int) -> Iterator[Result]:
         """Begin the sessions of all members anew. A group that is larger than allowed now rebalances, and the last members to
-        join are left out."""
+        join are left out; so does one whose record says that it has to."""
         for group in list(self._groups):
             if isinstance(group, ClassicGroup):
                 out = Result()
                 for member in group.members.values():
                     self.rebalances.keep_alive(group, member, now)
-                if len(group.members) > self._config.group_max_size:
+                if group.must_rebalance or len(group.members) > self._config.group_max_size:
                     self.rebalances.prepare(group, Moment(now, now_ms), out)
                 yield out
 

@@ -233,9 +233,8 @@ class Rebalances:
         return replies
 
     def _abandon_syncs(self, group: ClassicGroup, error: BrokerError, at: Moment, replies: Replies) -> None:
-        """There will be no assignment in this generation: refuse all that wait for it."""
-        for member in group.members.values():
-            member.assignment = b""
+        """There will be no assignment in this generation: refuse all that wait for it. Members keep that of the last generation
+        that had one, as in the log: a cooperative one works on with it, and an upgrade must know that."""
         replies.extend((asker, error) for _, asker in self._take_syncs(group, at))
 
     def _take_syncs(self, group: ClassicGroup, at: Moment) -> list[tuple[str, Asker]]:

@@ -107,7 +107,6 @@ class Conversions:
         if error is not None:
             return []
         group, out = self._begin(converted, at), Result()
-        group.generation = converted.generation
         self._classic.rebalances.prepare(group, at, out)
         return out.replies
 
@@ -149,7 +148,6 @@ class Conversions:
         if error is not None:
             return [(asker, error)]
         group, out = self._begin(converted, at), Result()
-        group.generation = converted.generation
         member = group.members[member_id]
         if is_rebalance_needed:
             self._classic.rebalances.join(group, member, asker, at, out)

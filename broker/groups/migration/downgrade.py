@@ -1,14 +1,11 @@
 """The classic group that a group of the newer protocol becomes.
 
-All its members speak the classic protocol. Their assignments are what they own now, encoded as their leader would have.
+All its members speak the classic protocol. Its generation is the group's epoch, and their assignments are what they own now,
+encoded as their leader would have. If each owns what it is to own, no member notices.
 
-**If the group has to rebalance** (a member left, or one had not come to its target), the record has the generation after the
-group's epoch, in which no member is. The rebalance is in no record: if another coordinator took over before its end and found the
-members in their generation, none of them would have a reason to join again, and the partitions of the member that left would be
-read by none. So they all are refused there, and join. The coordinator that converts the group begins the rebalance itself, in the
-epoch that the members know, so that they can commit before they join.
-
-**If it has not**, the generation is the epoch, and no member notices.
+**If the group has to rebalance** (a member left, or one had not come to its target), the record has no leader. The rebalance is
+in no record, so a coordinator that took over before its end would find a stable group, in which some partitions are read by
+none. As the record has no leader, it begins the rebalance again. (Kafka writes one, and does not.)
 """
 
 from __future__ import annotations
@@ -59,6 +56,6 @@ def _classic(member: Member) -> ClassicMember:
 
 
 def value_of(group: ClassicGroup, now_ms: int, *, is_rebalance_needed: bool) -> ClassicGroupValue:
-    """The record of a downgraded group; see above for its generation."""
+    """The record of a downgraded group."""
     value = group.value({member_id: member.assignment for member_id, member in group.members.items()}, now_ms)
-    return replace(value, generation_id=group.next_generation) if is_rebalance_needed else value
+    return replace(value, leader=None) if is_rebalance_needed else value

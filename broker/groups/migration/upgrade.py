@@ -1,20 +1,23 @@
 """The group of the newer protocol that a classic group becomes.
 
-Its epoch is the generation, and each member is STABLE in it with the partitions of its last assignment, which are also its
-target: so nothing moves by the change itself. The process that causes it joins afterwards, and raises the epoch.
+Its epoch is the generation, and each member is STABLE in it with what it may own: its last assignment, and what its subscription
+names as owned. The second is for a cooperative member that was to give up partitions when the group changed: until it joins
+again, no other member gets them. (Kafka looks at the assignment alone.)
+
+Nothing moves by the change itself. The target is computed with the join of the process that causes it, whatever that changes: the
+classic group may have been in the midst of a rebalance, or its leader may not know the topics of today. So the record of the
+epoch says nothing of topics yet, and the join finds that they have changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from strandline.broker.groups.classic.embedded import MalformedMetadata
 from strandline.broker.groups.classic.group import ClassicGroup
 from strandline.broker.groups.classic.member import ClassicMember
-from strandline.broker.groups.classic.subscription import parse_subscription
+from strandline.broker.groups.classic.subscription import Subscription, parse_subscription
 from strandline.broker.groups.consumer.group import ConsumerGroup, Member
-from strandline.broker.groups.consumer.subscriptions import metadata_hash
 from strandline.broker.groups.migration.assignment import by_id, parse_assignment
 from strandline.broker.groups.records.types import (
     ClassicMemberMetadata,
@@ -39,48 +42,72 @@ class CannotUpgrade(ValueError):
     """The group has content that would be lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Owned:
-    """The partitions that are assigned to members so far. A leader with a bug may assign one to two members."""
+class _Owners:
+    """Who owns each partition. A leader with a bug may have assigned one to two members: then the first one has it."""
 
-    members: dict[tuple[bytes, int], str]
+    def __init__(self) -> None:
+        self._taken: dict[tuple[bytes, int], None] = {}
+        self._owned: dict[str, dict[bytes, list[int]]] = {}
 
-    def claim(self, member_id: str, partitions: Partitions) -> Partitions:
-        """What of these the member gets: those that no other member has."""
-        claimed: dict[bytes, frozenset[int]] = {}
+    def claim(self, member_id: str, partitions: Partitions) -> None:
+        owned = self._owned.setdefault(member_id, {})
         for topic_id, numbers in partitions.items():
-            own = frozenset(n for n in sorted(numbers) if self.members.setdefault((topic_id, n), member_id) == member_id)
-            if own:
-                claimed[topic_id] = own
-        return claimed
+            for number in sorted(numbers):
+                if (topic_id, number) not in self._taken:
+                    self._taken[topic_id, number] = None
+                    owned.setdefault(topic_id, []).append(number)
+
+    def of(self, member_id: str) -> dict[bytes, list[int]]:
+        return self._owned[member_id]
 
 
 def upgraded(group: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
     """Raises `CannotUpgrade`."""
     # A group in its first rebalance has generation 0, which would mean "join" as an epoch. Its members know no generation yet.
     epoch = max(group.generation, 1)
-    result, owned = ConsumerGroup(group.group_id), _Owned({})
+    result, owners = ConsumerGroup(group.group_id), _owners(group, image)
     for member in group.members.values():
-        try:
-            metadata, assigned = _metadata(member, group.protocol), _assigned(member, image)
-        except MalformedMetadata as e:
-            raise CannotUpgrade(f"the metadata of the member {member.member_id} cannot be read: {e}") from None
-        claimed = owned.claim(member.member_id, assigned)
-        epochs = {topic_id: dict.fromkeys(sorted(numbers), epoch) for topic_id, numbers in claimed.items()}
-        result.put_member(member.member_id, metadata)
-        result.put_target(member.member_id, claimed)
+        owned = owners.of(member.member_id)
+        epochs = {topic_id: dict.fromkeys(numbers, epoch) for topic_id, numbers in owned.items()}
+        result.put_member(member.member_id, _metadata(member, _subscription(member, group.protocol)))
+        result.put_target(member.member_id, {topic_id: frozenset(numbers) for topic_id, numbers in owned.items()})
         result.put_current(member.member_id, CurrentAssignmentValue(epoch, epoch, MemberState.STABLE, epochs, {}))
-    result.put_epoch(ConsumerGroupMetadataValue(epoch, metadata_hash(result.topic_counts, image)))
+    result.put_epoch(ConsumerGroupMetadataValue(epoch))
     result.put_assignment_epoch(TargetAssignmentMetadataValue(epoch))
-    result.is_metadata_stale = False
     return result
 
 
-def _metadata(member: ClassicMember, protocol: str | None) -> MemberMetadataValue:
-    """The subscription is the same in all protocols of a member. One that has joined for the next generation may not have that of
-    the present one any more."""
+def _owners(group: ClassicGroup, image: MetadataImage) -> _Owners:
+    """What was assigned comes before what members said when they joined, which may be older."""
+    owners, members = _Owners(), group.members.values()
+    for member in members:
+        owners.claim(member.member_id, _assigned(member, image))
+    for member in members:
+        owners.claim(member.member_id, by_id(_subscription(member, group.protocol).owned_partitions, image))
+    return owners
+
+
+def _assigned(member: ClassicMember, image: MetadataImage) -> Partitions:
+    try:
+        assignment = parse_assignment(member.assignment)
+    except MalformedMetadata as e:
+        raise CannotUpgrade(f"the assignment of the member {member.member_id} cannot be read: {e}") from None
+    if assignment.user_data:
+        raise CannotUpgrade(f"the assignment of the member {member.member_id} has data of an assignor that the broker lacks")
+    return by_id(assignment.partitions, image)
+
+
+def _subscription(member: ClassicMember, protocol: str | None) -> Subscription:
+    """The same in all protocols of a member. One that has joined for the next generation may not have that of the present one any
+    more."""
     name = protocol if protocol in member.protocols else next(iter(member.protocols))
-    subscription = parse_subscription(member.metadata(name))
+    try:
+        return parse_subscription(member.metadata(name))
+    except MalformedMetadata as e:
+        raise CannotUpgrade(f"the subscription of the member {member.member_id} cannot be read: {e}") from None
+
+
+def _metadata(member: ClassicMember, subscription: Subscription) -> MemberMetadataValue:
     return MemberMetadataValue(
         instance_id=member.instance_id,
         rack_id=subscription.rack,
@@ -98,18 +125,11 @@ def classic_metadata(session_timeout_ms: int, protocols: dict[str, bytes]) -> Cl
     return ClassicMemberMetadata(session_timeout_ms, tuple(ClassicProtocol(*item) for item in protocols.items()))
 
 
-def _assigned(member: ClassicMember, image: MetadataImage) -> Partitions:
-    assignment = parse_assignment(member.assignment)
-    if assignment.user_data:
-        raise CannotUpgrade(f"the assignment of the member {member.member_id} has data of an assignor that the broker lacks")
-    return by_id(assignment.partitions, image)
-
-
 def records_of(group: ConsumerGroup) -> Iterator[GroupRecord]:
-    """The records of a group that has no regular expressions. The order is Kafka's."""
+    """The records of an upgraded group. The order is Kafka's."""
     group_id, members = group.group_id, group.members.values()
     yield from (MemberMetadataRecord(group_id, member.member_id, member.metadata) for member in members)
-    yield ConsumerGroupMetadataRecord(group_id, ConsumerGroupMetadataValue(group.epoch, group.metadata_hash))
+    yield ConsumerGroupMetadataRecord(group_id, ConsumerGroupMetadataValue(group.epoch))
     yield from (TargetAssignmentMemberRecord(group_id, m.member_id, group.targets[m.member_id]) for m in members)
     yield TargetAssignmentMetadataRecord(group_id, TargetAssignmentMetadataValue(group.assignment_epoch))
     yield from (_current_record(group_id, member) for member in members)

@@ -169,7 +169,7 @@ class MigrationWorld(ConsumerWorld):
             self._learn(asker, answer)
             self.story.append(f"  {asker.name}: {self._answer_text(answer)}")
 
-    def _request(self, name: str, body: Message) -> Asker:
+    def ask(self, name: str, body: Message) -> Asker:
         asker = Asker(name)
         context = RequestContext(asker, f"client-{name}", "h", self.now, self.now_ms)
         try:
@@ -197,7 +197,7 @@ class MigrationWorld(ConsumerWorld):
     def _learn(self, asker: Asker, answer: Message | BrokerError) -> None:
         if not isinstance(answer, JoinGroupResponse):
             return
-        process = self.processes[asker.name]
+        process = self.process(asker.name)
         if answer.member_id != process.member_id:
             self.labels[answer.member_id] = process.name + "'" * process.ids
             process.ids += 1
@@ -220,10 +220,10 @@ class MigrationWorld(ConsumerWorld):
         self.story.append(f"> {name} joins {' '.join(said)} (classic)")
         if new_id:
             process.member_id = ""
-        asker = self._request(name, self._join_request(process, member_id))
+        asker = self.ask(name, self._join_request(process, member_id))
         if isinstance(asker.answer, JoinGroupResponse) and asker.answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.story.pop()
-            asker = self._request(name, self._join_request(process, None))
+            asker = self.ask(name, self._join_request(process, None))
         return asker
 
     def _join_request(self, process: Process, member_id: str | None) -> JoinGroupRequest:
@@ -255,7 +255,7 @@ class MigrationWorld(ConsumerWorld):
             "assignments": assignments,
             **fields,
         }
-        return self._request(name, SyncGroupRequest(GROUP, **values))
+        return self.ask(name, SyncGroupRequest(GROUP, **values))
 
     def classic_beat(self, name: str, **fields: Any) -> Asker:
         process = self.process(name)
@@ -267,12 +267,12 @@ class MigrationWorld(ConsumerWorld):
             "group_instance_id": process.instance_id,
             **fields,
         }
-        return self._request(name, HeartbeatRequest(GROUP, **values))
+        return self.ask(name, HeartbeatRequest(GROUP, **values))
 
     def classic_leave(self, *names: str) -> Asker:
         self.story.append(f"> {' '.join(names)} leave (classic)")
         leaving = [LeavingMember(self.process(name).member_id, self.process(name).instance_id) for name in names]
-        return self._request(names[0], LeaveGroupRequest(GROUP, leaving))
+        return self.ask(names[0], LeaveGroupRequest(GROUP, leaving))
 
     def commit(self, name: str, *partitions: tuple[str, int], generation: int | None = None) -> list[str]:
         """The codes of the partitions, or the one of the whole request."""

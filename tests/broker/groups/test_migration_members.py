@@ -99,7 +99,7 @@ def test_the_id_is_given_without_a_trace() -> None:
     """Whether the process comes back with it or not."""
     world = a_world()
     world.process("C")
-    asker = world._request("C", request(member_id=""))
+    asker = world.ask("C", request(member_id=""))
     assert isinstance(asker.answer, JoinGroupResponse)
     assert asker.answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
     assert asker.answer.member_id.startswith("client-C-")
@@ -122,7 +122,7 @@ def test_the_id_is_given_without_a_trace() -> None:
 def test_what_is_refused(config: dict[str, Any], fields: dict[str, Any], code: ErrorCode) -> None:
     world = a_world(**config)
     world.process("C")
-    assert world._request("C", request(**fields)).answers == [code]
+    assert world.ask("C", request(**fields)).answers == [code]
     assert list(world.group.members) == ["N"]
 
 
@@ -131,7 +131,7 @@ def test_any_policy_but_disabled_takes_classic_members(policy: str) -> None:
     """So that a group that was upgraded by mistake can be left with both."""
     world = a_world(group_consumer_migration_policy=policy)
     world.process("C")
-    assert isinstance(world._request("C", request()).answer, JoinGroupResponse)
+    assert isinstance(world.ask("C", request()).answer, JoinGroupResponse)
 
 
 def test_classic_members_share_a_protocol() -> None:
@@ -139,9 +139,9 @@ def test_classic_members_share_a_protocol() -> None:
     world = with_c()
     world.process("D")
     sticky = [JoinGroupProtocol("sticky", bytes.fromhex("00000000000100066f7264657273ffffffff"))]
-    assert world._request("D", request(protocols=sticky)).answers == [ErrorCode.INCONSISTENT_GROUP_PROTOCOL]
+    assert world.ask("D", request(protocols=sticky)).answers == [ErrorCode.INCONSISTENT_GROUP_PROTOCOL]
     both = [*sticky, *request().protocols]
-    answer = world._request("D", request(protocols=both)).answer
+    answer = world.ask("D", request(protocols=both)).answer
     assert isinstance(answer, JoinGroupResponse)
     assert answer.protocol_name == "sticky", "the coordinator assigns, so it does not matter"
 
@@ -502,7 +502,7 @@ def test_a_member_commits_in_its_generation() -> None:
     assert world.commit("C", ("orders", 2), ("orders", 3), generation=2) == ["NONE", "ILLEGAL_GENERATION"]
 
 
-def test_members_of_both_protocols_leave_by_one_request() -> None:
+def test_members_of_both_protocols_leave_by_oneask() -> None:
     world = with_c()
     world.classic_leave("C")
     world.check("""
@@ -521,7 +521,7 @@ def test_an_empty_group_of_the_newer_protocol_knows_no_classic_member() -> None:
     world.process("C").member_id = "m"
     assert world.sync("C").answers == [ErrorCode.UNKNOWN_MEMBER_ID]
     assert world.classic_beat("C").answers == [ErrorCode.UNKNOWN_MEMBER_ID]
-    assert world._request("C", request()).answers == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert world.ask("C", request()).answers == [ErrorCode.UNKNOWN_MEMBER_ID]
 
 
 def test_classic_members_alone_go_on() -> None:

@@ -174,29 +174,80 @@ def test_a_member_that_changed_its_protocols_for_the_next_generation_is_converte
 
 
 def test_a_static_member_is_replaced_by_itself() -> None:
-    """A rolling upgrade restarts each process: the new one has the instance id of the old one, and its partitions."""
-    world = MigrationWorld(orders=4)
-    world.stable("C", assign={"C": {"orders": [0, 1]}}, instance_id="c")
+    """A rolling upgrade restarts each process: the new one has the instance id of the old one, and its partitions. It brings no
+    news, but the target is computed all the same: the leader may have known fewer partitions."""
+    world = MigrationWorld(orders=2)
+    world.stable("C", assign={"C": {"orders": [0]}}, instance_id="c")
     world.join("N", "orders", instance_id="c")
     world.check("""
         > N joins orders instance_id=c
           log: no classic group
           log: C subscribes to orders instance=c
           log: group epoch 1
-          log: target of C: orders 0-1
+          log: target of C: orders 0
           log: target epoch 1
-          log: C is STABLE in epoch 1 (before: 1) with orders 0-1
+          log: C is STABLE in epoch 1 (before: 1) with orders 0
           log: C owns nothing
           log: no target of C
           log: C is gone
           log: N subscribes to orders instance=c
-          log: target of N: orders 0-1
-          log: N is STABLE in epoch 0 (before: 0) with orders 0-1@1
+          log: target of N: orders 0
+          log: N is STABLE in epoch 0 (before: 0) with orders 0@1
           log: N subscribes to orders instance=c
-          log: N is STABLE in epoch 1 (before: 0) with orders 0-1
-          N: epoch 1, orders 0-1
+          log: group epoch 2
+          log: target of N: orders 0-1
+          log: target epoch 2
+          log: N is STABLE in epoch 2 (before: 0) with orders 0@1,1
+          N: epoch 2, orders 0-1
     """)
     assert world.classic_beat("C").answers == [ErrorCode.FENCED_INSTANCE_ID]
+
+
+def test_what_a_cooperative_member_has_to_give_up_is_not_free() -> None:
+    """It got an assignment with less than it owned, and works on with the rest until it has given that up (KAFKA-16147)."""
+    world = MigrationWorld(orders=3)
+    world.stable("C", assign={"C": {"orders": [0, 1, 2]}}, version=1)
+    world.process("C").owned = {"orders": (0, 1, 2)}
+    world.classic_join("C")
+    world.sync("C", {"C": {"orders": [0]}})
+    world.forget()
+    world.join("N", "orders")
+    world.check("""
+        > N joins orders
+          log: no classic group
+          log: C subscribes to orders
+          log: group epoch 2
+          log: target of C: orders 0-2
+          log: target epoch 2
+          log: C is STABLE in epoch 2 (before: 2) with orders 0-2
+          log: N subscribes to orders
+          log: group epoch 3
+          log: target of N: orders 2
+          log: target of C: orders 0-1
+          log: target epoch 3
+          log: N is UNRELEASED_PARTITIONS in epoch 3 (before: 0) with nothing
+          N: epoch 3, nothing (500 ms)
+    """)
+
+
+def test_a_cooperative_member_whose_assignment_was_not_written_owns_what_it_had() -> None:
+    world = MigrationWorld(orders=2)
+    world.stable("C", assign={"C": {"orders": [0, 1]}}, version=1)
+    world.classic_join("C")
+    world.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.sync("C", {"C": {"orders": [0, 1]}})
+    world.append_error = None
+    world.join("N", "orders")
+    assert world._labelled(str(world.owners())) == str({"C": "orders 0-1"})
+
+
+def test_what_was_assigned_comes_before_what_a_member_said() -> None:
+    """It may have said that long ago."""
+    said = subscription(1, ["orders"], {"orders": [0, 1]})
+    given = encode_assignment(0, {"orders": [1]})
+    world = MigrationWorld(log=[a_record(a_member("C", said), a_member("D", assignment=given))], orders=2)
+    world.join("N", "payments")
+    assert world.owners() == {"C": "orders 0", "D": "orders 1"}
 
 
 def test_topics_that_do_not_exist_are_left_out() -> None:
