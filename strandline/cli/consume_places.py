@@ -2,7 +2,7 @@
 
 A partition whose leader does not answer delays none of the others: they are read while the leader is asked again. With
 `exit_at_end`, such a partition is given up after a while and counts as missing, and so does one that stalls on its way to the
-end. """
+end."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "broker unregister": ("strandline broker unregister 4",),
     "cluster unregister": ("strandline cluster unregister 4",),
     "health": ("strandline health --cluster", "strandline health --broker 127.0.0.1:9092"),
-    "top": ("strandline top", "strandline top --interval 0.5 --context prod"),
+    "top": ("strandline top", "strandline top --interval 0.5"),
     "doctor": ("strandline doctor", "strandline doctor -b broker-1.example.com:9092 -o json"),
     "quorum describe": ("strandline quorum describe",),
     "reassign": (

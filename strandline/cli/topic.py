@@ -11,6 +11,7 @@ from strandline.cli.amounts import time_text
 from strandline.cli.common import (
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
+    ERROR,
     UNHEALTHY,
     Bootstrap,
     Yes,
@@ -204,7 +205,8 @@ def _described(state: TopicState, filters: list[str]) -> View:
         "complete": not state.silent,
         "brokers_without_answer": list(state.silent),
     }
-    view = View(document, remarks=_unknown(state), code=1 if state.silent else 0)
+    # A filter asks about metadata alone, which any broker knows.
+    view = View(document) if filters else View(document, remarks=_unknown(state), code=ERROR if state.silent else 0)
     if not state.topics:
         view.remarks = ["the cluster has no topics", *view.remarks]
     elif filters and not matches:

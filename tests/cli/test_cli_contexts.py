@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli_world import Outcome, one_sentence, run
+from test_cli_examples import LEAVES
 
 from strandline.cli.contexts import Choice, Contexts, choose, load, local_cluster, path_of, save
 from strandline.protocol.errors import UsageError
@@ -125,5 +126,19 @@ def test_error_names_where_the_address_comes_from(tmp_path: Path) -> None:
     said = one_sentence(run("topic", "list", env=environment))
     assert "the address is that of context prod, the current one; `strandline doctor` looks for the cause" in said
     assert "the address is that of" not in one_sentence(run("topic", "list", "-b", "127.0.0.1:1", env=environment))
-    for words in (["topic", "list", "--context", "prod"], ["--context", "prod", "topic", "list"]):
-        assert "that of context prod;" in one_sentence(run(*words, env=environment))
+
+
+def test_context_may_stand_before_the_command(tmp_path: Path) -> None:
+    environment = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert run("context", "add", "prod", "127.0.0.1:1", env=environment).code == 0
+    assert "that of context prod;" in one_sentence(run("--context", "prod", "topic", "list", env=environment))
+    assert "given twice" in one_sentence(run("--context", "prod", "topic", "list", "--context", "dev", env=environment))
+
+
+def test_context_is_an_option_of_each_command_with_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    save(path_of({"XDG_CONFIG_HOME": str(tmp_path)}), PROD)
+    for path, command in LEAVES.items():
+        if any(parameter.name == "bootstrap" for parameter in command.params) and not path.startswith("context"):
+            assert any("--context" in parameter.opts for parameter in command.params), path
+    assert LEAVES["topic list"].make_context("topic list", ["--context", "dev"]).params["bootstrap"] == "d:1"

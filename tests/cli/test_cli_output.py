@@ -73,7 +73,7 @@ def test_every_command_with_json_has_every_form(path: str) -> None:
         assert {"-o", "--output", "--wide"} <= options
 
 
-@pytest.mark.parametrize("words", ["chaos list", "config keys retention", "simulate --list", "context show"])
+@pytest.mark.parametrize("words", ["chaos list", "config keys retention", "context show"])
 def test_every_form_of_a_read_is_printed(words: str) -> None:
     """Commands that need no cluster; those that do are polled in `test_cli_partial.py`."""
     for form in Form:

@@ -1,7 +1,7 @@
 """No read fails as a whole because one broker is down: it shows what it has, and says what is missing.
 
 Every read is polled while a broker is killed, while another is paused, and while the active controller is killed, on real
-processes. """
+processes."""
 
 from __future__ import annotations
 
