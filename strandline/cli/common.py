@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -14,6 +14,7 @@ from strandline.cli import interrupts
 from strandline.cli.command import App
 from strandline.cli.contexts import BOOTSTRAP_VARIABLE, chosen_bootstrap, origins
 from strandline.cli.contexts import DEFAULT_BOOTSTRAP as DEFAULT_BOOTSTRAP
+from strandline.cli.notes import note as note
 from strandline.protocol.errors import StrandlineError, UsageError
 
 T = TypeVar("T")
@@ -86,13 +87,6 @@ def confirm(question: str, yes: bool, refused: str = "nothing was changed") -> N
     """Ask the person at the terminal before something is destroyed, unless `yes`. A refusal ends the command with exit code 1."""
     if not yes and not typer.confirm(f"{question} Continue?", err=True):
         fail(refused)
-
-
-def note(text: str) -> None:
-    """Print a line for people on stderr, apart from the results. If it cannot be written, the command continues."""
-    with suppress(OSError):
-        sys.stderr.write(f"strandline: {text}\n")  # one write: a terminal's echo cannot come between
-        sys.stderr.flush()
 
 
 def fail(text: str, code: int = ERROR) -> NoReturn:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -33,8 +33,9 @@ from strandline.cli.common import (
     topic_of,
     while_waiting,
 )
+from strandline.cli.consume_job import Job, RecordWriter
 from strandline.cli.consume_places import named
-from strandline.cli.start import Start, parse_start
+from strandline.cli.start import parse_start
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ app = new_app()
 
 POLL_MS = 500
 DEFAULT_FORMAT = r"%v\n"
-RecordWriter = Callable[["ConsumerRecord"], bytes]
 
 EXAMPLES = """\b
 Examples:
@@ -57,21 +57,6 @@ Examples:
   strandline consume orders --group billing       what the group has not read
   strandline consume orders -o @2026-01-01T12:00 -n 1 -f '%p %o %k %v\\n'
 """
-
-
-class Job(NamedTuple):
-    """The parsed options."""
-
-    bootstrap: str
-    topic: str
-    partition: int | None
-    start: Start
-    start_text: str
-    records_max: int | None
-    exit_at_end: bool
-    write: RecordWriter
-    client_rack: str | None = None
-    group: str | None = None
 
 
 @app.command(epilog=EXAMPLES)

@@ -10,7 +10,7 @@ from strandline.cli.common import CONNECT_TIMEOUT_MS, note, quiet_client, while_
 from strandline.cli.start import Beginning
 
 if TYPE_CHECKING:
-    from strandline.cli.consume import Job
+    from strandline.cli.consume_job import Job
     from strandline.client import Consumer
 
 POLL_MS = 500

@@ -16,7 +16,7 @@ from strandline.cli.start import BeforeEnd, Beginning, Offset, Time
 from strandline.protocol.errors import StrandlineError
 
 if TYPE_CHECKING:
-    from strandline.cli.consume import Job
+    from strandline.cli.consume_job import Job
     from strandline.client import Admin, Consumer, OffsetAndTimestamp, TopicPartition
 
 EARLIEST, LATEST = -2, -1

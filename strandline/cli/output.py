@@ -28,6 +28,7 @@ from typing import Annotated, Any
 
 import typer
 
+from strandline.cli.notes import note
 from strandline.protocol.errors import UsageError
 
 WIDTH_MIN = 20
@@ -111,8 +112,6 @@ Output = Annotated[
 
 def show(view: View, output: Form) -> None:
     """Print the view, its remarks on standard error, and end the command by `typer.Exit` if its exit code is not 0."""
-    from strandline.cli.common import note
-
     text = rendered(view, output, terminal_width())
     if text:
         print(text, flush=True)

@@ -1,0 +1,29 @@
+"""The parsed options of `strandline consume`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from strandline.cli.start import Start
+
+if TYPE_CHECKING:
+    from strandline.client.consumer.records import ConsumerRecord
+
+RecordWriter = Callable[["ConsumerRecord"], bytes]
+"""Renders a record."""
+
+
+class Job(NamedTuple):
+    """What to print, from where, and how."""
+
+    bootstrap: str
+    topic: str
+    partition: int | None
+    start: Start
+    start_text: str
+    records_max: int | None
+    exit_at_end: bool
+    write: RecordWriter
+    client_rack: str | None = None
+    group: str | None = None

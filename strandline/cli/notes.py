@@ -1,0 +1,13 @@
+"""Lines for people on standard error, apart from the results."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+
+def note(text: str) -> None:
+    """Print a line. If it cannot be written, the command continues."""
+    with suppress(OSError):
+        sys.stderr.write(f"strandline: {text}\n")  # one write: a terminal's echo cannot come between
+        sys.stderr.flush()
