@@ -33,6 +33,7 @@ from strandline.broker.groups.records.codec import encode_record
 from strandline.broker.groups.records.types import GroupRecord
 from strandline.broker.groups.result import Asker, Replies, RequestContext, Result
 from strandline.broker.groups.shard import GroupShard
+from strandline.broker.log_cleaner.throttle import RequestLoad
 from strandline.broker.partition.directory import PartitionDirectory
 from strandline.broker.partition.leader_state import LeaderState
 from strandline.broker.partition.log_failures import LogFailures
@@ -157,8 +158,10 @@ class GroupCoordinator:
         wall_clock_ms: Callable[[], int],
         call_later: CallLater,
         run_blocking: RunBlocking | None,
+        requests_served: Callable[[], int],
     ) -> None:
-        """`stopwatch`: a clock in seconds that also advances within an iteration of the event loop."""
+        """`stopwatch`: a clock in seconds that also advances within an iteration of the event loop. `requests_served`: how many
+        requests the broker has served and, as a follower, sent."""
         self.config = config
         self.metrics = GroupMetrics()
         self.on_offsets: Callable[[], None] = lambda: None
@@ -174,7 +177,8 @@ class GroupCoordinator:
         self._run_blocking = run_blocking
         self.shards: dict[int, ActiveShard] = {}
         """By the number of the partition."""
-        self._load_turns = LoadTurns(lambda step: call_later(0.0, step))
+        load = RequestLoad()
+        self._load_turns = LoadTurns(call_later, lambda: load.is_busy(requests_served(), now()))
         self.census = GroupCensus(lambda: (active.shard for active in self.loaded_shards()), call_later)
         self._is_stopped = False
         self._limits = LineLimits()

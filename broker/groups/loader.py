@@ -29,14 +29,17 @@ from strandline.broker.groups.records.codec import UnknownRecordType, decode_rec
 from strandline.broker.groups.records.offset_commits import OFFSET_COMMIT_TYPES, decode_offset_commit, only_record
 from strandline.broker.groups.shard import GroupShard
 from strandline.broker.partition.leader_state import LeaderState
+from strandline.broker.purgatory import CallLater
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records.batch import HEADER_SIZE, BatchHeader, Buffer, iter_headers
 from strandline.protocol.records.reader import Columns, decode_columns
 from strandline.storage.files import ColdRead
 
-SLICE_BYTES = 64 * 1024
-SLICE_OFFSETS = 1000
-"""Bytes of the log that a slice reads, or newest offsets that it replays: two milliseconds of work."""
+SLICE_BYTES = 16 * 1024
+SLICE_OFFSETS = 150
+"""Bytes of the log that a slice reads, or newest offsets that it replays: a quarter of a millisecond of work."""
+PAUSE_S = 0.001
+"""How long the loop is free after a slice, if it has requests to serve."""
 NEWEST_MAX = 20_000
 """Offsets that are collected before they are replayed. A dict that grew with a million of them would stop the loop when it is
 enlarged."""
@@ -46,11 +49,15 @@ Step = Callable[[], None]
 
 class LoadTurns:
     """Runs the slices of all loads, one in each iteration of the event loop. The load that began first goes on until it ends, so
-    that its groups are served while the others wait."""
+    that its groups are served while the others wait.
 
-    def __init__(self, call_soon: Callable[[Step], object]) -> None:
-        """`call_soon`: calls a step in the next iteration of the event loop."""
-        self._call_soon = call_soon
+    A produce request takes a few iterations of the loop until its followers have it, so it would wait for a few slices. While the
+    broker serves requests, the slices pause for them; on an idle broker, only the groups wait, and the slices follow at once."""
+
+    def __init__(self, call_later: CallLater, is_busy: Callable[[], bool]) -> None:
+        """`is_busy`: whether the broker serves requests at present."""
+        self._call_later = call_later
+        self._is_busy = is_busy
         self._steps: deque[Step] = deque()
         self._is_running = False
 
@@ -61,7 +68,10 @@ class LoadTurns:
             return
         self._steps.append(step)
         if len(self._steps) == 1:
-            self._call_soon(self._run)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._call_later(PAUSE_S if self._is_busy() else 0.0, self._run)
 
     def _run(self) -> None:
         self._is_running = True
@@ -70,7 +80,7 @@ class LoadTurns:
         finally:
             self._is_running = False
             if self._steps:
-                self._call_soon(self._run)
+                self._schedule()
 
 
 class Loader:

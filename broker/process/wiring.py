@@ -158,6 +158,10 @@ def open_replicas(
     link.directory_assignment.on_answered = lambda answered: replicas.moves.on_assigned(*answered)
     tasks = LogManagerTasks(log_dirs, files, wall_clock_ms=doors.wall_clock_ms, on_disk_error=replicas.on_disk_error)
     cleaner_threads = WorkThreads(config.log_cleaner_threads)
+
+    def requests_served() -> int:
+        return request_metrics.requests + fetchers.fetches
+
     cleaner = LogCleaner(
         log_dirs,
         replicas.directory,
@@ -169,7 +173,7 @@ def open_replicas(
         apply_retention=tasks.apply_retention,
         wall_clock_ms=doors.wall_clock_ms,
         stopwatch=doors.stopwatch,
-        requests_served=lambda: request_metrics.requests + fetchers.fetches,
+        requests_served=requests_served,
     )
     work_threads = WorkThreads(PREPARING_THREADS)
     groups = GroupCoordinator(
@@ -183,6 +187,7 @@ def open_replicas(
         wall_clock_ms=doors.wall_clock_ms,
         call_later=loop.call_later,
         run_blocking=run_blocking,
+        requests_served=requests_served,
     )
     group_lag = LagMonitor(
         groups,

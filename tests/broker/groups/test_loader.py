@@ -269,7 +269,7 @@ def test_loads_take_turns() -> None:
     """When a broker dies, another one gets many partitions at once; all their slices in one iteration would stop the loop. The
     first load ends first."""
     turns: list[Step] = []
-    queue = LoadTurns(turns.append)
+    queue = LoadTurns(lambda delay, step: turns.append(step), lambda: False)  # type: ignore[arg-type, return-value]
     world = World()
     for number in range(3000):
         world.append(commit(f"group {number}", 0, 1))
@@ -290,7 +290,7 @@ def test_loads_take_turns() -> None:
 def test_next_load_goes_on_after_a_failure() -> None:
     """A bug in one slice must not stop the loads of all other partitions."""
     turns: list[Step] = []
-    queue, called = LoadTurns(turns.append), []
+    queue, called = LoadTurns(lambda delay, step: turns.append(step), lambda: False), []  # type: ignore[arg-type, return-value]
 
     def broken() -> None:
         raise ZeroDivisionError
@@ -302,3 +302,20 @@ def test_next_load_goes_on_after_a_failure() -> None:
     turns.pop(0)()
     assert called == [1]
     assert turns == []
+
+
+def test_load_pauses_for_requests() -> None:
+    """A produce request takes several iterations of the loop; without pauses it would wait for a slice in each."""
+    delays: list[float] = []
+    turns: list[Step] = []
+    busy = [False]
+
+    def call_later(delay: float, step: Step) -> None:
+        delays.append(delay)
+        turns.append(step)
+
+    queue = LoadTurns(call_later, lambda: busy[0])  # type: ignore[arg-type]
+    queue.add(lambda: queue.add(lambda: None))
+    busy[0] = True
+    turns.pop(0)()
+    assert delays == [0.0, loader_module.PAUSE_S]
