@@ -45,8 +45,9 @@ from strandline.client.consumer.batches import FetchedBatch, fetched_batch
 from strandline.client.consumer.fetch_state import FetchState
 from strandline.client.consumer.fetcher import Fetcher
 from strandline.client.consumer.group.callbacks import Callbacks, RebalanceCallback, checked_callbacks
-from strandline.client.consumer.group.member import GroupMember, Hooks
+from strandline.client.consumer.group.member import GroupMember
 from strandline.client.consumer.group.membership import Topics
+from strandline.client.consumer.group.rebalancer import Hooks
 from strandline.client.consumer.partition_state import EARLIEST, LATEST, PartitionState
 from strandline.client.consumer.poll import Room, checked_limit, pull_batches, pull_records
 from strandline.client.consumer.records import (
@@ -263,6 +264,7 @@ class Consumer:
         self._check_caller()
         self._assigning = self._subscribed = None
         if self._group is not None and self._subscription.by_group:
+            self._subscription.topics = {}
             self._group.unsubscribe()
         else:
             self._drop(self._subscription.clear())
@@ -297,12 +299,21 @@ class Consumer:
         self._drop([self._subscription.remove(tp) for tp in list(self._subscription.states) if tp not in kept])
         added = [tp for tp in tps if tp not in kept]
         if self._group is not None:
-            states_added = [self._subscription.add(tp, ids[tp.topic], None) for tp in added]
-            await self._group.begin_assigned(states_added, self._deadline(None))
+            await self._begin_at_commits([self._subscription.add(tp, ids[tp.topic], None) for tp in added])
         else:
             for tp in added:
                 self._begin(self._subscription.add(tp, ids[tp.topic], self._subscription.default_reset))
         fetcher.on_cluster()
+
+    async def _begin_at_commits(self, states: list[PartitionState]) -> None:
+        """Begin to read states that were assigned by hand at the committed offsets of the group."""
+        assert self._group is not None
+        try:
+            await self._group.begin_assigned(states, self._deadline(None))
+        except BaseException:
+            present = self._subscription.states
+            self._drop([self._subscription.remove(state.tp) for state in states if present.get(state.tp) is state])
+            raise
 
     async def _leave_group(self) -> None:
         """Leave the group, if the consumer is a member, because partitions are assigned by hand now."""
@@ -762,7 +773,7 @@ class Consumer:
         error = self._cluster.metadata.last_error or self._lookup_error()
         group = {} if self._group is None else {"group": self._group.health()}
         is_well = not failed and error is None and (self._group is None or self._group.is_well)
-        has_failed = self._group is not None and group["group"]["error"] is not None
+        has_failed = self._group is not None and self._group.error is not None
         return {
             "state": "failed" if has_failed else "ok" if is_well else "degraded",
             "brokers_connected": self._cluster.connections.brokers_connected,

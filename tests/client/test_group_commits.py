@@ -301,7 +301,7 @@ async def test_commit_that_is_repeated_leaves_out_what_was_revoked_meanwhile() -
         committing = asyncio.create_task(consumer.commit({P0: 5, P1: 6}))
         await until(lambda: groups.group().members)
         epoch = groups.member().epoch
-        consumer._group._commits.settled = lambda deadline: asyncio.sleep(0)  # type: ignore[union-attr, method-assign]
+        consumer._group._committer.commits.settled = lambda deadline: asyncio.sleep(0)  # type: ignore[union-attr, method-assign]
         groups.rebalance(groups.keys("orders", 0))
         await until_settled(consumer, 0)
         groups.rebalance(groups.keys("orders", 0, 1))

@@ -12,12 +12,16 @@ import pytest
 from structlog.testing import capture_logs
 from waiting import until
 
-from strandline.client import TopicPartition
+from strandline.client import Consumer, TopicPartition
 from strandline.client.consumer.group import heartbeat_thread
-from strandline.client.errors import ClientClosed, GroupMembershipFailed
+from strandline.client.errors import ClientClosed, GroupMembershipFailed, RequestTimeout
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.common import Message
-from strandline.protocol.messages.groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from strandline.protocol.messages.groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    OffsetFetchRequest,
+)
 
 from .group_world import P0, member, read, scripted, scripted_on_a_thread, state_of, until_settled
 from .scripted_groups import ScriptedGroups
@@ -457,6 +461,34 @@ def test_program_that_forgets_to_stop_ends_with_its_loop() -> None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert len(groups.heartbeats) <= beats + 2
+
+
+async def test_consumer_that_stops_while_it_takes_partitions_leaves() -> None:
+    """The answer about the committed offsets came when nobody wanted it any more, and ended the task that leaves the group."""
+    async with scripted() as (cluster, groups):
+        groups.fate = lambda request: "late" if isinstance(request, OffsetFetchRequest) else "ok"
+        consumer = member(cluster)
+        await consumer.start()
+        await until(lambda: groups.late)
+        stopping = asyncio.create_task(consumer.stop())
+        groups.answer_late()
+        async with asyncio.timeout(5):
+            await stopping
+        assert groups.group().members == {}
+
+
+async def test_failed_look_up_leaves_nothing_assigned_by_hand() -> None:
+    """A second attempt would take the partition for one that is read already."""
+    async with scripted() as (cluster, groups):
+        groups.coordinator = -1
+        options = {"bootstrap_servers": cluster.bootstrap, "group_id": "g", "auto_offset_reset": "earliest"}
+        async with Consumer(**options, max_block_ms=300, retry_backoff_ms=10) as consumer:
+            with pytest.raises(RequestTimeout, match="committed offsets were not answered"):
+                await consumer.assign([P0])
+            assert consumer.assignment() == set()
+            groups.coordinator = 1
+            await consumer.assign([P0])
+            assert await read(consumer, 20) == {0: list(range(20))}
 
 
 async def test_calls_after_stop_say_so() -> None:

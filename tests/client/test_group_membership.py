@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -67,9 +68,8 @@ def stable(owned: Keys = TWO, epoch: int = 5, **identity: object) -> Membership:
     m = member(**identity)
     m.subscribe(ORDERS, 0.0)
     beat(m, ok(epoch, owned))
-    m.on_owned(m.tenure, owned, 0.0)
-    if owned:
-        beat(m, ok(epoch))
+    m.beat_now(0.0)
+    beat(m, ok(epoch))
     assert (m.state, m.owned) == (S.STABLE, owned)
     return m
 
@@ -109,25 +109,25 @@ def test_the_coordinator_names_the_interval() -> None:
     assert m.due_at == pytest.approx(0.7), "counted from when it was sent"
 
 
-def test_assigned_partitions_are_acknowledged_at_once() -> None:
+def test_assigned_partitions_are_owned_before_the_program_has_taken_them() -> None:
+    """Whatever the program does with the target, and when, the coordinator gives them to no other member meanwhile."""
     m = member()
     m.subscribe(ORDERS, 0.0)
     beat(m, ok(1, keys(0, 1)))
-    assert (m.state, m.target, m.owned) == (S.RECONCILING, keys(0, 1), NONE)
-    m.on_owned(m.tenure, keys(0, 1), 0.5)
-    assert (m.state, m.due_at) == (S.ACKNOWLEDGING, 0.5)
-    request = beat(m, ok(1), 0.5)
+    assert (m.state, m.target, m.owned) == (S.STABLE, keys(0, 1), keys(0, 1))
+    request = beat(m, ok(1), m.due_at)
     assert request.topic_partitions == [GroupTopicPartitions(TOPIC, [0, 1])]
-    assert m.state is S.STABLE
+    assert beat(m, ok(1), m.due_at).topic_partitions is None
 
 
 def test_revocation_is_reported_before_new_partitions_come() -> None:
     m = stable(keys(0, 1))
     beat(m, ok(5, keys(0)), m.due_at)
     assert (m.state, m.owned) == (S.RECONCILING, keys(0, 1)), "it still owns what it has not given up"
-    m.on_owned(m.tenure, keys(0), 9.0)
+    m.on_given_up(m.tenure, keys(1), 9.0)
+    assert (m.state, m.due_at) == (S.ACKNOWLEDGING, 9.0)
     assert beat(m, ok(6, keys(0, 2)), 9.0).topic_partitions == [GroupTopicPartitions(TOPIC, [0])]
-    assert (m.state, m.epoch, m.target) == (S.RECONCILING, 6, keys(0, 2))
+    assert (m.state, m.epoch, m.owned) == (S.STABLE, 6, keys(0, 2))
 
 
 def test_heartbeats_go_on_while_the_program_gives_up_partitions() -> None:
@@ -139,16 +139,24 @@ def test_heartbeats_go_on_while_the_program_gives_up_partitions() -> None:
     assert m.state is S.RECONCILING
 
 
-def test_target_that_shrinks_before_it_was_taken_is_reported() -> None:
-    """The coordinator waits for a report without the partition, although the member never took it. Nothing that the member
-    owns has changed."""
+def test_partition_that_goes_before_it_was_taken_has_to_be_given_up() -> None:
+    """The program may have begun to take it. The coordinator waits until it says that it has not."""
     m = stable(keys(0))
     beat(m, ok(5, keys(0, 1)), m.due_at)
-    m.beat_now(4.0)
-    beat(m, ok(5, keys(0)), 4.0)
-    assert (m.state, m.due_at) == (S.ACKNOWLEDGING, 4.0)
-    assert beat(m, ok(6), 4.0).topic_partitions == [GroupTopicPartitions(TOPIC, [0])]
+    beat(m, ok(5, keys(0)), m.due_at)
+    assert (m.state, m.owned) == (S.RECONCILING, keys(0, 1))
+    m.on_given_up(m.tenure, keys(1), 9.0)
+    assert beat(m, ok(6), 9.0).topic_partitions == [GroupTopicPartitions(TOPIC, [0])]
     assert m.state is S.STABLE
+
+
+def test_partition_that_is_assigned_again_is_still_owned() -> None:
+    """The program has given it up for an older target, and will take it again for the newer one."""
+    m = stable(keys(0, 1))
+    beat(m, ok(5, keys(0)), m.due_at)
+    beat(m, ok(6, keys(0, 1)), m.due_at)
+    m.on_given_up(m.tenure, keys(1), 9.0)
+    assert (m.state, m.owned) == (S.STABLE, keys(0, 1))
 
 
 def test_what_changes_while_a_heartbeat_is_in_flight_follows_at_once() -> None:
@@ -156,7 +164,7 @@ def test_what_changes_while_a_heartbeat_is_in_flight_follows_at_once() -> None:
     beat(m, ok(5, keys(0)), m.due_at)
     now = m.due_at
     m.next_request(now)
-    m.on_owned(m.tenure, keys(0), now + 0.1)
+    m.on_given_up(m.tenure, keys(1), now + 0.1)
     m.on_response(ok(5), now + 0.2)
     assert m.state is S.ACKNOWLEDGING
     assert beat(m, ok(6), now + 0.2).topic_partitions == [GroupTopicPartitions(TOPIC, [0])]
@@ -236,8 +244,7 @@ def test_removed_member_joins_again_when_the_program_has_let_go(code: ErrorCode)
     tenure, now = m.tenure, m.due_at
     beat(m, refusal(code), now)
     assert (m.state, m.owned, m.epoch, m.tenure, m.due_at) == (S.FENCED, NONE, 0, tenure + 1, float("inf"))
-    m.on_owned(tenure, keys(0), now)
-    assert m.owned == NONE, "a report of the old tenure"
+    m.on_given_up(tenure, keys(0), now)
     m.on_released(tenure, now)
     assert m.state is S.FENCED
     m.on_released(m.tenure, now)
@@ -445,33 +452,48 @@ PARTITIONS = [(TOPIC, index) for index in range(4)]
 
 
 class Program:
-    """A consumer around the core: it takes and gives up partitions in steps, and notices a new tenure late."""
+    """A consumer around the core, on another thread: it takes and gives up partitions by a view that is older than the core, and
+    what it says arrives late."""
 
     def __init__(self, number: int) -> None:
         self.membership = Membership(Identity("group", f"m{number}"), Random(number))
         self.owned: set[tuple[bytes, int]] = set()
+        """What it reads."""
         self.tenure = 0
+        self.view: tuple[int, Keys | None, Keys] = (0, None, NONE)
+        """Tenure, target and owned partitions of the membership, as it saw them last."""
+        self.said: list[Callable[[float], None]] = []
+        """What the membership has not heard yet."""
         self.request: ConsumerGroupHeartbeatRequest | None = None
         """In flight."""
         self.response: ConsumerGroupHeartbeatResponse | None = None
         """On its way back."""
 
     def reads(self, now: float) -> set[tuple[bytes, int]]:
-        """The partitions whose records the program may get now."""
+        """The partitions whose records the program may get now. A call that returns records looks at the core's newest state."""
         m = self.membership
         return self.owned if self.tenure == m.tenure and now < m.valid_until else set()
 
-    def step(self, now: float) -> None:
+    def look(self) -> None:
         m = self.membership
-        if self.tenure != m.tenure:
-            self.owned, self.tenure = set(), m.tenure
-            m.on_released(self.tenure, now)
-        elif m.target is not None and self.owned - m.target:
-            self.owned &= m.target
-            m.on_owned(self.tenure, frozenset(self.owned), now)
-        elif m.target is not None and m.target - self.owned:
-            self.owned.add(min(m.target - self.owned))
-            m.on_owned(self.tenure, frozenset(self.owned), now)
+        self.view = m.tenure, m.target, m.owned
+
+    def step(self) -> None:
+        """One step by what it saw last."""
+        m, (tenure, target, owned) = self.membership, self.view
+        if self.tenure != tenure:
+            self.owned, self.tenure = set(), tenure
+            self.said.append(lambda now: m.on_released(tenure, now))
+        elif target is not None and owned - target:
+            gone = owned - target
+            self.owned -= gone
+            self.said.append(lambda now: m.on_given_up(tenure, gone, now))
+        elif target is not None and target - self.owned:
+            self.owned.add(min(target - self.owned))
+
+    def be_heard(self, now: float) -> None:
+        if self.said:
+            self.said.pop(0)(now)
 
 
 NUMBERS = st.integers(0, 1)
@@ -496,11 +518,20 @@ class Group(RuleBasedStateMachine):
         program = self.programs[number]
         program.owned = set()
         program.membership.leave(self.now, 5.0)
+        program.look()
         program.tenure = program.membership.tenure
 
     @rule(number=NUMBERS)
+    def let_the_program_look(self, number: int) -> None:
+        self.programs[number].look()
+
+    @rule(number=NUMBERS)
     def let_the_program_run(self, number: int) -> None:
-        self.programs[number].step(self.now)
+        self.programs[number].step()
+
+    @rule(number=NUMBERS)
+    def let_the_membership_hear(self, number: int) -> None:
+        self.programs[number].be_heard(self.now)
 
     @rule(number=NUMBERS)
     def stall(self, number: int) -> None:
@@ -549,7 +580,10 @@ class Group(RuleBasedStateMachine):
 
     def _run(self, number: int, program: Program) -> None:
         program.membership.on_poll(self.now)
-        program.step(self.now)
+        program.look()
+        program.step()
+        while program.said:
+            program.be_heard(self.now)
         self.answer(number, "answered")
         self.send(number, "answered")
         self.answer(number, "answered")
@@ -560,10 +594,9 @@ class Group(RuleBasedStateMachine):
         assert sum(map(len, read)) == len(set().union(*read)), read
 
     @invariant()
-    def what_is_reported_is_held(self) -> None:
-        """Within a tenure, the member reports no partition that its program has not taken."""
+    def what_is_read_is_owned(self) -> None:
         for program in self.programs:
-            assert program.tenure != program.membership.tenure or program.membership.owned == program.owned
+            assert program.reads(self.now) <= program.membership.owned
 
     @rule()
     def a_calm_time_settles_everything(self) -> None:

@@ -8,7 +8,10 @@
     heartbeat_thread.py  the same across a thread, so that heartbeats go on while the program blocks its loop
     callbacks.py         the callbacks of `subscribe`, each with a deadline
     commits.py           commits offsets and looks up committed ones
-    member.py            the consumer's side: gives up and takes partitions, calls the callbacks, commits
+    committer.py         what is committed, and as whom; automatic commits
+    assignment.py        the partitions that were taken, and which of them are held
+    rebalancer.py        takes and gives up partitions, step by step
+    member.py            the membership as the consumer uses it
 
 Two event loops may take part, and neither waits for the other. The heartbeats' side owns the membership: it publishes an
 immutable `MemberView` after each change. The consumer's side owns the partitions' states: it compares the view with what it

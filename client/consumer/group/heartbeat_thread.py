@@ -31,6 +31,8 @@ logger = get_logger(__name__)
 
 CLOSE_S = 2.0
 """How long `close` waits for the thread. It has nothing to do but to close connections."""
+LOOK_S = 1.0
+"""How often the thread looks whether the consumer's loop still exists."""
 BLOCKED_S = 10.0
 """If the consumer's loop has not run for so long, it is logged once."""
 
@@ -121,7 +123,10 @@ class ThreadLink:
         self._task = self._loop.create_task(heartbeats.run())
         if self._is_closing:
             self._task.cancel()
-        await asyncio.wait([self._task])
+        while not self._task.done():
+            if self._home.is_closed():  # Without a `stop`. The coordinator notices the lost connection.
+                self._task.cancel()
+            await asyncio.wait([self._task], timeout=LOOK_S)
         await cluster.close()
         return reason_of_end(self._task)
 
@@ -138,10 +143,8 @@ class ThreadLink:
     def _publish(self, view: MemberView) -> None:
         self.view = view
         self._look_at_home()
-        try:
+        with contextlib.suppress(RuntimeError):  # The consumer's loop is closed; `_main` notices it.
             self._home.call_soon_threadsafe(self._take_view)
-        except RuntimeError:  # The consumer's loop was closed without a `stop`. The coordinator notices the lost connection.
-            self._cancel()
 
     def _look_at_home(self) -> None:
         """Log once if the consumer's loop has not run for long."""

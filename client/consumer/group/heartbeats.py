@@ -42,6 +42,8 @@ class MemberView(NamedTuple):
     tenure: int = 0
     epoch: int = 0
     target: frozenset[TopicIdPartition] | None = None
+    owned: frozenset[TopicIdPartition] = frozenset()
+    """What is in the target, and what the program has still to give up."""
     valid_until: float = float("-inf")
     """Until when what is owned may be relied on."""
     confirmed_at: float | None = None
@@ -179,6 +181,7 @@ class Heartbeats:
             m.tenure,
             m.epoch,
             m.target,
+            m.owned,
             m.valid_until,
             m.confirmed_at,
             m.interval_s,

@@ -1,11 +1,11 @@
 """A member's side of the newer group protocol (KIP-848): what it tells the coordinator, and what follows from the answers. Pure.
 
-The coordinator decides which partitions the member may own (the *target*). The program takes and gives up partitions and reports
-what it owns. The heartbeat is the only request: it carries what has changed, and its response the epoch and the target.
+The coordinator decides which partitions the member may own (the *target*). The heartbeat is the only request: it carries what has
+changed, and its response the epoch and the target.
 
-                    subscribe                      the target is not what is owned
-    UNSUBSCRIBED ---------------> JOINING --> STABLE <------------------> RECONCILING
-         ^                          ^           ^                              | the program owns another set
+                    subscribe                      the target lacks what is owned
+    UNSUBSCRIBED ---------------> JOINING --> STABLE -------------------> RECONCILING
+         ^                          ^           ^                              | the program has given it up
          |                          |           +------- ACKNOWLEDGING <-------+
       LEAVING <-- leave             |              the next heartbeat says so
                                     | the program holds nothing any more
@@ -17,10 +17,11 @@ what it owns. The heartbeat is the only request: it carries what has changed, an
 
 Rules:
 
+- What a target names is owned from then on, whether the program has taken it already or not. It is owned until the program says
+  that it has given it up, and reported as owned until then. So the coordinator gives a partition to no other member while the
+  program might read it, however late the program hears of a target.
 - A stay in the group has a number, the *tenure*. It changes whenever the member loses everything it owned, and what the program
-  reports about an older tenure is ignored. So nothing of a lost assignment can be taken for a part of the next one.
-- A partition that is to be given up is reported as owned until the program has given it up. The coordinator gives it to no other
-  member before that.
+  says about an older tenure is ignored. So nothing of a lost assignment can be taken for a part of the next one.
 - A field is sent when it differs from what the coordinator is known to have. After a request without an answer nothing is known:
   the next one has all fields and the same epoch, and its response the whole target.
 - A member that was removed joins again (epoch 0) only after the program holds nothing of the tenure that has ended.
@@ -156,7 +157,8 @@ class Membership:
         self.target: frozenset[TopicIdPartition] | None = None
         """What the member may own, by the newest response; None before the first one of this tenure."""
         self.owned: frozenset[TopicIdPartition] = frozenset()
-        """What the program has reported as owned in this tenure. Empty outside the group."""
+        """What the targets of this tenure have named, less what the program has given up. Contains `target`. Empty outside the
+        group."""
         self.interval_s = FIRST_INTERVAL_S
         """From one heartbeat to the next, as the coordinator says."""
         self.due_at = float("inf")
@@ -218,13 +220,16 @@ class Membership:
             self._farewell_until = min(self._farewell_until, now + within_s)
             self._become(_S.LEAVING)
 
-    def on_owned(self, tenure: int, owned: frozenset[TopicIdPartition], now: float) -> None:
-        """The program owns exactly these partitions now."""
-        if tenure != self.tenure or self.state not in _IN_GROUP or owned == self.owned:
+    def on_given_up(self, tenure: int, given_up: Iterable[TopicIdPartition], now: float) -> None:
+        """The program does not read these partitions any more, or has never taken them. One that a newer target names again is
+        still owned: the program will take it again."""
+        if tenure != self.tenure or self.target is None or self.state not in _IN_GROUP:
             return
-        self.owned = owned
-        self._become(_S.ACKNOWLEDGING)
-        self.due_at = now
+        owned = self.owned.difference(given_up) | self.target
+        if owned != self.owned:
+            self.owned = owned
+            self._become(_S.ACKNOWLEDGING)
+            self.due_at = now
 
     def on_released(self, tenure: int, now: float) -> None:
         """The program holds nothing of the tenures before this one."""
@@ -316,24 +321,24 @@ class Membership:
         self.epoch, self._known = response.member_epoch, fields
         self.interval_s = max(1, response.heartbeat_interval_ms) / 1000
         self.confirmed_at = sent.sent_at
-        if self._takes_target(response):
-            self._known = fields._replace(owned=None)
-        is_reported = self.owned == fields.owned and (self.owned != self.target or self._known.owned is not None)
-        self.due_at = sent.sent_at + (self.interval_s if is_reported and self.topics == fields.topics else 0.0)
-        if not is_reported:
-            self._become(_S.ACKNOWLEDGING)
-        else:
-            self._become(_S.STABLE if self.owned == self.target else _S.RECONCILING)
-
-    def _takes_target(self, response: ConsumerGroupHeartbeatResponse) -> bool:
-        """Take over the target of a response. Returns whether it has changed: the coordinator waits for a report then, also if
-        nothing has to be done for it, because it may have sent a larger target before, and now waits for the difference."""
-        before = self.target or frozenset()
         if response.assignment is not None:
-            self.target = frozenset((topic.topic_id, index) for topic in response.assignment for index in topic.partitions)
+            self._take_target(response.assignment)
         elif self.target is None:
             self.target = frozenset()
-        return self.target != before
+        self.due_at = sent.sent_at + self.interval_s
+        if fields.owned is not None and fields.owned - self.owned:
+            self._become(_S.ACKNOWLEDGING)  # It was given up while the request was in flight.
+            self.due_at = sent.sent_at
+        else:
+            self._become(_S.STABLE if self.owned == self.target else _S.RECONCILING)
+        if fields.topics != self.topics:
+            self.due_at = sent.sent_at
+
+    def _take_target(self, assignment: list[GroupTopicPartitions]) -> None:
+        target = frozenset((topic.topic_id, index) for topic in assignment for index in topic.partitions)
+        if target != self.target and self._known is not None:
+            self._known = self._known._replace(owned=None)
+        self.target, self.owned = target, self.owned | target
 
     def _on_error(self, code: ErrorCode, message: str | None, now: float) -> None:
         sent = self._take_in_flight()

@@ -1,0 +1,156 @@
+"""What a member of a group commits, and as whom: the program's commits, and the automatic ones.
+
+An automatic commit contains what the program has finished (handed_over.py) and what is not committed yet. The first position of a
+partition is committed, too: with `auto_offset_reset="latest"` the next owner would otherwise begin at another end, and skip the
+records in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+from strandline.client.consumer.group.assignment import Assignment
+from strandline.client.consumer.group.commits import Commits, Membership, Sender
+from strandline.client.consumer.group.coordinator import GroupCoordinator
+from strandline.client.consumer.group.handed_over import HandedOver
+from strandline.client.consumer.group.heartbeats import Act, MemberView
+from strandline.client.consumer.group.membership import Identity
+from strandline.client.consumer.partition_state import PartitionState
+from strandline.client.consumer.records import OffsetAndMetadata, TopicPartition
+from strandline.client.consumer.subscription import Subscription
+from strandline.client.errors import CommitFailed, UsageError
+from strandline.client.options import ConsumerOptions
+from strandline.protocol.errors import StrandlineError
+from strandline.protocol.loggers import get_logger
+
+logger = get_logger(__name__)
+
+
+class Committer:
+    """Commits for one consumer: as a member of the group, or without a membership if partitions are assigned by hand."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        identity: Identity,
+        coordinator: GroupCoordinator,
+        subscription: Subscription,
+        assignment: Assignment,
+        handed: HandedOver,
+        view: Callable[[], MemberView],
+        post: Callable[[Act], None],
+    ) -> None:
+        self._options = options
+        self._identity = identity
+        self._subscription = subscription
+        self._assignment = assignment
+        self._handed = handed
+        self._view = view
+        self._post = post
+        self._loop = asyncio.get_running_loop()
+        membership = Membership(self._sender, self._owns, self.lost_error, self._after_heartbeat)
+        self.commits = Commits(options, identity.group_id, coordinator, membership)
+        self._view_waiters: list[asyncio.Future[None]] = []
+        self.last_gap_s: float | None = None
+        """How long the program was away when it lost its partitions because of that; None when it has got some since."""
+
+    # -- the program's commits ----------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, deadline: float) -> None:
+        """Store these offsets, or the positions of all assigned partitions (None). See `Commits.commit`; UsageError for a
+        partition that is not assigned by hand."""
+        states = self._subscription.states
+        missing = [tp for tp in offsets or () if tp not in states]
+        if missing and self._is_without_group:
+            raise UsageError(f"{missing[0]} is not assigned to this consumer")
+        if offsets is None:
+            known = {state: (state.position, state.position_epoch) for state in states.values() if state.position >= 0}
+            wanted = {state: OffsetAndMetadata(offset, "", epoch) for state, (offset, epoch) in known.items()}
+        else:
+            wanted = {states[tp]: offset for tp, offset in offsets.items() if tp in states}
+        await self.commits.commit(wanted, deadline)
+        if missing:
+            raise self.lost_error(None, missing[0])
+
+    # -- automatic commits --------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Commit regularly."""
+        while True:
+            await asyncio.sleep(self._options.auto_commit_interval_ms / 1000)
+            if self._is_without_group:
+                states = list(self._subscription.states.values())
+            else:
+                settled = [key for key in self._assignment.announced if key not in self._assignment.in_transit]
+                states = [self._assignment.states[key] for key in settled]
+            await self.commit_finished(states, self._loop.time() + self._options.request_timeout_ms / 1000)
+
+    async def commit_finished(self, states: Iterable[PartitionState], deadline: float) -> None:
+        """Commit what the program has finished. A failure is logged: what is not committed is read again."""
+        offsets = {}
+        for state in states:
+            finished, last = self._handed.finished(state), self.commits.last.get(state.key)
+            if finished is not None and (last is None or last.offset != finished[0]):
+                offsets[state] = OffsetAndMetadata(finished[0], "", finished[1])
+        if not offsets:
+            return
+        try:
+            await self.commits.commit(offsets, deadline)
+        except StrandlineError as e:
+            logger.warning("consumer.commit_failed", group_id=self._identity.group_id, reason=str(e))
+
+    # -- the membership -----------------------------------------------------------------------------------------------
+
+    def _sender(self) -> Sender:
+        """As whom the consumer commits now."""
+        if self._is_without_group:
+            return Sender()
+        view = self._view()
+        if view.tenure != self._assignment.tenure or view.epoch <= 0:
+            raise self.lost_error(None)
+        return Sender(self._identity.member_id, view.epoch, self._identity.instance_id)
+
+    @property
+    def _is_without_group(self) -> bool:
+        """Whether partitions are assigned by hand."""
+        return not self._assignment and not self._subscription.by_group
+
+    def _owns(self, state: PartitionState) -> bool:
+        if self._is_without_group:
+            return self._subscription.states.get(state.tp) is state
+        return self._assignment.states.get(state.key) is state and self._view().tenure == self._assignment.tenure
+
+    def lost_error(self, state: PartitionState | None, tp: TopicPartition | None = None) -> CommitFailed:
+        """The error of a commit for a partition that is not the consumer's, or of a consumer that is no member."""
+        self._post(lambda m, now: m.beat_now(now))
+        what = f"the coordinator of group {self._identity.group_id!r} does not count this consumer as a member"
+        tp = tp if state is None else state.tp
+        if tp is not None:
+            what = f"{tp} is not assigned to this consumer, or not any more"
+        gap_s = self._view().poll_gap_s or self.last_gap_s
+        if gap_s is not None:
+            limit = self._options.max_poll_interval_ms
+            what += f": the program had not asked for records for {gap_s:.1f} s (max_poll_interval_ms={limit})"
+        return CommitFailed(what, topic=None if tp is None else tp.topic, partition=None if tp is None else tp.partition)
+
+    def on_view(self, view: MemberView) -> None:
+        """There is a newer view."""
+        if view.poll_gap_s is not None:
+            self.last_gap_s = view.poll_gap_s
+        waiters, self._view_waiters = self._view_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _after_heartbeat(self, deadline: float) -> None:
+        """Wait until a heartbeat that was sent after this call has succeeded, the tenure has ended, or the time is up."""
+        called_at, tenure = self._loop.time(), self._assignment.tenure
+        self._post(lambda m, now: m.beat_now(now))
+        while self._loop.time() < deadline:
+            view = self._view()
+            if view.tenure != tenure or (view.confirmed_at is not None and view.confirmed_at >= called_at):
+                return
+            waiter = self._loop.create_future()
+            self._view_waiters.append(waiter)
+            await asyncio.wait([waiter], timeout=max(0.0, deadline - self._loop.time()))

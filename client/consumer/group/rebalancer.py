@@ -1,0 +1,307 @@
+"""Takes and gives up partitions as the coordinator says, one step after the other.
+
+    the tenure has ended     drop everything, call `on_lost`, say that nothing is held
+    partitions are to go     return no more of their records, wait until the program has finished what it has got of them, commit,
+                             call `on_revoked`, drop them, say that they are given up
+    partitions are to come   look up their committed offsets, call `on_assigned`, read them
+
+The program has finished the records that a call has returned when it asks for more (handed_over.py). A partition goes only then,
+so its next owner does not read what this program is still working on. The wait ends with the deadline of the rebalance, which is
+`REVOKE_SHARE` of `rebalance_timeout_ms`: the coordinator would remove the member soon after. What is committed is in no case
+ahead of what was finished.
+
+After each `await` the tenure may have changed. What was begun in an older tenure says nothing to the membership, and its
+partitions are dropped by the next step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, NamedTuple
+
+from strandline.client.cluster.cluster import Cluster
+from strandline.client.consumer.fetcher import Fetcher
+from strandline.client.consumer.group.assignment import Assignment
+from strandline.client.consumer.group.callbacks import CallbackRunner, Callbacks, RebalanceCallback
+from strandline.client.consumer.group.committer import Committer
+from strandline.client.consumer.group.handed_over import HandedOver
+from strandline.client.consumer.group.heartbeats import Act, MemberView
+from strandline.client.consumer.group.membership import Identity, MemberState
+from strandline.client.consumer.partition_state import PartitionState
+from strandline.client.consumer.records import OffsetAndMetadata, TopicPartition
+from strandline.client.consumer.subscription import Subscription
+from strandline.client.errors import RebalanceCallbackFailed
+from strandline.client.options import ConsumerOptions
+from strandline.protocol.errors import StrandlineError
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.partitions import TopicIdPartition
+
+logger = get_logger(__name__)
+
+REVOKE_SHARE = 0.8
+"""How much of `rebalance_timeout_ms` a revocation may take. The rest is for the heartbeat that reports it."""
+LEAVE_S = 3.0
+"""How long a request that leaves the group is repeated."""
+RESOLVE_AGAIN_S = 0.5
+"""When to ask again for the name of an assigned topic, if no broker has known it."""
+
+
+class Hooks(NamedTuple):
+    """What the consumer does for its membership."""
+
+    begin: Callable[[PartitionState], None]
+    """Begins to read a state that was just added to the subscription."""
+    move: Callable[[PartitionState, int, int], None]
+    """Sets the position of a state: offset, and leader epoch of the record before it."""
+
+
+class Standing(NamedTuple):
+    """How the rebalancer and the rest of the consumer see the membership."""
+
+    view: Callable[[], MemberView]
+    post: Callable[[Act], None]
+    is_subscribed: Callable[[], bool]
+    """Whether the program wants to be in the group."""
+    update_holds: Callable[[], None]
+    """To be called when partitions came or are to go."""
+
+
+class Rebalancer:
+    """One task, `run`, that does the steps of one consumer."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        identity: Identity,
+        cluster: Cluster,
+        subscription: Subscription,
+        fetcher: Fetcher,
+        assignment: Assignment,
+        committer: Committer,
+        handed: HandedOver,
+        standing: Standing,
+        hooks: Hooks,
+    ) -> None:
+        self._options = options
+        self._group_id = identity.group_id
+        self._timeout_s = identity.rebalance_timeout_ms / 1000
+        self._cluster = cluster
+        self._subscription = subscription
+        self._fetcher = fetcher
+        self._assignment = assignment
+        self._committer = committer
+        self._handed = handed
+        self._standing = standing
+        self._hooks = hooks
+        self._loop = asyncio.get_running_loop()
+        self.callbacks = Callbacks()
+        self.runner = CallbackRunner(identity.group_id)
+        self.changed = asyncio.Event()
+        """Set when there may be something to do."""
+        self.left = asyncio.Event()
+        """Set while the consumer is no member and has nothing, and when it cannot leave in order any more."""
+        self.callback_error: RebalanceCallbackFailed | None = None
+        """To be raised once."""
+        self.stop_until: float | None = None
+        """When the consumer has to be ready to leave; None: it is not being stopped."""
+        self._resolve_at = 0.0
+        """When the names of topics may be asked for again."""
+        self.counters = {
+            "rebalances": 0,
+            "partitions_assigned": 0,
+            "partitions_revoked": 0,
+            "partitions_lost": 0,
+            "revocations_cut_off": 0,
+        }
+
+    async def run(self) -> None:
+        """Do what there is to do, without end."""
+        while True:
+            self.changed.clear()
+            if not await self._step():
+                await self._wait_for_change()
+
+    async def _wait_for_change(self) -> None:
+        """Wait until there may be something to do; no longer than the membership is valid."""
+        view, now = self._standing.view(), self._loop.time()
+        until = view.valid_until if self._assignment and now < view.valid_until else None
+        if not await self._change_before(until):
+            self._standing.update_holds()
+
+    async def _change_before(self, until: float | None) -> bool:
+        try:
+            async with asyncio.timeout_at(until):
+                await self.changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _step(self) -> bool:
+        """Do what is most urgent. Returns whether there was something."""
+        view = self._standing.view()
+        if view.tenure != self._assignment.tenure:
+            await self._lose(view)
+            return True
+        if not self._standing.is_subscribed():
+            return await self._leave(view)
+        if view.target is None:
+            return False
+        gone = sorted(view.owned - view.target)
+        if gone:
+            await self._give_up(gone)
+            return True
+        new = self._resolved(key for key in view.target if key not in self._assignment.announced)
+        if new:
+            await self._take(new)
+        return bool(new)
+
+    # -- giving up ----------------------------------------------------------------------------------------------------
+
+    async def _leave(self, view: MemberView) -> bool:
+        if self._assignment:
+            await self._give_up(list(self._assignment.states))
+            return True
+        if view.state is MemberState.UNSUBSCRIBED:
+            self.left.set()
+        elif view.state is not MemberState.LEAVING:
+            self._standing.post(lambda m, now: m.leave(now, LEAVE_S))
+        return False
+
+    async def _lose(self, view: MemberView) -> None:
+        """The tenure has ended: everything that was taken in it is lost."""
+        lost = self._assignment.names(self._assignment.states)
+        self._assignment.drop(list(self._assignment.states))
+        tenure = self._assignment.tenure = view.tenure
+        self._count("lost", lost)
+        await self._call("on_lost", self.callbacks.for_lost(), lost, self._deadline())
+        self._standing.post(lambda m, now: m.on_released(tenure, now))
+
+    async def _give_up(self, keys: list[TopicIdPartition]) -> None:
+        """Revoke these partitions. Those that were not taken are given up as well."""
+        tenure, deadline = self._assignment.tenure, self._deadline()
+        states = [self._assignment.states[key] for key in keys if key in self._assignment.states]
+        self._assignment.in_transit.update(dict.fromkeys(state.key for state in states))
+        self._standing.update_holds()
+        await self._wait_until_finished(states, deadline)
+        if self._options.enable_auto_commit:
+            await self._committer.commit_finished(states, deadline)
+        else:
+            await self._committer.commits.settled(deadline)
+        if self._standing.view().tenure != tenure:
+            return
+        revoked = self._assignment.names(state.key for state in states)
+        self._count("revoked", revoked)
+        await self._call("on_revoked", self.callbacks.on_revoked, revoked, deadline)
+        self._assignment.drop(keys)
+        self._standing.post(lambda m, now: m.on_given_up(tenure, keys, now))
+
+    async def _wait_until_finished(self, states: list[PartitionState], deadline: float) -> None:
+        """Wait until the program has finished what it has got of these partitions; not when it will not ask for more."""
+        while self._handed.has_unfinished(states) and self._is_member_in(self._assignment.tenure):
+            self.changed.clear()
+            if not await self._change_before(deadline):
+                self.counters["revocations_cut_off"] += 1
+                names = ", ".join(str(state.tp) for state in states)
+                logger.warning("consumer.revocation_cut_off", group_id=self._group_id, topic_partitions=names)
+                return
+
+    # -- taking -------------------------------------------------------------------------------------------------------
+
+    async def _take(self, keys: list[TopicIdPartition]) -> None:
+        """Read these partitions from their committed offsets."""
+        tenure, names = self._assignment.tenure, self._cluster.cache.names
+        for key in keys:
+            self._assignment.take(TopicPartition(names[key[0]], key[1]), key)
+        self._standing.update_holds()
+        self._cluster.metadata.want_topics(dict.fromkeys(names[topic_id] for topic_id, _ in keys))
+        committed = await self._while_member(self._committed(keys), tenure)
+        if committed is None:
+            return
+        for key in keys:
+            self.begin(self._assignment.states[key], committed.get(key))
+        self._committer.last_gap_s = None
+        self._assignment.announced.update(dict.fromkeys(keys))
+        assigned = self._assignment.names(keys)
+        self._count("assigned", assigned)
+        await self._call("on_assigned", self.callbacks.on_assigned, assigned, self._deadline())
+        for key in keys:
+            self._assignment.in_transit.pop(key, None)
+        self._standing.update_holds()
+        self._fetcher.wake()
+
+    def begin(self, state: PartitionState, committed: OffsetAndMetadata | None) -> None:
+        """Set the first position of a state: the committed offset, or what the reset policy says."""
+        self._fetcher.update_leader(state)
+        if committed is not None:
+            self._hooks.move(state, committed.offset, committed.leader_epoch)
+            return
+        if self._subscription.default_reset is not None:
+            state.reset_to(self._subscription.default_reset)
+        self._hooks.begin(state)
+
+    async def _committed(self, keys: list[TopicIdPartition]) -> dict[TopicIdPartition, OffsetAndMetadata]:
+        """The committed offsets, asked for until there is an answer."""
+        while True:
+            try:
+                deadline = self._loop.time() + self._options.request_timeout_ms / 1000
+                return await self._committer.commits.fetch(keys, deadline)
+            except StrandlineError as e:
+                logger.warning("consumer.committed_lookup_failed", group_id=self._group_id, reason=str(e))
+                await asyncio.sleep(self._options.retry_backoff_ms / 1000)
+
+    async def _while_member(self, coroutine: Coroutine[Any, Any, Any], tenure: int) -> Any:
+        """The result of a coroutine. None, and it is cancelled, when the tenure ends or the program unsubscribes."""
+        task = self._loop.create_task(coroutine)
+        try:
+            while not task.done() and self._is_member_in(tenure):
+                self.changed.clear()
+                change = self._loop.create_task(self.changed.wait())
+                try:
+                    await asyncio.wait([task, change], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    change.cancel()
+            return task.result() if task.done() and self._is_member_in(tenure) else None
+        finally:
+            task.cancel()
+
+    def _is_member_in(self, tenure: int) -> bool:
+        """Whether the program is subscribed, and the tenure has not ended."""
+        return self._standing.is_subscribed() and self._standing.view().tenure == tenure
+
+    def _resolved(self, keys: Iterable[TopicIdPartition]) -> list[TopicIdPartition]:
+        """Those of these partitions whose topics' names are known, in order. The names of the others are asked for."""
+        names, wanted = self._cluster.cache.names, sorted(keys)
+        unknown = dict.fromkeys(topic_id for topic_id, _ in wanted if topic_id not in names)
+        if unknown and self._loop.time() >= self._resolve_at:
+            self._resolve_at = self._loop.time() + RESOLVE_AGAIN_S
+            self._cluster.metadata.want_topic_ids(unknown)
+            self._loop.call_later(RESOLVE_AGAIN_S, self.changed.set)
+        known = sorted((TopicPartition(names[key[0]], key[1]), key) for key in wanted if key[0] in names)
+        return [key for tp, key in known if self._assignment.may_take(tp, key)]
+
+    # -- callbacks, counters ------------------------------------------------------------------------------------------
+
+    def _deadline(self) -> float:
+        """When a step that begins now has to be done; earlier if the consumer is being stopped."""
+        deadline = self._loop.time() + REVOKE_SHARE * self._timeout_s
+        return deadline if self.stop_until is None else min(deadline, self.stop_until)
+
+    async def _call(self, name: str, callback: RebalanceCallback | None, tps: list[TopicPartition], deadline: float) -> None:
+        error = await self.runner.run(name, callback, tps, deadline)
+        if error is not None:
+            self.callback_error = error
+            self._fetcher.wake()
+
+    def _count(self, event: str, tps: list[TopicPartition]) -> None:
+        if not tps:
+            return
+        self.counters["rebalances"] += 1
+        self.counters[f"partitions_{event}"] += len(tps)
+        names = ", ".join(map(str, tps))
+        if event == "lost":
+            logger.warning("consumer.partitions_lost", group_id=self._group_id, topic_partitions=names)
+        elif event == "revoked":
+            logger.info("consumer.partitions_revoked", group_id=self._group_id, topic_partitions=names)
+        else:
+            logger.info("consumer.partitions_assigned", group_id=self._group_id, topic_partitions=names)
