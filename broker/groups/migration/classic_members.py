@@ -94,7 +94,7 @@ class ClassicMembers:
         draft = Draft(group, self._consumer.image)
         member_id = body.member_id or new_member_id(body, context, self._random)
         earlier = None if body.group_instance_id is None else group.static_member(body.group_instance_id)
-        if earlier is not None and not body.member_id and not earlier.is_classic:
+        if earlier is not None and not body.member_id:
             returning = Member(member_id, _metadata(earlier.metadata, body, subscription, context))
             at = Moment(context.now, context.now_ms)
             converted = self._conversions.downgrade_by_return(group, earlier, returning, context.asker, at)

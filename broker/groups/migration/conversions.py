@@ -69,9 +69,9 @@ class Conversions:
             raise _cannot(group, "it has more members than group.consumer.max.size")
 
     def _on_upgraded(self, classic: ClassicGroup, now: float, error: BrokerError | None) -> Replies:
-        group = self._groups.get(classic.group_id)
-        if error is not None or group is None:
+        if error is not None:
             return []
+        group = self._groups.existing(classic.group_id)
         for member in group.members.values():
             if member.is_classic:
                 self._consumer.keep_alive(group.group_id, member, now)
@@ -124,7 +124,7 @@ class Conversions:
     def downgrade_by_return(
         self, group: ConsumerGroup, earlier: Member, returning: Member, asker: Asker, at: Moment
     ) -> Result | None:
-        """A static member of the newer protocol returns as one of the classic protocol. If it was the last one: the decision by
+        """A static member returns as one of the classic protocol. If it was the last one of the newer protocol: the decision by
         which the group becomes a classic one, with `returning` in the place of `earlier`. None if it stays as it is."""
         returning = replace(returning, current=earlier.current)
         members = [returning if member is earlier else member for member in group.members.values()]

@@ -97,6 +97,7 @@ class Process:
     topics: tuple[str, ...] = ()
     names: tuple[str, ...] = ("range",)
     version: int = 0
+    rack: str | None = None
     session_timeout_ms: int = 10_000
     rebalance_timeout_ms: int = 60_000
     ids: int = 0
@@ -227,7 +228,7 @@ class MigrationWorld(ConsumerWorld):
         return asker
 
     def _join_request(self, process: Process, member_id: str | None) -> JoinGroupRequest:
-        metadata = subscription(process.version, process.topics, process.owned)
+        metadata = subscription(process.version, process.topics, process.owned, process.rack)
         return JoinGroupRequest(
             GROUP,
             process.session_timeout_ms,

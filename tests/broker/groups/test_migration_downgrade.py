@@ -149,6 +149,30 @@ def test_a_member_that_does_not_join_is_removed() -> None:
     """)
 
 
+def test_deadlines_of_the_newer_protocol_are_gone() -> None:
+    """The group may come back to it before they are over, and then they would remove a member that has long joined."""
+    world = a_world()
+    world.processes["C"].rebalance_timeout_ms = 20_000
+    for name in ("C", "D"):
+        world.process(name).session_timeout_ms = 300_000
+        world.classic_join(name)
+        world.sync(name)
+    world.join("M", "orders")
+    world.classic_beat("C")
+    world.classic_join("D")
+    world.leave("M")
+    world.leave("N")
+    assert world.group_type == CLASSIC
+    world.classic_join("C")
+    world.classic_join("D")
+    world.sync("C", C_AND_D)
+    world.sync("D")
+    for _ in range(30):
+        world.join("N", "orders") if world.group_type == CLASSIC else world.beat("N")
+        world.pass_time(1)
+    assert len(world.group.members) == 3
+
+
 def test_members_bring_all_their_protocols() -> None:
     """Also those that the group does not use now."""
     world = MigrationWorld(orders=4)
@@ -379,6 +403,61 @@ def test_a_group_that_has_not_settled_rebalances() -> None:
     assert world.classic.state is State.PREPARING
     value = world.log[-1].value
     assert [m.assignment for m in value.members][1:] == [bytes.fromhex("000000000000ffffffff")]  # type: ignore[union-attr]
+
+
+def test_a_member_that_returns_before_it_had_its_share_causes_a_rebalance() -> None:
+    """Its partitions are free, but it has not got them yet."""
+    world = MigrationWorld(orders=4)
+    world.stable("C", assign={"C": {"orders": [0, 1, 2, 3]}})
+    world.join("N", "orders", instance_id="n")
+    world.classic_join("C")
+    world.sync("C")
+    assert world.group.members[world.processes["C"].member_id].is_reconciled_to(world.group.epoch)
+    assert world.classic_join("X", "orders", instance_id="n").answer is None
+    assert world.classic.state is State.PREPARING
+
+
+def test_a_member_that_returns_before_another_had_its_share_causes_a_rebalance() -> None:
+    world = a_static_world()
+    world.join("M", "orders")
+    world.classic_join("C")
+    world.sync("C")
+    world.beat("N", owns={"orders": [2]}, instance_id="n")
+    world.leave("M")
+    world.pass_time(0)
+    world.beat("N", instance_id="n")
+    owned = {topic: set(numbers) for topic, numbers in world.group.members["N"].current.assigned.items()}
+    assert owned == world.group.targets["N"]
+    assert world.classic_join("X", "orders", instance_id="n").answer is None
+    assert world.classic.state is State.PREPARING
+
+
+def test_a_member_that_returns_while_the_target_is_out_of_date_causes_a_rebalance() -> None:
+    world = MigrationWorld(orders=2)
+    world.join("N", "orders", instance_id="n")
+    world.topics.create(orders=4)
+    world.publish()
+    asker = world.classic_join("X", "orders", instance_id="n")
+    assert isinstance(asker.answer, JoinGroupResponse)
+    assert not asker.answer.skip_assignment
+
+
+def test_a_member_that_returns_without_its_expression_causes_a_rebalance() -> None:
+    world = MigrationWorld(orders=2, payments=2)
+    world.join("N", "orders", subscribed_topic_regex="p.*", instance_id="n")
+    world.settle()
+    world.beat("N", instance_id="n")
+    asker = world.classic_join("X", "orders", instance_id="n")
+    assert isinstance(asker.answer, JoinGroupResponse)
+    assert not asker.answer.skip_assignment
+
+
+def test_a_process_with_a_wrong_id_is_fenced() -> None:
+    """Whatever the group would become by its return."""
+    world = a_static_world()
+    asker = world.classic_join("X", "orders", instance_id="n", member_id="elsewhere")
+    assert asker.answers == [ErrorCode.FENCED_INSTANCE_ID]
+    assert world.group_type == CONSUMER
 
 
 def test_a_static_member_that_is_not_the_last_one_is_replaced_in_the_group() -> None:

@@ -369,6 +369,41 @@ def test_a_cooperative_member_keeps_what_it_may_and_joins_once_more() -> None:
     """)
 
 
+def test_a_member_that_gives_up_a_topic_joins_again_in_its_epoch() -> None:
+    """The target is not computed yet, because it was a moment ago. What the member does not subscribe to is free all the same."""
+    world = MigrationWorld(replace(CONFIG, group_consumer_assignment_interval_ms=5_000), orders=2, payments=2)
+    world.join("N", "other")
+    world.pass_time(5)
+    world.beat("N")
+    world.classic_join("C", "orders", "payments", version=1)
+    world.sync("C")
+    world.process("C").owned = {"orders": (0, 1), "payments": (0, 1)}
+    world.forget()
+    world.classic_join("C", "orders")
+    world.sync("C")
+    world.classic_beat("C")
+    world.process("C").owned = {"orders": (0, 1)}
+    world.classic_join("C")
+    world.classic_beat("C")
+    world.check("""
+        > C joins orders (classic)
+          log: C subscribes to orders
+          log: group epoch 3
+          log: C is UNREVOKED_PARTITIONS in epoch 2 (before: 2) with orders 0-1, revokes payments 0-1
+          C: generation 2, range
+        > C syncs
+          C: has orders 0-1
+        > C beats (classic)
+          C: REBALANCE_IN_PROGRESS
+        > C joins orders (classic)
+          log: C subscribes to orders
+          log: C is STABLE in epoch 2 (before: 2) with orders 0-1
+          C: generation 2, range
+        > C beats (classic)
+          C: ok
+    """)
+
+
 # -- heartbeats and deadlines -----------------------------------------------------------------------------------------
 
 

@@ -41,6 +41,8 @@ from strandline.protocol.messages.groups import (
     SyncGroupResponse,
 )
 
+PARTITIONS = 4
+"""Of the topic, before it grows."""
 NAMES = ("A", "B", "C", "D")
 STATIC = {"C": "c", "D": "d"}
 NO_ANSWER = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -134,7 +136,9 @@ class ClassicProcess:
         self.member_id = answer.member_id
         if not answer.error_code:
             self.generation, self.next_request = answer.generation_id, "sync"
-            self.is_leader, self.known_partitions = answer.leader == answer.member_id, self.model.partitions
+            self.is_leader = answer.leader == answer.member_id
+            # A leader that is to skip the assignment does not know which number its earlier self assigned (KIP-814).
+            self.known_partitions = PARTITIONS if answer.skip_assignment else self.model.partitions
             self.members = [] if answer.skip_assignment else answer.members
 
     def _sync(self) -> None:
@@ -186,7 +190,7 @@ class Migrations(RuleBasedStateMachine):
     @initialize(is_cooperative=st.booleans(), interval_ms=st.sampled_from([0, 1000]))
     def begin(self, is_cooperative: bool, interval_ms: int) -> None:
         self.is_cooperative = is_cooperative
-        self.partitions = 4
+        self.partitions = PARTITIONS
         config = replace(CONFIG, group_consumer_assignment_interval_ms=interval_ms, group_consumer_session_timeout_ms=6_000)
         self.world = MigrationWorld(config, orders=self.partitions)
         self.processes: dict[str, NewProcess | ClassicProcess] = {}

@@ -69,15 +69,14 @@ def test_a_stable_group_is_converted_as_it_is() -> None:
 
 def test_the_members_bring_what_they_said() -> None:
     world = MigrationWorld(orders=2)
-    world.classic_join(
-        "C", "orders", version=3, names=("range", "sticky"), session_timeout_ms=12_000, rebalance_timeout_ms=30_000
-    )
+    options = {"version": 3, "rack": "r", "names": ("range", "sticky")}
+    world.classic_join("C", "orders", **options, session_timeout_ms=12_000, rebalance_timeout_ms=30_000)
     world.pass_time(3)
     world.sync("C", {"C": {"orders": [0, 1]}})
     world.join("N", "orders")
     metadata = world.group.members[world.processes["C"].member_id].metadata
     assert (metadata.client_id, metadata.client_host, metadata.rebalance_timeout_ms) == ("client-C", "h", 30_000)
-    assert metadata.subscribed_topic_names == ("orders",)
+    assert (metadata.subscribed_topic_names, metadata.rack_id) == (("orders",), "r")
     classic = metadata.classic_member_metadata
     assert classic is not None
     assert classic.session_timeout_ms == 12_000
@@ -96,6 +95,15 @@ def test_the_sessions_are_those_of_the_members() -> None:
     world.pass_time(2.3)
     world.beat("N")
     assert list(world.group.members) == ["N"]
+
+
+def test_the_session_of_the_one_that_joins_is_its_own() -> None:
+    """It said that it returns at once if its connection breaks."""
+    world = a_world()
+    world.join("N", "orders", returns_at_once=True)
+    world.consumer.on_connection_lost(GROUP, "N", world.now)
+    world.pass_time(1)
+    assert world.group_type == CLASSIC, "the last member of the newer protocol is gone"
 
 
 def test_after_the_rebalance_all_own_their_share() -> None:
