@@ -12,6 +12,8 @@ read it. The rooms, from the inside out:
     loader.py       reads a partition's records when its leadership arrives
     coordinator.py  the shell: shards come and go with leadership; it appends, waits for the high watermark, and replies
     handlers.py     which request goes to which shard, and the form of its answer; find_coordinator.py
+    metrics.py      what is counted; census.py counts the groups by state
+    lag.py          how far groups lag behind; lag_monitor.py asks the leaders, lag_handler.py answers
 
 **The cores decide, the shell acts.** A decision is a `Result` (`result.py`): records and replies. The shell appends the records
 to the partition, has the shard replay them, and sends the replies when the high watermark has passed all that the shard knows.

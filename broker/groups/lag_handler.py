@@ -28,9 +28,8 @@ from strandline.protocol.rpc.server_connection import answer_error
 from strandline.storage.files import ColdRead, DiskError
 from strandline.storage.log.log import Log
 
-OFFSETS_MAX = 1000
-"""The most partitions, and the most offsets, of one request: they take the loop about 10 ms, because each offset is a look at the
-log."""
+OFFSETS_MAX = 300
+"""The most partitions, and the most offsets, of one request: an offset in an old segment takes the loop up to 30 us."""
 NO_TIMESTAMP = -1
 
 Then = Callable[[DescribeOffsetLagResponse], None]

@@ -36,9 +36,9 @@ from strandline.protocol.rpc.connection import Connection
 
 logger = get_logger(__name__)
 
-PART = 500
-"""Offsets of a part: 2 ms of work here, and up to 5 ms on the leaders."""
-PAUSE_S = 0.05
+PART = 200
+"""Offsets of a part: 0.6 ms of work here. On a leader each takes 1 us, or up to 30 us if it is looked up in an old segment."""
+PAUSE_S = 0.02
 CONNECT_TIMEOUT_MS = 1000
 REQUEST_TIMEOUT_MS = 5000
 
