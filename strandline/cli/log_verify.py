@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ import typer
 
 from strandline.cli.common import fail
 from strandline.cli.output import Form, Output, print_document
+from strandline.cli.progress import show_step
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,7 +75,8 @@ def _verified(path: str) -> Verification:
     if len(directories) > 1:
         raise UsageError(f"{path} holds {len(directories)} data directories: give one of them, such as {directories[0].path}")
     with held(directories[0].path):
-        return _of_one_replica(job([directories[0].path], reads_records=True))
+        watched = show_step if sys.stderr.isatty() else None
+        return _of_one_replica(job([directories[0].path], reads_records=True, progress=watched))
 
 
 def _of_one_replica(found: Verification) -> Verification:

@@ -23,6 +23,7 @@ from strandline.cli.pipeline_common import (
     print_findings,
     spark_for,
 )
+from strandline.cli.progress import show_step
 
 if TYPE_CHECKING:
     from strandline.pipeline.jobs.verify_result import Finding, Verification
@@ -57,7 +58,7 @@ def verify(
         if master is not None or lake is not None or ledger or pairs:
             session = delta_for if lake is not None and is_delta(local_path(lake)) else spark_for
             arguments["spark"] = stack.enter_context(session("verify", master or DEFAULT_MASTER))
-        found = job(directories, topic or (), progress=_show if sys.stderr.isatty() else None, **arguments)
+        found = job(directories, topic or (), progress=show_step if sys.stderr.isatty() else None, **arguments)
     if html is not None:
         _write_page(html, found)
     if output.is_document:
@@ -66,12 +67,6 @@ def verify(
         _print(found, output)
     if not found.is_ok:
         fail(found.verdict, UNHEALTHY)
-
-
-def _show(number: int, count: int, name: str) -> None:
-    """Shows on one line of the terminal which partition is read; clears the line when the last one begins."""
-    sys.stderr.write("\r\033[K" + (f"reading {number} of {count}: {name}" if number < count else ""))
-    sys.stderr.flush()
 
 
 def _write_page(path: str, found: Verification) -> None:

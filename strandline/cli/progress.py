@@ -11,6 +11,13 @@ import typer
 BAR_WIDTH = 30
 
 
+def show_step(number: int, count: int, name: str) -> None:
+    """Show on one line of the terminal which of `count` things is read; clear the line when the last one begins. For work that
+    counts steps and not bytes."""
+    sys.stderr.write("\r\033[K" + (f"reading {number} of {count}: {name}" if number < count else ""))
+    sys.stderr.flush()
+
+
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show how much of `total` is done, until the end of the block. The function that the block gets adds to what is done."""
