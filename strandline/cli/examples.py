@@ -46,7 +46,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "reassign": (
         "strandline reassign --topics orders --brokers 4,5,6 --plan",
         "strandline reassign --topics orders --brokers 4,5,6 --apply --throttle 10MB",
-        "strandline reassign --topics orders --replication-factor 2 --apply",
+        "strandline reassign --topics orders --replication-factor 2 --apply --wait",
         "strandline reassign --balance --apply",
         "strandline reassign --progress",
         "strandline reassign --cancel",

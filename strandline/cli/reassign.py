@@ -9,6 +9,7 @@ import typer
 
 from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, Bootstrap, new_app, run
 from strandline.cli.output import Form, Output, View, show
+from strandline.cli.progress import progress as progress_bar
 from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import UsageError
 
@@ -43,6 +44,7 @@ def reassign(
     plan: Annotated[bool, typer.Option("--plan", help="Print what would move, and change nothing (the default).")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Print what moves, and begin.")] = False,
     progress: Annotated[bool, typer.Option("--progress", help="Show how far the moves are.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="With --apply or --progress: wait until the moves are complete.")] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the moves, and restore the replicas of before.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = Form.table,
@@ -63,6 +65,8 @@ def reassign(
     if progress or cancel:
         if brokers or replication_factor or balance or throttle:
             raise UsageError(f"{chosen[0]} is about moves that are running; it takes --topics alone")
+        if progress and wait:
+            run(_wait(bootstrap, names))
         if progress:
             present(lambda: _progress(bootstrap, names), output, watch)
         else:
@@ -77,7 +81,10 @@ def reassign(
     from strandline.cli.amounts import parse_bytes
 
     rate = None if throttle is None else parse_bytes(throttle, "--throttle")
-    show(run(_plan(bootstrap, names, _broker_ids(brokers), replication_factor, apply, rate)), output)
+    view = run(_plan(bootstrap, names, _broker_ids(brokers), replication_factor, apply, rate))
+    if apply and wait:
+        run(_wait(bootstrap, names))
+    show(view, output)
 
 
 def _items(given: list[str] | None) -> list[str]:
@@ -166,6 +173,25 @@ async def _measure_twice(bootstrap: str, topics: list[str]) -> tuple[list[Progre
 def _choose(situation: Situation, topics: list[str]) -> None:
     chosen = _partitions_of(situation, topics)
     situation.running = {tp: each for tp, each in situation.running.items() if tp in chosen}
+
+
+async def _wait(bootstrap: str, topics: list[str]) -> None:
+    """Wait until no partition of these topics, or of any, is moving; a bar at the terminal shows the bytes."""
+    from strandline.cli.moves import look, measure
+    from strandline.client import Admin
+
+    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        situation = await look(admin)
+        _choose(situation, topics)
+        total, done = sum(p.total for p in await measure(admin, situation)), 0
+        with progress_bar("copying", total) as advance:
+            while situation.running:
+                left = sum(p.total - p.copied for p in await measure(admin, situation))
+                advance(max(0, total - left - done))
+                done = max(done, total - left)
+                await asyncio.sleep(SAMPLE_S)
+                situation = await look(admin)
+                _choose(situation, topics)
 
 
 async def _cancel(bootstrap: str, topics: list[str]) -> View:
