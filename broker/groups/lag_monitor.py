@@ -23,6 +23,7 @@ from strandline.broker.groups.lag_handler import OffsetLagHandler
 from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol.apis import DESCRIBE_OFFSET_LAG
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.log_limits import LineLimits
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import ZERO_UUID
 from strandline.protocol.messages.data import (
@@ -77,6 +78,7 @@ class LagMonitor:
         """Brokers that the present round has asked in vain: it does not wait for them again."""
         self._task: asyncio.Task[None] | None = None
         self._is_stopped = False
+        self._limits = LineLimits()
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -141,8 +143,10 @@ class LagMonitor:
                     break
                 await asyncio.sleep(max(PAUSE_S, began + self._interval_s - loop.time()))
         except Exception:
-            # The next commit begins again.
-            logger.exception("groups.lag_failed")
+            # The next commit begins again, and may meet the same bug.
+            suppressed = self._limits.admit("lag", loop.time())
+            if suppressed is not None:
+                logger.exception("groups.lag_failed", **suppressed.fields)
         self._task = None
         self.table.clear()
         self._close_connections(keep=())

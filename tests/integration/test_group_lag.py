@@ -181,3 +181,18 @@ async def test_connections_between_brokers_are_closed_when_idle() -> None:
         assert monitor.is_running
         await asyncio.wait_for(cluster.stop(coordinator), 10)
         assert not monitor.is_running
+
+
+async def test_failed_round_ends_and_the_next_commit_begins_anew(monkeypatch: Any) -> None:
+    """A bug in the measurement must neither stop the coordinator nor be repeated in a loop."""
+    async with WireCluster(brokers=1, **LAG_SETTINGS) as cluster:
+        groups, watch = Groups(cluster), Watch(cluster)
+        orders = await cluster.create("orders")
+        monitor = monitor_of(cluster, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(monitor.table, "publish", None)
+            assert await groups.commit("", -1, orders.topic_id, {0: 0}) == [0]
+            await until(lambda: not monitor.is_running, "the round has failed")
+        assert printed(watch) == {}
+        assert await groups.commit("", -1, orders.topic_id, {0: 0}) == [0]
+        await until(lambda: printed(watch) == {(GROUP, "orders", 0): 0}, "the lag is measured")
