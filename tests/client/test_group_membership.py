@@ -70,7 +70,7 @@ def stable(owned: Keys = TWO, epoch: int = 5, **identity: object) -> Membership:
     beat(m, ok(epoch, owned))
     m.beat_now(0.0)
     beat(m, ok(epoch))
-    assert (m.state, m.owned) == (S.STABLE, owned)
+    assert (m.state, m.owned_keys) == (S.STABLE, owned)
     return m
 
 
@@ -114,7 +114,7 @@ def test_assigned_partitions_are_owned_before_the_program_has_taken_them() -> No
     m = member()
     m.subscribe(ORDERS, 0.0)
     beat(m, ok(1, keys(0, 1)))
-    assert (m.state, m.target, m.owned) == (S.STABLE, keys(0, 1), keys(0, 1))
+    assert (m.state, m.target_keys, m.owned_keys) == (S.STABLE, keys(0, 1), keys(0, 1))
     request = beat(m, ok(1), m.due_at)
     assert request.topic_partitions == [GroupTopicPartitions(TOPIC, [0, 1])]
     assert beat(m, ok(1), m.due_at).topic_partitions is None
@@ -123,11 +123,11 @@ def test_assigned_partitions_are_owned_before_the_program_has_taken_them() -> No
 def test_revocation_is_reported_before_new_partitions_come() -> None:
     m = stable(keys(0, 1))
     beat(m, ok(5, keys(0)), m.due_at)
-    assert (m.state, m.owned) == (S.RECONCILING, keys(0, 1)), "it still owns what it has not given up"
+    assert (m.state, m.owned_keys) == (S.RECONCILING, keys(0, 1)), "it still owns what it has not given up"
     m.on_given_up(m.tenure, keys(1), 9.0)
     assert (m.state, m.due_at) == (S.ACKNOWLEDGING, 9.0)
     assert beat(m, ok(6, keys(0, 2)), 9.0).topic_partitions == [GroupTopicPartitions(TOPIC, [0])]
-    assert (m.state, m.epoch, m.owned) == (S.STABLE, 6, keys(0, 2))
+    assert (m.state, m.epoch, m.owned_keys) == (S.STABLE, 6, keys(0, 2))
 
 
 def test_heartbeats_go_on_while_the_program_gives_up_partitions() -> None:
@@ -144,7 +144,7 @@ def test_partition_that_goes_before_it_was_taken_has_to_be_given_up() -> None:
     m = stable(keys(0))
     beat(m, ok(5, keys(0, 1)), m.due_at)
     beat(m, ok(5, keys(0)), m.due_at)
-    assert (m.state, m.owned) == (S.RECONCILING, keys(0, 1))
+    assert (m.state, m.owned_keys) == (S.RECONCILING, keys(0, 1))
     m.on_given_up(m.tenure, keys(1), 9.0)
     assert beat(m, ok(6), 9.0).topic_partitions == [GroupTopicPartitions(TOPIC, [0])]
     assert m.state is S.STABLE
@@ -156,7 +156,7 @@ def test_partition_that_is_assigned_again_is_still_owned() -> None:
     beat(m, ok(5, keys(0)), m.due_at)
     beat(m, ok(6, keys(0, 1)), m.due_at)
     m.on_given_up(m.tenure, keys(1), 9.0)
-    assert (m.state, m.owned) == (S.STABLE, keys(0, 1))
+    assert (m.state, m.owned_keys) == (S.STABLE, keys(0, 1))
 
 
 def test_what_changes_while_a_heartbeat_is_in_flight_follows_at_once() -> None:
@@ -230,7 +230,7 @@ def test_retriable_error_keeps_the_partitions(code: ErrorCode) -> None:
     m = stable(keys(0))
     now = m.due_at
     beat(m, refusal(code), now)
-    assert (m.state, m.owned, m.epoch) == (S.STABLE, keys(0), 5)
+    assert (m.state, m.owned_keys, m.epoch) == (S.STABLE, keys(0), 5)
     assert m.last_error is not None
     assert m.last_error.code == code
     assert (m.due_at == now) == (code in FIND_AGAIN), "another coordinator is asked at once"
@@ -243,7 +243,7 @@ def test_removed_member_joins_again_when_the_program_has_let_go(code: ErrorCode)
     m = stable(keys(0))
     tenure, now = m.tenure, m.due_at
     beat(m, refusal(code), now)
-    assert (m.state, m.owned, m.epoch, m.tenure, m.due_at) == (S.FENCED, NONE, 0, tenure + 1, float("inf"))
+    assert (m.state, m.owned_keys, m.epoch, m.tenure, m.due_at) == (S.FENCED, NONE, 0, tenure + 1, float("inf"))
     m.on_given_up(tenure, keys(0), now)
     m.on_released(tenure, now)
     assert m.state is S.FENCED
@@ -271,7 +271,7 @@ FATAL = sorted(code for code in ErrorCode if not ERRORS[code].retriable and code
 def test_other_errors_end_the_membership(code: ErrorCode) -> None:
     m = stable(keys(0))
     beat(m, refusal(code, "because"), m.due_at)
-    assert (m.state, m.owned) == (S.FAILED, NONE)
+    assert (m.state, m.owned_keys) == (S.FAILED, NONE)
     assert isinstance(m.error, GroupMembershipFailed)
     assert (m.error.code, m.error.retriable) == (code, False)
     assert str(m.error).startswith("the coordinator of group 'group' refuses the member: because")
@@ -322,7 +322,7 @@ def test_failed_member_tries_again_with_another_subscription() -> None:
 def test_leaving_tells_the_coordinator(instance_id: str | None, epoch: int) -> None:
     m = stable(keys(0), instance_id=instance_id)
     m.leave(9.0, 5.0)
-    assert (m.state, m.owned) == (S.LEAVING, NONE)
+    assert (m.state, m.owned_keys) == (S.LEAVING, NONE)
     request = beat(m, ok(epoch), 9.0)
     assert (request.member_epoch, request.instance_id, request.topic_partitions) == (epoch, instance_id, None)
     assert (m.state, m.due_at) == (S.UNSUBSCRIBED, float("inf"))
@@ -360,7 +360,7 @@ def test_leave_follows_the_heartbeat_in_flight() -> None:
     m.next_request(0.0)
     m.leave(0.1, 5.0)
     m.on_response(ok(1, keys(0)), 0.2)
-    assert (m.state, m.target) == (S.LEAVING, None)
+    assert (m.state, m.target_keys) == (S.LEAVING, None)
     assert beat(m, ok(-1), 0.2).member_epoch == -1
 
 
@@ -394,7 +394,7 @@ def test_member_outside_the_group_leaves_at_once(state: MemberState) -> None:
 def test_program_that_does_not_poll_leaves_and_joins_again_when_it_does() -> None:
     m = stable(keys(0))
     m.on_poll_expired(301.5, 302.0)
-    assert (m.state, m.owned, m.poll_gap_s) == (S.STALE, NONE, 301.5)
+    assert (m.state, m.owned_keys, m.poll_gap_s) == (S.STALE, NONE, 301.5)
     assert beat(m, ok(-1), 302.0).member_epoch == -1
     m.on_released(m.tenure, 303.0)
     assert (m.state, m.due_at) == (S.STALE, float("inf"))
@@ -476,7 +476,7 @@ class Program:
 
     def look(self) -> None:
         m = self.membership
-        self.view = m.tenure, m.target, m.owned
+        self.view = m.tenure, m.target_keys, m.owned_keys
 
     def step(self) -> None:
         """One step by what it saw last."""
@@ -596,7 +596,7 @@ class Group(RuleBasedStateMachine):
     @invariant()
     def what_is_read_is_owned(self) -> None:
         for program in self.programs:
-            assert program.reads(self.now) <= program.membership.owned
+            assert program.reads(self.now) <= program.membership.owned_keys
 
     @rule()
     def a_calm_time_settles_everything(self) -> None:

@@ -10,7 +10,7 @@ in the middle of its work gets the unfinished records again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from strandline.client.consumer.partition_state import PartitionState
 from strandline.client.consumer.records import TopicPartition
@@ -28,7 +28,7 @@ class HandedOver:
         self._iterated: PartitionState | None = None
         """The state whose records `async for` returns; all before its `cursor` are finished."""
 
-    def on_poll(self, only: Collection[TopicPartition] | None) -> None:
+    def on_poll(self, only: set[TopicPartition] | None) -> None:
         """The program asks for records: of these partitions, or of all (None). It has finished those that it had of them."""
         if only is None:
             self._open.clear()

@@ -41,8 +41,8 @@ class MemberView(NamedTuple):
     state: MemberState = MemberState.UNSUBSCRIBED
     tenure: int = 0
     epoch: int = 0
-    target: frozenset[TopicIdPartition] | None = None
-    owned: frozenset[TopicIdPartition] = frozenset()
+    target_keys: frozenset[TopicIdPartition] | None = None
+    owned_keys: frozenset[TopicIdPartition] = frozenset()
     """What is in the target, and what the program has still to give up."""
     valid_until: float = float("-inf")
     """Until when what is owned may be relied on."""
@@ -180,8 +180,8 @@ class Heartbeats:
             m.state,
             m.tenure,
             m.epoch,
-            m.target,
-            m.owned,
+            m.target_keys,
+            m.owned_keys,
             m.valid_until,
             m.confirmed_at,
             m.interval_s,

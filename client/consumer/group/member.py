@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import urlsafe_b64encode
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
 from strandline.client.cluster.cluster import Cluster
@@ -202,7 +202,7 @@ class GroupMember:
 
     # -- calls that return records ------------------------------------------------------------------------------------
 
-    def on_poll(self, only: Collection[TopicPartition] | None) -> None:
+    def on_poll(self, only: set[TopicPartition] | None) -> None:
         """The program asks for records (of these partitions, or of all)."""
         self._progress.polls += 1
         self._progress.iterated = None
@@ -266,7 +266,7 @@ class GroupMember:
 
     def _log_state(self, view: MemberView) -> None:
         group_id, member_id = self.identity.group_id, self.identity.member_id
-        if self._last_state == MemberState.JOINING.value and view.target is not None:
+        if self._last_state == MemberState.JOINING.value and view.target_keys is not None:
             logger.info("consumer.group_joined", group_id=group_id, member_id=member_id, member_epoch=view.epoch)
         elif view.state is MemberState.FENCED and view.last_error is not None:
             logger.warning("consumer.member_fenced", group_id=group_id, member_id=member_id, reason=str(view.last_error))
@@ -288,7 +288,7 @@ class GroupMember:
 
     def on_cluster(self) -> None:
         """Metadata was refreshed: names of assigned topics may be known now."""
-        if self.view.target is not None and len(self.view.target) != len(self._assignment.announced):
+        if self.view.target_keys is not None and len(self.view.target_keys) != len(self._assignment.announced):
             self._rebalancer.changed.set()
 
     def _update_holds(self) -> None:
@@ -364,7 +364,9 @@ class GroupMember:
             return FAILED
         if self._is_in_doubt:
             return "suspended"
-        is_taking = view.target is not None and (self._assignment.in_transit or view.target - self._assignment.announced.keys())
+        is_taking = view.target_keys is not None and (
+            self._assignment.in_transit or view.target_keys - self._assignment.announced.keys()
+        )
         return MemberState.RECONCILING.value if view.state is MemberState.STABLE and is_taking else view.state.value
 
     @property

@@ -127,7 +127,7 @@ class _Fields(NamedTuple):
     """The fields of a heartbeat that may change."""
 
     topics: Topics
-    owned: frozenset[TopicIdPartition] | None
+    owned_keys: frozenset[TopicIdPartition] | None
     """None, in what the coordinator is known to have: it waits for a report, because it has sent another target since."""
 
 
@@ -154,11 +154,11 @@ class Membership:
         """The member epoch of the newest response; 0 outside the group."""
         self.tenure = 0
         """Grows by one each time when everything that was owned is lost or given up."""
-        self.target: frozenset[TopicIdPartition] | None = None
+        self.target_keys: frozenset[TopicIdPartition] | None = None
         """What the member may own, by the newest response; None before the first one of this tenure."""
-        self.owned: frozenset[TopicIdPartition] = frozenset()
-        """What the targets of this tenure have named, less what the program has given up. Contains `target`. Empty outside the
-        group."""
+        self.owned_keys: frozenset[TopicIdPartition] = frozenset()
+        """What the targets of this tenure have named, less what the program has given up. Contains `target_keys`. Empty outside
+        the group."""
         self.interval_s = FIRST_INTERVAL_S
         """From one heartbeat to the next, as the coordinator says."""
         self.due_at = float("inf")
@@ -223,11 +223,11 @@ class Membership:
     def on_given_up(self, tenure: int, given_up: Iterable[TopicIdPartition], now: float) -> None:
         """The program does not read these partitions any more, or has never taken them. One that a newer target names again is
         still owned: the program will take it again."""
-        if tenure != self.tenure or self.target is None or self.state not in _IN_GROUP:
+        if tenure != self.tenure or self.target_keys is None or self.state not in _IN_GROUP:
             return
-        owned = self.owned.difference(given_up) | self.target
-        if owned != self.owned:
-            self.owned = owned
+        owned = self.owned_keys.difference(given_up) | self.target_keys
+        if owned != self.owned_keys:
+            self.owned_keys = owned
             self._become(_S.ACKNOWLEDGING)
             self.due_at = now
 
@@ -270,7 +270,7 @@ class Membership:
             epoch = LEAVE_EPOCH if instance_id is None else STATIC_LEAVE_EPOCH
             return ConsumerGroupHeartbeatRequest(group_id, member_id, epoch, instance_id, returns_at_once=True)
         assert self.topics is not None, "a member has a subscription"
-        fields = _Fields(self.topics, self.owned)
+        fields = _Fields(self.topics, self.owned_keys)
         self._in_flight = _Sent(self.tenure, fields, now)
         self._has_asked_to_join = True
         request = ConsumerGroupHeartbeatRequest(group_id, member_id, self.epoch, instance_id, returns_at_once=True)
@@ -288,8 +288,8 @@ class Membership:
         if topics.pattern != (None if known is None else known.topics.pattern) or (known is None and self._has_sent_pattern):
             request.subscribed_topic_regex = topics.pattern or ""
             self._has_sent_pattern = True
-        if known is None or self.owned != known.owned:
-            request.topic_partitions = by_topic_id(self.owned)
+        if known is None or self.owned_keys != known.owned_keys:
+            request.topic_partitions = by_topic_id(sorted(self.owned_keys))
 
     def on_response(self, response: ConsumerGroupHeartbeatResponse, now: float) -> None:
         """The coordinator has answered the heartbeat in flight."""
@@ -323,22 +323,22 @@ class Membership:
         self.confirmed_at = sent.sent_at
         if response.assignment is not None:
             self._take_target(response.assignment)
-        elif self.target is None:
-            self.target = frozenset()
+        elif self.target_keys is None:
+            self.target_keys = frozenset()
         self.due_at = sent.sent_at + self.interval_s
-        if fields.owned is not None and fields.owned - self.owned:
+        if fields.owned_keys is not None and fields.owned_keys - self.owned_keys:
             self._become(_S.ACKNOWLEDGING)  # It was given up while the request was in flight.
             self.due_at = sent.sent_at
         else:
-            self._become(_S.STABLE if self.owned == self.target else _S.RECONCILING)
+            self._become(_S.STABLE if self.owned_keys == self.target_keys else _S.RECONCILING)
         if fields.topics != self.topics:
             self.due_at = sent.sent_at
 
     def _take_target(self, assignment: list[GroupTopicPartitions]) -> None:
         target = frozenset((topic.topic_id, index) for topic in assignment for index in topic.partitions)
-        if target != self.target and self._known is not None:
-            self._known = self._known._replace(owned=None)
-        self.target, self.owned = target, self.owned | target
+        if target != self.target_keys and self._known is not None:
+            self._known = self._known._replace(owned_keys=None)
+        self.target_keys, self.owned_keys = target, self.owned_keys | target
 
     def _on_error(self, code: ErrorCode, message: str | None, now: float) -> None:
         sent = self._take_in_flight()
@@ -378,7 +378,7 @@ class Membership:
     def _end_tenure(self) -> None:
         """The member owns nothing any more; the program has still to give it up."""
         self.tenure += 1
-        self.epoch, self.target, self.owned = JOIN_EPOCH, None, frozenset()
+        self.epoch, self.target_keys, self.owned_keys = JOIN_EPOCH, None, frozenset()
         self.confirmed_at, self._known = None, None
         self._is_released = self._has_asked_to_join = False
         if self._farewell_until is None:

@@ -17,7 +17,7 @@ partitions are dropped by the next step.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from strandline.client.cluster.cluster import Cluster
@@ -145,13 +145,13 @@ class Rebalancer:
             return True
         if not self._standing.is_subscribed():
             return await self._leave(view)
-        if view.target is None:
+        if view.target_keys is None:
             return False
-        gone = sorted(view.owned - view.target)
+        gone = sorted(view.owned_keys - view.target_keys)
         if gone:
             await self._give_up(gone)
             return True
-        new = self._resolved(key for key in view.target if key not in self._assignment.announced)
+        new = self._resolved(sorted(view.target_keys.difference(self._assignment.announced)))
         if new:
             await self._take(new)
         return bool(new)
@@ -269,15 +269,15 @@ class Rebalancer:
         """Whether the program is subscribed, and the tenure has not ended."""
         return self._standing.is_subscribed() and self._standing.view().tenure == tenure
 
-    def _resolved(self, keys: Iterable[TopicIdPartition]) -> list[TopicIdPartition]:
+    def _resolved(self, keys: list[TopicIdPartition]) -> list[TopicIdPartition]:
         """Those of these partitions whose topics' names are known, in order. The names of the others are asked for."""
-        names, wanted = self._cluster.cache.names, sorted(keys)
-        unknown = dict.fromkeys(topic_id for topic_id, _ in wanted if topic_id not in names)
+        names = self._cluster.cache.names
+        unknown = dict.fromkeys(topic_id for topic_id, _ in keys if topic_id not in names)
         if unknown and self._loop.time() >= self._resolve_at:
             self._resolve_at = self._loop.time() + RESOLVE_AGAIN_S
             self._cluster.metadata.want_topic_ids(unknown)
             self._loop.call_later(RESOLVE_AGAIN_S, self.changed.set)
-        known = sorted((TopicPartition(names[key[0]], key[1]), key) for key in wanted if key[0] in names)
+        known = sorted((TopicPartition(names[key[0]], key[1]), key) for key in keys if key[0] in names)
         return [key for tp, key in known if self._assignment.may_take(tp, key)]
 
     # -- callbacks, counters ------------------------------------------------------------------------------------------
