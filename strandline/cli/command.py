@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperOption
 
+from strandline.cli import names
 from strandline.cli.contexts import choose_context
 from strandline.cli.kafka_names import translated
 from strandline.cli.output import Form, choose_short_form
@@ -73,6 +74,7 @@ def _companions(name: str | None) -> Iterator[TyperOption]:
             help="A cluster that `strandline context` knows.",
             expose_value=False,
             is_eager=True,
+            autocompletion=lambda context, words, incomplete: names.contexts(context, incomplete),
             callback=lambda context, parameter, value: choose_context(context, value),
         )
 

@@ -10,11 +10,12 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from strandline.cli import interrupts
+from strandline.cli import interrupts, names
 from strandline.cli.command import App
 from strandline.cli.contexts import BOOTSTRAP_VARIABLE, chosen_bootstrap, origins
 from strandline.cli.contexts import DEFAULT_BOOTSTRAP as DEFAULT_BOOTSTRAP
 from strandline.cli.notes import note as note
+from strandline.cli.notes import quiet_client as quiet_client
 from strandline.protocol.errors import StrandlineError, UsageError
 
 T = TypeVar("T")
@@ -37,8 +38,14 @@ CONNECT_TIMEOUT_MS = 2000
 """Short, because a person waits, even if no broker answers."""
 PATIENCE_S = 4.0
 """After this long, the command notes what it waits for."""
-Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", show_default=False, help="The topic's name.")]
-TopicOption = Annotated[str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic's name, as an option.")]
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=names.topics)]
+Topic = Annotated[
+    str | None, typer.Argument(metavar="TOPIC", show_default=False, help="The topic's name.", autocompletion=names.topics)
+]
+TopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", "-t", metavar="TOPIC", help="The topic's name, as an option.", autocompletion=names.topics),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A configuration key; may be given several times.")
@@ -139,13 +146,6 @@ def temporary_folder(prefix: str) -> Iterator[str]:
 
     with interrupts.unwinding(), tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
         yield folder
-
-
-def quiet_client() -> None:
-    """Discard the client's log lines: the command itself reports to the person."""
-    import logging
-
-    logging.getLogger("strandline").addHandler(logging.NullHandler())
 
 
 def short_path(path: str) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from strandline.cli import names
 from strandline.cli.common import new_app, note
 from strandline.cli.contexts import Contexts, checked_name, choose, load, path_of, save
 from strandline.cli.output import Form, Output, Table, View, show
@@ -15,7 +16,7 @@ from strandline.protocol.errors import UsageError
 
 app = new_app("Name clusters, and choose the one that commands talk to.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a context.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a context.", autocompletion=names.contexts)]
 
 
 @app.command("list")

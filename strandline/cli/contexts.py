@@ -2,11 +2,11 @@
 
 The first of these that is there counts:
 
-    --bootstrap, or --context             options
-    STRANDLINE_BOOTSTRAP, or STRANDLINE_CONTEXT   the environment; the address before the name
-    `strandline context use NAME`         the current context
-    ./cluster.json, ./cluster/cluster.json  a cluster that `strandline up` runs with its data in the current folder
-    127.0.0.1:9092                        the default
+    --bootstrap or --context                      options
+    STRANDLINE_BOOTSTRAP or STRANDLINE_CONTEXT    the environment; the address before the name
+    `strandline context use NAME`                 the current context
+    ./cluster.json or ./cluster/cluster.json      a cluster that `strandline up` runs with its data in the current folder
+    127.0.0.1:9092                                the default
 
 The file is `strandline/config.toml` in the folder that XDG_CONFIG_HOME names, or in ~/.config:
 
@@ -163,13 +163,19 @@ def choose_context(context: typer.Context, name: str | None) -> None:
         raise UsageError(f"--context is given twice: {context.meta[_CHOSEN]} and {name}")
 
 
+def chosen_context(context: typer.Context) -> str | None:
+    """The value of --context, if it was given."""
+    name: str | None = context.meta.get(_CHOSEN)
+    return name
+
+
 def chosen_bootstrap(context: typer.Context, value: str) -> str:
     """The address that a command uses. `value` is that of --bootstrap, of its environment variable, or the default."""
     if context.resilient_parsing:
         return value
     source = getattr(context.get_parameter_source("bootstrap"), "name", "")
     option = value if source == "COMMANDLINE" else None
-    choice = choose(option, context.meta.get(_CHOSEN), os.environ, Path.cwd(), path_of())
+    choice = choose(option, chosen_context(context), os.environ, Path.cwd(), path_of())
     origins[choice.bootstrap] = choice.origin
     return choice.bootstrap
 

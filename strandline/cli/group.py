@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from strandline.cli import names
 from strandline.cli.common import (
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
@@ -34,8 +35,11 @@ TIMEOUT_MS = 5000
 
 app = new_app("List and describe consumer groups, show their lag, move their offsets, and delete them.")
 
-Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP...", help="Ids of groups; all, if none is named.")]
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
+Groups = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="GROUP...", help="Ids of groups; all, if none is named.", autocompletion=names.groups),
+]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.", autocompletion=names.groups)]
 
 
 def _listing_problems(listing: GroupListing) -> list[str]:
@@ -180,7 +184,7 @@ app.command()(seek)
 
 @app.command()
 def delete(
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Ids of groups.")],
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Ids of groups.", autocompletion=names.groups)],
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = Form.table,

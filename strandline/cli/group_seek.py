@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from strandline.cli import names
 from strandline.cli.common import (
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
@@ -63,7 +64,7 @@ class Seek(NamedTuple):
 
 
 def seek(
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")],
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.", autocompletion=names.groups)],
     to: Annotated[
         str,
         typer.Option(

@@ -1,4 +1,4 @@
-"""Lines for people on standard error, apart from the results."""
+"""Lines for people on standard error, apart from the results; and the client's lines, which are not for them."""
 
 from __future__ import annotations
 
@@ -11,3 +11,10 @@ def note(text: str) -> None:
     with suppress(OSError):
         sys.stderr.write(f"strandline: {text}\n")  # one write: a terminal's echo cannot come between
         sys.stderr.flush()
+
+
+def quiet_client() -> None:
+    """Discard the client's log lines: the command itself reports to the person."""
+    import logging
+
+    logging.getLogger("strandline").addHandler(logging.NullHandler())

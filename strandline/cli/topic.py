@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from strandline.cli import names
 from strandline.cli.amounts import time_text
 from strandline.cli.common import (
     CONNECT_TIMEOUT_MS,
@@ -14,6 +15,7 @@ from strandline.cli.common import (
     ERROR,
     UNHEALTHY,
     Bootstrap,
+    TopicName,
     Yes,
     check_terminal,
     confirm,
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
 
 app = new_app("Create, list, describe, alter, trim and delete topics; show their offsets, content and producers.")
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 Configs = Annotated[
     list[str] | None,
     typer.Option(
@@ -51,7 +52,7 @@ Configs = Annotated[
 
 @app.command()
 def create(
-    topic: Name,
+    topic: TopicName,
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", metavar="COUNT", help="The cluster's default, if not given.")
     ] = None,
@@ -163,7 +164,8 @@ FILTERS: dict[str, Filter] = {
 @app.command()
 def describe(
     topics: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC", help="Topics to describe; all, if none is named.")
+        list[str] | None,
+        typer.Argument(metavar="TOPIC", help="Topics to describe; all, if none is named.", autocompletion=names.topics),
     ] = None,
     under_replicated: Annotated[
         bool, typer.Option("--under-replicated", help="Only partitions with a replica outside the ISR.")
@@ -316,7 +318,7 @@ def _unclean_elections(state: TopicState) -> list[str]:
 
 @app.command()
 def alter(
-    topic: Name,
+    topic: TopicName,
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", metavar="COUNT", help="Increase the number of partitions to COUNT.")
     ] = None,
@@ -359,7 +361,7 @@ app.command()(trim)
 
 @app.command()
 def delete(
-    topic: Name,
+    topic: TopicName,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing if the topic does not exist.")] = False,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -10,7 +10,7 @@ import typer
 
 from strandline.cli.amounts import show_bytes, time_text
 from strandline.cli.analysis import KEYS_MAX, Analysis
-from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, ERROR, Bootstrap, quiet_client, run
+from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, ERROR, Bootstrap, TopicName, quiet_client, run
 from strandline.cli.output import Form, Output, Table, View, show
 from strandline.cli.progress import progress
 from strandline.cli.topic_offsets import Offsets, joined, offsets_at
@@ -41,7 +41,7 @@ COLUMNS = (
 
 
 def analyze(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
+    topic: TopicName,
     partitions: Annotated[
         list[int] | None,
         typer.Option("--partition", "-p", metavar="NUMBER", help="Only this partition; may be given several times."),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli.amounts import time_text
-from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, ERROR, Bootstrap
+from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, ERROR, Bootstrap, TopicName
 from strandline.cli.output import Form, Output, Table, View
 from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import StrandlineError, UsageError
@@ -32,7 +32,7 @@ COLUMNS = (
 
 
 def producers(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
+    topic: TopicName,
     partitions: Annotated[
         list[int] | None,
         typer.Option("--partition", "-p", metavar="NUMBER", help="Only this partition; may be given several times."),

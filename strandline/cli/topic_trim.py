@@ -13,6 +13,7 @@ from strandline.cli.common import (
     DEFAULT_BOOTSTRAP,
     ERROR,
     Bootstrap,
+    TopicName,
     Yes,
     check_terminal,
     confirm,
@@ -39,7 +40,7 @@ class Plan:
 
 
 def trim(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
+    topic: TopicName,
     before: Annotated[
         str, typer.Option("--before", metavar="OFFSET|end", help="The first offset to keep; end: delete all records.")
     ],

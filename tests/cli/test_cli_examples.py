@@ -6,11 +6,12 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from cli_world import COMMAND, ENVIRONMENT, run
+from cli_world import COMMAND, ENVIRONMENT, Up, run
 
 from strandline.cli.root import app
 
@@ -69,6 +70,29 @@ def test_no_help_shows_the_name_of_a_python_type(path: str) -> None:
 def test_bash_completes_commands(words: str, expected: str) -> None:
     environment = {"_STRANDLINE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     assert expected in run(env=environment).out.split()
+
+
+@pytest.mark.processes
+def test_names_of_the_cluster_are_completed(up: Up, tmp_path: Path) -> None:
+    """Topics and groups of the cluster that the command would talk to, and contexts."""
+    environment = {"XDG_CONFIG_HOME": str(tmp_path), "_STRANDLINE_COMPLETE": "complete_bash"}
+    assert run("topic", "create", "completed", "-b", up.bootstrap).code == 0
+    assert run("group", "seek", "completers", "--to", "latest", "-t", "completed", "--yes", "-b", up.bootstrap).code == 0
+    assert run("context", "add", "complex", up.bootstrap, env={"XDG_CONFIG_HOME": str(tmp_path)}).code == 0
+    for words, expected in (
+        ("strandline topic offsets comp", "completed"),
+        ("strandline consume -t comp", "completed"),
+        ("strandline group lag comp", "completers"),
+        ("strandline topic list --context comp", "complex"),
+    ):
+        found = run(env={**environment, "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))})
+        assert (found.out.split(), found.err) == ([expected], ""), words
+
+
+def test_an_unreachable_cluster_completes_nothing() -> None:
+    words = "strandline topic offsets -b 127.0.0.1:1 x"
+    found = run(env={"_STRANDLINE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "5"})
+    assert (found.out.strip(), found.err) == ("", "")
 
 
 def test_bash_accepts_the_script_and_uses_it() -> None:
