@@ -64,6 +64,25 @@ def test_damaged_record_has_the_same_outcome(record: OffsetCommitRecord, data: s
     assert outcome(decode_offset_commit, *arguments) == outcome(decode_record, *arguments)
 
 
+@pytest.mark.parametrize("metadata", ["", "note"])
+def test_record_with_one_other_byte_has_the_same_outcome(metadata: str) -> None:
+    """Each byte with each value, so that every check of the fast way is needed here."""
+    record = OffsetCommitRecord("g", "orders", 3, CommittedOffset(700, 5, metadata, 99, topic_id=bytes(range(16))))
+    for field in (0, 1):
+        for at in range(2 if field == 0 else 0, len((encode_record(record)[field]) or b"")):
+            for byte in range(256):
+                parts = [bytearray(part or b"") for part in encode_record(record)]
+                parts[field][at] = byte
+                arguments = bytes(parts[0]), bytes(parts[1])
+                assert outcome(decode_offset_commit, *arguments) == outcome(decode_record, *arguments)
+
+
+def test_negative_size_does_not_lead_backwards() -> None:
+    """With a group of -4 bytes, the type would be read again as the size of the topic."""
+    with pytest.raises(MalformedRecord):
+        decode_offset_commit(b"\0\0\xff\xfc\0\0", None)
+
+
 @pytest.mark.parametrize("metadata", ["", "a note", "ü" * 60])
 def test_usual_record_is_decoded_by_position(metadata: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the fast way could be left by accident, and no result would show it."""
