@@ -226,24 +226,30 @@ class OffsetStore:
         records: list[GroupRecord] = []
         for group_id in sorted({*self._table.groups, *(group.group_id for group in self._groups)}):
             group = self._groups.get(group_id)
-            offsets = self._table.all_newest(group_id)
-            expired = [offset for offset in offsets if self._is_expired(offset, group, now_ms)]
+            expired = self._expired(group_id, group, now_ms)
             records += _tombstones(group_id, expired)
-            if group is not None and group.is_empty and len(expired) == len(offsets):
+            if group is not None and group.is_empty and len(expired) == sum(map(len, self._table.topics(group_id).values())):
                 records += group.tombstones()
         return Result(records, removal=Removal.EXPIRATION)
 
-    def _is_expired(self, offset: GroupOffset, group: Group | None, now_ms: int) -> bool:
+    def _expired(self, group_id: str, group: Group | None, now_ms: int) -> list[GroupOffset]:
+        """The expired offsets of a group, by topic and partition. Topics to which the group is subscribed are passed as a whole,
+        because all offsets of a shard are looked at in one step."""
+        empty_since_ms = group.empty_since_ms if group is not None and group.is_empty else -1
+        expired = []
+        for topic, of_topic in self._table.topics(group_id).items():
+            if group is None or group.may_expire_offset(topic):
+                for partition, value in of_topic.items():
+                    if self._is_expired(value, empty_since_ms, now_ms):
+                        expired.append(GroupOffset(topic, partition, value))
+        return sorted(expired, key=lambda offset: offset[:2])
+
+    def _is_expired(self, value: CommittedOffset, empty_since_ms: int, now_ms: int) -> bool:
         """Kafka's rule (`OffsetExpirationConditionImpl`), except that an offset that was committed to an empty group is kept for
         a whole retention time after the commit."""
-        value = offset.value
-        if group is not None and not group.may_expire_offset(offset.topic):
-            return False
         if value.expire_timestamp != -1:
             return now_ms >= value.expire_timestamp
-        unused_since = value.commit_timestamp
-        if group is not None and group.is_empty:
-            unused_since = max(unused_since, group.empty_since_ms)
+        unused_since = max(value.commit_timestamp, empty_since_ms)
         return now_ms - unused_since >= self._config.offsets_retention_minutes * 60_000
 
 
