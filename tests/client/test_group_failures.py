@@ -239,6 +239,25 @@ async def test_process_that_was_paused_returns_nothing_before_it_is_sure() -> No
         assert (await consumer.getmany(timeout_ms=3000, max_records=1))[P0][0].offset == 100
 
 
+async def test_process_that_was_paused_in_a_call_returns_nothing_before_it_is_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call waited for records, and they were there when the process went on: before the loop has noticed how late it is."""
+    async with scripted(partitions=1, records=300) as (cluster, groups), member(cluster) as consumer:
+        assert len((await consumer.getmany(timeout_ms=3000, max_records=5))[P0]) == 5
+        await until_settled(consumer, 0)
+        consumer.pause(P0)
+
+        async def paused(deadline: float | None) -> bool:
+            monkeypatch.undo()
+            consumer.resume(P0)
+            groups.group().remove([groups.member().member_id])
+            groups.store("orders", 0, 100)
+            time.sleep(0.4)  # noqa: ASYNC251
+            return True
+
+        monkeypatch.setattr(consumer._fetcher, "wait", paused)
+        assert (await consumer.getmany(timeout_ms=3000, max_records=1))[P0][0].offset == 100
+
+
 # -- programs that block, and programs that do not come back -------------------------------------------------------------
 
 

@@ -212,7 +212,11 @@ class GroupMember:
         view = self.view
         if view.state is MemberState.STALE:
             self._post(lambda m, now: m.on_poll(now))
-        if self._assignment and not self._is_suspended and self._loop.time() >= view.valid_until:
+        self._maybe_suspend()
+
+    def _maybe_suspend(self) -> None:
+        """Hold everything if the membership has become doubtful. If the process was paused, nothing has noticed that yet."""
+        if self._assignment and not self._is_suspended and self._loop.time() >= self.view.valid_until:
             self._update_holds()
 
     def on_returned(self, state: PartitionState) -> None:
@@ -245,6 +249,7 @@ class GroupMember:
         finally:
             self._progress.waiting -= 1
             self._progress.polls += 1
+            self._maybe_suspend()
 
     # -- what the coordinator says ------------------------------------------------------------------------------------
 
