@@ -155,6 +155,26 @@ async def test_automatic_commit_comes_before_on_revoked() -> None:
         assert found == [20]
 
 
+async def test_revocation_behind_a_slow_on_assigned_is_reported_in_time() -> None:
+    """The coordinator's time runs from the heartbeat that asked for the partitions. A member that takes longer is removed, and
+    goes on reading its other partitions until it knows."""
+
+    async def never_ends(partitions: list[TopicPartition]) -> None:
+        await asyncio.Event().wait()
+
+    callbacks = {"on_assigned": never_ends, "on_revoked": never_ends}
+    async with (
+        scripted(partitions=2, interval_ms=50) as (cluster, groups),
+        subscriber(cluster, callbacks, rebalance_timeout_ms=1000),
+    ):
+        await until(lambda: groups.owned() == [[0, 1]])
+        groups.rebalance(groups.keys("orders", 1))
+        await until(lambda: groups.member().revoking)
+        asked_at = time.monotonic()
+        await until(lambda: not groups.member().revoking)
+        assert time.monotonic() - asked_at < 1.0
+
+
 async def test_slow_callback_is_cut_off_in_time() -> None:
     """The coordinator removes a member that does not give up its partitions in time, and it would lose all of them."""
     began, ended = asyncio.Event(), asyncio.Event()

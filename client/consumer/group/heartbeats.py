@@ -42,6 +42,8 @@ class MemberView(NamedTuple):
     tenure: int = 0
     epoch: int = 0
     target_keys: frozenset[TopicIdPartition] | None = None
+    target_at: float = float("-inf")
+    """When the heartbeat was sent whose response has brought the target."""
     owned_keys: frozenset[TopicIdPartition] = frozenset()
     """What is in the target, and what the program has still to give up."""
     valid_until: float = float("-inf")
@@ -181,6 +183,7 @@ class Heartbeats:
             m.tenure,
             m.epoch,
             m.target_keys,
+            m.target_at,
             m.owned_keys,
             m.valid_until,
             m.confirmed_at,

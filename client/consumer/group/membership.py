@@ -154,6 +154,8 @@ class Membership:
         """The member epoch of the newest response; 0 outside the group."""
         self.tenure = 0
         """Grows by one each time when everything that was owned is lost or given up."""
+        self.target_at = float("-inf")
+        """When the heartbeat was sent whose response has brought the target: not after the coordinator's time for it began."""
         self.target_keys: frozenset[TopicIdPartition] | None = None
         """What the member may own, by the newest response; None before the first one of this tenure."""
         self.owned_keys: frozenset[TopicIdPartition] = frozenset()
@@ -322,7 +324,7 @@ class Membership:
         self.interval_s = max(1, response.heartbeat_interval_ms) / 1000
         self.confirmed_at = sent.sent_at
         if response.assignment is not None:
-            self._take_target(response.assignment)
+            self._take_target(response.assignment, sent.sent_at)
         elif self.target_keys is None:
             self.target_keys = frozenset()
         self.due_at = sent.sent_at + self.interval_s
@@ -334,8 +336,10 @@ class Membership:
         if fields.topics != self.topics:
             self.due_at = sent.sent_at
 
-    def _take_target(self, assignment: list[GroupTopicPartitions]) -> None:
+    def _take_target(self, assignment: list[GroupTopicPartitions], sent_at: float) -> None:
         target = frozenset((topic.topic_id, index) for topic in assignment for index in topic.partitions)
+        if target != self.target_keys:
+            self.target_at = sent_at
         if target != self.target_keys and self._known is not None:
             self._known = self._known._replace(owned_keys=None)
         self.target_keys, self.owned_keys = target, self.owned_keys | target

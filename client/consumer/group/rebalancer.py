@@ -149,7 +149,7 @@ class Rebalancer:
             return False
         gone = sorted(view.owned_keys - view.target_keys)
         if gone:
-            await self._give_up(gone)
+            await self._give_up(gone, self._revocation_deadline())
             return True
         new = self._resolved(sorted(view.target_keys.difference(self._assignment.announced)))
         if new:
@@ -160,7 +160,7 @@ class Rebalancer:
 
     async def _leave(self, view: MemberView) -> bool:
         if self._assignment:
-            await self._give_up(list(self._assignment.states))
+            await self._give_up(list(self._assignment.states), self._deadline())
             return True
         if view.state is MemberState.UNSUBSCRIBED:
             self.left.set()
@@ -177,9 +177,9 @@ class Rebalancer:
         await self._call("on_lost", self.callbacks.for_lost(), lost, self._deadline())
         self._standing.post(lambda m, now: m.on_released(tenure, now))
 
-    async def _give_up(self, keys: list[TopicIdPartition]) -> None:
+    async def _give_up(self, keys: list[TopicIdPartition], deadline: float) -> None:
         """Revoke these partitions. Those that were not taken are given up as well."""
-        tenure, deadline = self._assignment.tenure, self._deadline()
+        tenure = self._assignment.tenure
         states = [self._assignment.states[key] for key in keys if key in self._assignment.states]
         self._assignment.in_transit.update(dict.fromkeys(state.key for state in states))
         self._standing.update_holds()
@@ -286,6 +286,10 @@ class Rebalancer:
         """When a step that begins now has to be done; earlier if the consumer is being stopped."""
         deadline = self._loop.time() + REVOKE_SHARE * self._timeout_s
         return deadline if self.stop_until is None else min(deadline, self.stop_until)
+
+    def _revocation_deadline(self) -> float:
+        """The coordinator counts from the heartbeat that asked for the partitions, also while another callback takes long."""
+        return min(self._deadline(), self._standing.view().target_at + REVOKE_SHARE * self._timeout_s)
 
     async def _call(self, name: str, callback: RebalanceCallback | None, tps: list[TopicPartition], deadline: float) -> None:
         error = await self.runner.run(name, callback, tps, deadline)
