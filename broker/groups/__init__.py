@@ -8,6 +8,7 @@ read it. The rooms, from the inside out:
     offsets.py      the committed offsets of all groups of one partition
     consumer/       groups of the newer protocol (KIP-848): heartbeats, target assignments, reconciliation; assignors/
     classic/        groups of the classic protocol: join, sync, heartbeat, leave
+    migration/      groups that change between the two protocols while they have members
     shard.py        the groups and offsets of one partition: a state machine that turns requests into records and replies
     loader.py       reads a partition's records when its leadership arrives
     coordinator.py  the shell: shards come and go with leadership; it appends, waits for the high watermark, and replies
