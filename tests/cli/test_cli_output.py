@@ -75,7 +75,7 @@ def test_every_command_with_json_has_every_form(path: str) -> None:
 
 @pytest.mark.parametrize("words", ["chaos list", "config keys retention", "context show"])
 def test_every_form_of_a_read_is_printed(words: str) -> None:
-    """Commands that need no cluster; those that do are polled in `test_cli_partial.py`."""
+    """Commands that need no cluster; all others are polled as JSON in `test_cli_partial.py`."""
     for form in Form:
         outcome = run(*words.split(), "-o", form)
         assert (outcome.code, outcome.err) == (0, "")
@@ -85,6 +85,21 @@ def test_every_form_of_a_read_is_printed(words: str) -> None:
             assert yaml.safe_load(outcome.out)
         elif form is Form.plain:
             assert "─" not in outcome.out
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "words",
+    ["topic list", "topic describe", "cluster describe", "quorum describe", "features describe", "log-dirs describe",
+     "config get cluster", "config diff cluster", "group list", "recover --plan", "reassign --progress", "health --cluster"],
+)  # fmt: skip
+def test_read_of_a_cluster_has_the_same_facts_in_yaml_and_rows_in_plain(up: Up, words: str) -> None:
+    as_yaml = run(*words.split(), "-o", "yaml", "-b", up.bootstrap)
+    as_json = run(*words.split(), "-o", "json", "-b", up.bootstrap)
+    assert yaml.safe_load(as_yaml.out).keys() == as_json.json().keys()
+    plain = run(*words.split(), "-o", "plain", "-b", up.bootstrap)
+    assert plain.code == as_yaml.code == as_json.code
+    assert len({line.count("\t") for line in plain.out.splitlines() if line}) <= 2, "a row has as many values as the others"
 
 
 def test_short_forms_contradict_no_other_form() -> None:
