@@ -97,8 +97,8 @@ class GroupShard:
         return self._of_members(body.group_id).heartbeat(body, context)
 
     def _of_members(self, group_id: str) -> ClassicProtocol | ClassicMembers:
-        """Who answers members of the classic protocol: their group may be one of the newer protocol (online migration). An empty
-        one makes room for a classic group."""
+        """The part of the shard that answers classic members of this group. The group may have the newer protocol (online
+        migration); if it is empty, it is replaced by a classic group."""
         group = self.groups.get(group_id)
         is_newer = group is not None and group.group_type == CONSUMER and not group.is_empty
         return self.classic_members if is_newer else self.classic

@@ -1,18 +1,18 @@
-"""One group of the classic protocol: its members, how they vote, and which of their requests wait.
+"""One group of the classic protocol: its members, their votes, and their requests that wait.
 
     Empty ------------------> PreparingRebalance        a member joins
     PreparingRebalance -----> CompletingRebalance       the members have joined, or their time is over: a new generation begins
     PreparingRebalance -----> Empty                     no member is left: a new generation without members
     CompletingRebalance ----> Stable                    the leader's assignment is in the log
-    CompletingRebalance ----> PreparingRebalance        a member joins anew, leaves, or is removed; or the append failed
+    CompletingRebalance ----> PreparingRebalance        a member joins, leaves, or is removed; or the append failed
     Stable -----------------> PreparingRebalance        the same, or the leader joins again
 
-A GroupMetadata record is written when a group becomes Stable or Empty, and when a static member returns under a new id. `adopt`
-applies it, in the coordinator that wrote it as in one that loads it. After a load a group is therefore Stable or Empty: a
-rebalance that was under way ends with its coordinator, and the members begin another one.
+The coordinator writes a GroupMetadata record when a group becomes Stable or Empty, and when a static member returns under
+a new id. `adopt` applies the record, in the coordinator that wrote it and in a coordinator that loads it. So a group is
+Stable or Empty after a load: a rebalance in progress ends with its coordinator, and the members start another one.
 
 The leader is the first member that joined. A member that does not join for a rebalance is removed at its end, unless it is
-static. If the leader is missing then, the first member that joined for this rebalance leads.
+static. If the leader has not joined, the first member that has joined for this rebalance becomes the leader.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class State(StrEnum):
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
-    """Only in descriptions: there is no such group."""
+    """Only in descriptions: the group does not exist."""
 
 
 _NEXT_STATES = {
@@ -53,41 +53,44 @@ _NEXT_STATES = {
 
 @dataclass(slots=True)
 class InitialRebalance:
-    """The first rebalance of an empty group. It waits for more members, because each that joins later causes another one."""
+    """The first rebalance of an empty group. It waits for more members, because a member that joins later causes another
+    one."""
 
     latest: float
-    """When it is not extended any more, on the loop's clock: the rebalance timeout of the first member after its join."""
+    """The end of its last extension, on the loop's clock: the join of the first member plus its rebalance timeout."""
     has_newcomer: bool = False
-    """Whether a member has joined since the deadline was set last. If so, the deadline is extended."""
+    """Whether a member has joined since the deadline was last set. If so, the deadline is extended."""
 
 
 class ClassicGroup:
-    """What is in the group's record is changed by `adopt` alone. All else is the coordinator's own, and is lost with it."""
+    """Only `adopt` changes the fields that are in the group's record. The other fields exist in this coordinator alone,
+    and are lost with it."""
 
     def __init__(self, group_id: str, keep_alive: Callable[[ClassicGroup, ClassicMember, float], None]) -> None:
-        """`keep_alive`: begins the session of a member anew, at the time given."""
+        """`keep_alive`: restarts the session of a member at a time."""
         self.group_id = group_id
         self._keep_alive = keep_alive
         self.state = State.EMPTY
         self.state_since_ms = -1
-        """When the state changed last, in ms since 1970; -1: unknown."""
+        """Time of the last change of the state, in ms since 1970; -1: unknown."""
         self.generation = 0
-        """Rises with each rebalance that ends. A request of another generation is refused."""
+        """Rises at the end of each rebalance. Requests of other generations are rejected."""
         self.must_rebalance = False
-        """Whether the record has members and no leader: it was written for a group that has to rebalance, and a coordinator that
-        loads it begins that (`migration/downgrade.py`)."""
+        """Whether the record has members and no leader. It was written for a group that must rebalance, and the
+        coordinator that loads it starts the rebalance (`migration/downgrade.py`)."""
         self.protocol_type = ""
-        """What the members say, for example `consumer` or `connect`. Kept while the group is empty; "" before the first one."""
+        """The type that all members name, for example `consumer` or `connect`. An empty group keeps it; "" before the first
+        member."""
         self.protocol: str | None = None
-        """The protocol of the generation, which all its members know; None without members."""
+        """The protocol of the generation, which all its members support; None without members."""
         self.leader: str | None = None
-        """A member, if there are any."""
+        """None only if the group has no members."""
         self.members: dict[str, ClassicMember] = {}
         """In the order in which they joined."""
         self.static_members: dict[str, str] = {}
         """Instance id -> member id, of all static members. No two have the same instance id."""
         self.pending: dict[str, None] = {}
-        """Member ids that were given out with MEMBER_ID_REQUIRED, and have not joined. None is a member."""
+        """Pending members: ids that were returned with MEMBER_ID_REQUIRED, and with which no process has joined yet."""
         self.joining: dict[str, Asker] = {}
         """Members whose JoinGroup waits for the end of the rebalance. Empty except in PreparingRebalance."""
         self.syncing: dict[str, Asker] = {}
@@ -97,9 +100,9 @@ class ClassicGroup:
         self.initial: InitialRebalance | None = None
         """Not None in PreparingRebalance if the group was empty before it."""
         self._supporters: dict[str, int] = {}
-        """Protocol -> how many members know it."""
+        """Protocol -> the number of members that support it. No count is 0."""
         self._topics: frozenset[str] | None = None
-        """The topics of the generation's members; None: not looked at yet, or they cannot be known."""
+        """The result of `_read_topics`, if `_are_topics_fresh`."""
         self._are_topics_fresh = False
 
     # -- what offsets and operators ask -------------------------------------------------------------------------------
@@ -118,13 +121,13 @@ class ClassicGroup:
 
     @property
     def empty_since_ms(self) -> int:
-        """-1 also for a group that never had members: the offsets of such a group expire by their own age."""
+        """-1 also for a group that never had members. The offsets of such a group expire by their own age."""
         return self.state_since_ms if self.is_empty and self.protocol_type else -1
 
     @property
     def subscribed_topics(self) -> frozenset[str] | None:
-        """The topics to which the members of the newest generation are subscribed; None if that is not known: another program's
-        protocol, or bytes that cannot be read."""
+        """The topics to which the members of the newest generation are subscribed; None if they are unknown, because the
+        protocol type is not `consumer` or the metadata cannot be read."""
         if not self._are_topics_fresh:
             self._topics, self._are_topics_fresh = self._read_topics(), True
         return self._topics
@@ -149,8 +152,8 @@ class ClassicGroup:
     def check_offset_commit(
         self, member_id: str, instance_id: str | None, epoch: int, partitions: list[tuple[bytes, int]], now: float
     ) -> list[int]:
-        """A member commits in its generation. The members of a generation whose assignments are not known yet do not: they own
-        nothing, and a late commit for what they owned before would overtake that of the next owner."""
+        """A member must commit in its generation. A generation without assignments accepts no commits: its members own
+        nothing yet, and a late commit for a partition of the last generation could overwrite the commit of its next owner."""
         if not (epoch < 0 and self.is_empty):
             self._check_committer(member_id, instance_id, epoch, now)
         return [ErrorCode.NONE] * len(partitions)
@@ -163,7 +166,7 @@ class ClassicGroup:
         self._keep_alive(self, member, now)
 
     def check_offset_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Members of the classic protocol do not name themselves when they fetch offsets."""
+        """Nothing is checked: requests of classic members have no member id."""
 
     def tombstones(self) -> list[GroupRecord]:
         return [GroupMetadataRecord(self.group_id, None)]
@@ -171,7 +174,7 @@ class ClassicGroup:
     # -- checks -------------------------------------------------------------------------------------------------------
 
     def check_member(self, member_id: str, instance_id: str | None) -> ClassicMember:
-        """The member that a request names. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another process has taken over the
+        """The member with this id. Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another process has joined with the
         instance id."""
         if instance_id is not None:
             current = self.static_members.get(instance_id)
@@ -194,15 +197,15 @@ class ClassicGroup:
             )
 
     def supports(self, protocol_type: str, protocols: Mapping[str, bytes]) -> bool:
-        """Whether a member with these protocols may join: it shares one with all members."""
+        """Whether a member with these protocols may join: all members must support one of them."""
         if self.is_empty:
             return bool(protocol_type) and bool(protocols)
         count = len(self.members)
         return protocol_type == self.protocol_type and any(self._supporters.get(name, 0) == count for name in protocols)
 
     def accepts(self, member_id: str, size_max: int) -> bool:
-        """Whether there is room for a member. While the group rebalances, those count that have joined: so the last ones to join
-        are left out if the group is too large, for example because the limit was lowered."""
+        """Whether the group has room for a member. During a rebalance, only the members that have joined count. So if the
+        group is too large, for example because the limit was lowered, the last members to join are rejected."""
         if self.is_empty:
             return True
         if self.state is State.PREPARING:
@@ -215,11 +218,11 @@ class ClassicGroup:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """That of the slowest member."""
+        """The rebalance timeout of the slowest member."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def is_session_paused(self, member: ClassicMember) -> bool:
-        """Whether the member need not send heartbeats, because it waits for the coordinator."""
+        """Whether the member waits for an answer of the coordinator, and so need not send heartbeats."""
         return not member.is_new and (member.member_id in self.joining or member.member_id in self.syncing)
 
     # -- members ------------------------------------------------------------------------------------------------------
@@ -240,7 +243,7 @@ class ClassicGroup:
         self._count(member.protocols, 1)
 
     def remove(self, member_id: str) -> Asker | None:
-        """Remove a member, or an id that was given out. Returns its request that waits, which is not answered yet."""
+        """Remove a member or a pending member. Returns its request that waits; the caller must answer it."""
         self.pending.pop(member_id, None)
         self.unsynced.pop(member_id, None)
         member = self.members.pop(member_id, None)
@@ -254,8 +257,8 @@ class ClassicGroup:
         return self.take_waiting(member_id)
 
     def replace(self, old_id: str, member: ClassicMember) -> Asker | None:
-        """Put a static member that has returned in the place of its earlier self; it leads if that led. Returns the earlier one's
-        request that waits, which is not answered yet."""
+        """Replace a static member by `member`, which has the same instance id. It leads if the replaced member led.
+        Returns the request of the replaced member that waits; the caller must answer it."""
         waiting = self.take_waiting(old_id)
         self._count(self.members[old_id].protocols, -1)
         self._count(member.protocols, 1)
@@ -275,7 +278,7 @@ class ClassicGroup:
     def update(
         self, member: ClassicMember, protocols: dict[str, bytes], rebalance_timeout_ms: int, session_timeout_ms: int
     ) -> None:
-        """A member has joined again."""
+        """Set the protocols and timeouts of a member that has joined again."""
         self._count(member.protocols, -1)
         self._count(protocols, 1)
         member.protocols = protocols
@@ -283,7 +286,7 @@ class ClassicGroup:
         member.session_timeout_ms = session_timeout_ms
 
     def take_waiting(self, member_id: str) -> Asker | None:
-        """The member's JoinGroup or SyncGroup that waits; it does not wait any more. A member has at most one."""
+        """Remove and return the JoinGroup or SyncGroup of the member that waits. A member has at most one."""
         asker = self.joining.pop(member_id, None)
         return self.syncing.pop(member_id, None) if asker is None else asker
 
@@ -303,11 +306,11 @@ class ClassicGroup:
 
     @property
     def next_generation(self) -> int:
-        """After the largest one comes 1: smaller ones mean "none" in requests."""
+        """The largest generation is followed by 1, because a negative number means "no generation" in requests."""
         return self.generation + 1 if self.generation < GENERATION_MAX else 1
 
     def begin_generation(self, now_ms: int) -> None:
-        """All members that there will be have joined, at least one: they wait for the assignment of the leader."""
+        """The first phase of the rebalance has ended, with at least one member: wait for the leader's assignment."""
         self.become(State.COMPLETING, now_ms)
         self.generation = self.next_generation
         self.protocol = self.select_protocol()
@@ -316,7 +319,8 @@ class ClassicGroup:
         self._are_topics_fresh = False
 
     def ensure_leader(self) -> bool:
-        """Whether the leader has joined for the rebalance, or another member that has leads now."""
+        """If the leader has not joined for the rebalance, make the first member that has joined the leader. False if no
+        member has joined."""
         if self.leader in self.joining:
             return True
         joined = next((member_id for member_id in self.members if member_id in self.joining), None)
@@ -324,8 +328,8 @@ class ClassicGroup:
         return joined is not None
 
     def select_protocol(self, returning: tuple[str, Mapping[str, bytes]] | None = None) -> str:
-        """The protocol with the most votes among those that all members know; of two with as many, the one that was voted for
-        first. `returning`: a member, and the protocols that it has instead."""
+        """The protocol with the most votes among those that all members support; at a tie, the one that got the first vote.
+        `returning`: a member id, and the protocols to assume for it."""
         known = {member_id: member.protocols for member_id, member in self.members.items()}
         if returning is not None:
             known[returning[0]] = dict(returning[1])
@@ -339,7 +343,7 @@ class ClassicGroup:
     # -- the record ---------------------------------------------------------------------------------------------------
 
     def value(self, assignments: Mapping[str, bytes], now_ms: int) -> ClassicGroupValue:
-        """The record of this generation with these assignments; a member without one gets an empty one."""
+        """The record of this generation. A member that is missing in `assignments` gets an empty assignment."""
         assert self.protocol is not None
         protocol = self.protocol
         members = (member.to_value(protocol, assignments.get(member_id, b"")) for member_id, member in self.members.items())
@@ -350,7 +354,7 @@ class ClassicGroup:
         return ClassicGroupValue(self.protocol_type, self.next_generation, None, None, now_ms, ())
 
     def adopt(self, value: ClassicGroupValue) -> None:
-        """Apply the group's record. What members know beyond it stays: their other protocols, and ids that were given out."""
+        """Apply the group's record. The members keep the protocols that are not in the record, and pending members stay."""
         known, self.members, self.static_members, self._supporters = self.members, {}, {}, {}
         self.protocol_type, self.generation, self.protocol = value.protocol_type, value.generation_id, value.protocol
         for member_value in value.members:

@@ -10,38 +10,38 @@ from strandline.protocol.messages.groups import DescribedMember, JoinGroupMember
 
 @dataclass(slots=True, eq=False)
 class ClassicMember:
-    """What a member said when it joined, and what the leader of the group assigned to it."""
+    """The fields of a member's JoinGroup, and its assignment by the leader."""
 
     member_id: str
     instance_id: str | None
-    """Not None for a static member (KIP-345): a process that may restart, and then is the same member under another id."""
+    """Not None for a static member (KIP-345). If its process restarts, it is the same member with another member id."""
     client_id: str
     client_host: str
     rebalance_timeout_ms: int
-    """How long the member may take to join again for a rebalance."""
+    """The time in which the member must join for a rebalance."""
     session_timeout_ms: int
-    """How long the member may be silent."""
+    """The time after which the member is removed if it sends nothing."""
     protocols: dict[str, bytes]
-    """The protocols that the member knows, the preferred one first, with its metadata for each. After a load, only the protocol
-    of the generation is known, until the member joins again."""
+    """Name -> metadata of the protocols that the member supports; the preferred one first. After a load, it contains only
+    the protocol of the generation, until the member joins again."""
     assignment: bytes = b""
     """From the leader, in the newest generation whose assignments are in the log. Empty before the first one."""
     is_new: bool = False
-    """The member has not had a response to its first join, so it cannot send heartbeats, and its session is that request."""
+    """The member has had no response to its first JoinGroup, so it cannot send heartbeats."""
 
     @property
     def is_static(self) -> bool:
         return self.instance_id is not None
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What the member said for this protocol, which it knows."""
+        """The metadata for a protocol that the member supports."""
         return b"" if protocol is None else self.protocols[protocol]
 
     def for_leader(self, protocol: str | None) -> JoinGroupMember:
         return JoinGroupMember(self.member_id, self.instance_id, self.metadata(protocol))
 
     def describe(self, protocol: str | None) -> DescribedMember:
-        """`protocol`: None while there is no chosen one."""
+        """`protocol`: None if the description has no metadata."""
         metadata = self.metadata(protocol)
         return DescribedMember(self.member_id, self.instance_id, self.client_id, self.client_host, metadata, self.assignment)
 
@@ -59,7 +59,7 @@ class ClassicMember:
 
 
 def member_of(value: ClassicMemberValue, protocol: str | None) -> ClassicMember:
-    """The member that a record describes. A rebalance timeout of -1 (old records of Kafka) means: as the session timeout."""
+    """The member of a record. A rebalance timeout of -1, in old records of Kafka, means the session timeout."""
     return ClassicMember(
         value.member_id,
         value.group_instance_id,

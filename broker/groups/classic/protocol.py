@@ -1,13 +1,13 @@
 """The requests of the classic protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup; and the records of its groups.
 
-What is in a group's GroupMetadata record changes by replay only (`group.py`). Joins, syncs, sessions and ids that were given out
-are in no record; they change at once, and end with the leadership. `rebalance.py` has the course of a rebalance.
+The content of a group's GroupMetadata record changes by replay only (`group.py`). Joins, syncs, sessions and pending
+members are in no record: they change at once, and are lost when the leadership ends. `rebalance.py` describes a rebalance.
 
-A dynamic member joins twice: first without an id, which is answered with MEMBER_ID_REQUIRED and one, then with it (KIP-394). So a
-process whose first response was lost, and which asks again, leaves no member behind. A static member (KIP-345) is known by its
-instance id. If it joins without a member id, its process has restarted: it takes the place of its earlier self, which is fenced.
-If the group is Stable, and its protocol stays, that is no rebalance: the new id is written to the log, and a leader is told to
-skip the assignment (KIP-814).
+A dynamic member joins twice (KIP-394): the response to its first JoinGroup, without an id, is MEMBER_ID_REQUIRED with an
+id; the second JoinGroup has this id. So a process whose first response was lost leaves no member behind. A static member
+(KIP-345) has an instance id. If it joins without a member id, its process has restarted: it replaces the earlier member,
+which is fenced. In a Stable group whose protocol does not change, this causes no rebalance: the coordinator writes the new
+id to the log, and the response makes a leader skip the assignment (KIP-814).
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from strandline.protocol.messages.groups import (
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A JoinGroup request, and what the version of its sender can do."""
+    """A JoinGroup request, and the features of its version."""
 
     body: JoinGroupRequest
     context: RequestContext
     protocols: dict[str, bytes]
-    """The preferred one first, each once."""
+    """Name -> metadata; the preferred protocol first."""
     requires_known_member_id: bool
     """The sender understands MEMBER_ID_REQUIRED."""
     supports_skip_assignment: bool
-    """The sender understands `skip_assignment`. If not, the response to a leader that returns names its earlier id as the leader,
-    so that it does not assign."""
+    """The sender understands `skip_assignment`. If not, the response to a leader that returns names its earlier id as the
+    leader, so that it does not assign."""
 
     @property
     def at(self) -> Moment:
@@ -82,14 +82,14 @@ class ClassicProtocol:
         self._groups = groups
         self._random = random
         self.rebalances = Rebalances(config, deadlines, self._find)
-        """The sessions and phases of all groups; migration begins some, too."""
+        """The sessions and rebalances of all groups. Migration uses it, too."""
 
     def _find(self, group_id: str) -> ClassicGroup | None:
         group = self._groups.get(group_id)
         return group if isinstance(group, ClassicGroup) else None
 
     def _member_of(self, group_id: str, member_id: str) -> ClassicGroup:
-        """The group of a request by a member. Raises UNKNOWN_MEMBER_ID if there is none."""
+        """The group of a member's request. Raises UNKNOWN_MEMBER_ID if it does not exist."""
         group = self._find(group_id)
         if group is None:
             raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {group_id} with a member {member_id!r}")
@@ -105,8 +105,8 @@ class ClassicProtocol:
         requires_known_member_id: bool = True,
         supports_skip_assignment: bool = True,
     ) -> Result:
-        """Join, or join again. The reply waits for the end of the rebalance, unless the member has nothing new in the present
-        generation. The keywords are False for senders of old versions of the request."""
+        """Join, or join again. The response waits for the end of the rebalance; if the join causes none, it is sent at
+        once. The keywords are False for old versions of the request."""
         check_session_timeout(body, self._config)
         join = Join(body, context, protocols_of(body), requires_known_member_id, supports_skip_assignment)
         group = self._groups.get(body.group_id)
@@ -117,9 +117,8 @@ class ClassicProtocol:
         return out
 
     def _create(self, known: Group | None, join: Join) -> Result:
-        """The group gets a record before its first member, so that a coordinator that cannot write refuses at once, and not after
-        a rebalance. The member joins when that is written. `known`: a group of the newer protocol, which makes room if it is
-        empty."""
+        """Write a record of the empty group, and then let the member join. So a coordinator that cannot write rejects the
+        member at once, and not after a rebalance. `known`: a group of the newer protocol, which is deleted if it is empty."""
         group_id = join.body.group_id
         if known is not None and not known.is_empty:
             raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group {group_id} has members of the newer protocol")
@@ -156,7 +155,8 @@ class ClassicProtocol:
             self._add(group, self._new_member_id(join), join, out)
 
     def _leave_out(self, group: ClassicGroup, join: Join, out: Result) -> None:
-        """The group is full: the sender does not become a member, or does not stay one. The rebalance does not wait for it."""
+        """Reject the sender, because the group is full. If it is a member, it is removed, and the rebalance does not wait
+        for it."""
         error = BrokerError(
             ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has as many members as group.max.size={self._config.group_max_size}"
         )
@@ -169,7 +169,7 @@ class ClassicProtocol:
         return new_member_id(join.body, join.context, self._random)
 
     def _give_id(self, group: ClassicGroup, join: Join, out: Result) -> None:
-        """The id is kept for a session, and the rebalance waits for the member to come back with it."""
+        """Return an id for the next JoinGroup of the sender. The rebalance waits for that until a session has passed."""
         member_id = self._new_member_id(join)
         group.pending[member_id] = None
         self.rebalances.begin_session(group, member_id, join.body.session_timeout_ms, join.at.now)
@@ -185,7 +185,7 @@ class ClassicProtocol:
         self.rebalances.join(group, member, join.context.asker, join.at, out)
 
     def _join_again(self, group: ClassicGroup, join: Join, out: Result) -> None:
-        """A member joins for a rebalance, or for one that it wants; or a process comes with the id that it was given."""
+        """A pending member joins, or a member joins again: for the present rebalance, or to cause one."""
         body = join.body
         if body.member_id in group.pending and body.group_instance_id is None:
             self._add(group, body.member_id, join, out)
@@ -198,8 +198,9 @@ class ClassicProtocol:
             out.replies.append((join.context.asker, joined(group, member)))
 
     def _has_news(self, group: ClassicGroup, member: ClassicMember, join: Join) -> bool:
-        """Whether a join leads to another generation. If not, the response to the member's earlier join was lost. The leader of a
-        Stable group joins because something has changed that members do not say, for example the partitions of a topic."""
+        """Whether the join causes a rebalance, or belongs to one. If not, the response to the member's last JoinGroup was
+        lost. The leader of a Stable group joins when it notices a change that is in no subscription, for example new
+        partitions."""
         if group.state is State.PREPARING or (group.state is State.STABLE and member.member_id == group.leader):
             return True
         return list(member.protocols.items()) != list(join.protocols.items())
@@ -207,7 +208,7 @@ class ClassicProtocol:
     # -- static members that return -----------------------------------------------------------------------------------
 
     def _return(self, group: ClassicGroup, earlier_id: str, join: Join, out: Result) -> None:
-        """The process of a static member has restarted."""
+        """A static member joins without its id: its process has restarted."""
         member = join.member(self._new_member_id(join), group.members[earlier_id].assignment)
         if group.state is State.STABLE and group.select_protocol((earlier_id, join.protocols)) == group.protocol:
             self._return_quietly(group, earlier_id, member, join, out)
@@ -216,8 +217,8 @@ class ClassicProtocol:
         self.rebalances.join(group, member, join.context.asker, join.at, out)
 
     def _return_quietly(self, group: ClassicGroup, earlier_id: str, member: ClassicMember, join: Join, out: Result) -> None:
-        """Nothing changes but the id of the member, so the others go on. A coordinator that has not the new id in its log would
-        fence the member, so the answer waits for the record."""
+        """Replace the member's id without a rebalance. The response waits for the record, because another coordinator
+        without the record would fence the new id."""
         value = group.value({other.member_id: other.assignment for other in group.members.values()}, group.state_since_ms)
         assert group.protocol is not None
         members = tuple(
@@ -238,7 +239,7 @@ class ClassicProtocol:
         leader: str | None,
         error: BrokerError | None,
     ) -> Replies:
-        """`leader`: the member that led before."""
+        """`leader`: the leader before the append."""
         if error is not None:
             return [(join.context.asker, error)]
         known = group.members[member.member_id]
@@ -257,7 +258,8 @@ class ClassicProtocol:
     # -- SyncGroup ----------------------------------------------------------------------------------------------------
 
     def sync(self, body: SyncGroupRequest, context: RequestContext) -> Result:
-        """Ask for the assignment. The leader brings all; the others wait for it, and all of them for the log."""
+        """Return the member's assignment. The request of the leader contains the assignments of all members. The other
+        requests wait for it, and all responses wait for the record."""
         group = self._member_of(body.group_id, body.member_id)
         member = group.check_member(body.member_id, body.group_instance_id)
         group.check_generation(body.generation_id)
@@ -277,7 +279,8 @@ class ClassicProtocol:
     # -- Heartbeat and LeaveGroup -------------------------------------------------------------------------------------
 
     def heartbeat(self, body: HeartbeatRequest, context: RequestContext) -> Result:
-        """Keep the member's session alive, also while a rebalance begins: REBALANCE_IN_PROGRESS tells it to join again."""
+        """Restart the member's session. Raises REBALANCE_IN_PROGRESS if the member has to join again; its session is
+        restarted then, too."""
         group = self._member_of(body.group_id, body.member_id)
         member = group.check_member(body.member_id, body.group_instance_id)
         group.check_generation(body.generation_id)
@@ -287,7 +290,7 @@ class ClassicProtocol:
         return Result(replies=[(context.asker, HeartbeatResponse())])
 
     def leave(self, body: LeaveGroupRequest, context: RequestContext) -> Result:
-        """Remove members; each gets its own error code. A static member can be named by its instance id alone."""
+        """Remove members. The response has an error code for each. A static member may be named by its instance id alone."""
         group, out = self._find(body.group_id), Result()
         if group is None:
             left = [LeftMember(m.member_id, m.group_instance_id, ErrorCode.UNKNOWN_MEMBER_ID) for m in body.members]
@@ -314,7 +317,8 @@ class ClassicProtocol:
     # -- operators ----------------------------------------------------------------------------------------------------
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """Only a Stable group has metadata and a protocol that belong to its assignments."""
+        """The description has metadata and the protocol only if the group is Stable: otherwise they may belong to another
+        generation than the assignments."""
         group = self._find(group_id)
         if group is None:
             message = f"there is no group {group_id} of the classic protocol"
@@ -331,7 +335,7 @@ class ClassicProtocol:
         return ClassicGroup(group_id, self.rebalances.keep_alive)
 
     def replay(self, record: GroupMetadataRecord) -> None:
-        """Apply a group's record. A tombstone may come for a group that is of the newer protocol by now, or for none."""
+        """Apply a group's record. A tombstone of a group that does not exist, or has the newer protocol now, is ignored."""
         group = self._find(record.group_id)
         if record.value is None:
             if group is not None:
@@ -344,8 +348,8 @@ class ClassicProtocol:
         group.adopt(record.value)
 
     def on_loaded(self, now: float, now_ms: int) -> Iterator[Result]:
-        """Begin the sessions of all members anew. A group that is larger than allowed now rebalances, and the last members to
-        join are left out; so does one whose record says that it has to."""
+        """Start the sessions of all members. A group rebalances if it is larger than allowed now, which removes the last
+        members to join, or if its record says so."""
         for group in list(self._groups):
             if isinstance(group, ClassicGroup):
                 out = Result()
@@ -356,7 +360,7 @@ class ClassicProtocol:
                 yield out
 
     def take_waiting(self) -> list[Asker]:
-        """The requests that wait in joins and syncs, which wait no more: the leadership has ended."""
+        """Remove and return all JoinGroup and SyncGroup requests that wait, because the leadership has ended."""
         waiting: list[Asker] = []
         for group in self._groups:
             if isinstance(group, ClassicGroup):
@@ -367,7 +371,7 @@ class ClassicProtocol:
 
 
 def new_member_id(body: JoinGroupRequest, context: RequestContext, random: Random) -> str:
-    """The instance or the client, and a random UUID in its usual form."""
+    """The instance id or the client id, followed by a random UUID."""
     digits = new_uuid(random).hex()
     uuid = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
     return f"{body.group_instance_id or context.client_id}-{uuid}"
@@ -385,12 +389,12 @@ def check_session_timeout(body: JoinGroupRequest, config: GroupConfig) -> None:
 
 
 def rebalance_timeout_ms(body: JoinGroupRequest) -> int:
-    """Senders of the oldest version have none; theirs is the session timeout."""
+    """The session timeout, if the request has none: the oldest version lacks the field."""
     return body.rebalance_timeout_ms if body.rebalance_timeout_ms >= 0 else body.session_timeout_ms
 
 
 def protocols_of(body: JoinGroupRequest) -> dict[str, bytes]:
-    """Name -> metadata, in the order of the request. Of two with the same name, the first counts."""
+    """Name -> metadata, in the order of the request. If a name occurs twice, the first metadata counts."""
     protocols: dict[str, bytes] = {}
     for protocol in body.protocols:
         protocols.setdefault(protocol.name, protocol.metadata)
@@ -398,7 +402,7 @@ def protocols_of(body: JoinGroupRequest) -> dict[str, bytes]:
 
 
 def _check_protocols(group: ClassicGroup, join: Join) -> None:
-    """Raises INCONSISTENT_GROUP_PROTOCOL if the sender shares no protocol with the members."""
+    """Raises INCONSISTENT_GROUP_PROTOCOL if no protocol is supported by the sender and all members."""
     if not group.supports(join.body.protocol_type, join.protocols):
         raise BrokerError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
@@ -407,7 +411,7 @@ def _check_protocols(group: ClassicGroup, join: Join) -> None:
 
 
 def _check_protocol(body: SyncGroupRequest, group: ClassicGroup) -> None:
-    """Raises INCONSISTENT_GROUP_PROTOCOL if the member believes in another protocol; old versions do not name it."""
-    believed = (body.protocol_type, group.protocol_type), (body.protocol_name, group.protocol)
-    if any(asked is not None and actual is not None and asked != actual for asked, actual in believed):
+    """Raises INCONSISTENT_GROUP_PROTOCOL if the request names another protocol. Old versions name none."""
+    named = (body.protocol_type, group.protocol_type), (body.protocol_name, group.protocol)
+    if any(asked is not None and actual is not None and asked != actual for asked, actual in named):
         raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group's protocol is {group.protocol}")

@@ -1,25 +1,25 @@
-"""How a group of the classic protocol gets from one generation to the next, and how it notices that members are gone.
+"""The rebalances of groups of the classic protocol, and the sessions of their members.
 
-A rebalance has two phases. In the first, members send JoinGroup and wait; it ends when all have joined, or after the rebalance
-timeout of the slowest member. Then a new generation begins: every member that joined gets its JoinGroup response, and that of the
-leader names all members. In the second phase, members send SyncGroup and wait for the leader's, which has the assignments. They
-get theirs when the record is committed. A member that sends no SyncGroup within the rebalance timeout is removed, and the group
-rebalances again.
+A rebalance has two phases. In the first phase, members send JoinGroup and wait. It ends when all members have joined, or
+after the rebalance timeout of the slowest member. Then the next generation begins: each member that has joined gets its
+JoinGroup response, and the response of the leader names all members. In the second phase, members send SyncGroup and wait
+for the SyncGroup of the leader, which contains the assignments. They get their assignments when the record is committed. A
+member that sends no SyncGroup within the rebalance timeout is removed, and the group rebalances again.
 
-The first rebalance of an empty group waits for `group.initial.rebalance.delay.ms`, and as long again after each delay in which
-a member joined, up to the rebalance timeout of the first member (KIP-134).
+The first rebalance of an empty group waits for `group.initial.rebalance.delay.ms` (KIP-134). If members join during this
+delay, the rebalance waits for the same delay again, up to the rebalance timeout of the first member.
 
-A member that is silent for its session timeout is removed, except while it waits for the coordinator. A new member cannot send
-heartbeats, because it does not know its id: its session is its JoinGroup, which waits for at most five minutes.
+A member that is silent for its session timeout is removed, except while it waits for the coordinator. A new member that
+does not know its id yet cannot send heartbeats. Its JoinGroup stands for its session, and waits for at most five minutes.
 
-Each request that waits is answered once. What happens to it if its member goes on without it:
+Each request that waits gets one answer. If something happens to its member meanwhile, the answer is an error:
 
-    the member joined or synced again           REBALANCE_IN_PROGRESS for the earlier request
-    the member left, or was removed             UNKNOWN_MEMBER_ID
-    the instance id was taken over              FENCED_INSTANCE_ID
-    a SyncGroup, and a new rebalance begins     REBALANCE_IN_PROGRESS
+    the member joins or syncs again             REBALANCE_IN_PROGRESS for the earlier request
+    the member leaves or is removed             UNKNOWN_MEMBER_ID
+    another process has the instance id         FENCED_INSTANCE_ID
+    a rebalance begins during the second phase  REBALANCE_IN_PROGRESS
 
-(Kafka forgets some of these, and their clients wait for a timeout of their own.)
+(Kafka does not answer some of these requests. Their clients wait until the request times out.)
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-"""As in Kafka, where it is no setting either."""
+"""A constant in Kafka, too."""
 
 _EXTENSION_MIN_MS = 1000
-"""A phase in which no member has joined is extended by at least this time, whatever rebalance timeout the members asked for."""
+"""The first phase is extended by at least this time if no member has joined. A rebalance timeout of 0 would keep the
+coordinator busy."""
 
 _SESSION, _JOIN, _SYNC = "classic session", "classic join", "classic sync"
-"""The kinds of deadlines; their keys continue with the group, and that of a session with the member."""
+"""The first part of the keys of deadlines. The group id follows, and for a session the member id."""
 
 
 class Moment(NamedTuple):
@@ -55,10 +56,10 @@ class Moment(NamedTuple):
 
 
 class Rebalances:
-    """The deadlines and phases of all groups of a shard. Methods append to `out` what they decide."""
+    """The rebalances and sessions of all groups of a shard. Methods append their decisions to `out`."""
 
     def __init__(self, config: GroupConfig, deadlines: Deadlines, find: Callable[[str], ClassicGroup | None]) -> None:
-        """`find`: the classic group of an id, if there is one."""
+        """`find`: returns the classic group with this id."""
         self._config = config
         self._deadlines = deadlines
         self._find = find
@@ -66,7 +67,7 @@ class Rebalances:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def keep_alive(self, group: ClassicGroup, member: ClassicMember, now: float) -> None:
-        """The member has shown that it lives: its session begins anew."""
+        """Restart the session of a member that has sent a request."""
         self.begin_session(group, member.member_id, member.session_timeout_ms, now)
 
     def begin_session(self, group: ClassicGroup, member_id: str, timeout_ms: int, now: float) -> None:
@@ -92,14 +93,15 @@ class Rebalances:
     # -- members ------------------------------------------------------------------------------------------------------
 
     def remove(self, group: ClassicGroup, member_id: str, out: Result) -> None:
-        """Remove a member, or an id that was given out. Its request that waits is answered, in case the process still lives."""
+        """Remove a member or a pending member. If its process still runs, the error for its waiting request makes it join
+        again."""
         self.end_session(group, member_id)
         asker = group.remove(member_id)
         if asker is not None:
             out.replies.append((asker, BrokerError(ErrorCode.UNKNOWN_MEMBER_ID, "the member was removed from the group")))
 
     def replace(self, group: ClassicGroup, old_id: str, member: ClassicMember, out: Result) -> None:
-        """A static member has returned under a new id: its earlier self is fenced."""
+        """Replace a static member by `member`, which has joined with the same instance id, and fence the earlier one."""
         self.end_session(group, old_id)
         asker = group.replace(old_id, member)
         if asker is not None:
@@ -107,14 +109,14 @@ class Rebalances:
             out.replies.append((asker, error))
 
     def after_removal(self, group: ClassicGroup, at: Moment, out: Result, *, is_rebalance_needed: bool) -> None:
-        """Members, or ids that were given out, were removed. `is_rebalance_needed`: at least one of them was a member."""
+        """Continue after the removal of members or pending members. `is_rebalance_needed`: at least one was a member."""
         if group.state is State.PREPARING:
             self.maybe_complete_join(group, at, out)
         elif is_rebalance_needed:
             self.prepare(group, at, out)
 
     def join(self, group: ClassicGroup, member: ClassicMember, asker: Asker, at: Moment, out: Result) -> None:
-        """The member waits for the end of the rebalance, which begins now if none is under way."""
+        """Let the member wait for the end of the rebalance, and start a rebalance if none is in progress."""
         earlier = group.take_waiting(member.member_id)
         if earlier is not None:
             out.replies.append((earlier, BrokerError(ErrorCode.REBALANCE_IN_PROGRESS, "the member has joined again")))
@@ -127,7 +129,7 @@ class Rebalances:
     # -- the first phase: JoinGroup -----------------------------------------------------------------------------------
 
     def prepare(self, group: ClassicGroup, at: Moment, out: Result) -> None:
-        """Begin a rebalance; it ends at once if all members have joined already."""
+        """Start a rebalance. Its first phase ends at once if all members have joined already."""
         if group.state is State.COMPLETING:
             self._abandon_syncs(group, BrokerError(ErrorCode.REBALANCE_IN_PROGRESS), at, out.replies)
         group.unsynced.clear()
@@ -143,8 +145,8 @@ class Rebalances:
             self._wait_for_joins(group, at.now + group.rebalance_timeout_ms / 1000)
 
     def maybe_complete_join(self, group: ClassicGroup, at: Moment, out: Result) -> None:
-        """End the first phase if all members have joined. The first rebalance of a group ends with its delay, unless no member is
-        left."""
+        """End the first phase if all members have joined. The first rebalance of a group continues until the end of its
+        delay, unless no member is left."""
         if group.have_all_joined and (group.initial is None or not group.members):
             self._complete_join(group, at, out)
 
@@ -165,8 +167,8 @@ class Rebalances:
         return out
 
     def _complete_join(self, group: ClassicGroup, at: Moment, out: Result) -> None:
-        """Remove members that have not joined, and begin a generation with the others. Static members stay: they have time until
-        the second phase, or their session, ends. If no member has joined, the phase is extended."""
+        """Remove dynamic members that have not joined, and begin the next generation with the other members. Static
+        members stay until the second phase or their session ends. If no member has joined, extend the phase."""
         self._deadlines.cancel((_JOIN, group.group_id))
         for member in list(group.members.values()):
             if member.member_id not in group.joining and not member.is_static:
@@ -184,8 +186,8 @@ class Rebalances:
         out.on_append = partial(self._on_emptied, group, value)
 
     def _on_emptied(self, group: ClassicGroup, value: ClassicGroupValue, error: BrokerError | None) -> Replies:
-        """If the record could not be appended, the next coordinator finds the members of the last generation, and removes them
-        when their sessions end. This one has removed them already."""
+        """After a failed append, this coordinator has an empty group all the same, because it has removed the members. The
+        next coordinator loads the last generation, and removes its members when their sessions end."""
         if error is not None:
             group.adopt(value)
         return []
@@ -204,20 +206,20 @@ class Rebalances:
     # -- the second phase: SyncGroup ----------------------------------------------------------------------------------
 
     def note_sync(self, group: ClassicGroup, member_id: str) -> None:
-        """The member has sent SyncGroup in this generation."""
+        """Record that the member has sent SyncGroup in this generation."""
         group.unsynced.pop(member_id, None)
         if not group.unsynced:
             self._deadlines.cancel((_SYNC, group.group_id))
 
     def sync(self, group: ClassicGroup, member_id: str, asker: Asker, out: Result) -> None:
-        """The member waits for the leader's assignment."""
+        """Let the member wait for the leader's assignment."""
         earlier = group.take_waiting(member_id)
         if earlier is not None:
             out.replies.append((earlier, BrokerError(ErrorCode.REBALANCE_IN_PROGRESS, "the member has synced again")))
         group.syncing[member_id] = asker
 
     def assign(self, group: ClassicGroup, assignments: Mapping[str, bytes], at: Moment, out: Result) -> None:
-        """The leader has assigned. All that wait are answered when the record is in the log."""
+        """Write the leader's assignments, and then answer all SyncGroup requests that wait."""
         out.records.append(GroupMetadataRecord(group.group_id, group.value(assignments, at.now_ms)))
         out.on_append = partial(self._on_assigned, group, at)
 
@@ -233,12 +235,12 @@ class Rebalances:
         return replies
 
     def _abandon_syncs(self, group: ClassicGroup, error: BrokerError, at: Moment, replies: Replies) -> None:
-        """There will be no assignment in this generation: refuse all that wait for it. Members keep that of the last generation
-        that had one, as in the log: a cooperative one works on with it, and an upgrade must know that."""
+        """Reject all SyncGroup requests that wait: this generation gets no assignment. The members keep the last
+        assignment that was written, because a cooperative member continues to work with it, and an upgrade must know that."""
         replies.extend((asker, error) for _, asker in self._take_syncs(group, at))
 
     def _take_syncs(self, group: ClassicGroup, at: Moment) -> list[tuple[str, Asker]]:
-        """The SyncGroups that wait, which are answered now. So the sessions of their members go on."""
+        """Remove and return the SyncGroup requests that wait, and restart the sessions of their members."""
         waiting = list(group.syncing.items())
         group.syncing.clear()
         for member_id, _ in waiting:
@@ -246,7 +248,7 @@ class Rebalances:
         return waiting
 
     def _on_sync_deadline(self, group_id: str, now: float, now_ms: int) -> Result | None:
-        """Remove the members that have not synced."""
+        """Remove the members that have sent no SyncGroup in time."""
         group = self._find(group_id)
         if group is None or not group.unsynced:
             return None
@@ -259,7 +261,7 @@ class Rebalances:
     # -- the end of a group -------------------------------------------------------------------------------------------
 
     def forget(self, group: ClassicGroup) -> None:
-        """The group is deleted: it has no deadlines any more."""
+        """Cancel all deadlines of a group that is deleted."""
         self._deadlines.cancel((_JOIN, group.group_id))
         self._deadlines.cancel((_SYNC, group.group_id))
         for member_id in (*group.members, *group.pending):
@@ -267,7 +269,7 @@ class Rebalances:
 
 
 def joined(group: ClassicGroup, member: ClassicMember) -> JoinGroupResponse:
-    """The answer to a JoinGroup of this generation. The leader's names all members."""
+    """The response to a JoinGroup in this generation. Only the leader gets the list of members."""
     is_leader = member.member_id == group.leader
     return JoinGroupResponse(
         generation_id=group.generation,
@@ -280,5 +282,5 @@ def joined(group: ClassicGroup, member: ClassicMember) -> JoinGroupResponse:
 
 
 def synced(group: ClassicGroup, member: ClassicMember) -> SyncGroupResponse:
-    """The answer to a SyncGroup of this generation, when its assignments are known."""
+    """The response to a SyncGroup in this generation, when its assignments are known."""
     return SyncGroupResponse(0, group.protocol_type, group.protocol, member.assignment)

@@ -72,16 +72,17 @@ partitions that other members still own."""
 
 
 class Conversions(Protocol):
-    """Online migration, as far as this protocol knows of it (`broker/groups/migration/`)."""
+    """Online migration (`broker/groups/migration/`)."""
 
     def upgrade(self, group: Group, now: float) -> Draft:
-        """A draft of the group of the newer protocol that a classic group with members becomes. Raises GROUP_ID_NOT_FOUND."""
+        """Convert a classic group with members. Returns a draft of the new group. Raises GROUP_ID_NOT_FOUND if it stays
+        classic."""
 
     def downgrade(
         self, group: ConsumerGroup, leaving: Sequence[Member], now: float, now_ms: int, replies: Replies
     ) -> Result | None:
-        """If all members but those that leave speak the classic protocol: the decision by which the group becomes a classic one,
-        without them. None if it stays as it is."""
+        """If all members except `leaving` speak the classic protocol, returns the decision that removes `leaving` and converts
+        the group to a classic one. None if the group is not converted."""
 
 
 class ConsumerProtocol:

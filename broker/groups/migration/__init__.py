@@ -1,17 +1,19 @@
-"""Online migration: a group changes its protocol while it has members, so that an application is upgraded process by process.
+"""Online migration: a group changes its protocol while it has members, so that an application is upgraded process by
+process.
 
     Classic group ------------> group of the newer protocol       a process of the newer protocol joins
     group of the newer one ---> classic group                     its last process of the newer protocol leaves, or is replaced
 
-In between, members of both protocols are in a group of the newer protocol. The coordinator assigns for all of them, and speaks to
-each in its own protocol: `group.consumer.migration.policy` says which of the two steps are allowed.
+In between, members of both protocols are in a group of the newer protocol. The coordinator assigns partitions to all of
+them, and answers each member in its own protocol. `group.consumer.migration.policy` selects which of the two conversions
+are allowed.
 
-    assignment.py         the embedded protocol `consumer`: what a leader assigns
-    upgrade.py            the group of the newer protocol that a classic group becomes
-    downgrade.py          the classic group that a group of the newer protocol becomes
-    conversions.py        whether a group may change, and what happens beside its records
-    classic_members.py    JoinGroup, SyncGroup and Heartbeat of members in a group of the newer protocol
-    timers.py             how long such a member may take for JoinGroup and SyncGroup
+    assignment.py         the assignment of the embedded protocol `consumer`
+    upgrade.py            converts a classic group
+    downgrade.py          converts a group of the newer protocol
+    conversions.py        decides whether a group is converted, and updates what is in no record
+    classic_members.py    JoinGroup, SyncGroup and Heartbeat of classic members in a group of the newer protocol
+    timers.py             the deadlines of these members for JoinGroup and SyncGroup
 
 The rules are those of KIP-848 and Kafka 4.3.
 """

@@ -1,15 +1,16 @@
-"""Members of the classic protocol in a group of the newer one: what JoinGroup, SyncGroup and Heartbeat mean there.
+"""JoinGroup, SyncGroup and Heartbeat of classic members in a group of the newer protocol.
 
-The coordinator assigns, so there is no leader and no phase in which members wait for each other:
+The coordinator assigns the partitions, so the members need no leader and do not wait for each other:
 
-    JoinGroup    the heartbeat in which a member of the newer protocol says everything: its subscription, and what it owns, from
-                 the subscription of the embedded protocol. The response comes at once; its generation is the member's epoch
-    SyncGroup    what the member owns in its epoch, encoded as a leader would have
-    Heartbeat    REBALANCE_IN_PROGRESS if the member can come further: its target has changed, it has to give up partitions, or
-                 those that it waits for are free
+    JoinGroup    is handled as a heartbeat with all fields. The owned partitions are in the embedded subscription. The response
+                 is sent at once; its generation is the member epoch
+    SyncGroup    returns the partitions that the member owns, in the embedded protocol
+    Heartbeat    returns REBALANCE_IN_PROGRESS if a JoinGroup would change the assignment: the target has changed, the member has
+                 to revoke partitions, or the partitions that it waits for are free
 
-A member that gives up all partitions before it joins (the eager protocol) says that it owns none, and comes to its target at
-once. A cooperative one says what it keeps, and joins once more when it has given up what it does not get.
+A member with an eager assignor revokes all partitions before it joins. Its subscription names no owned partitions, so it
+reaches its target at once. A cooperative member names the partitions that it keeps. If it has to revoke some, it does so
+after SyncGroup, and joins again.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ from strandline.protocol.messages.groups import (
 
 
 class ClassicMembers:
-    """The requests of the classic protocol to groups of the newer one, which have members. A method returns the `Result`, or
-    raises the `BrokerError`."""
+    """Answers requests of the classic protocol for groups of the newer protocol that have members. A method returns the
+    `Result`, or raises the `BrokerError`."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class ClassicMembers:
         consumer: ConsumerProtocol,
         classic: ClassicProtocol,
     ) -> None:
-        """Also lets `consumer` convert groups."""
+        """Also sets `consumer.conversions`."""
         self._config = config
         self._groups = ConsumerGroups(table)
         self._random = random
@@ -82,12 +83,12 @@ class ClassicMembers:
     # -- JoinGroup ----------------------------------------------------------------------------------------------------
 
     def join(self, body: JoinGroupRequest, context: RequestContext, *, requires_known_member_id: bool = True) -> Result:
-        """Join, or join again. `requires_known_member_id`: False for senders of old versions of the request."""
+        """Join, or join again. `requires_known_member_id`: False for old versions of the request."""
         group = self._groups.existing(body.group_id)
         check_session_timeout(body, self._config)
         self._check_may_join(group, body)
         if not body.member_id and body.group_instance_id is None and requires_known_member_id:
-            # The id is not kept: any id is accepted here, as from a member of the newer protocol.
+            # The id is not stored, because the group accepts any id, as it does from members of the newer protocol.
             member_id = new_member_id(body, context, self._random)
             return Result(replies=[(context.asker, JoinGroupResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))])
         subscription = _subscription(body)
@@ -138,7 +139,7 @@ class ClassicMembers:
     # -- SyncGroup and Heartbeat --------------------------------------------------------------------------------------
 
     def sync(self, body: SyncGroupRequest, context: RequestContext) -> Result:
-        """Ask for the assignment of the member's epoch."""
+        """Return the partitions that the member owns in its epoch."""
         group = self._groups.existing(body.group_id)
         member = _classic_member(group, body.member_id, body.group_instance_id, body.generation_id)
         protocol = _first_protocol(member)
@@ -149,12 +150,12 @@ class ClassicMembers:
         self._timers.on_synced(group.group_id, member.member_id)
         self._consumer.keep_alive(group.group_id, member, context.now)
         assigned = {topic_id: sorted(numbers) for topic_id, numbers in member.current.assigned.items()}
-        assignment = encode_assignment(MetadataReader(protocol.metadata).version(), by_name(assigned, self._consumer.image))
+        assignment = encode_assignment(_version(protocol), by_name(assigned, self._consumer.image))
         response = SyncGroupResponse(0, CONSUMER_PROTOCOL_TYPE, protocol.name, assignment)
         return Result(replies=[(context.asker, response)])
 
     def heartbeat(self, body: HeartbeatRequest, context: RequestContext) -> Result:
-        """Keep the session alive, and learn whether to join again."""
+        """Restart the session. Raises REBALANCE_IN_PROGRESS if the member should join again."""
         group = self._groups.existing(body.group_id)
         member = _classic_member(group, body.member_id, body.group_instance_id, body.generation_id)
         self._consumer.keep_alive(group.group_id, member, context.now)
@@ -168,8 +169,8 @@ class ClassicMembers:
 
 
 def _before(draft: Draft, body: JoinGroupRequest, member_id: str, earlier: Member | None) -> Member:
-    """The member before it joins, or a new one. `earlier`: who has its instance id. A static member that returns without an id
-    replaces it, also if it has not left: its process has restarted. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+    """The member before the join, or a new one. `earlier`: the member with this instance id. A static member that joins
+    without an id replaces it, whether `earlier` has left or not. Raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
     if body.group_instance_id is None:
         return draft.group.members.get(member_id) or Member(member_id)
     if body.member_id:
@@ -180,7 +181,7 @@ def _before(draft: Draft, body: JoinGroupRequest, member_id: str, earlier: Membe
 def _metadata(
     known: MemberMetadataValue, body: JoinGroupRequest, subscription: Subscription, context: RequestContext
 ) -> MemberMetadataValue:
-    """What the member says of itself now; `known` itself if that has not changed."""
+    """The metadata after the join; `known` itself if it has not changed."""
     metadata = replace(
         known,
         instance_id=known.instance_id if body.group_instance_id is None else body.group_instance_id,
@@ -196,7 +197,7 @@ def _metadata(
 
 
 def _subscription(body: JoinGroupRequest) -> Subscription:
-    """The same in all protocols of a member. Raises INCONSISTENT_GROUP_PROTOCOL."""
+    """All protocols of a member contain the same subscription. Raises INCONSISTENT_GROUP_PROTOCOL if it cannot be read."""
     try:
         return parse_subscription(body.protocols[0].metadata)
     except MalformedMetadata as e:
@@ -209,8 +210,8 @@ def _owned(subscription: Subscription, image: MetadataImage) -> list[GroupTopicP
 
 
 def _shares_protocol(group: ConsumerGroup, protocols: dict[str, bytes]) -> bool:
-    """Whether one of the protocols is known to all members of the classic protocol. If the group becomes a classic one, they need
-    it."""
+    """Whether all classic members support one of the protocols. If the group becomes a classic one, they need a common
+    protocol."""
     supporters: Counter[str] = Counter()
     count = 0
     for member in group.members.values():
@@ -231,14 +232,22 @@ def _classic_member(group: ConsumerGroup, member_id: str, instance_id: str | Non
 
 
 def _first_protocol(member: Member) -> KnownProtocol:
-    """The one that the coordinator answers with: it does not matter here, because the coordinator assigns."""
+    """The protocol that responses name. Any would do, because the coordinator assigns the partitions."""
     classic = member.metadata.classic_member_metadata
     assert classic is not None
     return classic.supported_protocols[0]
 
 
+def _version(protocol: KnownProtocol) -> int:
+    """Raises INCONSISTENT_GROUP_PROTOCOL. A member that came with an upgrade may have metadata that was never read."""
+    try:
+        return MetadataReader(protocol.metadata).version()
+    except MalformedMetadata as e:
+        raise _inconsistent(f"the subscription cannot be read: {e}") from None
+
+
 def _can_advance(group: ConsumerGroup, member: Member) -> bool:
-    """Whether the member would come further if it joined now."""
+    """Whether a JoinGroup would change the member's assignment or epoch."""
     state = member.current.state
     if member.epoch < group.assignment_epoch or state is MemberState.UNREVOKED_PARTITIONS:
         return True

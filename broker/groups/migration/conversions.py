@@ -1,8 +1,8 @@
-"""Whether a group may change its protocol, and what happens beside its records.
+"""Decides whether a group is converted to the other protocol, and updates what is in no record.
 
-A conversion is one append: the tombstones of the group as it was, and the group as it is. If it fails, the group is as it was.
-Requests that wait in a classic group are answered with REBALANCE_IN_PROGRESS once it is of the newer protocol: their members join
-again, and the coordinator assigns.
+A conversion is one append: the tombstones of the old group, followed by the records of the new group. If the append fails,
+the old group stays. After an upgrade, JoinGroup and SyncGroup requests that wait are answered with REBALANCE_IN_PROGRESS,
+so that their members join again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Conversions:
         return Result(records, replies, partial(self._on_downgraded, converted, at))
 
     def _downgraded(self, group: ConsumerGroup, members: list[Member]) -> ClassicGroup | None:
-        """None if the group may not become a classic one with these members."""
+        """The group as a classic group with these members; None if that is not allowed."""
         if not members or not all(member.is_classic for member in members):
             return None
         is_allowed = self._config.group_consumer_migration_policy in ("downgrade", "bidirectional")
@@ -111,7 +111,7 @@ class Conversions:
         return out.replies
 
     def _begin(self, converted: ClassicGroup, at: Moment) -> ClassicGroup:
-        """The record of the group was replayed: add what is not in it."""
+        """Complete a classic group after the replay of its record: protocols and sessions."""
         group = self._table.get(converted.group_id)
         assert isinstance(group, ClassicGroup)
         for member in group.members.values():
@@ -124,8 +124,8 @@ class Conversions:
     def downgrade_by_return(
         self, group: ConsumerGroup, earlier: Member, returning: Member, asker: Asker, at: Moment
     ) -> Result | None:
-        """A static member returns as one of the classic protocol. If it was the last one of the newer protocol: the decision by
-        which the group becomes a classic one, with `returning` in the place of `earlier`. None if it stays as it is."""
+        """A static member returns with the classic protocol. If it was the last member of the newer protocol, returns the
+        decision that converts the group, with `returning` instead of `earlier`; else None."""
         returning = replace(returning, current=earlier.current)
         members = [returning if member is earlier else member for member in group.members.values()]
         converted = self._downgraded(group, members)
@@ -163,8 +163,8 @@ def _records(group: ConsumerGroup, converted: ClassicGroup, at: Moment, *, is_re
 
 
 def _is_settled(group: ConsumerGroup, earlier: Member, returning: Member) -> bool:
-    """Whether every member has what it is to own, and the one that returns is subscribed as before. The epoch of one that has
-    left for a moment says nothing."""
+    """Whether every member owns its target, and the subscription of the returning member has not changed. The epoch of
+    `earlier` is not compared, because it may have left for a moment."""
     if returning.metadata.subscribed_topic_names != earlier.metadata.subscribed_topic_names or group.regex_counts:
         return False
     others = (member for member in group.members.values() if member is not earlier)

@@ -1,11 +1,12 @@
-"""The classic group that a group of the newer protocol becomes.
+"""The conversion of a group of the newer protocol to a classic group. All its members speak the classic protocol.
 
-All its members speak the classic protocol. Its generation is the group's epoch, and their assignments are what they own now,
-encoded as their leader would have. If each owns what it is to own, no member notices.
+The generation is the group's epoch, and the assignment of a member contains the partitions that it owns. If all members
+own their targets, the conversion changes nothing for them.
 
-**If the group has to rebalance** (a member left, or one had not come to its target), the record has no leader. The rebalance is
-in no record, so a coordinator that took over before its end would find a stable group, in which some partitions are read by
-none. As the record has no leader, it begins the rebalance again. (Kafka writes one, and does not.)
+If the group must rebalance, because a member has left or does not own its target yet, the record has no leader. A
+rebalance is in no record. So another coordinator that loaded the record before the end of the rebalance would have a
+stable group, and no member would read some of the partitions. Because the record has no leader, it starts the rebalance.
+(In Kafka, the record has a leader, and the other coordinator does not.)
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from strandline.controller.metadata.image import MetadataImage
 
 
 def downgraded(group: ConsumerGroup, members: Sequence[Member], image: MetadataImage) -> ClassicGroup | None:
-    """The group with these members, in the generation that is the group's epoch. None if a member's subscription, in whose
-    version its assignment is encoded, cannot be read."""
+    """The classic group with these members. None if the version of a member's subscription, which its assignment must
+    have, cannot be read."""
     result = ClassicGroup(group.group_id, lambda *_: None)
     for member in members:
         result.add(_classic(member), CONSUMER_PROTOCOL_TYPE)

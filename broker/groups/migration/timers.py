@@ -1,10 +1,10 @@
-"""How long a member of the classic protocol may take in a group of the newer one.
+"""The deadlines of classic members in a group of the newer protocol.
 
-    JoinGroup    after a heartbeat or a SyncGroup was answered with REBALANCE_IN_PROGRESS: its rebalance timeout
-    SyncGroup    after its JoinGroup: its rebalance timeout
+    JoinGroup    within the rebalance timeout after a REBALANCE_IN_PROGRESS
+    SyncGroup    within the rebalance timeout after the JoinGroup
 
-A member that takes longer is removed, though it sends heartbeats: others may wait for its partitions. These deadlines are in no
-record. Another coordinator begins them with its own answers.
+A member that is late is removed, although it sends heartbeats, because other members may wait for its partitions. The
+deadlines are in no record. Another coordinator sets them when it answers the member.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ClassicMemberTimers:
         self._remove_member = remove_member
 
     def expect_join(self, group_id: str, member_id: str, timeout_ms: int, now: float) -> None:
-        """The member was told to join. Telling it again gives it no more time."""
+        """The member gets a REBALANCE_IN_PROGRESS. If it has got one before, its deadline stays."""
         if (JOIN, group_id, member_id) not in self._deadlines:
             self._set(JOIN, group_id, member_id, now + timeout_ms / 1000)
 
@@ -41,7 +41,7 @@ class ClassicMemberTimers:
         self._deadlines.cancel((SYNC, group_id, member_id))
 
     def forget(self, group_id: str, member_ids: Iterable[str]) -> None:
-        """The group is a classic one now."""
+        """Cancel the deadlines of members whose group has become a classic one."""
         for member_id in member_ids:
             self._deadlines.cancel((JOIN, group_id, member_id))
             self._deadlines.cancel((SYNC, group_id, member_id))
@@ -53,6 +53,6 @@ class ClassicMemberTimers:
         member = self._groups.member(group_id, member_id)
         if member is None or not member.is_classic:
             return None
-        # Repeated in case that it cannot be appended; otherwise the member is not there any more.
+        # If the removal cannot be appended, repeat it. Otherwise the member does not exist any more.
         self._set(kind, group_id, member_id, now + RETRY_S)
         return self._remove_member(group_id, member_id, now, now_ms)

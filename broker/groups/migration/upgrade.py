@@ -1,12 +1,13 @@
-"""The group of the newer protocol that a classic group becomes.
+"""The conversion of a classic group to a group of the newer protocol.
 
-Its epoch is the generation, and each member is STABLE in it with what it may own: its last assignment, and what its subscription
-names as owned. The second is for a cooperative member that was to give up partitions when the group changed: until it joins
-again, no other member gets them. (Kafka looks at the assignment alone.)
+The epoch of the new group is the generation. Each member is STABLE in this epoch, and owns its last assignment and the
+partitions that its subscription names as owned. The second part matters for a cooperative member: if its last assignment
+takes partitions from it, it may still be reading them, and no other member gets them until it joins again. (Kafka looks at
+the assignment alone.)
 
-Nothing moves by the change itself. The target is computed with the join of the process that causes it, whatever that changes: the
-classic group may have been in the midst of a rebalance, or its leader may not know the topics of today. So the record of the
-epoch says nothing of topics yet, and the join finds that they have changed.
+The conversion itself moves no partition. The heartbeat that causes it always computes a target: the classic group may have
+been in a rebalance, or its leader may not have noticed new partitions. So the epoch's record has no metadata hash, and the
+heartbeat finds that the topics have changed.
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ from strandline.controller.metadata.image import MetadataImage
 
 
 class CannotUpgrade(ValueError):
-    """The group has content that would be lost."""
+    """The group has content that a group of the newer protocol cannot keep."""
 
 
 class _Owners:
-    """Who owns each partition. A leader with a bug may have assigned one to two members: then the first one has it."""
+    """The owners of the partitions. If a leader has assigned a partition to two members, because of a bug, the first one
+    owns it."""
 
     def __init__(self) -> None:
         self._taken: dict[tuple[bytes, int], None] = {}
@@ -63,7 +65,7 @@ class _Owners:
 
 def upgraded(group: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
     """Raises `CannotUpgrade`."""
-    # A group in its first rebalance has generation 0, which would mean "join" as an epoch. Its members know no generation yet.
+    # A group in its first rebalance has generation 0, and the member epoch 0 means "join". Its members have no generation yet.
     epoch = max(group.generation, 1)
     result, owners = ConsumerGroup(group.group_id), _owners(group, image)
     for member in group.members.values():
@@ -78,7 +80,7 @@ def upgraded(group: ClassicGroup, image: MetadataImage) -> ConsumerGroup:
 
 
 def _owners(group: ClassicGroup, image: MetadataImage) -> _Owners:
-    """What was assigned comes before what members said when they joined, which may be older."""
+    """Assignments come before owned partitions, which a member may have sent long ago."""
     owners, members = _Owners(), group.members.values()
     for member in members:
         owners.claim(member.member_id, _assigned(member, image))
@@ -98,8 +100,8 @@ def _assigned(member: ClassicMember, image: MetadataImage) -> Partitions:
 
 
 def _subscription(member: ClassicMember, protocol: str | None) -> Subscription:
-    """The same in all protocols of a member. One that has joined for the next generation may not have that of the present one any
-    more."""
+    """All protocols of a member contain the same subscription. If the member has joined for the next generation, it may
+    not support the present protocol any more."""
     name = protocol if protocol in member.protocols else next(iter(member.protocols))
     try:
         return parse_subscription(member.metadata(name))

@@ -294,6 +294,18 @@ def test_syncs_that_are_answered(fields: dict[str, Any]) -> None:
     assert isinstance(with_c().sync("C", **fields).answer, SyncGroupResponse)
 
 
+def test_a_sync_of_a_member_with_malformed_metadata_is_refused() -> None:
+    """An upgrade reads the metadata of one protocol, and the response is for another one."""
+    world = with_c()
+    member_id = world.processes["C"].member_id
+    metadata = world.group.members[member_id].metadata
+    classic = metadata.classic_member_metadata
+    assert classic is not None
+    protocols = (replace(classic.supported_protocols[0], metadata=b"?"), *classic.supported_protocols)
+    world.group.put_member(member_id, replace(metadata, classic_member_metadata=replace(classic, supported_protocols=protocols)))
+    assert world.sync("C").answers == [ErrorCode.INCONSISTENT_GROUP_PROTOCOL]
+
+
 def test_a_sync_in_an_older_epoch_has_to_join_again() -> None:
     """Its assignment would be out of date at once."""
     world = with_c()
