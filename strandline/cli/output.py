@@ -132,8 +132,8 @@ def rendered(view: View, output: Form, width: int | None) -> str:
     if output is Form.plain:
         return _plain(view)
     is_wide = output is Form.wide
-    blocks = [part if isinstance(part, str) else _drawn(part, is_wide, None if is_wide else width) for part in view.parts]
-    return "\n".join(blocks)
+    room = None if is_wide else width
+    return "\n".join(_wrapped(part, room) if isinstance(part, str) else _drawn(part, is_wide, room) for part in view.parts)
 
 
 def yaml_text(document: Any) -> str:
@@ -146,6 +146,16 @@ def yaml_text(document: Any) -> str:
         values_of_json, Dumper=dumper, sort_keys=False, allow_unicode=True, explicit_start=True, width=NEVER_WRAPPED
     )
     return text.rstrip("\n")
+
+
+def _wrapped(text: str, width: int | None) -> str:
+    """The lines of a sentence, none longer than `width` if that breaks no word."""
+    if width is None or len(text) <= width:
+        return text
+    import textwrap
+
+    lines = (textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False) for line in text.split("\n"))
+    return "\n".join(lines)
 
 
 def _drawn(table: Table, is_wide: bool, width: int | None) -> str:

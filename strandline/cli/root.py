@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -36,6 +37,7 @@ def readable(path: str, command: Any) -> Any:
 
     for name, part in getattr(command, "commands", {}).items():
         readable(f"{path} {name}", part)
+        part.short_help = part.short_help or first_sentence(part.help or "")
     command.epilog = command.epilog or epilog(path)
     for parameter in command.params:
         if parameter.param_type_name == "argument":
@@ -44,6 +46,12 @@ def readable(path: str, command: Any) -> Any:
             choices = getattr(parameter.type, "choices", None)
             parameter.metavar = "|".join(choices) if choices else METAVARS[parameter.type.name.removesuffix(" range")]
     return command
+
+
+def first_sentence(help: str) -> str:
+    """What the list of a group's commands says of one of them. Typer would cut it off in the middle."""
+    paragraph = " ".join(help.split("\n\n")[0].split())
+    return re.split(r"(?<=\.)\s", paragraph)[0]
 
 
 NUMBERS, NAMES = ("int", "integer", "float"), ("str", "text")

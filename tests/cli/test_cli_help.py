@@ -26,6 +26,13 @@ def test_every_command_has_help(command: str, option: str) -> None:
     assert f"Usage: strandline {command}" in outcome.out
 
 
+@pytest.mark.parametrize("command", ["topic", "group", "config", "context", "node", "pipeline"])
+def test_commands_of_a_group_are_listed_with_a_whole_sentence(command: str) -> None:
+    shown = run(command, "--help", env={"COLUMNS": "80"}).out.partition("Commands:\n")[2]
+    assert shown
+    assert "..." not in shown
+
+
 def test_help_imports_nothing_heavy() -> None:
     """Few imports make the help fast, and unlike a time they do not depend on the machine's load."""
     code = (

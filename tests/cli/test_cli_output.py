@@ -26,6 +26,17 @@ def test_table_is_for_people_and_wide_has_more_columns() -> None:
     assert rendered(VIEW, Form.table, 80).endswith("two topics")
 
 
+def test_sentences_are_wrapped_between_words() -> None:
+    """A terminal would break them anywhere, and a broken number is misread."""
+    text = "the lag of this group is 22000603 records in six partitions of orders"
+    assert rendered(View({}, [text]), Form.table, 30).splitlines() == [
+        "the lag of this group is",
+        "22000603 records in six",
+        "partitions of orders",
+    ]
+    assert rendered(View({}, [text]), Form.wide, 30) == text
+
+
 def test_json_and_yaml_print_the_same_document() -> None:
     assert json.loads(rendered(VIEW, Form.json, None)) == VIEW.document
     assert yaml.safe_load(rendered(VIEW, Form.yaml, None)) == VIEW.document
