@@ -13,6 +13,7 @@ read it. The rooms, from the inside out:
     loader.py       reads a partition's records when its leadership arrives
     coordinator.py  the shell: shards come and go with leadership; it appends, waits for the high watermark, and replies
     handlers.py     which request goes to which shard, and the form of its answer; find_coordinator.py
+    member_connections.py   refuses late requests of members, on connections that they have given up
     metrics.py      what is counted; census.py counts the groups by state
     lag.py          how far groups lag behind; lag_monitor.py asks the leaders, lag_handler.py answers
 

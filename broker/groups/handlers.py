@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from strandline.broker.groups.coordinator import GroupCoordinator, send
+from strandline.broker.groups.member_connections import MemberConnections
 from strandline.broker.groups.result import Asker, RequestContext, Result
 from strandline.broker.groups.shard import GroupShard
 from strandline.protocol import apis
@@ -95,6 +96,8 @@ class GroupHandlers:
         self._is_trusted = is_trusted
         self._connections: dict[tuple[str, str], int] = {}
         """(group, member) -> id of the connection of its last heartbeat, for members that return at once."""
+        self._of_heartbeats = MemberConnections()
+        self._of_commits = MemberConnections()
 
     def handlers(self) -> dict[int, Handler]:
         """Api key -> handler."""
@@ -139,6 +142,7 @@ class GroupHandlers:
     def consumer_group_heartbeat(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, ConsumerGroupHeartbeatRequest)
+        self._of_heartbeats.check(request.connection, body.group_id, body.member_id)
         if body.returns_at_once:
             self._note_connection(body, request.connection)
         self._decide(request, body.group_id, lambda shard, context: shard.consumer.heartbeat(body, context))
@@ -191,6 +195,8 @@ class GroupHandlers:
     def offset_commit(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, OffsetCommitRequest)
+        if body.member_id:
+            self._of_commits.check(request.connection, body.group_id, body.member_id)
         self._decide(request, body.group_id, lambda shard, context: shard.commit_offsets(body, context))
 
     def offset_delete(self, request: ServerRequest) -> None:
