@@ -4,9 +4,10 @@ the names and one line of help each are in commands.py.
 A node runs for months, and a container calls the health check every second: typer is not imported for either of them,
 unless only typer can handle the options (`--help`, an unknown option).
 
-Exit codes: 0 success; 1 error; 2 wrong usage; 3 the cluster is not healthy, or the verdict of the command is bad; 130
-interrupted by Ctrl-C (interrupts.py).
-Tables are for people; `--json` has stable keys for programs. Results go to stdout, everything else to stderr.
+Exit codes: 0 success; 1 error, or a part of the answer is missing; 2 wrong usage; 3 the cluster is not healthy, or the
+verdict of the command is bad; 130 interrupted by Ctrl-C (interrupts.py).
+`-o` chooses the form of a result (output.py); the keys of JSON and YAML are stable. Results go to stdout, everything else to
+stderr.
 """
 
 from __future__ import annotations
