@@ -86,8 +86,8 @@ class Project:
         return self.compose("run", "--rm", "-T", "client", *words, stdin=stdin).out
 
     def host(self, *words: str, stdin: str = "", check: bool = True) -> str:
-        """Run a command on the host, over the published ports. `check` expects exit code 0; a read that lacks the answer of a broker
-        has 1, and prints the rest."""
+        """Run a command on the host, over the published ports. `check` expects exit code 0; a read that lacks the answer of a
+        broker has 1, and prints the rest."""
         environment = {**ENVIRONMENT, "STRANDLINE_BOOTSTRAP": self.bootstrap}
         return run(STRANDLINE, *words, stdin=stdin, check=check, env=environment).out
 
