@@ -300,4 +300,4 @@ class Migrations(RuleBasedStateMachine):
 
 
 TestMigrations = Migrations.TestCase
-TestMigrations.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestMigrations.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
