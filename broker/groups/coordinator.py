@@ -372,6 +372,8 @@ class GroupCoordinator:
                 send(result.on_append(error))
         else:
             replies = result.replies if result.on_append is None else [*result.replies, *result.on_append(None)]
+            if result.records:
+                replies = [*replies, *active.shard.take_woken()]
             if replies:
                 self.when_committed(active, replies)
         self._arm(active)

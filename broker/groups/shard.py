@@ -20,7 +20,7 @@ from strandline.broker.groups.deadlines import Deadlines
 from strandline.broker.groups.migration.classic_members import ClassicMembers
 from strandline.broker.groups.offsets import OffsetStore
 from strandline.broker.groups.records.types import GroupMetadataRecord, GroupRecord, OffsetCommitRecord
-from strandline.broker.groups.result import Asker, RequestContext, Result
+from strandline.broker.groups.result import Asker, Replies, RequestContext, Result
 from strandline.broker.groups.state import CLASSIC, CONSUMER, GroupTable
 from strandline.controller.metadata.image import MetadataImage, TopicImage
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -157,6 +157,10 @@ class GroupShard:
         self._schedule_expiry(now)
         return self.offsets.expire(now_ms)
 
+    def take_woken(self) -> Replies:
+        """Responses that were kept back until records of their groups were replayed."""
+        return self.consumer.take_woken()
+
     def take_waiting(self) -> list[Asker]:
         """The requests that wait for other members, which the shard forgets: its leadership has ended."""
-        return self.classic.take_waiting()
+        return [*self.classic.take_waiting(), *self.consumer.take_waiting()]

@@ -78,6 +78,9 @@ class ConsumerGroupHeartbeatRequest(Message):
     heartbeat; the heartbeat that joins (`member_epoch` 0) sets them all. `topic_partitions`: what the member owns now; a member
     that has to revoke partitions names what is left once it has revoked them.
 
+    `max_wait_ms`: if there is no news for the member, the coordinator may keep the response back for so long, and answers as soon
+    as there is. A newer heartbeat of the member ends the wait.
+
     `returns_at_once`: the member sends the next heartbeat at once if it loses the connection, so that the coordinator need not
     wait for a whole session if the connection breaks and nothing follows.
     """
@@ -93,10 +96,12 @@ class ConsumerGroupHeartbeatRequest(Message):
     server_assignor: Name | None = None
     topic_partitions: Annotated[list[GroupTopicPartitions], MANY] | None = None
     returns_at_once: bool = False
+    max_wait_ms: Count = 0
 
 
 class ConsumerGroupHeartbeatResponse(Message):
-    """`assignment`: the partitions that the member may own in `member_epoch`; nil if they have not changed."""
+    """`assignment`: the partitions that the member may own in `member_epoch`; nil if they have not changed. `next_at_once`: send
+    the next heartbeat now instead of after `heartbeat_interval_ms`, because it may wait."""
 
     error_code: Int16 = 0
     error_message: Text | None = None
@@ -105,6 +110,7 @@ class ConsumerGroupHeartbeatResponse(Message):
     heartbeat_interval_ms: Count = 0
     assignment: list[GroupTopicPartitions] | None = None
     throttle_time_ms: Count = 0
+    next_at_once: bool = False
 
 
 # -- the classic protocol ---------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from strandline.broker.groups.consumer.membership import (
     may_not_know_its_assignment,
     updated_metadata,
 )
+from strandline.broker.groups.consumer.parked_heartbeats import ParkedHeartbeats
 from strandline.broker.groups.consumer.reconciliation import Owned, Target, reconcile
 from strandline.broker.groups.consumer.requests import JOIN, LEAVE, check_heartbeat
 from strandline.broker.groups.consumer.target import TargetAssignment
@@ -51,7 +52,7 @@ from strandline.broker.groups.records.types import (
     TargetAssignmentMemberRecord,
     TargetAssignmentMetadataRecord,
 )
-from strandline.broker.groups.result import Replies, RequestContext, Result
+from strandline.broker.groups.result import Asker, Replies, RequestContext, Result
 from strandline.broker.groups.state import Group, GroupTable
 from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError
@@ -94,6 +95,7 @@ class ConsumerProtocol:
         self._config = config
         self._table = groups
         self._groups = ConsumerGroups(groups)
+        self._parked = ParkedHeartbeats(self._groups, deadlines)
         self._timers = MemberTimers(config, deadlines, self.remove_expired, self._is_revoking)
         self._schedule = AssignmentSchedule(config, deadlines, self._on_assignment_due)
         self._topics = TopicChanges(config, self._groups, deadlines, self._schedule, image)
@@ -125,8 +127,34 @@ class ConsumerProtocol:
             member_epoch=current.member_epoch,
             heartbeat_interval_ms=self._interval_ms(draft, target, current),
             assignment=_assignment(current.assigned) if may_not_know_its_assignment(body, before.current, current) else None,
+            next_at_once=body.max_wait_ms > 0,
         )
-        return self.result(draft, [(context.asker, response)])
+        earlier = self._parked.take(body.group_id, body.member_id)
+        if body.max_wait_ms and not draft.records and response.assignment is None:
+            self._park(body, draft.group, before, response, context)
+            return self.result(draft, earlier)
+        return self.result(draft, [*earlier, (context.asker, response)])
+
+    def _park(
+        self,
+        body: ConsumerGroupHeartbeatRequest,
+        group: ConsumerGroup,
+        member: Member,
+        response: ConsumerGroupHeartbeatResponse,
+        context: RequestContext,
+    ) -> None:
+        """Nothing has changed: keep the response back until there is news."""
+        interval_ms = self._config.group_consumer_heartbeat_interval_ms
+        response.heartbeat_interval_ms = interval_ms
+        self._parked.park(group, member, context.asker, response, context.now + min(body.max_wait_ms, interval_ms) / 1000)
+
+    def take_woken(self) -> Replies:
+        """The responses to heartbeats that waited for the records that were replayed last."""
+        return self._parked.take_woken()
+
+    def take_waiting(self) -> list[Asker]:
+        """The heartbeats that wait, which are forgotten."""
+        return self._parked.take_all()
 
     def remove_members(self, body: LeaveGroupRequest, context: RequestContext) -> Result:
         """An operator removes members, static ones by their instance ids. Each one that cannot be removed has an error code."""
@@ -327,6 +355,7 @@ class ConsumerProtocol:
         """Apply one record of this protocol. A tombstone of something that does not exist is ignored (KAFKA-17306)."""
         if record.value is not None or self._groups.get(record.group_id) is not None:
             self._apply(self._groups.get_or_add(record.group_id), record)
+            self._parked.on_record(record.group_id)
 
     def _apply(self, group: ConsumerGroup, record: GroupRecord) -> None:
         match record:

@@ -167,7 +167,7 @@ class ConsumerWorld:
         else:
             self.story.append("  the append fails")
         replies = [] if result.on_append is None else result.on_append(error)
-        for asker, answer in [*replies, *([] if error else result.replies)]:
+        for asker, answer in [*replies, *([] if error else result.replies), *self.consumer.take_woken()]:
             if isinstance(answer, BrokerError):
                 asker.refuse(answer.code, answer.message)
             else:
@@ -243,6 +243,14 @@ class ConsumerWorld:
         self.story.append(" ".join([f"> {member} beats", *in_epoch, *said, *_options(fields)]))
         host = fields.pop("host", "h")
         return self.send(self.request(member, self.epochs[member] if epoch is None else epoch, owns, **fields), host)
+
+    def park(self, member: str, owns: Owned | None = None, max_wait_ms: int = 60_000) -> RecordedAsker:
+        """A heartbeat that may wait. Returns the one who waits for the answer."""
+        self.story.append(f"> {member} beats, and waits")
+        asker = RecordedAsker()
+        body = self.request(member, self.epochs[member], owns, max_wait_ms=max_wait_ms)
+        self.apply(self.consumer.heartbeat(body, RequestContext(asker, f"client-{member}", "h", self.now, self.now_ms)))
+        return asker
 
     def leave(self, member: str, epoch: int = -1, **fields: Any) -> ConsumerGroupHeartbeatResponse | ErrorCode:
         self.story.append(" ".join([f"> {member} leaves", *(["for a moment"] if epoch == -2 else []), *_options(fields)]))

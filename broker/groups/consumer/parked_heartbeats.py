@@ -1,0 +1,118 @@
+"""Heartbeats that wait for news, so that a member learns of a change at once, and not with its next heartbeat.
+
+KIP-848 has the members ask at an interval. With an interval of seconds, each step of a rebalance takes seconds: a member hears of
+its new target, gives up a partition, and only then does another member hear that it may have it. Our own client therefore sends
+heartbeats that may wait (`max_wait_ms`): if there is nothing to say, the response is kept back until there is, or until the wait
+is over; then the next heartbeat follows at once. At rest that is one request per interval, as without it. Kafka's clients do not
+wait.
+
+A heartbeat is answered early when
+
+- the group has another target assignment than it had when the heartbeat began to wait,
+- a partition that the member waits for is free,
+- the group has the classic protocol by now, or is gone, or the member is,
+- the member sends another heartbeat.
+
+The early response says nothing but that the member is to ask again. So whatever a heartbeat decides is decided in one place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from strandline.broker.groups.consumer.group import ConsumerGroup, Member
+from strandline.broker.groups.consumer.groups import ConsumerGroups
+from strandline.broker.groups.deadlines import Deadlines
+from strandline.broker.groups.records.types import MemberState
+from strandline.broker.groups.result import Asker, Replies, Result
+from strandline.protocol.messages.groups import ConsumerGroupHeartbeatResponse
+from strandline.protocol.partitions import TopicIdPartition
+
+PARKED = "parked heartbeat"
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedHeartbeat:
+    asker: Asker
+    response: ConsumerGroupHeartbeatResponse
+    assignment_epoch: int
+    """Of the group, when the heartbeat began to wait."""
+    missing: tuple[TopicIdPartition, ...]
+    """The partitions of the member's target that other members owned then."""
+
+
+class ParkedHeartbeats:
+    """The heartbeats of one shard that wait, at most one per member."""
+
+    def __init__(self, groups: ConsumerGroups, deadlines: Deadlines) -> None:
+        self._groups = groups
+        self._deadlines = deadlines
+        self._parked: dict[str, dict[str, ParkedHeartbeat]] = {}
+        """Group -> member -> its heartbeat. No group is empty."""
+        self._changed: dict[str, None] = {}
+        """The groups with parked heartbeats of which a record was replayed."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parked.values()))
+
+    def park(
+        self, group: ConsumerGroup, member: Member, asker: Asker, response: ConsumerGroupHeartbeatResponse, due: float
+    ) -> None:
+        """Keep the response back until there is news for the member, or until `due`."""
+        missing = _missing(group, member) if member.current.state is MemberState.UNRELEASED_PARTITIONS else ()
+        parked = ParkedHeartbeat(asker, response, group.assignment_epoch, missing)
+        self._parked.setdefault(group.group_id, {})[member.member_id] = parked
+        key = (PARKED, group.group_id, member.member_id)
+        self._deadlines.set(key, due, partial(self._on_due, group.group_id, member.member_id))
+
+    def take(self, group_id: str, member_id: str) -> Replies:
+        """The response that the member's last heartbeat waits for, if it does."""
+        members = self._parked.get(group_id)
+        parked = None if members is None else members.pop(member_id, None)
+        if members is None or parked is None:
+            return []
+        if not members:
+            del self._parked[group_id]
+        self._deadlines.cancel((PARKED, group_id, member_id))
+        return [(parked.asker, parked.response)]
+
+    def on_record(self, group_id: str) -> None:
+        """A record of the group was replayed."""
+        if group_id in self._parked:
+            self._changed[group_id] = None
+
+    def take_woken(self) -> Replies:
+        """The responses to the heartbeats that wait no longer, because of the records that were replayed."""
+        changed, self._changed = self._changed, {}
+        return [reply for group_id in changed for reply in self._woken_of(group_id)]
+
+    def take_all(self) -> list[Asker]:
+        """All requests that wait, which are forgotten: the leadership has ended."""
+        askers = [parked.asker for members in self._parked.values() for parked in members.values()]
+        self._parked.clear()
+        return askers
+
+    def _woken_of(self, group_id: str) -> Replies:
+        group, members = self._groups.get(group_id), self._parked.get(group_id, {})
+        woken = [member_id for member_id, parked in members.items() if _has_news(group, member_id, parked)]
+        return [reply for member_id in woken for reply in self.take(group_id, member_id)]
+
+    def _on_due(self, group_id: str, member_id: str, now: float, now_ms: int) -> Result:
+        return Result([], self.take(group_id, member_id))
+
+
+def _has_news(group: ConsumerGroup | None, member_id: str, parked: ParkedHeartbeat) -> bool:
+    if group is None or member_id not in group.members or group.assignment_epoch != parked.assignment_epoch:
+        return True
+    return any(group.owner_of(topic_id, number) is None for topic_id, number in parked.missing)
+
+
+def _missing(group: ConsumerGroup, member: Member) -> tuple[TopicIdPartition, ...]:
+    target = group.targets.get(member.member_id, {})
+    assigned = member.current.assigned
+    return tuple(
+        (topic_id, number)
+        for topic_id in sorted(target)
+        for number in sorted(target[topic_id] - assigned.get(topic_id, {}).keys())
+    )
