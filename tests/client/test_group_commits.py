@@ -337,6 +337,25 @@ async def test_commit_of_a_removed_member_fails(code: str) -> None:
         await consumer.commit({P0: 6})
 
 
+@pytest.mark.parametrize("offsets", [None, {P0: 20}])
+async def test_commit_of_records_whose_partition_was_lost_fails(offsets: dict[TopicPartition, int] | None) -> None:
+    """Also when the partition has come back: another member may have read on. Without the offsets it would store nothing, and
+    say that it has succeeded."""
+    async with scripted(partitions=1) as (cluster, groups), member(cluster, enable_auto_commit=False) as consumer:
+        await read(consumer, 20)
+        groups.group().remove([groups.member().member_id])
+        await until(lambda: consumer.metrics()["group"]["partitions_lost"] == 1)
+        with pytest.raises(CommitFailed, match="orders-0 is not assigned"):
+            await consumer.commit(offsets)
+        await until_settled(consumer, 0)
+        with pytest.raises(CommitFailed, match="orders-0 is not assigned"):
+            await consumer.commit(offsets)
+        assert groups.offset("orders") is None
+        await read(consumer, 20)
+        await consumer.commit(offsets)
+        assert groups.offset("orders") == 20
+
+
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.OFFSET_METADATA_TOO_LARGE])
 async def test_rejected_offset_of_one_partition_is_its_error_alone(code: ErrorCode) -> None:
     async with scripted(partitions=2) as (cluster, groups), member(cluster, enable_auto_commit=False) as consumer:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+import uvloop
 from structlog.testing import capture_logs
 from waiting import until
 
@@ -22,6 +23,7 @@ from strandline.protocol.messages.groups import (
     ConsumerGroupHeartbeatResponse,
     OffsetFetchRequest,
 )
+from strandline.testing.simulation.kernel.loop import NodeLoop
 
 from .group_world import P0, member, read, scripted, scripted_on_a_thread, state_of, until_settled
 from .scripted_groups import ScriptedGroups
@@ -454,6 +456,14 @@ async def test_cancelled_stop_still_ends_everything() -> None:
         await until(lambda: not any(thread.name == "heartbeats of g" for thread in threading.enumerate()))
         groups.fate = lambda request: "ok"
         cluster.brokers[1].answer_late()
+
+
+def test_simulated_loops_get_no_thread() -> None:
+    """Theirs is another time, and what a thread does cannot be repeated from a seed."""
+    assert not heartbeat_thread.may_use_threads(object.__new__(NodeLoop))
+    for loop in (asyncio.new_event_loop(), uvloop.new_event_loop()):
+        assert heartbeat_thread.may_use_threads(loop)
+        loop.close()
 
 
 async def test_stopping_ends_the_thread() -> None:

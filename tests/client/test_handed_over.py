@@ -99,3 +99,16 @@ def test_everything_can_be_finished_at_once() -> None:
     b.cursor = record(6)
     handed.finish_all()
     assert (handed.finished(a), handed.finished(b)) == ((9, -1), (7, 0))
+
+
+def test_dropped_partition_is_remembered_while_its_records_are_in_work() -> None:
+    """The program may try to commit them, and should hear that it cannot."""
+    handed, a, b = HandedOver(), state(P0, 5), state(P1, 5)
+    hand_over(handed, a, 9)
+    handed.drop(a)
+    handed.drop(b)
+    assert list(handed.dropped) == [P0]
+    handed.on_poll({P1})
+    assert list(handed.dropped) == [P0]
+    handed.on_poll({P0})
+    assert not handed.dropped

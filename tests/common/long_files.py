@@ -21,6 +21,8 @@ LONG_FILES = (
     "testing/kit/test_simulated.py",
     "testing/kit/test_kit_docs.py",
     "testing/kit/test_kit_examples.py",
+    "client/test_group_failures.py",
+    "client/test_group_cluster.py",
 )
 """Paths below tests/, the longest first. Without this list xdist would begin with the files that have most tests, and a file with
 one test of half a minute would come last."""

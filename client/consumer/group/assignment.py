@@ -51,7 +51,7 @@ class Assignment:
         for state in dropped:
             self.in_transit.pop(state.key, None)
             self.announced.pop(state.key, None)
-            self._handed.forget(state)
+            self._handed.drop(state)
             if self._subscription.states.get(state.tp) is state:
                 self._subscription.remove(state.tp)
         self._fetcher.drop(dropped)

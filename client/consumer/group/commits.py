@@ -193,7 +193,8 @@ class Commits:
 
         RequestTimeout at the deadline (on the loop's clock); RequestFailed; CommitFailed if the consumer is no member any
         more."""
-        wanted = dict.fromkeys(keys)
+        asked = list(keys)
+        wanted = dict.fromkeys(asked)
         found: dict[TopicIdPartition, OffsetAndMetadata] = {}
         attempt, loop = _Attempt({}), asyncio.get_running_loop()
         started = loop.time()
@@ -208,6 +209,8 @@ class Commits:
             if wanted:
                 pause_s = min(RETRY_S * 2.0 ** min(attempt.number - 1, 10), RETRY_MAX_S)
                 await asyncio.sleep(max(0.0, min(pause_s, deadline - loop.time())))
+        for key in asked:
+            self.last.pop(key, None)
         self.last.update(found)
         return found
 

@@ -59,16 +59,21 @@ class Committer:
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, deadline: float) -> None:
         """Store these offsets, or the positions of all assigned partitions (None). See `Commits.commit`; UsageError for a
-        partition that is not assigned by hand."""
-        states = self._subscription.states
-        missing = [tp for tp in offsets or () if tp not in states]
+        partition that is not assigned by hand. A partition that was lost while the program had unfinished records of it fails
+        until the program asks for more records, also if it has been assigned again: another member may have read on."""
+        states, dropped = self._subscription.states, self._handed.dropped
+        if offsets is None:
+            missing = list(dropped)
+            wanted = {
+                state: OffsetAndMetadata(state.position, "", state.position_epoch)
+                for state in states.values()
+                if state.position >= 0 and state.tp not in dropped
+            }
+        else:
+            missing = [tp for tp in offsets if tp not in states or tp in dropped]
+            wanted = {states[tp]: offset for tp, offset in offsets.items() if tp not in missing}
         if missing and self._is_without_group:
             raise UsageError(f"{missing[0]} is not assigned to this consumer")
-        if offsets is None:
-            known = {state: (state.position, state.position_epoch) for state in states.values() if state.position >= 0}
-            wanted = {state: OffsetAndMetadata(offset, "", epoch) for state, (offset, epoch) in known.items()}
-        else:
-            wanted = {states[tp]: offset for tp, offset in offsets.items() if tp in states}
         await self.commits.commit(wanted, deadline)
         if missing:
             raise self.lost_error(None, missing[0])

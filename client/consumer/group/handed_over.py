@@ -27,13 +27,19 @@ class HandedOver:
         """Where the records begin that a call has returned, and that are not finished."""
         self._iterated: PartitionState | None = None
         """The state whose records `async for` returns; all before its `cursor` are finished."""
+        self.dropped: dict[TopicPartition, None] = {}
+        """Partitions that were dropped while the program had unfinished records of them. Until it asks for more, it may try to
+        commit those."""
 
     def on_poll(self, only: set[TopicPartition] | None) -> None:
         """The program asks for records: of these partitions, or of all (None). It has finished those that it had of them."""
         if only is None:
             self._open.clear()
+            self.dropped.clear()
             self._iterated = None
             return
+        for tp in [tp for tp in self.dropped if tp in only]:
+            del self.dropped[tp]
         for state in [state for state in self._open if state.tp in only]:
             del self._open[state]
         if self._iterated is not None and self._iterated.tp in only:
@@ -48,10 +54,16 @@ class HandedOver:
         self._iterated = state
 
     def forget(self, state: PartitionState) -> None:
-        """The program has chosen another position, or the partition is no longer read."""
+        """The program has chosen another position."""
         self._open.pop(state, None)
         if self._iterated is state:
             self._iterated = None
+
+    def drop(self, state: PartitionState) -> None:
+        """The partition is no longer read."""
+        if self.has_unfinished([state]):
+            self.dropped[state.tp] = None
+        self.forget(state)
 
     def finish_all(self) -> None:
         """The program says that it has finished everything that it got."""

@@ -24,7 +24,8 @@ from strandline.client.options import ConsumerOptions
 from strandline.protocol.apis import CONSUMER_GROUP_HEARTBEAT
 from strandline.protocol.errors import StrandlineError, to_code
 from strandline.protocol.loggers import get_logger
-from strandline.protocol.messages.groups import ConsumerGroupHeartbeatResponse
+from strandline.protocol.messages.common import Message
+from strandline.protocol.messages.groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from strandline.protocol.partitions import TopicIdPartition
 
 logger = get_logger(__name__)
@@ -142,11 +143,14 @@ class Heartbeats:
         request = membership.next_request(started)
         self._sent += 1
         try:
-            response = await self._coordinator.ask(CONSUMER_GROUP_HEARTBEAT, request, self._timeout_ms())
+            response = await self._ask(request)
         except StrandlineError as e:
             self._failed += 1
             membership.on_failure(e, loop.time())
         else:
+            if response is None:
+                membership.give_up_waiting()
+                return
             assert isinstance(response, ConsumerGroupHeartbeatResponse)
             self._was_answered = True
             self._latency_s = loop.time() - started
@@ -155,6 +159,23 @@ class Heartbeats:
             membership.on_response(response, loop.time())
         self._changed()
         await self._close_replaced()
+
+    async def _ask(self, request: ConsumerGroupHeartbeatRequest) -> Message | None:
+        """The response. None if the heartbeat waited for news, and another one is due meanwhile."""
+        if not request.max_wait_ms:
+            return await self._coordinator.ask(CONSUMER_GROUP_HEARTBEAT, request, self._timeout_ms())
+        timeout_ms = self._membership.interval_s * 1000 + self._timeout_ms()
+        asking = self._loop.create_task(self._coordinator.ask(CONSUMER_GROUP_HEARTBEAT, request, timeout_ms))
+        asking.add_done_callback(lambda _: self._wake.set())
+        try:
+            while not asking.done():
+                if self._membership.due_at <= self._loop.time():
+                    return None
+                await self._wait()
+                self._check_progress()
+            return asking.result()
+        finally:
+            asking.cancel()
 
     def _timeout_ms(self) -> float:
         """As long as an interval, within bounds: a coordinator that has not answered by then may have been replaced."""

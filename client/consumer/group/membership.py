@@ -24,6 +24,8 @@ Rules:
   says about an older tenure is ignored. So nothing of a lost assignment can be taken for a part of the next one.
 - A field is sent when it differs from what the coordinator is known to have. After a request without an answer nothing is known:
   the next one has all fields and the same epoch, and its response the whole target.
+- A heartbeat that has nothing to say may wait at the coordinator until there is news (`max_wait_ms`). If the member has something
+  to say meanwhile, it gives that heartbeat up (`give_up_waiting`) as if the answer were lost, and sends the next one.
 - A member that was removed joins again (epoch 0) only after the program holds nothing of the tenure that has ended.
 - The member does not know the coordinator's session time-out. The coordinator's defaults are three heartbeats to a session, so
   the member relies on its partitions for `SESSION_INTERVALS` intervals after the last heartbeat that succeeded, counted from the
@@ -53,6 +55,12 @@ JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
 FIRST_INTERVAL_S = 3.0
 """The heartbeat interval before the coordinator has named one."""
 SESSION_INTERVALS = 3
+WAIT_MS_MAX = 60_000
+"""How long a heartbeat may wait for news. The coordinator waits no longer than its interval."""
+EARLY_S = 0.02
+"""A waiting heartbeat that is answered sooner, without news, was not kept waiting ..."""
+EARLY_MAX = 10
+"""... and after so many of them in a row the member waits an interval itself: a broken coordinator must not make it busy."""
 RETRY_MAX_S = 1.0
 """The pause between heartbeats that fail doubles up to this."""
 
@@ -138,6 +146,8 @@ class _Sent(NamedTuple):
     fields: _Fields | None
     """None: it leaves the group."""
     sent_at: float
+    waits: bool = False
+    """The coordinator may keep the answer back."""
 
 
 class Membership:
@@ -178,6 +188,8 @@ class Membership:
         self._known: _Fields | None = None
         """What the coordinator is known to have; None: nothing, and the next heartbeat has all fields."""
         self._in_flight: _Sent | None = None
+        self._early_answers = 0
+        """How many waiting heartbeats in a row were answered early without news."""
         self._is_released = True
         """The program holds nothing of an earlier tenure."""
         self._has_asked_to_join = False
@@ -263,6 +275,16 @@ class Membership:
 
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 
+    @property
+    def is_waiting(self) -> bool:
+        """The heartbeat in flight may wait for news."""
+        return self._in_flight is not None and self._in_flight.waits
+
+    def give_up_waiting(self) -> None:
+        """Another heartbeat is due, and the one in flight waits: forget it. Its answer would be ignored."""
+        assert self.is_waiting, "only a heartbeat that waits is given up"
+        self._in_flight, self._known = None, None
+
     def next_request(self, now: float) -> ConsumerGroupHeartbeatRequest:
         """The heartbeat that is due. `on_response` or `on_failure` follows before the next one."""
         assert self._in_flight is None, "there is one heartbeat at a time"
@@ -273,10 +295,14 @@ class Membership:
             return ConsumerGroupHeartbeatRequest(group_id, member_id, epoch, instance_id, returns_at_once=True)
         assert self.topics is not None, "a member has a subscription"
         fields = _Fields(self.topics, self.owned_keys)
-        self._in_flight = _Sent(self.tenure, fields, now)
+        waits = fields == self._known
+        self._in_flight = _Sent(self.tenure, fields, now, waits)
         self._has_asked_to_join = True
         request = ConsumerGroupHeartbeatRequest(group_id, member_id, self.epoch, instance_id, returns_at_once=True)
         self._fill(request, fields)
+        if waits:
+            request.max_wait_ms = WAIT_MS_MAX
+            self.due_at = float("inf")
         return request
 
     def _fill(self, request: ConsumerGroupHeartbeatRequest, fields: _Fields) -> None:
@@ -303,7 +329,7 @@ class Membership:
         if sent.fields is None:
             self._on_left(now)
         elif sent.tenure == self.tenure and self.state is not _S.LEAVING:
-            self._on_success(sent, sent.fields, response)
+            self._on_success(sent, sent.fields, response, now)
 
     def on_failure(self, error: StrandlineError, now: float) -> None:
         """The heartbeat in flight was refused by an error for the whole request, or its answer was lost."""
@@ -318,8 +344,10 @@ class Membership:
         assert sent is not None, "an answer follows a request"
         return sent
 
-    def _on_success(self, sent: _Sent, fields: _Fields, response: ConsumerGroupHeartbeatResponse) -> None:
+    def _on_success(self, sent: _Sent, fields: _Fields, response: ConsumerGroupHeartbeatResponse, now: float) -> None:
         self.failures, self.last_error, self.poll_gap_s = 0, None, None
+        is_early = sent.waits and response.assignment is None and response.member_epoch == self.epoch
+        self._early_answers = self._early_answers + 1 if is_early and now - sent.sent_at < EARLY_S else 0
         self.epoch, self._known = response.member_epoch, fields
         self.interval_s = max(1, response.heartbeat_interval_ms) / 1000
         self.confirmed_at = sent.sent_at
@@ -327,7 +355,8 @@ class Membership:
             self._take_target(response.assignment, sent.sent_at)
         elif self.target_keys is None:
             self.target_keys = frozenset()
-        self.due_at = sent.sent_at + self.interval_s
+        asks_at_once = response.next_at_once and self._early_answers < EARLY_MAX
+        self.due_at = min(self.due_at, now if asks_at_once else sent.sent_at + self.interval_s)
         if fields.owned_keys is not None and fields.owned_keys - self.owned_keys:
             self._become(_S.ACKNOWLEDGING)  # It was given up while the request was in flight.
             self.due_at = sent.sent_at
