@@ -37,8 +37,8 @@ class GroupConfig:
     group_consumer_max_size: int = 2**31 - 1
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
     """The first one is the default."""
-    group_consumer_assignment_interval_ms: int = 1000
-    """A group's target assignment is computed at most once in this time (KAFKA-20291)."""
+    group_consumer_assignment_interval_ms: int = 500
+    """Kafka: 1000. A group's target assignment is computed at most once in this time (KAFKA-20291)."""
     group_consumer_migration_policy: str = "bidirectional"
     group_consumer_regex_refresh_interval_ms: int = 600000
     """How often the topics of a regular expression are looked up again although no topic has changed."""

@@ -101,9 +101,9 @@ _CONSUMER = (
     ConfigKey(
         "group.consumer.assignment.interval.ms",
         "int",
-        1000,
+        500,
         "ms",
-        "a group's assignment is computed at most once in this time",
+        "a group's assignment is computed at most once in this time (Apache Kafka: 1000)",
         min=0,
         max=15_000,
     ),

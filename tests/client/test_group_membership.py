@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from strandline.client.consumer.group.membership import (
+    EARLY_MAX,
     FIND_AGAIN,
     REMOVED,
     SESSION_INTERVALS,
     TRANSITIONS,
+    WAIT_MS_MAX,
     Identity,
     Membership,
     MemberState,
@@ -91,7 +93,7 @@ def test_heartbeat_that_joins_has_every_field() -> None:
 def test_later_heartbeats_have_only_what_changed() -> None:
     m = stable(keys(0))
     request = beat(m, ok(5), m.due_at)
-    assert request == ConsumerGroupHeartbeatRequest("group", "m", 5, returns_at_once=True)
+    assert request == ConsumerGroupHeartbeatRequest("group", "m", 5, returns_at_once=True, max_wait_ms=WAIT_MS_MAX)
     m.subscribe(Topics(("orders", "teas")), 4.0)
     request = beat(m, ok(5), 4.0)
     assert (request.subscribed_topic_names, request.topic_partitions, request.rebalance_timeout_ms) == (
@@ -220,6 +222,80 @@ def test_pauses_between_failures_double_up_to_a_second() -> None:
         m.on_failure(BrokerError(ErrorCode.NETWORK_EXCEPTION), now)
         pauses.append(m.due_at - now)
     assert all(0.8 * p <= pause <= 1.2 * p for p, pause in zip([0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0], pauses, strict=True))
+
+
+# -- heartbeats that wait ---------------------------------------------------------------------------------------------
+
+
+def waiting(now: float = 10.0) -> Membership:
+    """A stable member whose heartbeat waits for news since `now`."""
+    m = stable()
+    m.beat_now(now)
+    assert m.next_request(now).max_wait_ms == WAIT_MS_MAX
+    assert m.is_waiting
+    return m
+
+
+def woken(epoch: int = 5, assignment: Keys | None = None) -> ConsumerGroupHeartbeatResponse:
+    response = ok(epoch, assignment)
+    response.next_at_once = True
+    return response
+
+
+def test_heartbeat_with_something_to_say_does_not_wait() -> None:
+    m = member()
+    m.subscribe(ORDERS, 0.0)
+    assert m.next_request(0.0).max_wait_ms == 0
+    assert not m.is_waiting
+
+
+def test_answer_to_a_waiting_heartbeat_is_followed_at_once() -> None:
+    """The next one waits again, or brings the news."""
+    m = waiting()
+    m.on_response(woken(), 13.0)
+    assert m.due_at == 13.0
+    assert m.confirmed_at == 10.0
+
+
+def test_coordinator_that_does_not_keep_the_answer_back_is_asked_at_the_interval() -> None:
+    """A broker of an older version."""
+    m = waiting()
+    m.on_response(ok(5), 10.01)
+    assert m.due_at == 13.0
+
+
+def test_given_up_partitions_do_not_wait_behind_a_heartbeat() -> None:
+    m = waiting()
+    m.on_response(woken(5, keys(0)), 11.0)
+    m.next_request(11.0)
+    m.on_response(woken(5), 11.1)
+    m.next_request(11.1)
+    assert m.is_waiting
+    m.on_given_up(m.tenure, keys(1), 12.0)
+    assert m.due_at == 12.0
+    m.give_up_waiting()
+    request = m.next_request(12.0)
+    assert request.topic_partitions == [GroupTopicPartitions(TOPIC, [0])]
+    assert request.subscribed_topic_names == ["orders"], "nothing is known of what the coordinator has"
+
+
+def test_coordinator_that_answers_at_once_for_ever_does_not_make_the_member_busy() -> None:
+    m = waiting()
+    now = 10.0
+    for _ in range(EARLY_MAX - 1):
+        m.on_response(woken(), now)
+        assert m.due_at == now
+        m.next_request(now)
+    m.on_response(woken(), now)
+    assert m.due_at == now + m.interval_s
+
+
+def test_member_leaves_although_its_heartbeat_waits() -> None:
+    m = waiting()
+    m.leave(12.0, 5.0)
+    assert m.due_at == 12.0
+    m.give_up_waiting()
+    assert m.next_request(12.0).member_epoch == -1
 
 
 # -- every error of the coordinator ------------------------------------------------------------------------------------

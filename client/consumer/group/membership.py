@@ -356,7 +356,8 @@ class Membership:
         elif self.target_keys is None:
             self.target_keys = frozenset()
         asks_at_once = response.next_at_once and self._early_answers < EARLY_MAX
-        self.due_at = min(self.due_at, now if asks_at_once else sent.sent_at + self.interval_s)
+        next_due = now if asks_at_once else sent.sent_at + self.interval_s
+        self.due_at = min(self.due_at, next_due) if sent.waits else next_due
         if fields.owned_keys is not None and fields.owned_keys - self.owned_keys:
             self._become(_S.ACKNOWLEDGING)  # It was given up while the request was in flight.
             self.due_at = sent.sent_at

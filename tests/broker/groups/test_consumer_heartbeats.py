@@ -264,7 +264,7 @@ def test_changed_subscription_changes_the_assignment() -> None:
 
 def test_topic_without_subscription_is_given_up_before_the_next_target() -> None:
     """The next target may have to wait for its interval."""
-    world = ConsumerWorld(GroupConfig(), orders=2, bills=2)
+    world = ConsumerWorld(GroupConfig(group_consumer_assignment_interval_ms=1000), orders=2, bills=2)
     world.join("A", "orders", "bills")
     world.forget()
     world.beat("A", subscribed_topic_names=["bills"])
@@ -556,7 +556,7 @@ def test_member_that_has_to_give_up_again_has_the_whole_time() -> None:
 
 def test_waiting_member_is_asked_for_the_next_heartbeat_soon() -> None:
     """Also one that waits for the next target assignment. Otherwise it would sleep a whole interval before it learns more."""
-    world = ConsumerWorld(GroupConfig(), orders=2)
+    world = ConsumerWorld(GroupConfig(group_consumer_assignment_interval_ms=1000), orders=2)
     first = world.join("A", "orders")
     second = world.join("B", "orders")
     assert isinstance(first, ConsumerGroupHeartbeatResponse)
@@ -573,7 +573,7 @@ def test_waiting_member_is_asked_for_the_next_heartbeat_soon() -> None:
 
 def test_joins_of_many_members_cost_few_assignments() -> None:
     """KAFKA-20291: the first one at once, the next ones a second apart. No heartbeat is needed for that."""
-    world = ConsumerWorld(GroupConfig(), orders=12)
+    world = ConsumerWorld(GroupConfig(group_consumer_assignment_interval_ms=1000), orders=12)
     for index in range(100):
         world.join(f"m{index}", "orders")
         world.pass_time(0.01)
@@ -583,7 +583,7 @@ def test_joins_of_many_members_cost_few_assignments() -> None:
 
 
 def test_target_waits_for_its_interval() -> None:
-    world = ConsumerWorld(GroupConfig(), orders=2)
+    world = ConsumerWorld(GroupConfig(group_consumer_assignment_interval_ms=1000), orders=2)
     world.join("A", "orders")
     world.pass_time(0.4)
     world.join("B", "orders")
@@ -619,7 +619,7 @@ def test_target_waits_for_its_interval() -> None:
 
 
 def test_change_after_the_interval_is_assigned_at_once() -> None:
-    world = ConsumerWorld(GroupConfig(), orders=2)
+    world = ConsumerWorld(GroupConfig(group_consumer_assignment_interval_ms=1000), orders=2)
     world.join("A", "orders")
     world.pass_time(1)
     world.join("B", "orders")
@@ -628,7 +628,7 @@ def test_change_after_the_interval_is_assigned_at_once() -> None:
 
 def test_first_member_of_an_empty_group_does_not_wait() -> None:
     """A restart of the only consumer of a group."""
-    world = ConsumerWorld(GroupConfig(), orders=2)
+    world = ConsumerWorld(GroupConfig(group_consumer_assignment_interval_ms=1000), orders=2)
     world.join("A", "orders")
     world.leave("A")
     world.forget()

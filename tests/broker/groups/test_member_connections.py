@@ -1,4 +1,4 @@
-"""Late requests of members, on connections that they have given up, are refused. The stories S107 and S108 show the harm."""
+"""Late requests of members, on connections that they have given up, are refused. The stories S104 and S105 show the harm."""
 
 from __future__ import annotations
 
