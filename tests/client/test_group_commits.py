@@ -54,6 +54,20 @@ async def test_a_loop_finishes_its_records_one_by_one() -> None:
         assert groups.offset("orders") == 9
 
 
+async def test_automatic_commit_does_not_go_back_behind_one_of_the_program() -> None:
+    """The program says that it has finished the last record that it got: a second consumer must not read it again."""
+    async with scripted(partitions=2) as (cluster, groups), member(cluster, auto_commit_interval_ms=20) as consumer:
+        await until_settled(consumer, 0, 1)
+        await consumer.getmany(P0, timeout_ms=3000)
+        await consumer.commit({P0: 20})
+        await consumer.getmany(P1, timeout_ms=3000)
+        await consumer.getmany(P1)
+        await until(lambda: groups.offset("orders", 1) == 20, "an automatic commit")
+        assert groups.offset("orders", 0) == 20
+        consumer.seek(P0, 3)
+        await until(lambda: groups.offset("orders", 0) == 3, "a seek back is committed")
+
+
 async def test_getone_finishes_the_record_before() -> None:
     async with scripted(partitions=1) as (cluster, groups), member(cluster, auto_commit_interval_ms=20) as consumer:
         for offset in range(3):

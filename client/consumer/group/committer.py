@@ -74,6 +74,8 @@ class Committer:
             wanted = {states[tp]: offset for tp, offset in offsets.items() if tp not in missing}
         if missing and self._is_without_group:
             raise UsageError(f"{missing[0]} is not assigned to this consumer")
+        for state, offset in wanted.items():
+            self._handed.on_committed(state, (offset.offset, offset.leader_epoch))
         await self.commits.commit(wanted, deadline)
         if missing:
             raise self.lost_error(None, missing[0])

@@ -6,6 +6,8 @@ in the middle of its work gets the unfinished records again.
 
     position         the record that the program gets next
     finished offset  the first record that it may not have finished; the same, unless a call has just returned records
+
+A program that commits an offset itself says that it has finished the records before it, also those that it has just got.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ class HandedOver:
         """Where the records begin that a call has returned, and that are not finished."""
         self._iterated: PartitionState | None = None
         """The state whose records `async for` returns; all before its `cursor` are finished."""
+        self._committed: dict[PartitionState, Offset] = {}
+        """What the program has committed itself, while that is ahead of what it has finished otherwise."""
         self.dropped: dict[TopicPartition, None] = {}
         """Partitions that were dropped while the program had unfinished records of them. Until it asks for more, it may try to
         commit those."""
@@ -53,9 +57,15 @@ class HandedOver:
         """`async for` is about to return records of this state."""
         self._iterated = state
 
+    def on_committed(self, state: PartitionState, offset: Offset) -> None:
+        """The program commits this offset itself. (An offset behind its position says nothing about records that it has got.)"""
+        if offset[0] <= state.position:
+            self._committed[state] = offset
+
     def forget(self, state: PartitionState) -> None:
         """The program has chosen another position."""
         self._open.pop(state, None)
+        self._committed.pop(state, None)
         if self._iterated is state:
             self._iterated = None
 
@@ -75,6 +85,15 @@ class HandedOver:
 
     def finished(self, state: PartitionState) -> Offset | None:
         """The finished offset of a state; None while it has no position."""
+        finished, committed = self._finished(state), self._committed.get(state)
+        if committed is None or finished is None:
+            return finished
+        if committed[0] > finished[0]:
+            return committed
+        del self._committed[state]
+        return finished
+
+    def _finished(self, state: PartitionState) -> Offset | None:
         known = self._open.get(state)
         if known is not None:
             return known
