@@ -85,7 +85,7 @@ _BOTH = (BROKER, CONTROLLER)
 APIS: dict[int, Api] = {
     api.key: api
     for api in [
-        Api(PRODUCE, "Produce", data.ProduceRequest, data.ProduceResponse, (BROKER,), max_version=1),
+        Api(PRODUCE, "Produce", data.ProduceRequest, data.ProduceResponse, (BROKER,), max_version=2),
         Api(FETCH, "Fetch", data.FetchRequest, data.FetchResponse, _BOTH),
         Api(LIST_OFFSETS, "ListOffsets", data.ListOffsetsRequest, data.ListOffsetsResponse, (BROKER,)),
         Api(METADATA, "Metadata", admin.MetadataRequest, admin.MetadataResponse, (BROKER,)),

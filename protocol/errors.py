@@ -128,6 +128,8 @@ class ErrorCode(IntEnum):
     """Not in Kafka: the answering broker is fenced or not registered yet, so it leads no partition."""
     UNEXPECTED_LOG_END = 201
     """Not in Kafka: a conditional append expects another log end offset."""
+    FENCED_TOKEN = 202
+    """Not in Kafka: the partition has a higher fencing token than the append."""
 
 
 class Flags(NamedTuple):
@@ -249,6 +251,7 @@ ERRORS: dict[ErrorCode, Flags] = {
         (ErrorCode.INVALID_REGULAR_EXPRESSION, _FATAL, "the regular expression is not valid"),
         (ErrorCode.FENCED_BROKER, _REFRESH, "the broker is fenced or has not registered yet"),
         (ErrorCode.UNEXPECTED_LOG_END, _FATAL, "the log end is not at the offset that the append expects; nothing was written"),
+        (ErrorCode.FENCED_TOKEN, _FATAL, "an append with a higher fencing token came before; nothing was written"),
     ]
 }
 

@@ -13,18 +13,21 @@ FIRST_NAMED = 1 << 62
 """The smallest id of a named producer."""
 NAMED, NAMED_BITS = 0x40, 0xC0
 """The first byte of the id of a named producer, and the mask for it."""
-NUMBER_MAX = WORK_EPOCH_MAX = 2**31 - 1
+WORK_EPOCH_MAX = 2**31 - 1
+NUMBER_MAX = 2**31 - 2
+"""The number above it belongs to no name: fences have it (`records/fence.py`)."""
 NAME_LENGTH_MAX = 255
 """Characters."""
 NOTE_BYTES_MAX = 1024
 """The limit of a note that the first process of a work epoch leaves for later ones. Every node stores it with the metadata."""
 
 _WORK_EPOCH_BITS = 31
+_NUMBER_MASK = 2**31 - 1
 
 
 def named_producer_id(number: int, work_epoch: int) -> int:
     """The id of one work epoch of a name. The caller has checked that both are within 0 .. 2^31-1."""
-    assert 0 <= number <= NUMBER_MAX, "a name's number has 31 bits"
+    assert 0 <= number <= NUMBER_MAX, "a name's number has 31 bits, and the largest one belongs to fences"
     assert 0 <= work_epoch <= WORK_EPOCH_MAX, "a work epoch has 31 bits"
     return FIRST_NAMED | number << _WORK_EPOCH_BITS | work_epoch
 
@@ -35,7 +38,7 @@ def is_named(producer_id: int) -> bool:
 
 def number_of(producer_id: int) -> int:
     """The number of the id's name. Only for the id of a named producer."""
-    return producer_id >> _WORK_EPOCH_BITS & NUMBER_MAX
+    return producer_id >> _WORK_EPOCH_BITS & _NUMBER_MASK
 
 
 def work_epoch_of(producer_id: int) -> int:

@@ -28,17 +28,28 @@ from strandline.protocol.messages.common import (
     Text,
     Uuid,
 )
+from strandline.protocol.records.fence import FENCING_TOKEN_MAX
 
 # -- Produce ----------------------------------------------------------------------------------------------------------
+
+FencingToken = Annotated[int, Meta(ge=-1, le=FENCING_TOKEN_MAX)]
+"""-1: none."""
 
 
 class ProducePartition(Message):
     """`expected_offset`: append the records only if the first one gets this offset, which is the log end then; -1: append them in
-    any case. Otherwise the error is UNEXPECTED_LOG_END. A batch that was appended before is a duplicate, and no error."""
+    any case. Otherwise the error is UNEXPECTED_LOG_END.
+
+    `fencing_token`: append the records only if no append has carried a higher token; -1: in any case. Otherwise the error is
+    FENCED_TOKEN. If no append has carried this token either, the leader writes a fence before the records, which takes one
+    offset; then the first record gets the one after the expected offset.
+
+    A batch that was appended before is a duplicate, and no error."""
 
     topic_id: Uuid
     partition: PartitionIndex
     expected_offset: Offset = -1
+    fencing_token: FencingToken = -1
 
 
 class ProduceRequest(Message):
@@ -54,11 +65,14 @@ class ProduceRequest(Message):
     records: Annotated[list[memoryview], MANY]
 
     def version(self) -> int:
-        """1 with an expected offset: an older broker would ignore it, and append."""
+        """1 with an expected offset, 2 with a fencing token: an older broker would ignore it, and append."""
+        version = 0
         for partition in self.partitions:
+            if partition.fencing_token >= 0:
+                return 2
             if partition.expected_offset >= 0:
-                return 1
-        return 0
+                version = 1
+        return version
 
 
 class RecordError(Message):
@@ -76,6 +90,8 @@ class ProducePartitionResponse(Message):
     for the partition, these are records of the first batch that has invalid ones.
 
     `log_end_offset`, with UNEXPECTED_LOG_END: the log end. With acks=-1 it is sent when all records below it are committed.
+
+    `fencing_token`, with FENCED_TOKEN: the token of the partition. With acks=-1 it is sent when the fence is committed.
     """
 
     topic_id: Uuid
@@ -89,6 +105,7 @@ class ProducePartitionResponse(Message):
     record_errors: Annotated[list[RecordError], MANY] = []
     invalid_records: Count = 0
     log_end_offset: Offset = -1
+    fencing_token: FencingToken = -1
 
 
 class ProduceResponse(Message):

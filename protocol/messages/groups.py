@@ -78,8 +78,8 @@ class ConsumerGroupHeartbeatRequest(Message):
     heartbeat; the heartbeat that joins (`member_epoch` 0) sets them all. `topic_partitions`: what the member owns now; a member
     that has to revoke partitions names what is left once it has revoked them.
 
-    `max_wait_ms`: if there is no news for the member, the coordinator may keep the response back for so long, and answers as soon
-    as there is. A newer heartbeat of the member ends the wait.
+    `max_wait_ms`: the member's heartbeats may wait for so long. If all other fields are nil and there is no news for the member,
+    the coordinator keeps the response back until there is. A newer heartbeat of the member ends the wait.
 
     `returns_at_once`: the member sends the next heartbeat at once if it loses the connection, so that the coordinator need not
     wait for a whole session if the connection breaks and nothing follows.

@@ -35,7 +35,7 @@ from strandline.broker.groups.consumer.membership import (
 )
 from strandline.broker.groups.consumer.parked_heartbeats import ParkedHeartbeats
 from strandline.broker.groups.consumer.reconciliation import Owned, Target, reconcile
-from strandline.broker.groups.consumer.requests import JOIN, LEAVE, check_heartbeat
+from strandline.broker.groups.consumer.requests import JOIN, LEAVE, check_heartbeat, says_nothing
 from strandline.broker.groups.consumer.target import TargetAssignment
 from strandline.broker.groups.consumer.topic_changes import TopicChanges
 from strandline.broker.groups.deadlines import Deadlines
@@ -130,7 +130,7 @@ class ConsumerProtocol:
             next_at_once=body.max_wait_ms > 0,
         )
         earlier = self._parked.take(body.group_id, body.member_id)
-        if body.max_wait_ms and not draft.records and response.assignment is None:
+        if body.max_wait_ms and says_nothing(body) and not draft.records and response.assignment is None:
             self._park(body, draft.group, before, response, context)
             return self.result(draft, earlier)
         return self.result(draft, [*earlier, (context.asker, response)])

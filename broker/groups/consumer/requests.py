@@ -49,6 +49,12 @@ def _check_join(body: ConsumerGroupHeartbeatRequest) -> None:
         )
 
 
+def says_nothing(body: ConsumerGroupHeartbeatRequest) -> bool:
+    """Whether the heartbeat only says that the member lives."""
+    said = (body.subscribed_topic_names, body.subscribed_topic_regex, body.server_assignor, body.rack_id, body.topic_partitions)
+    return body.rebalance_timeout_ms == -1 and all(field is None for field in said)
+
+
 def is_full(body: ConsumerGroupHeartbeatRequest) -> bool:
     """Whether the heartbeat sets every field that is not optional. A member does so when it joins, and after an error."""
     has_subscription = body.subscribed_topic_names is not None or body.subscribed_topic_regex is not None

@@ -162,7 +162,7 @@ class Heartbeats:
 
     async def _ask(self, request: ConsumerGroupHeartbeatRequest) -> Message | None:
         """The response. None if the heartbeat waited for news, and another one is due meanwhile."""
-        if not request.max_wait_ms:
+        if not self._membership.is_waiting:
             return await self._coordinator.ask(CONSUMER_GROUP_HEARTBEAT, request, self._timeout_ms())
         timeout_ms = self._membership.interval_s * 1000 + self._timeout_ms()
         asking = self._loop.create_task(self._coordinator.ask(CONSUMER_GROUP_HEARTBEAT, request, timeout_ms))

@@ -147,7 +147,7 @@ class _Sent(NamedTuple):
     """None: it leaves the group."""
     sent_at: float
     waits: bool = False
-    """The coordinator may keep the answer back."""
+    """It says nothing new, so the coordinator keeps the answer back until there is news."""
 
 
 class Membership:
@@ -300,8 +300,8 @@ class Membership:
         self._has_asked_to_join = True
         request = ConsumerGroupHeartbeatRequest(group_id, member_id, self.epoch, instance_id, returns_at_once=True)
         self._fill(request, fields)
+        request.max_wait_ms = WAIT_MS_MAX
         if waits:
-            request.max_wait_ms = WAIT_MS_MAX
             self.due_at = float("inf")
         return request
 
