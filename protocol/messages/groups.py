@@ -101,7 +101,10 @@ class ConsumerGroupHeartbeatRequest(Message):
 
 class ConsumerGroupHeartbeatResponse(Message):
     """`assignment`: the partitions that the member may own in `member_epoch`; nil if they have not changed. `next_at_once`: send
-    the next heartbeat now instead of after `heartbeat_interval_ms`, because it may wait."""
+    the next heartbeat now instead of after `heartbeat_interval_ms`, because it may wait.
+
+    A member is removed `session_timeout_ms` after its last heartbeat, and `connection_loss_grace_ms` after it has closed the
+    connection if it returns at once; 0: the coordinator does not say."""
 
     error_code: Int16 = 0
     error_message: Text | None = None
@@ -111,6 +114,8 @@ class ConsumerGroupHeartbeatResponse(Message):
     assignment: list[GroupTopicPartitions] | None = None
     throttle_time_ms: Count = 0
     next_at_once: bool = False
+    session_timeout_ms: Count = 0
+    connection_loss_grace_ms: Count = 0
 
 
 # -- the classic protocol ---------------------------------------------------------------------------------------------

@@ -517,6 +517,40 @@ def test_partitions_are_relied_on_for_three_intervals() -> None:
     assert m.valid_until == float("-inf")
 
 
+def bounded(session_timeout_ms: int = 9000, grace_ms: int = 1000) -> ConsumerGroupHeartbeatResponse:
+    response = ok(5)
+    response.session_timeout_ms, response.connection_loss_grace_ms = session_timeout_ms, grace_ms
+    return response
+
+
+def test_partitions_are_relied_on_for_the_session_that_the_coordinator_names() -> None:
+    m = stable(keys(0))
+    beat(m, bounded(20_000), 10.0)
+    assert m.valid_until == 30.0
+
+
+def test_lost_connection_shortens_the_trust() -> None:
+    """The coordinator removes a member soon that has closed the connection and does not return."""
+    m = stable(keys(0))
+    beat(m, bounded(), 10.0)
+    m.on_connection_lost(12.0)
+    assert (m.due_at, m.valid_until) == (12.0, 13.0)
+    m.next_request(12.0)
+    m.on_failure(BrokerError(ErrorCode.NETWORK_EXCEPTION), 12.1)
+    m.on_connection_lost(12.5)
+    assert m.valid_until == 13.0, "counted from the first loss"
+    beat(m, bounded(), m.due_at)
+    assert m.valid_until > 20.0
+
+
+def test_coordinator_without_a_grace_keeps_the_session_after_a_lost_connection() -> None:
+    """Of a static member, or a broker of an older version."""
+    m = stable(keys(0))
+    beat(m, bounded(grace_ms=0), 10.0)
+    m.on_connection_lost(12.0)
+    assert m.valid_until == 19.0
+
+
 def test_every_state_has_its_transitions() -> None:
     assert set(TRANSITIONS) == set(MemberState)
     assert set().union(*TRANSITIONS.values()) == set(MemberState)

@@ -128,6 +128,8 @@ class ConsumerProtocol:
             heartbeat_interval_ms=self._interval_ms(draft, target, current),
             assignment=_assignment(current.assigned) if may_not_know_its_assignment(body, before.current, current) else None,
             next_at_once=body.max_wait_ms > 0,
+            session_timeout_ms=self._config.group_consumer_session_timeout_ms,
+            connection_loss_grace_ms=self._config.group_consumer_connection_loss_grace_ms if returns_at_once else 0,
         )
         earlier = self._parked.take(body.group_id, body.member_id)
         if body.max_wait_ms and says_nothing(body) and not draft.records and response.assignment is None:

@@ -266,8 +266,8 @@ class Heartbeats:
         """If an open connection was lost, the next heartbeat follows at once: the coordinator may wait for nothing but it."""
         if is_lost and connection is self._connection and self._was_answered:
             self._was_answered = False
-            self._membership.beat_now(self._loop.time())
-            self._wake.set()
+            self._membership.on_connection_lost(self._loop.time())
+            self._changed()
 
     async def _close_replaced(self) -> None:
         replaced, self._replaced = self._replaced, []

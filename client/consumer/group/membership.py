@@ -27,11 +27,12 @@ Rules:
 - A heartbeat that has nothing to say may wait at the coordinator until there is news (`max_wait_ms`). If the member has something
   to say meanwhile, it gives that heartbeat up (`give_up_waiting`) as if the answer were lost, and sends the next one.
 - A member that was removed joins again (epoch 0) only after the program holds nothing of the tenure that has ended.
-- The member does not know the coordinator's session time-out. The coordinator's defaults are three heartbeats to a session, so
-  the member relies on its partitions for `SESSION_INTERVALS` intervals after the last heartbeat that succeeded, counted from the
-  moment when it was sent. Then the consumer returns no more records, although it keeps its partitions: a heartbeat that succeeds
-  later shows that nothing has changed, or that they are lost. With a longer session the consumer only waits earlier than
-  necessary; with one shorter than that, another member may read a partition before this one notices.
+- The member relies on its partitions until the session may have ended that the last heartbeat began which succeeded, counted from
+  the moment when it was sent. Then the consumer returns no more records, although it keeps its partitions: a heartbeat that
+  succeeds later shows that nothing has changed, or that they are lost. A coordinator whose connection to the member breaks may end
+  the session sooner, and so does the member. If the coordinator does not say how long its sessions are, three intervals count, as
+  its defaults have it: with a longer session the consumer only waits earlier than necessary, with a shorter one another member may
+  read a partition before this one notices.
 """
 
 from __future__ import annotations
@@ -173,6 +174,10 @@ class Membership:
         the group."""
         self.interval_s = FIRST_INTERVAL_S
         """From one heartbeat to the next, as the coordinator says."""
+        self._session_s = self._grace_s = 0.0
+        """The coordinator's session timeout, and its grace after a lost connection; 0: not known."""
+        self._connection_lost_at: float | None = None
+        """When the connection was lost on which the last heartbeat succeeded; None: it was not."""
         self.due_at = float("inf")
         """When the next heartbeat is to be sent."""
         self.confirmed_at: float | None = None
@@ -203,7 +208,12 @@ class Membership:
     @property
     def valid_until(self) -> float:
         """Until when the member relies on what it owns (see the last rule above)."""
-        return float("-inf") if self.confirmed_at is None else self.confirmed_at + SESSION_INTERVALS * self.interval_s
+        if self.confirmed_at is None:
+            return float("-inf")
+        until = self.confirmed_at + (self._session_s or SESSION_INTERVALS * self.interval_s)
+        if self._connection_lost_at is None or not self._grace_s:
+            return until
+        return min(until, self._connection_lost_at + self._grace_s)
 
     # -- what the program does ----------------------------------------------------------------------------------------
 
@@ -272,6 +282,12 @@ class Membership:
         """Send the next heartbeat at once: something has happened that the coordinator should answer to."""
         if self.state in _IN_GROUP or self.state is _S.JOINING:
             self.due_at = min(self.due_at, now)
+
+    def on_connection_lost(self, now: float) -> None:
+        """The connection is lost on which heartbeats were answered. The next one follows at once, as was promised."""
+        if self._connection_lost_at is None:
+            self._connection_lost_at = now
+        self.beat_now(now)
 
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 
@@ -350,7 +366,8 @@ class Membership:
         self._early_answers = self._early_answers + 1 if is_early and now - sent.sent_at < EARLY_S else 0
         self.epoch, self._known = response.member_epoch, fields
         self.interval_s = max(1, response.heartbeat_interval_ms) / 1000
-        self.confirmed_at = sent.sent_at
+        self._session_s, self._grace_s = response.session_timeout_ms / 1000, response.connection_loss_grace_ms / 1000
+        self.confirmed_at, self._connection_lost_at = sent.sent_at, None
         if response.assignment is not None:
             self._take_target(response.assignment, sent.sent_at)
         elif self.target_keys is None:
