@@ -27,12 +27,12 @@ Rules:
 - A heartbeat that has nothing to say may wait at the coordinator until there is news (`max_wait_ms`). If the member has something
   to say meanwhile, it gives that heartbeat up (`give_up_waiting`) as if the answer were lost, and sends the next one.
 - A member that was removed joins again (epoch 0) only after the program holds nothing of the tenure that has ended.
-- The member relies on its partitions until the session may have ended that the last heartbeat began which succeeded, counted from
-  the moment when it was sent. Then the consumer returns no more records, although it keeps its partitions: a heartbeat that
-  succeeds later shows that nothing has changed, or that they are lost. A coordinator whose connection to the member breaks may end
-  the session sooner, and so does the member. If the coordinator does not say how long its sessions are, three intervals count, as
-  its defaults have it: with a longer session the consumer only waits earlier than necessary, with a shorter one another member may
-  read a partition before this one notices.
+- The member relies on its partitions until the session may have ended that the last heartbeat began which succeeded, counted
+  from the moment when it was sent. Then the consumer returns no more records, although it keeps its partitions: a heartbeat
+  that succeeds later shows that nothing has changed, or that they are lost. A coordinator whose connection to the member breaks
+  may end the session sooner, and so does the member. If the coordinator does not say how long its sessions are, three intervals
+  count, as its defaults have it: with a longer session the consumer only waits earlier than necessary, with a shorter one
+  another member may read a partition before this one notices.
 """
 
 from __future__ import annotations
