@@ -9,6 +9,7 @@
 #   make drill           kill brokers, Spark's driver and executors for three minutes, then audit (docs/spark-jobs.md)
 #   make test-docker     the tests in containers: the image, the compose file, bad input, faults under load
 #   make test-pythons    the tests without processes, on every installed Python from 3.11 to 3.13
+#   make docs            the documentation site: build/site/index.html, to be opened in a browser or served
 #   make soak MINUTES=10 simulated runs on all cores: random seeds and perturbed scenarios (docs/simulation.md)
 #   make mutate          measure how soon the simulation detects each mutation, which removes one guard
 #   make transcripts     write the golden transcripts of five scenarios, message by message
@@ -36,7 +37,7 @@ MINUTES ?= 10
 # Keep compiled Python even if the environment forbids it, because tests start hundreds of Pythons.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all compiled lint types layering pytest test-spark test-spark-jobs test-delta drill test-docker test-pythons soak mutate transcripts bench bench-spark clean
+.PHONY: demo test test-all compiled lint types layering pytest test-spark test-spark-jobs test-delta drill test-docker test-pythons docs soak mutate transcripts bench bench-spark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/strandline demo
@@ -127,6 +128,10 @@ test-docker: $(VENV)/.installed-dev
 
 test-pythons:
 	PYTHONS="$(PYTHONS)" .ci/test-pythons
+
+# Without a network. `make test` builds the site, too (tests/house/test_site.py); a broken link or anchor fails it.
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 # Failed runs are kept in build/simulation, and the next soak repeats them first.
 soak: $(VENV)/.installed

@@ -89,6 +89,18 @@ def test_a_missing_file_is_found() -> None:
     assert missing_files("README.md", page) == ["broker/gone.py", "gone/away/"]
 
 
+# -- promises ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_guarantees_are_the_same_on_both_pages() -> None:
+    tables = [
+        re.findall(r"^\| `(?:acks|all|1|0)` \| .*$", text_of(page), re.MULTILINE) for page in ("README.md", "docs/delivery.md")
+    ]
+    readme, page = ([row for row in rows if row.count("|") == 9] for rows in tables)
+    assert readme == page
+    assert len(readme) == 7
+
+
 # -- installation -----------------------------------------------------------------------------------------------------
 
 
@@ -137,7 +149,7 @@ def check(command: str) -> None:
     words, group = words_of(command), get_command(app)
     context = group.make_context("strandline", [], resilient_parsing=True)
     found: Any = group
-    while words and hasattr(found, "get_command"):
+    while words and not words[0].startswith("-") and hasattr(found, "get_command"):
         found = found.get_command(context, words[0])
         assert found is not None, f"there is no command {words[0]!r}"
         words = words[1:]
