@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "rooms.svg"
@@ -50,7 +51,9 @@ CAPTIONS = {
     "protocol": "messages, records, connections",
 }
 
-WIDTH, ROW_HEIGHT, GAP, MARGIN = 960, 88, 30, 16
+WIDTH, GAP, MARGIN = 960, 30, 16
+HEAD_HEIGHT, LINE_HEIGHT = 63, 25
+"""Of a room: its name and caption; a line of its folders."""
 ROOM_FILL, FOLDER_FILL, LINE, TEXT, FAINT = "#eef4f8", "#ffffff", "#5b7c93", "#1d2d38", "#51616c"
 
 
@@ -122,24 +125,56 @@ def folders(room: str) -> list[str]:
 # -- drawing ----------------------------------------------------------------------------------------------------------
 
 
-def boxes() -> dict[str, tuple[float, float, float]]:
-    """Room -> left, top, width."""
+class Box(NamedTuple):
+    left: float
+    top: float
+    width: float
+    height: float
+
+
+def boxes() -> dict[str, Box]:
+    """The rooms of a row are as high as the one with most folders needs."""
     step = (WIDTH - 2 * MARGIN + GAP) / COLUMNS
-    return {
-        room: (MARGIN + first * step, MARGIN + number * (ROW_HEIGHT + GAP), (last - first) * step - GAP)
-        for number, row in enumerate(ROWS)
-        for room, (first, last) in row.items()
-    }
+    placed: dict[str, Box] = {}
+    top = float(MARGIN)
+    for row in ROWS:
+        widths = {room: (last - first) * step - GAP for room, (first, last) in row.items()}
+        height = HEAD_HEIGHT + LINE_HEIGHT * max(1, *(len(lines_of_folders(room, width)) for room, width in widths.items()))
+        placed |= {room: Box(MARGIN + first * step, top, widths[room], height) for room, (first, _) in row.items()}
+        top += height + GAP
+    return placed
 
 
-def room_svg(room: str, left: float, top: float, width: float) -> Iterator[str]:
-    corner = f'x="{left:.0f}" y="{top:.0f}" width="{width:.0f}" height="{ROW_HEIGHT}" rx="8"'
-    yield f'<rect {corner} fill="{ROOM_FILL}" stroke="{LINE}"/>'
-    yield f'<text x="{left + 14:.0f}" y="{top + 26:.0f}" font-weight="600" fill="{TEXT}">{escape(room)}/</text>'
-    yield f'<text x="{left + 14:.0f}" y="{top + 45:.0f}" font-size="13" fill="{FAINT}">{escape(CAPTIONS[room])}</text>'
-    x, y = left + 14, top + 57
+def width_of(folder: str) -> float:
+    return 6.4 * len(folder) + 11
+
+
+def lines_of_folders(room: str, width: float) -> list[list[str]]:
+    """The folders of a room, in lines that fit into its width."""
+    lines: list[list[str]] = []
+    left = 0.0
     for name in folders(room):
-        wide = 6.4 * len(name) + 11
+        if not lines or left + width_of(name) > width - 28:
+            lines.append([])
+            left = 0.0
+        lines[-1].append(name)
+        left += width_of(name) + 5
+    return lines
+
+
+def room_svg(room: str, box: Box) -> Iterator[str]:
+    left, top = box.left + 14, box.top
+    corner = f'x="{box.left:.0f}" y="{top:.0f}" width="{box.width:.0f}" height="{box.height:.0f}" rx="8"'
+    yield f'<rect {corner} fill="{ROOM_FILL}" stroke="{LINE}"/>'
+    yield f'<text x="{left:.0f}" y="{top + 26:.0f}" font-weight="600" fill="{TEXT}">{escape(room)}/</text>'
+    yield f'<text x="{left:.0f}" y="{top + 45:.0f}" font-size="13" fill="{FAINT}">{escape(CAPTIONS[room])}</text>'
+    for number, names in enumerate(lines_of_folders(room, box.width)):
+        yield from folders_svg(names, left, top + 57 + number * LINE_HEIGHT)
+
+
+def folders_svg(names: list[str], x: float, y: float) -> Iterator[str]:
+    for name in names:
+        wide = width_of(name)
         corner = f'x="{x:.1f}" y="{y:.0f}" width="{wide:.1f}" height="20" rx="4"'
         yield f'<rect {corner} fill="{FOLDER_FILL}" stroke="{LINE}" stroke-opacity="0.5"/>'
         middle = f'x="{x + wide / 2:.1f}" y="{y + 14:.0f}" text-anchor="middle"'
@@ -147,19 +182,19 @@ def room_svg(room: str, left: float, top: float, width: float) -> Iterator[str]:
         x += wide + 5
 
 
-def arrow_svg(start: tuple[float, float, float], end: tuple[float, float, float], share: float) -> str:
-    if start[1] == end[1]:  # Side by side.
-        y = start[1] + ROW_HEIGHT / 2
-        from_x, to_x = (start[0] + start[2], end[0]) if start[0] < end[0] else (start[0], end[0] + end[2])
+def arrow_svg(start: Box, end: Box, share: float) -> str:
+    if start.top == end.top:  # Side by side.
+        y = start.top + start.height / 2
+        from_x, to_x = (start.left + start.width, end.left) if start.left < end.left else (start.left, end.left + end.width)
         return f'<path d="M {from_x:.0f} {y:.0f} L {to_x:.0f} {y:.0f}" class="imports"/>'
-    low, high = max(start[0], end[0]), min(start[0] + start[2], end[0] + end[2])
+    low, high = max(start.left, end.left), min(start.left + start.width, end.left + end.width)
     x = low + (high - low) * share
-    return f'<path d="M {x:.0f} {start[1] + ROW_HEIGHT:.0f} L {x:.0f} {end[1]:.0f}" class="imports"/>'
+    return f'<path d="M {x:.0f} {start.top + start.height:.0f} L {x:.0f} {end.top:.0f}" class="imports"/>'
 
 
 def picture() -> str:
     placed = boxes()
-    height = MARGIN * 2 + len(ROWS) * (ROW_HEIGHT + GAP) - GAP
+    height = max(int(box.top + box.height) for box in placed.values()) + MARGIN
     edges = drawn(imports())
     arrows = []
     for number, (room, other) in enumerate(edges):
@@ -174,7 +209,7 @@ def picture() -> str:
         f"<style>.imports {{ fill: none; stroke: {LINE}; stroke-width: 1.5; marker-end: url(#head) }}</style>",
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
         *arrows,
-        *(line for room, box in placed.items() for line in room_svg(room, *box)),
+        *(line for room, box in placed.items() for line in room_svg(room, box)),
         "</svg>",
     ]
     return "\n".join(lines) + "\n"
