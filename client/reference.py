@@ -154,9 +154,9 @@ what it got, and the next owner begins behind it. After that no record of the pa
 it is `max_poll_interval_ms`: a member that has not asked for records for so long leaves the group, and its partitions go to others. It
 joins again when it asks. `metrics()["group"]["event_loop_lag_ms"]` shows a blocked loop.
 
-**When the coordinator cannot be reached**, the consumer goes on for three heartbeat intervals. Then others may have its partitions, so it
-returns no records (the state "suspended") until a heartbeat succeeds. The brokers' session time-out is three intervals by default; if it
-is set longer, the consumer stops earlier than it has to.
+**When the coordinator cannot be reached**, the consumer goes on until its session may be over: the session time-out that the
+coordinator has named, counted from the last heartbeat that succeeded. Then others may have its partitions, so it returns no records
+(the state "suspended") until a heartbeat succeeds.
 
 **Static members** (`group_instance_id`) get the same partitions again if they return within the session time-out: no rebalance for a
 restart.
