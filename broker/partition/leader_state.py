@@ -194,15 +194,23 @@ class LeaderState:
 
     # -- appends ------------------------------------------------------------------------------------------------------
 
-    def append(self, records: Buffer, now_ms: int, checked: CheckedTimes = NONE_CHECKED, expected_offset: int = -1) -> AppendInfo:
+    def append(
+        self,
+        records: Buffer,
+        now_ms: int,
+        checked: CheckedTimes = NONE_CHECKED,
+        expected_offset: int = -1,
+        fencing_token: int = -1,
+    ) -> AppendInfo:
         """Append a producer's batches. For `acks=all` the caller has checked the min ISR. `checked`: times of batches that were
-        checked before. `expected_offset`: where the log end must be; -1: anywhere. Raises what `Log.append_as_leader` raises."""
+        checked before. `expected_offset`: where the log end must be; -1: anywhere. `fencing_token`: the highest token that the
+        log may have; -1: any. Raises what `Log.append_as_leader` raises."""
         log_ = self.log
         end = log_.log_end_offset
         for replica in self.replicas.values():
             if replica.log_end_offset == end:
                 replica.before_leader_appends()
-        info = log_.append_as_leader(records, self.epoch, now_ms, checked, expected_offset)
+        info = log_.append_as_leader(records, self.epoch, now_ms, checked, expected_offset, fencing_token)
         if not info.duplicate:
             metrics = self.metrics
             metrics.bytes_in += info.size

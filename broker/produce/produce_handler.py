@@ -15,6 +15,11 @@ offset, the response says where the log ends; with acks=-1 it waits until the re
 read the other record, and it stays. A leader that was deposed without knowing it cannot reject the append because of a record
 that the cluster does not keep.
 
+An append may also carry a fencing token. It is rejected if an earlier one has carried a higher token, and the response names that
+token; with acks=-1 it waits until the fence that stores the token is committed (`protocol/records/fence.py`). An append that was
+acknowledged with acks=-1 has committed the fence of its token, because that lies below it; so no leader after this one
+acknowledges an append with a lower token. Appends without a token are not affected, as in S2.
+
 A request on an older connection than the producer's newest one is refused (`producer_connections.py`).
 
 A producer id counts only after its batch was checked: a batch with a wrong checksum may name any id.
@@ -58,7 +63,7 @@ from strandline.protocol.producer_names import NAMED, NAMED_BITS, work_epoch_of
 from strandline.protocol.records.batch import HEADER_SIZE, LENGTH_PREFIX, PRODUCER_ID_POS
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.files import DiskError
-from strandline.storage.log.appending import UnexpectedLogEnd
+from strandline.storage.log.appending import ConditionFailed
 from strandline.storage.log.conversion import Prepared
 from strandline.storage.log.record_rules import InvalidRecords, bare
 from strandline.storage.log.validation import NONE_CHECKED
@@ -121,10 +126,11 @@ def _fail(response: ProducePartitionResponse, code: ErrorCode, message: str | No
     response.error_code = code
     response.error_message = message
     response.base_offset = response.log_append_time_ms = response.log_start_offset = response.log_end_offset = -1
+    response.fencing_token = -1
 
 
 def _count_late_failure(partition: Partition, response: ProducePartitionResponse) -> None:
-    """An append failed after the log had taken it. (A rejected conditional append was counted when it was rejected.)"""
+    """An append failed after the log had taken it. (An append whose condition failed was counted when it was rejected.)"""
     if not response.error_code:
         partition.metrics.failed_produces += 1
 
@@ -215,8 +221,7 @@ class ProduceHandler:
         may_be_named: bool,
     ) -> tuple[Partition | None, int]:
         """Append to one partition. Returns the partition with the high watermark that commits its records, or (None, 0) on
-        failure. If the log end is not where a conditional append expects it: the high watermark that commits the log's
-        records."""
+        failure. If a condition of the append does not hold: the high watermark that commits the reason."""
         key = (item.topic_id, item.partition)
         metrics = self._directory.metrics.departed
         try:
@@ -230,17 +235,17 @@ class ProduceHandler:
             if prepared is None:
                 if may_be_named:
                     self._check_not_fenced(records, False)
-                info = leader_state.append(records, now_ms, NONE_CHECKED, item.expected_offset)
+                info = leader_state.append(records, now_ms, NONE_CHECKED, item.expected_offset, item.fencing_token)
             elif isinstance(prepared, BrokerError):
                 raise bare(prepared)  # not `prepared`, which would be in a cycle with this frame
             else:
                 self._check_not_fenced(records, True)
-                info = leader_state.append(prepared.records, now_ms, prepared.times, item.expected_offset)
-        except UnexpectedLogEnd as e:
+                info = leader_state.append(prepared.records, now_ms, prepared.times, item.expected_offset, item.fencing_token)
+        except ConditionFailed as e:
             _fail(response, e.code, e.message)
-            response.log_end_offset = e.log_end_offset
+            response.log_end_offset, response.fencing_token = e.log_end_offset, e.fencing_token
             _count_failure(metrics)
-            return partition, e.log_end_offset
+            return partition, e.reason_end
         except BrokerError as e:
             self.refuse(key, response, e)
             _count_failure(metrics)

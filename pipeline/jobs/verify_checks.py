@@ -116,7 +116,7 @@ class LogCheck:
             return
         self._check_order(item)
         self._check_epoch(item)
-        self._removed += not item.record_count
+        self._removed += not item.record_count and not item.is_control
         self._open_segment(item.segment).take(item)
         if item.producer_id >= 0 and item.base_sequence >= 0 and not item.is_control:
             self._check_producer(item)

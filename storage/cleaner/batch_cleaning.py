@@ -11,7 +11,8 @@ If the pass that built the map has marked the records of a batch, the marks tell
 read again.
 
 A changed batch keeps base offset, last offset, producer and sequences, so that nothing else about it changes. The encoded
-records are copied as they are. Control batches, and everything above the offsets of the map, stay untouched.
+records are copied as they are. Control batches, and everything above the offsets of the map, stay untouched. Only of the fences
+(`protocol/records/fence.py`) the older ones are removed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import NamedTuple
 from strandline.protocol.records import batch as v2
 from strandline.protocol.records.batch import BatchHeader, Buffer, corrupt
 from strandline.protocol.records.compression import CannotDecompress, Codec
+from strandline.protocol.records.fence import is_fence
 from strandline.protocol.records.layout import Layout, LayoutReader, record_starts, timestamp_delta
 from strandline.protocol.records.varint import decode_varint, encode_varint
 from strandline.storage.cleaner.offset_map import OffsetMap
@@ -38,7 +40,8 @@ class Rules(NamedTuple):
     now_ms: int
     delete_retention_ms: int
     last_batches: Collection[tuple[int, int]]
-    """(producer id, last offset) of the last batch of each active producer. It stays, even empty, for its sequence numbers."""
+    """(producer id, last offset) of the last batch of each active producer, and of the newest fences. It stays, even empty, for
+    its sequence numbers."""
 
 
 class CleanedBatch(NamedTuple):
@@ -56,7 +59,7 @@ def clean_batch(data: Buffer, header: BatchHeader, rules: Rules, reader: LayoutR
     """Remove the records that the rules remove. The checksum must have been checked.
 
     BrokerError: CORRUPT_MESSAGE, UNSUPPORTED_COMPRESSION_TYPE."""
-    if header.is_control or header.base_offset > rules.map.latest_offset:
+    if (header.is_control and not is_fence(header)) or header.base_offset > rules.map.latest_offset:
         return CleanedBatch(data)
     if not header.record_count:
         return CleanedBatch(data if (header.producer_id, header.last_offset) in rules.last_batches else None)

@@ -115,7 +115,8 @@ def closed_segments(log: LogState, clean_to: int | None = None) -> list[ClosedSe
 
 
 def _last_batches(log: LogState, end: int) -> frozenset[tuple[int, int]]:
-    """The last batch of each producer, and its last one before `end`: a truncation may remove the batches after that."""
+    """The last batch of each producer, and its last one before `end`: a truncation may remove the batches after that. Also the
+    newest fences."""
     states = (log.producers, log.producers.before(end))
     return frozenset((known.producer_id, known.last_offset) for state in states for known in state.describe())
 

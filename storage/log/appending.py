@@ -12,7 +12,9 @@ from strandline.protocol.records.batch import (
     stamp_log_append_time,
     stamp_max_timestamp,
 )
+from strandline.protocol.records.fence import NO_TOKEN
 from strandline.storage.disk import Buffer
+from strandline.storage.log.fences import Fence
 from strandline.storage.log.log_config import LOG_APPEND_TIME, LogConfig
 from strandline.storage.log.producer_state import AppendedBatch
 
@@ -29,13 +31,36 @@ class AppendInfo(NamedTuple):
     max_timestamp: int
 
 
-class UnexpectedLogEnd(BrokerError):
-    """The log end is not where a conditional append expects it; nothing was appended."""
+class ConditionFailed(BrokerError):
+    """A condition of an append does not hold; nothing was appended."""
+
+    log_end_offset = -1
+    """The log end, if it is the reason."""
+    fencing_token = NO_TOKEN
+    """The token of the log, if it is the reason."""
+
+    def __init__(self, code: ErrorCode, text: str, reason_end: int) -> None:
+        super().__init__(code, text)
+        self.reason_end = reason_end
+        """The high watermark that commits the reason. Below it, the batches that are the reason may be truncated."""
+
+
+class UnexpectedLogEnd(ConditionFailed):
+    """The log end is not where the append expects it."""
 
     def __init__(self, expected_offset: int, log_end_offset: int) -> None:
         text = f"the append expects offset {expected_offset}, but the log end is {log_end_offset}"
-        super().__init__(ErrorCode.UNEXPECTED_LOG_END, text)
+        super().__init__(ErrorCode.UNEXPECTED_LOG_END, text, log_end_offset)
         self.log_end_offset = log_end_offset
+
+
+class FencedToken(ConditionFailed):
+    """An earlier append has carried a higher token."""
+
+    def __init__(self, token: int, newest: Fence) -> None:
+        text = f"fencing token {token} is fenced: an append with token {newest.token} came before"
+        super().__init__(ErrorCode.FENCED_TOKEN, text, newest.offset + 1)
+        self.fencing_token = newest.token
 
 
 def duplicate_info(duplicates: list[AppendedBatch]) -> AppendInfo:

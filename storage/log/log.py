@@ -22,11 +22,19 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.records.batch import HEADER_SIZE, BatchHeader, base_offset_at
+from strandline.protocol.records.batch import HEADER_SIZE, BatchHeader, base_offset_at, read_header
+from strandline.protocol.records.fence import NO_TOKEN, make_fence
 from strandline.protocol.records.filler import without_filled_before
 from strandline.storage.disk import Buffer, DiskError, Files
 from strandline.storage.log import log_read, recovery, replacement, retention, truncation
-from strandline.storage.log.appending import AppendInfo, UnexpectedLogEnd, duplicate_info, stamp_batches, writable
+from strandline.storage.log.appending import (
+    AppendInfo,
+    FencedToken,
+    UnexpectedLogEnd,
+    duplicate_info,
+    stamp_batches,
+    writable,
+)
 from strandline.storage.log.batch_iteration import rewrite_segment
 from strandline.storage.log.batch_search import BatchSearches
 from strandline.storage.log.epoch_cache import LeaderEpochCache
@@ -114,14 +122,19 @@ class Log(LogState):
         now_ms: int,
         checked: CheckedTimes = NONE_CHECKED,
         expected_offset: int = -1,
+        fencing_token: int = NO_TOKEN,
     ) -> AppendInfo:
         """Append a producer's batches, all or none: check them, stamp `records` in place, write it. `checked`: see
-        `conversion.prepare`. `expected_offset`: append new batches only if the log end is there; -1: wherever it is. Duplicates
-        are recognised before that: an append that had succeeded is no conflict when it is retried.
+        `conversion.prepare`.
+
+        `expected_offset`: append new batches only if the log end is there; -1: wherever it is. `fencing_token`: append new
+        batches only if no append has carried a higher token; if none has carried this one, a fence is written before them.
+        NO_TOKEN: the log's token does not matter. Duplicates are recognised before that: an append that had succeeded is not
+        rejected when it is retried.
 
         BrokerError: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
         OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, UNKNOWN_PRODUCER_ID,
-        FENCED_LEADER_EPOCH, and UnexpectedLogEnd; DiskError.
+        FENCED_LEADER_EPOCH, and ConditionFailed; DiskError.
         """
         self._check_writable()
         if leader_epoch < self.epochs.latest_epoch:
@@ -131,14 +144,30 @@ class Log(LogState):
             )
         records = writable(records)
         headers = check_produced(records, self.config, now_ms, self._accepts_control, checked)
-        duplicates = self._find_duplicates(headers)
+        if NO_TOKEN < fencing_token < self.producers.fences.token:
+            duplicates = self._find_unfenced(headers, fencing_token)
+        else:
+            duplicates = self._find_duplicates(headers)
         if duplicates:
             return duplicate_info(duplicates)
         if expected_offset >= 0 and expected_offset != self.log_end_offset:
             raise UnexpectedLogEnd(expected_offset, self.log_end_offset)
+        if fencing_token > self.producers.fences.token:
+            return self._append_behind_fence(records, headers, fencing_token, leader_epoch, now_ms)
         stamped, log_append_time_ms = stamp_batches(records, headers, self.log_end_offset, leader_epoch, self.config, now_ms)
         self.assign_epoch_start_offset(leader_epoch, self.log_end_offset)
         return self.append_batches(records, stamped, now_ms, log_append_time_ms)
+
+    def _append_behind_fence(
+        self, records: Buffer, headers: list[BatchHeader], token: int, leader_epoch: int, now_ms: int
+    ) -> AppendInfo:
+        """Append the batches behind a fence with their token, in one write."""
+        offset = self.log_end_offset
+        fence = make_fence(token, offset, leader_epoch)
+        behind, time_ms = stamp_batches(writable(records), headers, offset + 1, leader_epoch, self.config, now_ms)
+        self.assign_epoch_start_offset(leader_epoch, offset)
+        info = self.append_batches(b"".join((fence, records)), [read_header(fence), *behind], now_ms, time_ms)
+        return info._replace(first_offset=offset + 1)
 
     def append_as_follower(self, records: Buffer, max_epoch: int) -> AppendInfo | None:
         """Append fetched batches unchanged; their offsets must continue exactly at the LEO. Only the first batch of an empty log
@@ -223,6 +252,19 @@ class Log(LogState):
             raise BrokerError(
                 ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "some batches of the request were appended before, others were not"
             )
+        return found
+
+    def _find_unfenced(self, headers: list[BatchHeader], token: int) -> list[AppendedBatch]:
+        """The earlier appends of these batches, whose token is lower than that of the log. FencedToken if they are new, also if
+        batches before them are missing, which may have been rejected for their token."""
+        try:
+            found = self._find_duplicates(headers)
+        except BrokerError as e:
+            if e.code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                raise
+            found = []
+        if not found:
+            raise FencedToken(token, self.producers.fences.newest)
         return found
 
     def _check_writable(self) -> None:
@@ -351,7 +393,7 @@ class Log(LogState):
         """Drop all batches; the empty log continues at `offset`. `producers`: states of producers whose batches all lie before
         it."""
         with self._take_offline_on_error():
-            truncation.truncate_fully_and_start_at(self, offset, producers or ProducerStates())
+            truncation.truncate_fully_and_start_at(self, offset, ProducerStates() if producers is None else producers)
 
     # -- durability -----------------------------------------------------------------------------------------------
 
@@ -487,7 +529,7 @@ class Log(LogState):
     def _close_orderly(self) -> None:
         for segment in self.segments:
             segment.save_indexes()
-        if self.log_end_offset > self.log_start_offset or len(self.producers):
+        if self.log_end_offset > self.log_start_offset or len(self.producers) or self.producers.fences:
             self.save_producers()
         if self.recovery_point < self.log_end_offset or self.unsynced:
             self.flush()

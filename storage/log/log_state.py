@@ -139,10 +139,10 @@ class LogState:
         self.files.write(path, self.producers.encode())
 
     def save_named_producers(self, producers: ProducerStates, start: int) -> None:
-        """Write `producers` durably as the snapshot at `start`, if any of them is a named producer.
+        """Write `producers` durably as the snapshot at `start`, if they have a named producer or a fence.
 
-        A log that starts at `start` has no batch of these producers, so after any stop only this snapshot knows them."""
-        if producers.has_named:
+        A log that starts at `start` has no batch of these, so after any stop only this snapshot knows them."""
+        if producers.outlives_batches:
             path = join(self.dir, file_name(start, SNAPSHOT_SUFFIX))
             self.files.write_atomic(path, producers.encode())
 

@@ -45,14 +45,14 @@ def remove_needless_snapshots(log: LogState) -> None:
 def load_producers(log: LogState, *, trusted_to: int) -> None:
     """Load the newest snapshot at or below `trusted_to`, then replay the batch headers after it.
 
-    A snapshot of named producers at the start of the first segment is trusted after any stop: it was made durable before the
-    batches that it covers were deleted (`LogState.save_named_producers`), and nothing else knows these producers."""
+    A snapshot of named producers or fences at the start of the first segment is trusted after any stop: it was made durable
+    before the batches that it covers were deleted (`LogState.save_named_producers`), and nothing else knows these."""
     log.producers.clear()
     start = log.segments[0].base_offset
     for offset in sorted(snapshot_offsets(log), reverse=True):
         if offset == start or start < offset <= trusted_to:
             states = ProducerStates.decode(log.files.read(snapshot_path(log, offset)))
-            if states is not None and (offset <= trusted_to or states.has_named):
+            if states is not None and (offset <= trusted_to or states.outlives_batches):
                 log.producers, start = states, offset
                 break
             log.files.remove(snapshot_path(log, offset))

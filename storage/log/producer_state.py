@@ -18,6 +18,9 @@ continues the work must be able to find out which rows are written.
 A replica that restarts at its leader's log start has no batches from which to derive the states of older producers. It asks the
 leader by DescribeProducers for the named producers whose last batch lies before that offset (`from_leader`).
 
+The fencing tokens of the log (`fences.py`) are kept with the producers, because a fence has the form of a producer's batch: in
+headers, in snapshots and in DescribeProducers.
+
 All states follow from the batch headers of the log, and are rebuilt from them. A snapshot shortens that. It is written when a
 segment is rolled, and on an orderly close:
 
@@ -25,8 +28,8 @@ segment is rolled, and on an orderly close:
     entry                i64 producer id | i16 epoch | i32 last sequence | i64 last offset | i32 offset delta
                          | i64 timestamp | i32 coordinator epoch | i64 first offset of the open transaction (-1)
 
-Kafka writes one entry per producer. This format has up to five consecutive entries, oldest first; a reader that keeps the last
-entry of an id, as Kafka does, reads it correctly.
+Kafka writes one entry per producer. This format has up to five consecutive entries, oldest first, and one for each fence; a
+reader that keeps the last entry of an id, as Kafka does, reads it correctly.
 """
 
 from __future__ import annotations
@@ -41,10 +44,13 @@ import crc32c
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.producer_names import FIRST_NAMED, family_of, number_of, work_epoch_of
 from strandline.protocol.records.batch import MAX_SEQUENCE, BatchHeader
+from strandline.protocol.records.fence import FIRST_FENCE, producer_id_of, sequence_of, token_of
+from strandline.storage.log.fences import Fences
 
 BATCHES_KEPT = 5
 _NO_EPOCH = -1
 _HALF = 2**30
+NO_TIMESTAMP = -1
 
 _SNAPSHOT_HEAD = Struct(">hIi")
 _SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
@@ -122,21 +128,27 @@ class ProducerStates:
         """By family, so that all work epochs of a name share one entry."""
         self._last_seen: dict[int, tuple[int, int]] = {}
         """By family: the last offset of its newest batch, and the time (ms) at which `expire` first saw that batch."""
+        self.fences = Fences()
 
     @classmethod
     def from_leader(cls, known: Iterable[KnownProducer], before: int) -> ProducerStates:
-        """The states of the named producers whose newest batch ended before the offset `before`, as the leader reported them.
+        """The fences before the offset `before`, and the states of the named producers whose newest batch ended before it, as the
+        leader reported them.
 
         The size of that batch is not known, so it counts as its last row only: a retry of the whole batch is refused because its
         rows are written already."""
-        states = cls()
+        states, fences = cls(), Fences()
         for producer_id, epoch, last_sequence, last_offset, timestamp in known:
-            if producer_id >= FIRST_NAMED and last_offset < before:
+            if producer_id >= FIRST_FENCE:
+                fences.add(token_of(producer_id, last_sequence), last_offset)
+            elif producer_id >= FIRST_NAMED and last_offset < before:
                 batch = AppendedBatch(last_sequence, last_offset, 0, timestamp)
                 states._entry(producer_id, epoch).batches.append(batch)
+        states.fences = fences.before(before)
         return states
 
     def __len__(self) -> int:
+        """Number of producers."""
         return len(self._entries)
 
     def __eq__(self, other: object) -> bool:
@@ -145,16 +157,21 @@ class ProducerStates:
     __hash__ = None  # type: ignore[assignment]
 
     def dump(self) -> dict[int, tuple[int, list[AppendedBatch]]]:
-        """All entries by producer id, for comparisons and printing."""
-        return {family | e.work_epoch: (e.epoch, list(e.batches)) for family, e in sorted(self._entries.items())}
+        """All entries by producer id, for comparisons and printing. The fences with one producer id are its batches."""
+        found = {family | e.work_epoch: (e.epoch, list(e.batches)) for family, e in sorted(self._entries.items())}
+        for fence in self.fences:
+            batches = found.setdefault(producer_id_of(fence.token), (0, []))[1]
+            batches.append(AppendedBatch(sequence_of(fence.token), fence.offset, 0, NO_TIMESTAMP))
+        return found
 
     @property
-    def has_named(self) -> bool:
-        return any(family >= FIRST_NAMED for family in self._entries)
+    def outlives_batches(self) -> bool:
+        """Whether some state is kept when its batches are deleted: that of a named producer, or a fence."""
+        return bool(self.fences) or any(family >= FIRST_NAMED for family in self._entries)
 
     def describe(self, producer_ids: Iterable[int] | None = None) -> Iterator[KnownProducer]:
-        """The known ones of these producers, or all known producers. The id of a named producer stands for its name: the result
-        has the newest work epoch that has written here."""
+        """The known ones of these producers, or all known producers and fences. The id of a named producer stands for its name:
+        the result has the newest work epoch that has written here."""
         families = self._entries if producer_ids is None else dict.fromkeys(map(family_of, producer_ids))
         for family in families:
             entry = self._entries.get(family)
@@ -162,6 +179,8 @@ class ProducerStates:
                 last = entry.batches[-1]
                 producer_id = family | entry.work_epoch
                 yield KnownProducer(producer_id, entry.epoch, last.last_sequence, last.last_offset, last.timestamp)
+        for token, offset in self.fences if producer_ids is None else ():
+            yield KnownProducer(producer_id_of(token), 0, sequence_of(token), offset, NO_TIMESTAMP)
 
     def check(self, header: BatchHeader, pending: Pending) -> AppendedBatch | None:
         """Check a batch against the state of its producer. Returns None if it is the producer's next batch, and the earlier batch
@@ -199,6 +218,8 @@ class ProducerStates:
     def _check_named(self, header: BatchHeader, pending: Pending) -> AppendedBatch | None:
         producer_id, epoch = header.producer_id, header.producer_epoch
         first, last = header.base_sequence, header.last_sequence
+        if producer_id >= FIRST_FENCE:
+            raise BrokerError(ErrorCode.INVALID_RECORD, f"producer id {producer_id} is that of a fence, which only leaders write")
         if not 0 <= first <= last:
             raise BrokerError(ErrorCode.INVALID_RECORD, f"named producer {producer_id}: {first} to {last} are not row numbers")
         family = family_of(producer_id)
@@ -232,6 +253,9 @@ class ProducerStates:
 
     def update(self, header: BatchHeader, last_offset: int) -> None:
         """Record an appended batch, without a check: on a follower and in a replay the log decides."""
+        if header.producer_id >= FIRST_FENCE:
+            self.fences.add(token_of(header.producer_id, header.base_sequence), last_offset)
+            return
         entry = self._entry(header.producer_id, header.producer_epoch)
         if header.base_sequence >= 0:
             entry.batches.append(AppendedBatch(header.last_sequence, last_offset, header.last_offset_delta, header.max_timestamp))
@@ -252,14 +276,18 @@ class ProducerStates:
             for batch in entry.batches:
                 if batch.last_offset < offset:
                     earlier._entry(family | entry.work_epoch, entry.epoch).batches.append(batch)
+        earlier.fences = self.fences.before(offset)
         return earlier
 
     def all_end_before(self, offset: int) -> bool:
         """Whether a truncation to `offset` would leave the states as they are."""
+        if self.fences and self.fences.newest.offset >= offset:
+            return False
         return all(not e.batches or e.batches[-1].last_offset < offset for e in self._entries.values())
 
     def clear(self) -> None:
         self._entries.clear()
+        self.fences = Fences()
 
     def expire(self, now_ms: int, expiration_ms: int, is_kept: Callable[[int], bool]) -> None:
         """Forget producers that have not written for `expiration_ms`.
@@ -305,6 +333,8 @@ class ProducerStates:
                     -1,
                     -1,
                 )
+        for token, offset in self.fences:
+            yield producer_id_of(token), 0, sequence_of(token), offset, 0, NO_TIMESTAMP, -1, -1
 
     @classmethod
     def decode(cls, data: bytes) -> ProducerStates | None:
@@ -320,6 +350,9 @@ class ProducerStates:
     def _add_row(
         self, producer_id: int, epoch: int, sequence: int, offset: int, delta: int, timestamp: int, *_transaction: int
     ) -> None:
+        if producer_id >= FIRST_FENCE:
+            self.fences.add(token_of(producer_id, sequence), offset)
+            return
         entry = self._entry(producer_id, epoch)
         if sequence >= 0:
             entry.batches.append(AppendedBatch(sequence, offset, delta, timestamp))

@@ -15,7 +15,7 @@ def removed_records_end(log: LogState) -> int:
     for segment, end in log.segments_with_ends():
         try:
             for _, header, _, _ in iter_batches(segment, 0):
-                if header.record_count <= header.last_offset_delta:
+                if header.record_count <= header.last_offset_delta and not header.is_control:
                     removed = header.next_offset
         except BrokerError:
             removed = end

@@ -117,6 +117,7 @@ def _is_good(view: memoryview, position: int, header: BatchHeader) -> bool:
 def _describe(position: int, header: BatchHeader, good: bool) -> dict[str, Any]:
     from strandline.protocol.records.batch import DELETE_HORIZON_MASK
     from strandline.protocol.records.compression import codec_name
+    from strandline.protocol.records.fence import is_fence, token_of
 
     return {
         "position": position,
@@ -133,6 +134,7 @@ def _describe(position: int, header: BatchHeader, good: bool) -> dict[str, Any]:
         "is_control": header.is_control,
         "is_transactional": header.is_transactional,
         "delete_horizon_ms": header.base_timestamp if header.attributes & DELETE_HORIZON_MASK else None,
+        "fencing_token": token_of(header.producer_id, header.base_sequence) if is_fence(header) else None,
         "crc": f"{header.crc:08x}",
         "crc_ok": good,
     }
@@ -206,6 +208,8 @@ def _batch_view(batch: dict[str, Any], records: list[dict[str, Any]]) -> View:
     marks = "".join(f" {name}" for name in ("control", "transactional") if batch[f"is_{name}"])
     if batch["delete_horizon_ms"] is not None:
         marks += f" delete-horizon {batch['delete_horizon_ms']}"
+    if batch["fencing_token"] is not None:
+        marks += f" fencing-token {batch['fencing_token']}"
     line = (
         f"@{batch['position']} offsets {batch['base_offset']}..{batch['last_offset']} count {batch['count']} "
         f"size {batch['size']} epoch {batch['leader_epoch']} producer {batch['producer_id']}/{batch['producer_epoch']} "

@@ -241,12 +241,18 @@ class Node:
         timeout_ms: int = 1000,
         end_turn: bool = True,
         expected_offset: int = -1,
+        fencing_token: int = -1,
     ) -> HandledRequest:
         """One request with one batch (or with ready batches) for one partition."""
         ready = [v for v in values if isinstance(v, bytearray)]
         records = memoryview(ready[0] if ready else batch(*values))
         return self.produce_many(
-            [(key, records)], acks=acks, timeout_ms=timeout_ms, end_turn=end_turn, expected_offset=expected_offset
+            [(key, records)],
+            acks=acks,
+            timeout_ms=timeout_ms,
+            end_turn=end_turn,
+            expected_offset=expected_offset,
+            fencing_token=fencing_token,
         )
 
     def produce_many(
@@ -257,8 +263,9 @@ class Node:
         timeout_ms: int = 1000,
         end_turn: bool = True,
         expected_offset: int = -1,
+        fencing_token: int = -1,
     ) -> HandledRequest:
-        partitions = [ProducePartition(*key, expected_offset) for key, _ in items]
+        partitions = [ProducePartition(*key, expected_offset, fencing_token) for key, _ in items]
         request = HandledRequest(
             ProduceRequest(None, acks, timeout_ms, partitions, [memoryview(records) for _, records in items])
         )

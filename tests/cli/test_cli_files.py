@@ -13,6 +13,7 @@ from strandline.controller.metadata.records import TopicRecord, encode_record
 from strandline.protocol.records.batch import HEADER_SIZE, compute_crc, read_header, with_records
 from strandline.protocol.records.builder import encode_batch
 from strandline.protocol.records.compression import Codec
+from strandline.protocol.records.fence import make_fence
 from strandline.storage.files import RealFiles
 from strandline.storage.log.log import LogConfig
 
@@ -46,6 +47,13 @@ def test_dump_shows_the_records_on_request(tmp_path: Path) -> None:
         {"offset": 6, "timestamp_ms": 124, "key": None, "value": "\\xff", "headers": []},
     ]
     assert "key 'k' value 'v'" in run("log", "dump", segment(tmp_path, FIRST), "--records").out
+
+
+def test_dump_shows_fencing_tokens(tmp_path: Path) -> None:
+    path = segment(tmp_path, make_fence(9, 5, 2), SECOND)
+    fence, data = run("log", "dump", path, "--records", "--json").lines()
+    assert (fence["fencing_token"], fence["count"], data["fencing_token"]) == (9, 0, None)
+    assert " control fencing-token 9 crc " in run("log", "dump", path).out
 
 
 def test_dump_stops_at_a_torn_batch_and_says_where(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError
 from strandline.protocol.messages.cluster import AllocateProducerIdsRequest, InitNamedProducerRequest
 from strandline.protocol.producer_names import FIRST_NAMED, NUMBER_MAX, WORK_EPOCH_MAX, named_producer_id, number_of
+from strandline.protocol.records.fence import FIRST_FENCE
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -162,10 +163,10 @@ def test_an_epoch_is_never_given_twice() -> None:
     assert init_named_producer(image, request, 0).reply.producer_epoch == 0
 
 
-def test_the_largest_number_and_work_epoch_give_the_last_id() -> None:
+def test_the_largest_number_and_work_epoch_give_the_last_id_before_those_of_fences() -> None:
     image = image_with(next_producer_number=NUMBER_MAX)
     request = InitNamedProducerRequest(1, image.brokers[1].broker_epoch, "sink", WORK_EPOCH_MAX)
-    assert init_named_producer(image, request, 0).reply.producer_id == 2**63 - 1
+    assert init_named_producer(image, request, 0).reply.producer_id == FIRST_FENCE - 1
     with pytest.raises(BrokerError, match="no numbers left"):
         init_named_producer(image_with(next_producer_number=NUMBER_MAX + 1), request, 0)
 

@@ -1,8 +1,8 @@
 """A real Kafka recovers and serves a log that our cleaner wrote, and its clients read exactly the records that are left.
 
-The log has tombstones, all codecs, idempotent producers, emptied batches, and fillers: between batches, at the end of segments,
-merged by later cleanings, and one of the largest span. Kafka is killed before it gets the log, so it checks
-every batch when it starts again. A Kafka that starts twice takes half a minute, so most of these tests are `slow`.
+The log has tombstones, all codecs, idempotent producers, emptied batches, fences (also as its last batch), and fillers: between
+batches, at the end of segments, merged by later cleanings, and one of the largest span. Kafka is killed before it gets the log,
+so it checks every batch when it starts again. A Kafka that starts twice takes half a minute, so most of these tests are `slow`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from storage_kit import NOW_MS, open_log
 
 from strandline.protocol.records.batch import BatchHeader
 from strandline.protocol.records.compression import Codec
+from strandline.protocol.records.fence import FIRST_FENCE, is_fence
 from strandline.protocol.records.filler import OFFSETS_MAX, is_filler, make_fillers
 from strandline.storage.files import RealFiles
+from strandline.storage.log.fences import FENCES_KEPT
 from strandline.storage.log.log import Log, LogConfig
 
 pytestmark = pytest.mark.kafka
@@ -56,18 +58,20 @@ class Writer:
         self.expired = 0
         """Tombstones below this offset have been removed."""
         self._sequences = dict.fromkeys(range(4), 0)
+        self._token = 0
 
     def append(self, batches: int, *, producers: int) -> None:
-        """Append batches of each codec; one of seven records is a tombstone."""
+        """Append batches of each codec; one of seven records is a tombstone. One of ten batches raises the fencing token."""
         for number in range(batches):
             rows = [(self._key(), self._value()) for _ in range(self.random.randint(1, 6))]
-            producer_id, first, time_ms = number % (producers + 1) - 1, self.log.log_end_offset, NOW_MS + 10 * number
+            producer_id, time_ms = number % (producers + 1) - 1, NOW_MS + 10 * number
             producer = (-1, -1, -1)
             if producer_id >= 0:
                 producer = (producer_id, 0, self._sequences[producer_id])
                 self._sequences[producer_id] += len(rows)
             made = keyed(rows, timestamp_ms=time_ms, codec=Codec(number % len(Codec)), producer=producer)
-            self.log.append_as_leader(made, 0, time_ms)
+            self._token += 2**30 * (number % 10 == 9)
+            first = self.log.append_as_leader(made, 0, time_ms, fencing_token=self._token).first_offset
             for n, (key, value) in enumerate(rows):
                 self.appended[first + n] = Read(first + n, time_ms + n, key, value)
 
@@ -82,6 +86,12 @@ class Writer:
         end = self.log.log_end_offset
         (made,) = make_fillers(end, end + OFFSETS_MAX, 0)
         self.log.append_as_follower(bytearray(made), 0)
+
+    def append_fence(self) -> None:
+        """A fence whose record is gone, as in a replica that got only the fence before its leader failed."""
+        end = self.log.log_end_offset
+        self.log.append_as_leader(keyed([(b"gone", b"gone")]), 0, NOW_MS, fencing_token=self._token + 1)
+        self.log.truncate_to(end + 1)
 
     def clean(self, now_ms: int) -> None:
         """Clean the closed segments. Tombstones that an earlier cleaning has seen go, because their time has passed."""
@@ -118,6 +128,7 @@ def written(folder: Path) -> Writer:
     writer.append(60, producers=1)
     writer.clean(NOW_MS + 4 * DAY_MS)
     writer.append(12, producers=1)
+    writer.append_fence()
     return writer
 
 
@@ -131,8 +142,12 @@ def test_written_log_has_every_kind_of_batch(tmp_path: Path) -> None:
     assert max(header.last_offset_delta for header in fillers) == OFFSETS_MAX - 1
     assert max(header.last_offset_delta for header in fillers if header.last_offset_delta < OFFSETS_MAX - 1) > 100
     assert any(is_filler(segment[-1]) for segment in segments)
-    assert any(header.producer_id >= 0 and not header.record_count for header in batches)
-    assert len({header.producer_id for header in batches}) == 4
+    assert any(0 <= header.producer_id < FIRST_FENCE and not header.record_count for header in batches)
+    assert len({header.producer_id for header in batches if not is_fence(header)}) == 4
+    fences = [header.base_offset for header in batches if is_fence(header)]
+    assert fences[-FENCES_KEPT:] == [fence.offset for fence in writer.log.producers.fences]
+    assert batches[-1].base_offset == fences[-1]
+    assert fences[0] < writer.dirty
     expected = writer.expected()
     kept = [record for record in expected if record.offset < writer.dirty]
     assert any(record.value is None for record in kept)

@@ -1,0 +1,67 @@
+"""The fencing tokens of a log: which token an append must carry at least, and where that was written.
+
+A token counts from its fence on (`protocol/records/fence.py`). The newest few fences are kept:
+
+    truncated       the fences of removed batches are gone, and an older token counts again
+    deleted         a fence outlives its batch: retention and DeleteRecords take the newest one below the log start along
+    late follower   a follower that starts at its leader's log start asks the leader for its fences
+
+If so many fences were written after an offset that the one that counted there is forgotten, the oldest one that is known takes
+its place. That token is higher. It does no harm, because every replica that may be elected has that fence in its log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from strandline.protocol.records.fence import NO_TOKEN
+
+FENCES_KEPT = 16
+"""Tokens are raised when a writer takes over, so that is more than are ever uncommitted at once."""
+
+
+class Fence(NamedTuple):
+    """A token that was higher than all before it, and the offset of its fence."""
+
+    token: int
+    offset: int
+
+
+class Fences:
+    """The newest fences of one log."""
+
+    __slots__ = ("_kept", "token")
+
+    def __init__(self, kept: list[Fence] | None = None) -> None:
+        self._kept = kept or []
+        """Ascending by token and by offset, at most FENCES_KEPT."""
+        self.token = self._kept[-1].token if self._kept else NO_TOKEN
+        """The highest token; NO_TOKEN if there is none. Appends with lower tokens are rejected."""
+
+    def __iter__(self) -> Iterator[Fence]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def newest(self) -> Fence:
+        """The fence of `token`. Only if there is one."""
+        return self._kept[-1]
+
+    def add(self, token: int, offset: int) -> None:
+        """Note a fence of the log. One with a lower token than the newest changes nothing."""
+        if token < self.token:
+            return
+        if token == self.token:  # It was known from the leader, and now its batch was replicated.
+            self._kept.pop()
+        self.token = token
+        self._kept = [*self._kept, Fence(token, offset)][-FENCES_KEPT:]
+
+    def before(self, offset: int) -> Fences:
+        """The fences below `offset`."""
+        kept = [fence for fence in self._kept if fence.offset < offset]
+        if not kept and offset > 0 and len(self._kept) == FENCES_KEPT:
+            kept = [Fence(self._kept[0].token, offset - 1)]
+        return Fences(kept)
