@@ -336,6 +336,9 @@ class PartitionProducers:
     high_watermark: int
     """Records below it are committed; another leader may not have later ones."""
     producers: list[ProducerDescription]
+    fencing_token: int | None = None
+    """The highest fencing token that a record has carried; None if none has carried one, or if the question was for certain
+    producers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,7 @@ _SECTIONS: Mapping[str, Mapping[ErrorCode, str]] = {
         ErrorCode.UNKNOWN_PRODUCER_ID: "The log has no row of this work epoch: call `written()` to learn where to continue.",
         ErrorCode.PRODUCER_FENCED: "Stop: the newer producer writes the remaining rows.",
         ErrorCode.UNEXPECTED_LOG_END: "OffsetConflict: read up to the log end that it names, decide again, and send again.",
+        ErrorCode.FENCED_TOKEN: "TokenFenced: stop; a program with a higher fencing token has written.",
     },
     "Fetch": {
         ErrorCode.OFFSET_OUT_OF_RANGE: "Seek to an offset in the log, or set `auto_offset_reset`.",

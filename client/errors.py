@@ -12,6 +12,7 @@ StrandlineError
     RequestTimeout      no response came in time
     DeliveryFailed      a record was rejected, and is not sent again
       OffsetConflict    the log end is not at the offset that `expect_offset` names; nothing was written
+      TokenFenced       a record with a higher `fencing_token` came before; nothing was written
       ProducerFenced    a newer attempt has the producer's name, or a higher work epoch of it
       DeliveryTimeout   its `delivery_timeout_ms` has passed; if it was sent, it is not known whether it was written
     OffsetOutOfRange    the position is outside the log and no reset policy says what to do
@@ -46,6 +47,7 @@ __all__ = [
     "RequestFailed",
     "RequestTimeout",
     "StrandlineError",
+    "TokenFenced",
     "TopicRecreated",
     "UnknownTopic",
     "UsageError",
@@ -160,7 +162,8 @@ class OffsetConflict(DeliveryFailed):
     """The record was sent with `expect_offset`, and the partition's log end was not there. The record is not in the log.
 
     If `log_end_offset` is higher, all records below it are committed: a consumer can read them, and decide what to do. If it is
-    lower, a leader that was deposed and does not know it yet may have answered."""
+    lower, the leader was asked again after its name was looked up again, because a deposed leader that does not know it yet may
+    have answered. If the brokers do not know it yet either, that happens twice."""
 
     def __init__(
         self,
@@ -184,6 +187,36 @@ class OffsetConflict(DeliveryFailed):
             attempts=attempts,
             elapsed_ms=elapsed_ms,
             code=ErrorCode.UNEXPECTED_LOG_END,
+        )
+
+
+class TokenFenced(DeliveryFailed):
+    """The record was sent with a `fencing_token`, and an earlier record has carried a higher one. The record is not in the log.
+    The higher token is committed, so every later record with a lower token fails, too."""
+
+    def __init__(
+        self,
+        *,
+        fencing_token: int,
+        highest_token: int,
+        topic: str,
+        partition: int,
+        broker_id: int | None = None,
+        attempts: int | None = None,
+        elapsed_ms: float | None = None,
+    ) -> None:
+        self.fencing_token = fencing_token
+        """The token of the record."""
+        self.highest_token = highest_token
+        """The highest token of the partition, when the leader rejected the record."""
+        super().__init__(
+            f"fencing token {fencing_token} is fenced: a record with token {highest_token} came before; nothing was written",
+            topic=topic,
+            partition=partition,
+            broker_id=broker_id,
+            attempts=attempts,
+            elapsed_ms=elapsed_ms,
+            code=ErrorCode.FENCED_TOKEN,
         )
 
 

@@ -34,6 +34,7 @@ from strandline.client.option_types import (
 from strandline.protocol.errors import UsageError
 from strandline.protocol.producer_names import NAME_LENGTH_MAX, NOTE_BYTES_MAX, WORK_EPOCH_MAX
 from strandline.protocol.records.compression import LEVELS, Codec, Compression
+from strandline.protocol.records.fence import FENCING_TOKEN_MAX
 
 Serializer = Callable[[Any], bytes | None]
 Partitioner = Callable[[bytes | None, list[int], list[int]], int]
@@ -235,6 +236,13 @@ class ProducerOptions(ClientOptions):
         OrNone(Bytes(NOTE_BYTES_MAX)),
         "What the first attempt of a work epoch leaves for the later ones (`Producer.note`).",
     )
+    fencing_token: int | None = option(
+        None,
+        OrNone(Whole(0, FENCING_TOKEN_MAX)),
+        "Sent with every record that names no other token: the partition rejects it with TokenFenced if an earlier record has "
+        "carried a higher one. So a producer whose work was given to another one can write nothing after the first record of "
+        "that one. Records without a token are not affected. Needs idempotence, and no `producer_name`.",
+    )
 
     def _check_together(self) -> None:
         # No zero-argument super() here: a slotted dataclass is a new class, and the cell would name the old one.
@@ -249,6 +257,17 @@ class ProducerOptions(ClientOptions):
             raise UsageError("producer_work_epoch and producer_note need a producer_name")
         if self.producer_name is not None and not self.idempotent:
             raise UsageError('producer_name needs idempotence, and with it acks="all"')
+        if self.fencing_token is not None:
+            self.check_conditional("fencing_token")
+
+    def check_conditional(self, what: str) -> None:
+        """UsageError unless records of this producer may have conditions, such as `what`."""
+        if self.producer_name is not None:
+            why = "its epochs fence earlier attempts, and row numbers say where each record goes"
+            raise UsageError(f"{what} needs a producer without a name: {why}")
+        if not self.idempotent:
+            why = "else a retry of a record that was written would be rejected"
+            raise UsageError(f'{what} needs an idempotent producer, and with it acks="all": {why}')
 
     def _check_level(self) -> None:
         level, name = self.compression_level, self.compression_type or "none"
@@ -442,6 +461,7 @@ class ProducerKeywords(ClientKeywords, total=False):
     producer_name: str | None
     producer_work_epoch: int
     producer_note: bytes | None
+    fencing_token: int | None
 
 
 class ConsumerKeywords(ClientKeywords, total=False):

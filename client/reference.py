@@ -86,6 +86,7 @@ _TO_DO: Mapping[str, str] = {
     "DeliveryTimeout": "Find out whether the record is in the log before you send it again, or it may be there twice; a named producer "
     "can ask (`written`). Or raise `delivery_timeout_ms`.",
     "OffsetConflict": "Read up to `e.log_end_offset`, decide again, and send with that as `expect_offset`.",
+    "TokenFenced": "Stop: the program with the higher token has taken over. To take over again, get a token above `e.highest_token`.",
     "ProducerFenced": "Stop: the newer producer writes the remaining rows.",
     "OffsetOutOfRange": "`seek` to an offset in the log (`beginning_offsets`, `end_offsets`), or choose another `auto_offset_reset`.",
     "LogTruncated": "Undo what was derived from the records at and above `e.diverging_offset`, and `seek` there.",
@@ -186,13 +187,41 @@ async def append(producer: Producer, topic: str, decide: Callable[[int], Awaitab
 - A retry is recognised by its producer id and sequence number: an append that had succeeded is a success, also at the next leader. That
   is why the producer must be idempotent (the default).
 - OffsetConflict means that the record is not in the log. It is raised when the records below `log_end_offset` are committed, so a consumer
-  can read them. If `log_end_offset` is lower than `n`, records are missing, or the leader was deposed and does not know it yet: try
-  again before you conclude anything from it.
+  can read them. If `log_end_offset` is lower than `n`, records are missing. The producer then looks up the leader and asks again before
+  it raises, because a leader that was deposed and does not know it yet may have answered. A deposed leader and brokers that do not know
+  it yet can still be wrong twice: try again before you conclude that a record which you have read is gone.
 - DeliveryTimeout means that it is not known whether the record is in the log, and it may still get there. Send it again with the same
   `n`: at most one of the two is appended. After a conflict read the record at `n`; it may be yours.
 - Each such record has a batch of its own. Records that the same producer sends before and after it keep their order. If several of
   them are sent without waiting, each is judged by itself: the second may succeed although the first was rejected.
+- `send_many(..., expect_offset=n)` appends all its values in one batch from offset `n` on, or none of them.
 - Offsets begin at 0 again when a topic is deleted and recreated.
+
+### Fencing tokens
+
+A program that holds a lock or a lease may be paused for so long that another one gets it. A *fencing token* is a number that the
+lock service raises for each holder; a partition remembers the highest token that a record has carried, and rejects records with a
+lower one:
+
+```python
+async def take_over(cluster: str, topic: str, token: int, first: bytes) -> Producer:
+    producer = Producer(bootstrap_servers=cluster, fencing_token=token)
+    await producer.start()
+    await producer.send_and_wait(topic, first, partition=0)  # from now on, every record with a lower token raises TokenFenced
+    return producer
+```
+
+- The token is that of the producer (`fencing_token`), or of one call (`send`, `send_many`). It is a whole number from 0 to 2^62 - 1. The
+  offset of a record by which a lock was taken is one.
+- Once a record with a token is acknowledged, no record with a lower one is written, whichever broker leads: in the log, none follows it.
+  What the earlier holder wrote lies below it. So a new holder that has to know it sends a first record, and then reads up to that.
+- TokenFenced is final: the higher token is committed. A retry of a record that was written is a success, also if the token has been
+  raised since.
+- Records without a token are not affected, so all writers of the partition must use tokens.
+- A raised token takes one offset, right before the record that raises it, as the markers of Kafka's transactions do. Consumers step over
+  it, and `position()` counts it. With `expect_offset=n` the record that raises the token gets offset `n + 1`.
+- The token is part of the log. It is lost with the record that raised it if that was not acknowledged and another broker becomes the
+  leader, and it stays when the records are deleted or compacted. An unclean election may lose it, as it may lose records.
 """
 
 _AIOKAFKA = """

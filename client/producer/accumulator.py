@@ -14,7 +14,7 @@ from itertools import accumulate, repeat
 from strandline.client.arguments import checked_whole
 from strandline.client.errors import BufferFull, RecordTooLarge, UnknownTopic, UsageError
 from strandline.client.options import REQUEST_SIZE_MAX, ProducerOptions
-from strandline.client.producer.batch import Batch, BatchState, Headers
+from strandline.client.producer.batch import Batch, BatchState, Conditions, Headers
 from strandline.client.producer.parking import Failure, ParkedRecord, ParkingLot
 from strandline.client.producer.partition_queue import PartitionQueue
 from strandline.client.producer.partitioner import next_sticky, partition_for_key
@@ -69,6 +69,8 @@ class Accumulator:
         self._first_sticky = first_sticky
         """Draws the index of a topic's first sticky partition, so that many producers do not start with the same one."""
         self._partitioner = options.partitioner
+        self._conditions = Conditions(fencing_token=-1 if options.fencing_token is None else options.fencing_token)
+        """Those of batches without conditions of their own."""
         self._delivery_timeout_s = options.delivery_timeout_ms / 1000
         self._record_bytes_max = options.max_request_size - HEADER_SIZE
         self.topics: dict[str, TopicQueues] = {}
@@ -145,47 +147,60 @@ class Accumulator:
         name: str,
         partition: int | None,
         key: bytes | None,
-        value: bytes | None,
+        values: Sequence[bytes | None],
         headers: Headers | None,
         timestamp_ms: int | None,
-        expected_offset: int,
-    ) -> Receipt:
-        """Append one record in a batch of its own, which the leader appends only at this offset. Errors as of `append`."""
-        (size,) = sizes_max([value], [key], [headers])
+        conditions: Conditions,
+    ) -> Receipts:
+        """Append records in a batch of their own, which the leader appends only if the conditions hold. They have this key, these
+        headers and this timestamp. Errors as of `append`; then none was appended."""
+        receipts = Receipts()
+        if not values:
+            return receipts
+        sizes = sizes_max(values, [key] * len(values), [headers] * len(values))
+        size = sum(sizes)
         if size > self._record_bytes_max:
-            raise self._too_large(name, size)
+            raise self._too_large(name, size, len(values))
+        self._check_room(HEADER_SIZE + size)
         topic = self.topics.get(name)
         if topic is None:
-            return self._park(name, partition, key, value, headers, timestamp_ms, size, expected_offset)
-        self._check_room(HEADER_SIZE + size)
-        return Receipt(self._put_alone(topic, partition, key, value, headers, timestamp_ms, size, expected_offset), 0)
+            for value, its_size in zip(values, sizes, strict=True):
+                receipt = self._park(name, partition, key, value, headers, timestamp_ms, its_size, conditions)
+                receipts.add_run(receipt, 1)
+        else:
+            batch = self._put_alone(topic, partition, key, values, headers, timestamp_ms, sizes, conditions)
+            receipts.add_run(Receipt(batch, 0), len(values))
+        return receipts
 
     def _put_alone(
         self,
         topic: TopicQueues,
         partition: int | None,
         key: bytes | None,
-        value: bytes | None,
+        values: Sequence[bytes | None],
         headers: Headers | None,
         timestamp_ms: int | None,
-        size: int,
-        expected_offset: int,
+        sizes: Sequence[int],
+        conditions: Conditions,
     ) -> Batch:
-        """The records before it leave in the batch that is open now, which is closed; those after it in another one."""
+        """The records before them leave in the batch that is open now, which is closed; those after them in another one."""
         if partition is None:
             partition = self.partition_of(topic, key)
         queue = self.queue(topic, self._choose(topic, partition, key))
         self.close(queue)
-        batch = self._open(topic, queue, size)
-        batch.expected_offset = expected_offset
-        self._put(topic, batch, key, value, headers, timestamp_ms, size)
+        batch = self._open(topic, queue, sum(sizes))
+        batch.conditions = conditions
+        for value, size in zip(values, sizes, strict=True):
+            batch.append(key, value, headers, timestamp_ms, size)
+        self._after_append(topic, batch)
         self.close(queue)
         return batch
 
-    def _too_large(self, name: str, size: int) -> RecordTooLarge:
+    def _too_large(self, name: str, size: int, count: int = 1) -> RecordTooLarge:
         limit = self._options.max_request_size
         hint = f"the option may be raised to {REQUEST_SIZE_MAX}" if limit < REQUEST_SIZE_MAX else "no request can carry more"
-        return RecordTooLarge(f"a record of {size} bytes for {name} does not fit max_request_size ({limit} bytes); {hint}")
+        what = f"a record of {size} bytes for {name} does" if count == 1 else f"{count} records of {size} bytes for {name} do"
+        return RecordTooLarge(f"{what} not fit max_request_size ({limit} bytes); {hint}")
 
     def _put(
         self,
@@ -331,6 +346,7 @@ class Accumulator:
         now = self._now()
         deadline = now + self._delivery_timeout_s
         batch = Batch(queue.topic, queue.partition, limit - HEADER_SIZE, limit, now, deadline, self._wall_clock_ms())
+        batch.conditions = self._conditions
         queue.begin(batch)
         self.incomplete[batch] = queue
         self.buffered_bytes += limit
@@ -411,7 +427,7 @@ class Accumulator:
         headers: Headers | None,
         timestamp_ms: int | None,
         size: int,
-        expected_offset: int = -1,
+        conditions: Conditions | None = None,
     ) -> Receipt:
         self._check_room(size)
         now = self._now()
@@ -420,26 +436,29 @@ class Accumulator:
             lot = self.parked[name] = ParkingLot()
         deadline = now + self._delivery_timeout_s
         self.buffered_bytes += size
-        return lot.add(partition, key, value, headers, timestamp_ms, size, now, deadline, expected_offset)
+        return lot.add(partition, key, value, headers, timestamp_ms, size, now, deadline, conditions)
 
     def _unpark(self, topic: TopicQueues, lot: ParkingLot) -> None:
-        for record in lot.records:
-            self.buffered_bytes -= record.size
+        for records in lot.pieces():
+            self.buffered_bytes -= sum(record.size for record in records)
             try:
-                batch, index = self._put_parked(topic, record)
+                batch, first = self._put_parked(topic, records)
             except (UnknownTopic, UsageError) as e:
-                record.point_at(Failure(e))
-                self.refused_records += 1
+                for record in records:
+                    record.point_at(Failure(e))
+                self.refused_records += len(records)
             else:
-                record.point_at(batch, index)
-                batch.expire_by(record.deadline)
+                for index, record in enumerate(records, first):
+                    record.point_at(batch, index)
+                batch.expire_by(records[0].deadline)
         lot.wake()
 
-    def _put_parked(self, topic: TopicQueues, record: ParkedRecord) -> tuple[Batch, int]:
-        """Append a parked record. Returns its batch and its index in it."""
-        _, partition, key, value, headers, timestamp_ms, size, _, _, expected_offset = record
-        if expected_offset >= 0:
-            return self._put_alone(topic, partition, key, value, headers, timestamp_ms, size, expected_offset), 0
+    def _put_parked(self, topic: TopicQueues, records: list[ParkedRecord]) -> tuple[Batch, int]:
+        """Append a parked record, or those that are a batch of their own. Returns their batch and the index of the first."""
+        _, partition, key, value, headers, timestamp_ms, size, _, _, conditions = records[0]
+        if conditions is not None:
+            values, sizes = [record.value for record in records], [record.size for record in records]
+            return self._put_alone(topic, partition, key, values, headers, timestamp_ms, sizes, conditions), 0
         if partition is None and self._partitioner is not None:
             partition = self.partition_of(topic, key)
         batch = self._batch_for(topic, partition, key, size, force=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import Enum
 from itertools import repeat
+from typing import NamedTuple
 
 from strandline.client.errors import copy_of
 from strandline.client.producer.encoding import encode_records, encode_values, restamp
@@ -23,6 +24,18 @@ from strandline.protocol.records.compression import Codec, Compression
 from strandline.protocol.records.reader import iter_records
 
 Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Conditions(NamedTuple):
+    """What must hold of the partition, or the leader appends nothing of a batch."""
+
+    expected_offset: int = -1
+    """Where the log end must be; -1: anywhere."""
+    fencing_token: int = -1
+    """No record may have carried a higher token; -1: any token will do."""
+
+
+UNCONDITIONAL = Conditions()
 
 _new = tuple.__new__
 """Makes a NamedTuple without its Python constructor, in a third of the time."""
@@ -58,6 +71,7 @@ class Batch:
         "_halves",
         "attempts",
         "base_offset",
+        "conditions",
         "count",
         "created_at",
         "data",
@@ -65,9 +79,9 @@ class Batch:
         "done",
         "error",
         "error_of",
-        "expected_offset",
         "in_doubt",
         "index_in_epoch",
+        "is_end_doubted",
         "last_broker_id",
         "last_code",
         "partition",
@@ -100,8 +114,9 @@ class Batch:
         self.deadline = deadline
         """When its records must be acknowledged or failed, on the loop's clock."""
         self.timestamp_ms = timestamp_ms
-        self.expected_offset = -1
-        """The offset that its only record must get, or the leader rejects it; -1: any."""
+        self.conditions = UNCONDITIONAL
+        self.is_end_doubted = False
+        """A leader has rejected it because the log ends *before* the expected offset, and the leader is asked again."""
         self.count = -1
         """Number of records, known once it is encoded."""
         self.data: bytearray | bytes | None = None
@@ -258,7 +273,7 @@ class Batch:
         assert self.data is not None, "it is split"
         header = read_header(self.data)
         half = Batch(self.topic, self.partition, 0, 0, self.created_at, self.deadline, self.timestamp_ms)
-        half.state, half.records = BatchState.WAITING_FOR_RETRY, records
+        half.state, half.records, half.conditions = BatchState.WAITING_FOR_RETRY, records, self.conditions
         sequence = (self.sequence + start) & MAX_SEQUENCE if self.sequence >= 0 else -1
         compression = Compression(Codec(header.compression)) if header.compression else None
         half.encode(header.producer_id, header.producer_epoch, sequence, index_in_epoch, compression)

@@ -15,6 +15,7 @@ from strandline.client.errors import (
     DeliveryTimeout,
     OffsetConflict,
     ProducerFenced,
+    TokenFenced,
     describe,
 )
 from strandline.client.producer.record_errors import ErrorOf, InvalidRecords
@@ -96,8 +97,14 @@ class DeliveryFailures:
         """The leader rejected a conditional append, and the batch is no longer in its queue. That is an answer, and no fault of
         the delivery: it is neither logged nor counted."""
         facts = self._facts(batch, now)
-        batch.fail(OffsetConflict(expected_offset=batch.expected_offset, log_end_offset=log_end_offset, **facts))
+        expected_offset = batch.conditions.expected_offset
+        batch.fail(OffsetConflict(expected_offset=expected_offset, log_end_offset=log_end_offset, **facts))
         self._release(batch)
+
+    def fail_fenced(self, batch: Batch, highest_token: int, now: float) -> None:
+        """The leader rejected a batch for its fencing token, and the batch is no longer in its queue."""
+        facts, token = self._facts(batch, now), batch.conditions.fencing_token
+        self._fail(batch, TokenFenced(fencing_token=token, highest_token=highest_token, **facts))
 
     def fail_expired(self, batch: Batch, reason: str, now: float) -> None:
         """The batch's delivery timeout has passed, and it is no longer in its queue."""

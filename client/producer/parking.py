@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
 from strandline.client.errors import copy_of
-from strandline.client.producer.batch import Headers
+from strandline.client.producer.batch import Conditions, Headers
 from strandline.client.producer.receipts import Receipt, RecordMetadata, Resolvable
 
 
@@ -28,8 +28,8 @@ class ParkedRecord(NamedTuple):
     """When it was parked, on the loop's clock."""
     deadline: float
     """When the record must be acknowledged or failed, on the loop's clock."""
-    expected_offset: int = -1
-    """The offset that the record must get; -1: any."""
+    conditions: Conditions | None = None
+    """If set, the records of one call, which have the same object here, are a batch of their own with these conditions."""
 
     def point_at(self, target: Resolvable, index: int = 0) -> None:
         """Give the receipt another target, because the record has left the parking lot."""
@@ -58,13 +58,23 @@ class ParkingLot:
         size: int,
         now: float,
         deadline: float,
-        expected_offset: int = -1,
+        conditions: Conditions | None = None,
     ) -> Receipt:
         """Park one record of at most `size` bytes. `now` and `deadline` are on the loop's clock. Returns the record's receipt."""
         receipt = Receipt(self, len(self.records))
-        fields = (partition, key, value, headers, timestamp_ms, size, now, deadline, expected_offset)
+        fields = (partition, key, value, headers, timestamp_ms, size, now, deadline, conditions)
         self.records.append(ParkedRecord(receipt, *fields))
         return receipt
+
+    def pieces(self) -> list[list[ParkedRecord]]:
+        """The records in order: single ones, and those of one call that are a batch of their own."""
+        pieces: list[list[ParkedRecord]] = []
+        for record in self.records:
+            if record.conditions is not None and pieces and record.conditions is pieces[-1][0].conditions:
+                pieces[-1].append(record)
+            else:
+                pieces.append([record])
+        return pieces
 
     def remove(self, records: Sequence[ParkedRecord], target: Resolvable) -> None:
         """Take records out, and point their receipts at `target`."""

@@ -19,8 +19,9 @@ Order and exactly-once rest on seven rules:
    one cannot be appended before a first one that failed.
 6. DUPLICATE_SEQUENCE_NUMBER is no acknowledgement. By rule 1 the broker remembers each batch that may be sent again; if it does
    not, it has appended a later batch before this one. The batch fails, and it is not known whether it was written.
-7. A conditional append that is rejected for the log end (`on_conflict`) was not appended. If it was the last batch with a number,
-   and no attempt is in doubt, the next batch gets its number: rejections are common, and rule 3 would cost a round trip for each.
+7. A batch that is rejected because one of its conditions does not hold (`on_condition_failed`) was not appended. If it was the
+   last batch with a number, and no attempt is in doubt, the next batch gets its number: rejections are common, and rule 3 would
+   cost a round trip for each.
 
 The sequences of a *named* producer are the row numbers of its work epoch and never change, so rules 3 and 4 do not apply. When a
 broker rejects a batch for its sequence or epoch, that batch and all rows behind it have failed (`failed`), until the producer
@@ -310,8 +311,8 @@ class PartitionQueue:
         self._recover()
         return True
 
-    def on_conflict(self, batch: Batch) -> None:
-        """The leader rejected a conditional append, because the log end is not at its offset (rule 7)."""
+    def on_condition_failed(self, batch: Batch) -> None:
+        """The leader rejected the batch, because the log end is not at its offset, or its fencing token is too low (rule 7)."""
         is_number_free = self.in_flight[-1] is batch and not batch.in_doubt
         self.remove(batch)
         if is_number_free:
@@ -323,8 +324,9 @@ class PartitionQueue:
 
     def may_split(self, batch: Batch) -> bool:
         """Whether halves of the batch may be sent instead of it. Not if it is in doubt: a broker recognises a duplicate by its
-        first and last sequence number, so it would append the halves once more."""
-        return batch.count > 1 and not batch.in_doubt
+        first and last sequence number, so it would append the halves once more. Not if it expects an offset, because all its
+        records are written or none."""
+        return batch.count > 1 and not batch.in_doubt and batch.conditions.expected_offset < 0
 
     def split(self, batch: Batch) -> tuple[Batch, Batch]:
         """Replace a batch that is too large for its topic by its halves, which have its sequence numbers."""

@@ -48,7 +48,7 @@ from strandline.client.home import Home
 from strandline.client.option_docs import documents
 from strandline.client.options import ProducerKeywords, ProducerOptions, Serializer, parse_options
 from strandline.client.producer.accumulator import Accumulator
-from strandline.client.producer.batch import BARE_OVERHEAD, Batch, Headers
+from strandline.client.producer.batch import BARE_OVERHEAD, Batch, Conditions, Headers
 from strandline.client.producer.call_order import CallOrder
 from strandline.client.producer.columns import Columns
 from strandline.client.producer.flush import flush
@@ -61,6 +61,7 @@ from strandline.client.producer.sender import Sender
 from strandline.client.producer.undelivered import Undelivered
 from strandline.protocol.doors import Doors, real_doors
 from strandline.protocol.loggers import get_logger
+from strandline.protocol.records.fence import FENCING_TOKEN_MAX
 
 logger = get_logger(__name__)
 
@@ -227,6 +228,7 @@ class Producer:
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
         expect_offset: int | None = None,
+        fencing_token: int | None = None,
     ) -> Receipt:
         """Hand over one record and return at once; `await` the receipt for the acknowledgement. BufferFull if `buffer_memory` is
         used up, or if an earlier `send` or `send_columns` of the same topic still waits; RecordTooLarge; UsageError for a value
@@ -236,9 +238,15 @@ class Producer:
         default the key chooses it, as in Kafka's Java client, or without a key the producer. `timestamp_ms`: milliseconds since
         1970 (UTC), by default now.
 
-        `expect_offset`: append the record only if it gets this offset, which is the log end of its partition then; otherwise
-        the receipt raises OffsetConflict, with the log end. It needs a partition or a key, and idempotence; such a record has a
-        batch of its own."""
+        `expect_offset`: append the record only if the log end of its partition is there, so that it gets this offset; otherwise
+        the receipt raises OffsetConflict, with the log end. It needs a partition or a key.
+
+        `fencing_token`: append the record only if no record of its partition has carried a higher token; otherwise the receipt
+        raises TokenFenced, with the highest token. By default that of the producer's options. A record without a token is not
+        affected. The first record with a token gets the offset after the log end, which stores the token.
+
+        Both need idempotence. A retry of a record that was written is not rejected. Such a record has a batch of its own; set
+        the option if all records have one token."""
         if get_ident() != self._checked_thread:
             self._enter()
         batch = self._bare_open.get(topic)
@@ -250,6 +258,7 @@ class Producer:
             and headers is None
             and timestamp_ms is None
             and expect_offset is None
+            and fencing_token is None
         ):
             room = batch.room - len(value) - BARE_OVERHEAD
             if room >= 0:
@@ -259,7 +268,7 @@ class Producer:
                 return Receipt(batch, len(values) - 1)
         if self._call_order:
             self._check_order(topic)
-        return self._send_any(topic, value, key, partition, headers, timestamp_ms, expect_offset)
+        return self._send_any(topic, value, key, partition, headers, timestamp_ms, expect_offset, fencing_token)
 
     async def send(
         self,
@@ -270,6 +279,7 @@ class Producer:
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
         expect_offset: int | None = None,
+        fencing_token: int | None = None,
     ) -> Receipt:
         """Hand over one record, and wait for the topic's metadata and for room in the buffer if need be, each at most
         `max_block_ms`. The arguments are those of `send_nowait`.
@@ -291,6 +301,7 @@ class Producer:
             and headers is None
             and timestamp_ms is None
             and expect_offset is None
+            and fencing_token is None
         ):
             room = batch.room - len(value) - BARE_OVERHEAD
             if room >= 0:
@@ -300,12 +311,13 @@ class Producer:
                 return Receipt(batch, len(values) - 1)
         accumulator = self._running()
         if topic in self._call_order:
-            receipt = await self._send_in_turn(topic, value, key, partition, headers, timestamp_ms, expect_offset)
+            receipt = await self._send_in_turn(topic, value, key, partition, headers, timestamp_ms, expect_offset, fencing_token)
         else:
+            arguments = topic, value, key, partition, headers, timestamp_ms, expect_offset, fencing_token
             try:
-                receipt = self._send_any(topic, value, key, partition, headers, timestamp_ms, expect_offset)
+                receipt = self._send_any(*arguments)
             except BufferFull:
-                receipt = await self._send_in_turn(topic, value, key, partition, headers, timestamp_ms, expect_offset)
+                receipt = await self._send_in_turn(*arguments)
         if type(receipt.batch) is ParkingLot:
             await self._leave_parking_lot(topic, receipt)
         if accumulator.batches_closed >= self._give_way_at:
@@ -322,16 +334,32 @@ class Producer:
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
         expect_offset: int | None = None,
+        fencing_token: int | None = None,
     ) -> RecordMetadata:
         """Hand over one record, wait until it is acknowledged, and return where it is. DeliveryTimeout if it is not acknowledged
         within `delivery_timeout_ms`; DeliveryFailed if it was rejected; the errors of `send`. One record at a time is slow:
         `send` many, then `flush`."""
-        return await (await self.send(topic, value, key, partition, headers, timestamp_ms, expect_offset))
+        return await (await self.send(topic, value, key, partition, headers, timestamp_ms, expect_offset, fencing_token))
 
-    def send_many(self, topic: str, values: Sequence[Any], *, key: Any = None, partition: int | None = None) -> Receipts:
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        *,
+        key: Any = None,
+        partition: int | None = None,
+        expect_offset: int | None = None,
+        fencing_token: int | None = None,
+    ) -> Receipts:
         """Hand over many values at once, all or none (BufferFull). `await` the result for a list of `BatchMetadata`, one for each
         run of records that went into one batch. With a key, a partition, a serializer, a partitioner or a name, it is a loop over
-        `send_nowait`, and those before a BufferFull are sent."""
+        `send_nowait`, and those before a BufferFull are sent.
+
+        With `expect_offset` or `fencing_token` (see `send_nowait`), all values are one batch: all are written, side by side, or
+        none. RecordTooLarge if together they do not fit `max_request_size`. The topic's `max.message.bytes` must allow the
+        batch."""
+        if expect_offset is not None or fencing_token is not None:
+            return self._send_together(topic, values, key, partition, expect_offset, fencing_token)
         if key is None and partition is None and self._takes_bare:
             accumulator = self._running()
             self._check_order(topic)
@@ -348,6 +376,27 @@ class Producer:
         receipts = Receipts()
         for value in values:
             receipts.add_run(self.send_nowait(topic, value, key, partition), 1)
+        return receipts
+
+    def _send_together(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        key: Any,
+        partition: int | None,
+        expect_offset: int | None,
+        fencing_token: int | None,
+    ) -> Receipts:
+        accumulator = self._running()
+        self._check_order(topic)
+        encoded = serialized("value", values, self._value_serializer)
+        (key,) = serialized("key", [key], self._key_serializer)
+        if partition is not None:
+            partition = checked_whole("a partition", partition)
+        checked_name(topic)
+        conditions = self._conditions(expect_offset, fencing_token, key, partition)
+        receipts = accumulator.append_alone(topic, partition, key, encoded, None, None, conditions)
+        self._note_parked(topic)
         return receipts
 
     async def send_columns(
@@ -435,6 +484,7 @@ class Producer:
         headers: Headers | None,
         timestamp_ms: int | None,
         expect_offset: int | None = None,
+        fencing_token: int | None = None,
     ) -> Receipt:
         accumulator = self._running()
         if self._is_named and key is None and partition is None:
@@ -455,24 +505,32 @@ class Producer:
             timestamp_ms = checked_whole("timestamp_ms", timestamp_ms, -1, TIMESTAMP_MAX)
         if topic not in accumulator.topics:
             checked_name(topic)
-        if expect_offset is None:
+        if expect_offset is None and fencing_token is None:
             receipt = accumulator.append(topic, partition, key, value, headers, timestamp_ms)
         else:
-            expected = self._checked_expectation(expect_offset, key, partition)
-            receipt = accumulator.append_alone(topic, partition, key, value, headers, timestamp_ms, expected)
+            conditions = self._conditions(expect_offset, fencing_token, key, partition)
+            receipt = accumulator.append_alone(topic, partition, key, [value], headers, timestamp_ms, conditions)[0]
         if accumulator.parked:
             self._note_parked(topic)
         return receipt
 
-    def _checked_expectation(self, offset: int, key: bytes | None, partition: int | None) -> int:
-        if key is None and partition is None:
-            raise UsageError("expect_offset needs the partition (or the key) of the record: each partition has its own offsets")
-        if not self.options.idempotent or self._is_named:
-            why = (
-                "row numbers say already where each record goes" if self._is_named else "else a retry would conflict with itself"
-            )
-            raise UsageError(f"expect_offset needs an idempotent producer without a name: {why}")
-        return checked_whole("expect_offset", offset, 0, OFFSET_MAX)
+    def _conditions(
+        self, expect_offset: int | None, fencing_token: int | None, key: bytes | None, partition: int | None
+    ) -> Conditions:
+        offset = -1
+        if expect_offset is not None:
+            if key is None and partition is None:
+                raise UsageError(
+                    "expect_offset needs the partition (or the key) of the record: each partition has its own offsets"
+                )
+            self.options.check_conditional("expect_offset")
+            offset = checked_whole("expect_offset", expect_offset, 0, OFFSET_MAX)
+        if fencing_token is None:
+            fencing_token = self.options.fencing_token
+        if fencing_token is None:
+            return Conditions(offset)
+        self.options.check_conditional("fencing_token")
+        return Conditions(offset, checked_whole("fencing_token", fencing_token, 0, FENCING_TOKEN_MAX))
 
     def _note_parked(self, topic: str) -> None:
         if topic in self._accumulator.parked and self._sender is not None:
@@ -487,6 +545,7 @@ class Producer:
         headers: Headers | None,
         timestamp_ms: int | None,
         expect_offset: int | None,
+        fencing_token: int | None,
     ) -> Receipt:
         """Wait until the earlier calls for this topic have ended, and then for room."""
         deadline = self._deadline()
@@ -494,7 +553,9 @@ class Producer:
             async with self._call_order.turn(topic, deadline):
                 while True:
                     try:
-                        receipt = self._send_any(topic, value, key, partition, headers, timestamp_ms, expect_offset)
+                        receipt = self._send_any(
+                            topic, value, key, partition, headers, timestamp_ms, expect_offset, fencing_token
+                        )
                         break
                     except BufferFull:
                         await self._wait_for_room(deadline)

@@ -27,6 +27,7 @@ from strandline.protocol.messages.data import (
 )
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.producer_names import work_epoch_of
+from strandline.protocol.records.fence import FIRST_FENCE, token_of
 
 RETRY_S = 0.02
 
@@ -133,8 +134,11 @@ def _description(tp: TopicPartition, leader_id: int, answer: DescribeProducersPa
     producers = [
         ProducerDescription(p.producer_id, p.producer_epoch, p.last_sequence, p.last_offset, p.last_timestamp, p.name)
         for p in answer.active_producers
+        if p.producer_id < FIRST_FENCE
     ]
-    return PartitionProducers(tp, leader_id, answer.leader_epoch, answer.high_watermark, producers)
+    tokens = [token_of(p.producer_id, p.last_sequence) for p in answer.active_producers if p.producer_id >= FIRST_FENCE]
+    token = max(tokens, default=None)
+    return PartitionProducers(tp, leader_id, answer.leader_epoch, answer.high_watermark, producers, token)
 
 
 async def committed_rows(

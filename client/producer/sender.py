@@ -253,7 +253,7 @@ class Sender:
         for queue, batch in batches:
             topic_id = topics[queue.topic].topic_id
             attempts.append((queue, batch, batch.attempts, topic_id))
-            partitions.append(ProducePartition(topic_id, queue.partition, batch.expected_offset))
+            partitions.append(ProducePartition(topic_id, queue.partition, *batch.conditions))
             assert batch.data is not None, "a batch that is sent is encoded"
             records.append((batch.data,))
             counters["bytes"] += len(batch.data)
@@ -305,8 +305,11 @@ class Sender:
             if batch.attempts == number and not batch.done:
                 self._acked(queue, batch, answer.base_offset, answer.log_append_time_ms)
             return
-        if code == ErrorCode.UNEXPECTED_LOG_END and batch.expected_offset >= 0:
+        if code == ErrorCode.UNEXPECTED_LOG_END:
             self._on_conflict(queue, batch, number, answer.log_end_offset)
+            return
+        if code == ErrorCode.FENCED_TOKEN:
+            self._on_fenced(queue, batch, number, answer.fencing_token)
             return
         leader = answer.current_leader
         if not self._cluster.cache.update_leader(queue.topic, queue.partition, leader.leader_id, leader.leader_epoch):
@@ -314,20 +317,35 @@ class Sender:
         self._on_failed(queue, batch, number, to_code(code), answer.error_message, InvalidRecords.of(answer))
 
     def _on_old_broker(self, attempts: list[Attempt]) -> None:
-        """A broker that knows no conditional appends has rejected a request. If it had one of them, that one fails, and the other
-        batches are sent again."""
-        conditional = [attempt for attempt in attempts if attempt[1].expected_offset >= 0]
-        for queue, batch, number, _ in conditional:
-            text = "the broker is of an older version, which has no conditional appends (expect_offset)"
+        """A broker that does not know the conditions of a batch has rejected its request. Such batches fail, and the others are
+        sent again. Fencing tokens came after expected offsets."""
+        refused = [attempt for attempt in attempts if attempt[1].conditions.fencing_token >= 0]
+        what = "fencing tokens (fencing_token)"
+        if not refused:
+            refused = [attempt for attempt in attempts if attempt[1].conditions.expected_offset >= 0]
+            what = "conditional appends (expect_offset)"
+        for queue, batch, number, _ in refused:
+            text = f"the broker is of an older version, which has no {what}"
             self._on_failed(queue, batch, number, ErrorCode.UNSUPPORTED_VERSION, text)
-        for queue, batch, number, _ in attempts if conditional else ():
+        for queue, batch, number, _ in attempts if refused else ():
             self._on_failed(queue, batch, number, ErrorCode.NETWORK_EXCEPTION, None)
 
     def _on_conflict(self, queue: PartitionQueue, batch: Batch, number: int, log_end_offset: int) -> None:
+        if not batch.expects(number):
+            return
+        if log_end_offset < batch.conditions.expected_offset and not batch.is_end_doubted:
+            batch.is_end_doubted = True
+            self._forget_leader(batch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._on_failed(queue, batch, number, ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+            return
+        self._counters["conflicts"] += 1
+        queue.on_condition_failed(batch)
+        self.failures.fail_conflict(batch, log_end_offset, self._loop.time())
+
+    def _on_fenced(self, queue: PartitionQueue, batch: Batch, number: int, highest_token: int) -> None:
         if batch.expects(number):
-            self._counters["conflicts"] += 1
-            queue.on_conflict(batch)
-            self.failures.fail_conflict(batch, log_end_offset, self._loop.time())
+            queue.on_condition_failed(batch)
+            self.failures.fail_fenced(batch, highest_token, self._loop.time())
 
     def _forget_leader(self, batch: Batch, code: ErrorCode) -> None:
         if ERRORS[code].refresh_metadata and batch.last_broker_id is not None:

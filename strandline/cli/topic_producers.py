@@ -63,8 +63,10 @@ def _view(topic: str, found: list[PartitionProducers], unknown: dict[int, str]) 
     }
     remarks = [f"the producers of {topic}-{partition} are not known: {reason}" for partition, reason in unknown.items()]
     rows = [_row(place, known) for place in found for known in place.producers]
+    tokens = [(each.partition.partition, each.fencing_token) for each in found if each.fencing_token is not None]
+    remarks += [f"{topic}-{partition} has fencing token {token}" for partition, token in tokens]
     if not rows and not unknown:
-        remarks = [f"{topic}: no idempotent producer is known"]
+        remarks.append(f"{topic}: no idempotent producer is known")
     tables = [Table(COLUMNS, rows, spare=("epoch", "last timestamp"))] if rows else []
     return View(document, tables, remarks, ERROR if unknown else 0)
 
@@ -127,6 +129,7 @@ def _document(place: PartitionProducers) -> dict[str, Any]:
         "leader": place.leader_id,
         "leader_epoch": place.leader_epoch,
         "high_watermark": place.high_watermark,
+        "fencing_token": place.fencing_token,
         "producers": [
             {
                 "producer_id": known.producer_id,

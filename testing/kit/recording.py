@@ -24,6 +24,7 @@ from strandline.client import (
     Producer,
     Receipt,
     Receipts,
+    TokenFenced,
     TopicDescription,
     TopicPartition,
 )
@@ -52,12 +53,22 @@ class RecordingProducer(Producer):
         self._noted = 0
         """Number of sends recorded so far."""
 
-    def send_many(self, topic: str, values: Sequence[Any], *, key: Any = None, partition: int | None = None) -> Receipts:
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        *,
+        key: Any = None,
+        partition: int | None = None,
+        expect_offset: int | None = None,
+        fencing_token: int | None = None,
+    ) -> Receipts:
         at, before = self.history.now(), self._noted
-        receipts = super().send_many(topic, values, key=key, partition=partition)
+        conditions = {"expect_offset": expect_offset, "fencing_token": fencing_token}
+        receipts = super().send_many(topic, values, key=key, partition=partition, **conditions)
         if self._noted == before:  # The values did not pass `_send_any` one by one.
             for value, receipt in zip(values, receipts, strict=True):
-                self._note(topic, value, partition, receipt, at)
+                self._note(topic, value, partition, receipt, at, key)
         return receipts
 
     async def send_columns(
@@ -84,13 +95,14 @@ class RecordingProducer(Producer):
         headers: Headers | None,
         timestamp_ms: int | None,
         expect_offset: int | None = None,
+        fencing_token: int | None = None,
     ) -> Receipt:
         at = self.history.now()
         name = None
         if value is None and key is not None and topic in self._policies:
             name = b"tombstone %d of %s" % (self._noted, self.name.encode())
             headers = [*(headers or ()), (TOMBSTONE_HEADER, name)]
-        receipt = super()._send_any(topic, value, key, partition, headers, timestamp_ms, expect_offset)
+        receipt = super()._send_any(topic, value, key, partition, headers, timestamp_ms, expect_offset, fencing_token)
         self._note(topic, value, partition, receipt, at, key, name)
         return receipt
 
@@ -130,7 +142,7 @@ class RecordingProducer(Producer):
     def _settle(self, send: Send, receipt: Receipt) -> None:
         try:
             metadata = receipt.result()
-        except OffsetConflict:
+        except (OffsetConflict, TokenFenced):
             send.fail()
         except Exception:
             if send.partition is None and isinstance(receipt.batch, Batch):

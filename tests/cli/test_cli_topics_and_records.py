@@ -131,6 +131,18 @@ def test_the_producers_of_a_topic_are_shown_with_name_work_epoch_and_last_row(ca
     assert (refused.code, "missing" in refused.err) == (1, True)
 
 
+def test_the_fencing_token_of_a_partition_is_shown(call: Call, topic: str, up: Up) -> None:
+    async def write() -> None:
+        async with Producer(bootstrap_servers=up.bootstrap, fencing_token=12) as producer:
+            await producer.send_and_wait(topic, b"row", partition=1)
+
+    asyncio.run(write())
+    places = call("topic", "producers", topic, "--json").json()["partitions"]
+    assert [(p["fencing_token"], len(p["producers"])) for p in places] == [(None, 0), (12, 1), (None, 0)]
+    outcome = call("topic", "producers", topic)
+    assert f"{topic}-1 has fencing token 12" in outcome.out + outcome.err
+
+
 def test_creating_an_existing_topic_needs_if_not_exists(call: Call, topic: str, up: Up) -> None:
     again = run("topic", "create", topic, "--bootstrap", up.bootstrap)
     assert again.code == 1

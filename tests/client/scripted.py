@@ -40,6 +40,8 @@ class Partition:
     """By broker, what a follower answers a consumer with; NONE: the records. They are in the ISR."""
     served_by: list[int] = field(default_factory=list)
     """The brokers that sent records, once for each response."""
+    fencing_token: int = -1
+    """The highest that a batch has carried. Here it takes no offset."""
 
     @property
     def end_offset(self) -> int:
@@ -84,13 +86,14 @@ class ScriptedCluster:
         self.topics_made = 0
         self.partitions: dict[TopicIdPartition, Partition] = {}
         self.produce_fate: Callable[[int, TopicIdPartition], str] = lambda broker_id, key: "ok"
-        """ "ok", "response lost" (appended, connection cut), "request lost" (cut), "silence", or an error code's name."""
+        """ "ok", "response lost" (appended, connection cut), "request lost" (cut), "silence", "deposed" (a former leader with an
+        empty log rejects the batch), or an error code's name."""
         self.record_errors: list[data.RecordError] = []
         """Named in responses with an error, which count `invalid_records` in the batch."""
         self.invalid_records = 0
         self.max_message_bytes = 1 << 30
-        self.has_old_brokers = False
-        """Brokers know no conditional appends."""
+        self.newest_produce_version = 2
+        """1: brokers know no fencing tokens; 0: nor expected offsets."""
         self.advertised: dict[int, tuple[str, int]] = {}
         self.metadata_requests = 0
         self.produce_requests: list[list[tuple[TopicIdPartition, bytes]]] = []
@@ -359,9 +362,9 @@ class ScriptedBroker:
         body = request.body
         assert isinstance(body, data.ProduceRequest)
         sent = [((p.topic_id, p.partition), bytes(r)) for p, r in zip(body.partitions, body.records, strict=True)]
-        expected = {(p.topic_id, p.partition): p.expected_offset for p in body.partitions}
+        items = {(p.topic_id, p.partition): p for p in body.partitions}
         self.cluster.produce_requests.append(sent)
-        if self.cluster.has_old_brokers and body.version():
+        if body.version() > self.cluster.newest_produce_version:
             request.refuse(C.UNSUPPORTED_VERSION)
             request.connection.close()
             return
@@ -372,7 +375,7 @@ class ScriptedBroker:
             if fate == "request lost":
                 request.connection.close()
                 return
-            answer = self._produce_one(key, records, fate, expected[key])
+            answer = self._produce_one(key, records, fate, items[key])
             if fate == "response lost":
                 request.connection.close()
                 return
@@ -386,11 +389,13 @@ class ScriptedBroker:
             request.reply(data.ProduceResponse(answers))
 
     def _produce_one(
-        self, key: TopicIdPartition, records: bytes, fate: str, expected_offset: int
+        self, key: TopicIdPartition, records: bytes, fate: str, item: data.ProducePartition
     ) -> data.ProducePartitionResponse:
         partition = self.cluster.partitions.get(key)
         if partition is None:
             return data.ProducePartitionResponse(*key, C.UNKNOWN_TOPIC_ID)
+        if fate == "deposed":
+            return data.ProducePartitionResponse(*key, C.UNEXPECTED_LOG_END, log_end_offset=0)
         if partition.leader != self.broker_id:
             return data.ProducePartitionResponse(*key, C.NOT_LEADER_OR_FOLLOWER)
         if fate not in ("ok", "response lost", "silence"):
@@ -401,8 +406,12 @@ class ScriptedBroker:
             return refused
         if len(records) > self.cluster.max_message_bytes:
             return data.ProducePartitionResponse(*key, C.MESSAGE_TOO_LARGE)
-        if expected_offset not in (-1, partition.end_offset) and not partition.log.has(records):
-            return data.ProducePartitionResponse(*key, C.UNEXPECTED_LOG_END, log_end_offset=partition.end_offset)
+        if not partition.log.has(records):
+            if -1 < item.fencing_token < partition.fencing_token:
+                return data.ProducePartitionResponse(*key, C.FENCED_TOKEN, fencing_token=partition.fencing_token)
+            if item.expected_offset not in (-1, partition.end_offset):
+                return data.ProducePartitionResponse(*key, C.UNEXPECTED_LOG_END, log_end_offset=partition.end_offset)
+        partition.fencing_token = max(partition.fencing_token, item.fencing_token)
         code, base = partition.append(memoryview(bytearray(records)))
         return data.ProducePartitionResponse(*key, code, base)
 

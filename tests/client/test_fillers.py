@@ -1,4 +1,4 @@
-"""Every form of the consumer steps over fillers, the batches without records that compaction leaves."""
+"""Every form of the consumer steps over batches without records: the fillers that compaction leaves, and fences."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from strandline.client import Consumer, TopicPartition
 from strandline.protocol.records.batch import stamp
 from strandline.protocol.records.builder import encode_batch
+from strandline.protocol.records.fence import make_fence
 from strandline.protocol.records.filler import OFFSETS_MAX, make_fillers
 
 from .scripted import Partition, ScriptedCluster
@@ -25,8 +26,13 @@ class Sparse(list):  # type: ignore[type-arg]
         return self.end
 
 
-def lay(partition: Partition, *parts: int | tuple[int, int]) -> list[int]:
-    """Give the log these parts, in order: a number of records, or the offsets of a filler. Returns the offsets of the records."""
+FENCE = "fence"
+Part = int | tuple[int, int] | str
+
+
+def lay(partition: Partition, *parts: Part) -> list[int]:
+    """Give the log these parts, in order: a number of records, the offsets of a filler, or a fence. Returns the offsets of the
+    records."""
     at, offsets, values = 0, [], Sparse()
     for part in parts:
         if isinstance(part, int):
@@ -36,6 +42,10 @@ def lay(partition: Partition, *parts: int | tuple[int, int]) -> list[int]:
             offsets += range(at, at + part)
             at += part
             continue
+        if isinstance(part, str):
+            partition.log.batches.append((at, make_fence(at, at, 0)))
+            at += 1
+            continue
         for filler in make_fillers(at, part[1], 0):
             partition.log.batches.append((int.from_bytes(filler[:8]), filler))
         at = part[1]
@@ -44,13 +54,16 @@ def lay(partition: Partition, *parts: int | tuple[int, int]) -> list[int]:
     return offsets
 
 
-SHAPES = {
+SHAPES: dict[str, list[Part]] = {
     "between": [5, (5, 10), 3],
     "adjacent": [2, (2, 5), (5, 9), 1],
     "first": [(0, 4), 2],
     "last": [2, (2, 100)],
     "alone": [(0, 50)],
     "the largest": [1, (1, 1 + 2 * OFFSETS_MAX), 2],
+    "fences": [FENCE, 2, FENCE, FENCE, 3],
+    "a fence at the end": [2, FENCE],
+    "only fences": [FENCE, FENCE],
 }
 
 
@@ -83,7 +96,7 @@ async def test_position_moves_past_fillers(shape: str, form: str, fetch_bytes: i
             assert consumer.metrics()["partitions"]["orders-0"]["lag"] == 0
 
 
-@pytest.mark.parametrize("shape", ["between", "adjacent", "first"])
+@pytest.mark.parametrize("shape", ["between", "adjacent", "first", "fences"])
 async def test_getone_and_iteration_wait_for_the_record_after_fillers(shape: str) -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
