@@ -25,6 +25,7 @@ from random import Random
 
 from strandline.broker.disk_work import RunBlocking
 from strandline.broker.groups.census import GroupCensus
+from strandline.broker.groups.change_log_lines import ChangeLogLines
 from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.loader import Loader, LoadTurns
 from strandline.broker.groups.metrics import GroupMetrics
@@ -182,6 +183,7 @@ class GroupCoordinator:
         self.census = GroupCensus(lambda: (active.shard for active in self.loaded_shards()), call_later)
         self._is_stopped = False
         self._limits = LineLimits()
+        self._lines = ChangeLogLines()
 
     # -- leadership ---------------------------------------------------------------------------------------------------
 
@@ -371,6 +373,8 @@ class GroupCoordinator:
             if result.on_append is not None:
                 send(result.on_append(error))
         else:
+            if result.records or result.removed:
+                self._lines.log(result, active.shard.groups, self._now())
             replies = result.replies if result.on_append is None else [*result.replies, *result.on_append(None)]
             if result.records:
                 replies = [*replies, *active.shard.take_woken()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from strandline.broker.groups.records.types import GroupRecord
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -41,6 +41,14 @@ class Removal(StrEnum):
     TOPIC_DELETION = "topic_deletion"
 
 
+class Removed(NamedTuple):
+    """A member that a decision removes, for the log."""
+
+    group_id: str
+    member_id: str
+    reason: str
+
+
 Replies = list[tuple[Asker, Message | BrokerError]]
 """An error is sent as a refusal of the whole request."""
 
@@ -60,3 +68,4 @@ class Result:
     failed append. For state that is in no record."""
     removal: Removal = Removal.DELETION
     """Why the offsets are deleted that `records` delete, if they delete any."""
+    removed: list[Removed] = field(default_factory=list)

@@ -33,6 +33,9 @@ class Group(Protocol):
         """Whether the group has no members."""
 
     @property
+    def member_count(self) -> int: ...
+
+    @property
     def empty_since_ms(self) -> int:
         """Since when the group has no members, in ms since 1970; -1: unknown, or it has members."""
 

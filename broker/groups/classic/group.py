@@ -120,6 +120,10 @@ class ClassicGroup:
         return self.state is State.EMPTY
 
     @property
+    def member_count(self) -> int:
+        return len(self.members)
+
+    @property
     def empty_since_ms(self) -> int:
         """-1 also for a group that never had members. The offsets of such a group expire by their own age."""
         return self.state_since_ms if self.is_empty and self.protocol_type else -1

@@ -23,7 +23,7 @@ from strandline.broker.groups.classic.rebalance import NEW_MEMBER_JOIN_TIMEOUT_M
 from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.deadlines import Deadlines
 from strandline.broker.groups.records.types import ClassicGroupValue, GroupMetadataRecord
-from strandline.broker.groups.result import Asker, Replies, RequestContext, Result
+from strandline.broker.groups.result import Asker, Removed, Replies, RequestContext, Result
 from strandline.broker.groups.state import Group, GroupTable
 from strandline.protocol.doors import new_uuid
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -312,6 +312,7 @@ class ClassicProtocol:
             self.rebalances.remove(group, member_id, out)
         except BrokerError as e:
             return LeftMember(leaving.member_id, instance_id, e.code)
+        out.removed.append(Removed(group.group_id, member_id, leaving.reason or "it has left"))
         return LeftMember(leaving.member_id, instance_id)
 
     # -- operators ----------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from strandline.broker.groups.classic.member import ClassicMember
 from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.deadlines import Deadlines
 from strandline.broker.groups.records.types import ClassicGroupValue, GroupMetadataRecord
-from strandline.broker.groups.result import Asker, Replies, Result
+from strandline.broker.groups.result import Asker, Removed, Replies, Result
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
@@ -87,6 +87,8 @@ class Rebalances:
         if member is not None and group.is_session_paused(member):
             return None
         self.remove(group, member_id, out)
+        if member is not None:
+            out.removed.append(Removed(group_id, member_id, "its session has ended"))
         self.after_removal(group, Moment(now, now_ms), out, is_rebalance_needed=member is not None)
         return out
 
@@ -173,6 +175,7 @@ class Rebalances:
         for member in list(group.members.values()):
             if member.member_id not in group.joining and not member.is_static:
                 self.remove(group, member.member_id, out)
+                out.removed.append(Removed(group.group_id, member.member_id, "it has not joined again in time"))
         if not group.members:
             self._empty(group, at, out)
         elif not group.ensure_leader():
@@ -255,6 +258,7 @@ class Rebalances:
         out = Result()
         for member_id in list(group.unsynced):
             self.remove(group, member_id, out)
+            out.removed.append(Removed(group_id, member_id, "it has sent no SyncGroup in time"))
         self.after_removal(group, Moment(now, now_ms), out, is_rebalance_needed=True)
         return out
 

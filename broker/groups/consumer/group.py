@@ -132,6 +132,10 @@ class ConsumerGroup:
         return not self.members
 
     @property
+    def member_count(self) -> int:
+        return len(self.members)
+
+    @property
     def empty_since_ms(self) -> int:
         """The time of the target assignment, which is computed when the last member leaves."""
         return self.assignment_timestamp if self.is_empty and self.assignment_timestamp else -1

@@ -11,7 +11,7 @@ from functools import partial
 
 from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.deadlines import Deadlines
-from strandline.broker.groups.result import Result
+from strandline.broker.groups.result import Removed, Result
 
 SESSION, REBALANCE = "session", "rebalance"
 RETRY_S = 0.5
@@ -68,6 +68,7 @@ class MemberTimers:
         if result is not None:
             again = partial(self._on_session_end, group_id, member_id)
             self._deadlines.set((SESSION, group_id, member_id), now + RETRY_S, again)
+            result.removed.append(Removed(group_id, member_id, "its session has ended"))
         return result
 
     def _on_rebalance_end(self, group_id: str, member_id: str, epoch: int, now: float, now_ms: int) -> Result | None:
@@ -75,4 +76,7 @@ class MemberTimers:
             return None
         again = partial(self._on_rebalance_end, group_id, member_id, epoch)
         self._deadlines.set((REBALANCE, group_id, member_id), now + RETRY_S, again)
-        return self._remove_member(group_id, member_id, now, now_ms)
+        result = self._remove_member(group_id, member_id, now, now_ms)
+        if result is not None:
+            result.removed.append(Removed(group_id, member_id, "it has not revoked its partitions in its rebalance timeout"))
+        return result

@@ -52,7 +52,7 @@ from strandline.broker.groups.records.types import (
     TargetAssignmentMemberRecord,
     TargetAssignmentMetadataRecord,
 )
-from strandline.broker.groups.result import Asker, Replies, RequestContext, Result
+from strandline.broker.groups.result import Asker, Removed, Replies, RequestContext, Result
 from strandline.broker.groups.state import Group, GroupTable
 from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError
@@ -172,7 +172,11 @@ class ConsumerProtocol:
                 code = e.code
             answers.append(LeftMember(leaving.member_id, leaving.group_instance_id, code))
         replies: Replies = [(context.asker, LeaveGroupResponse(members=answers))]
-        return self._remove(group, list(found.values()), context.now, context.now_ms, replies) if found else Result([], replies)
+        if not found:
+            return Result([], replies)
+        result = self._remove(group, list(found.values()), context.now, context.now_ms, replies)
+        result.removed += [Removed(group.group_id, member_id, "an operator has removed it") for member_id in found]
+        return result
 
     def describe(self, group_id: str) -> DescribedConsumerGroup:
         """Raises GROUP_ID_NOT_FOUND."""
@@ -280,7 +284,9 @@ class ConsumerProtocol:
         response = ConsumerGroupHeartbeatResponse(member_id=body.member_id, member_epoch=body.member_epoch)
         replies: Replies = [(context.asker, response)]
         if body.member_epoch == LEAVE:
-            return self._remove(group, [member], context.now, context.now_ms, replies)
+            left = self._remove(group, [member], context.now, context.now_ms, replies)
+            left.removed.append(Removed(group.group_id, member.member_id, "it has left"))
+            return left
         self._timers.start_session(group.group_id, member.member_id, context.now)
         current = left_for_a_moment(member.current)
         return Result([CurrentAssignmentRecord(group.group_id, member.member_id, current)], replies)
