@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
 
-from strandline import Consumer, Producer
+import pytest
+
+from strandline import Consumer, OffsetConflict, Producer, TokenFenced, TopicPartition
 from strandline.testing import Cluster, simulated
 
 FOLDER = Path(__file__).parents[2] / "examples" / "conditional"
@@ -67,6 +69,37 @@ async def test_lock_has_one_holder_at_a_time(cluster: Cluster) -> None:
     await asyncio.gather(kill_leaders(cluster, topic, 2), *map(work, ("alice", "bob", "carol")))
     assert len(tokens) == 15
     assert tokens == sorted(tokens)
+
+
+@simulated(seeds=3, faults=None)
+async def test_paused_holder_writes_nothing_behind_its_successor(cluster: Cluster) -> None:
+    topic, ledger = await cluster.create_topic("lock"), await cluster.create_topic("ledger")
+    written: list[bytes] = []
+
+    async def write(producer: Producer, value: bytes, token: int) -> None:
+        await producer.send_and_wait(ledger, value, partition=0, fencing_token=token)
+        written.append(value)
+
+    async with clients(cluster) as (alices, alices_consumer), clients(cluster) as (bobs, bobs_consumer):
+        alice, bob = LOCK.Lock(topic, alices, alices_consumer), LOCK.Lock(topic, bobs, bobs_consumer)
+        older = await alice.acquire(b"alice")
+        await write(alices, b"alice 1", older)
+        newer = await bob.acquire(b"bob", patience_s=0.5)
+        await write(alices, b"alice 2", older)
+        await write(bobs, b"bob 1", newer)
+        for _ in range(2):
+            with pytest.raises(TokenFenced):
+                await write(alices, b"alice 3", older)
+            await kill_leaders(cluster, ledger, 1)
+        await write(bobs, b"bob 2", newer)
+        with pytest.raises(OffsetConflict):
+            await alice.release(older)
+        await bob.release(newer)
+        assert await alice.acquire(b"alice") > newer
+    async with clients(cluster) as (_, consumer):
+        await consumer.assign([TopicPartition(ledger, 0)])
+        found = [(await consumer.getone()).value for _ in written]
+    assert found == written == [b"alice 1", b"alice 2", b"bob 1", b"bob 2"]
 
 
 @simulated(seeds=3, faults=None)
