@@ -33,7 +33,7 @@ _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 def index(sections: Iterable[Section]) -> str:
     """The text of `llms.txt`."""
-    lines, optional = [f"# Strandline\n\n> {SUMMARY}\n"], []
+    lines, optional = [f"# Strandline\n\n> {SUMMARY}\n"], list[str]()
     for section in sections:
         lines.append(f"\n## {section.title}\n\n")
         for page in section.pages:
