@@ -274,7 +274,9 @@ def check_bytes(replica: ReplicaGhost, log: Log) -> None:
             if is_cleaned(partition, header.leader_epoch, batch_of(header)):
                 missing += missing_from(replica, header, data, position)
             offset = header.next_offset
-    held = _between(replica.absent, log.segments[0].base_offset, log.log_end_offset)
+    start = max(log.segments[0].base_offset, replica.path.start)  # `truncated` forgets what is below the path
+    missing = _between(missing, start, log.log_end_offset)
+    held = _between(replica.absent, start, log.log_end_offset)
     if offset != replica.path.end or sorted(missing) != sorted(held):
         text = (
             f"the files of broker {replica.node} end at offset {offset} and lack the records {sorted(set(missing) - set(held))}; "

@@ -95,6 +95,15 @@ def test_cleaned_log_is_found_by_a_new_process(at: Bench):
     assert held(at, 1) == [1, 2, 3]
 
 
+def test_first_segment_may_begin_below_the_log_start(at: Bench):
+    put(at, "a1 b1 a2 x1")
+    clean(at.log(3))
+    at.log(3).increment_log_start_offset(2)
+    at.log(3).truncate_to(4)
+    judge(at)
+    assert held(at, 3) == [2, 3]
+
+
 def test_truncation_forgets_what_was_removed_above_it(at: Bench):
     put(at, "a1 a2 b1 x1")
     clean(at.log(3))
