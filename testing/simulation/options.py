@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from strandline.testing.simulation.group_plans import GROUPS_SHARE, GroupDraw, MemberPlan, draw_groups, member_text
+
 FAULTS: dict[str, float] = {
     "crash": 2.0,
     "power": 1.0,
@@ -108,6 +110,9 @@ DRAINED_SHARE = 0.05
 SEVERAL_DIRS_SHARE = 0.1
 """Share of runs in which brokers have several log directories, with a client that moves replicas between them."""
 
+RACED_SHARE = 0.1
+"""Share of runs with clients that append conditionally."""
+
 RACKS_SHARE = 0.35
 """Share of runs in which the brokers have racks, and consumers read from the nearest replica."""
 
@@ -116,6 +121,9 @@ COMPACTED_SHARE = 0.25
 
 AGED_SHARE = 0.08
 """Share of topics that delete records by age."""
+
+CLIENT_TIMEOUTS = ("request_timeout_ms", "delivery_timeout_ms", "session_timeout_ms", "rebalance_timeout_ms")
+"""Options of clients that bound how long the cluster may take to heal."""
 
 ALL, LEADER = "all", "leader"
 """The promise for the records of a topic: with `acks=all` and idempotence none is lost, with `acks=1` and 0 some may be."""
@@ -239,6 +247,12 @@ class Options:
     """A client drains brokers, and undoes it."""
     moves_logs: bool = False
     """A client moves replicas between log directories, and cordons directories (AlterReplicaLogDirs)."""
+    members: tuple[MemberPlan, ...] = ()
+    """The members of consumer groups."""
+    group_work: tuple[str, ...] = ()
+    """What else clients do with groups, out of `GROUP_WORK`."""
+    racers: int = 0
+    """Number of clients that append to one partition, each record only at the offset that it expects (`expect_offset`)."""
 
     def without(self, *kinds: str) -> Options:
         """The same run without these kinds of faults."""
@@ -266,9 +280,9 @@ class Options:
         """The longest time-out of anything in this cluster, in seconds."""
         names = ("session.timeout.ms", "lag.time.max.ms", "fetch.timeout.ms", "request.timeout.ms", "election.timeout.ms")
         values = [v for k, v in {**self.settings, **self.controller_settings}.items() if k.endswith(names)]
-        clients = [producer.options for producer in self.producers] + [consumer.options for consumer in self.consumers]
+        clients = [plan.options for plans in (self.producers, self.consumers, self.members) for plan in plans]
         for options in clients:
-            values += [v for k, v in options.items() if k in ("request_timeout_ms", "delivery_timeout_ms")]
+            values += [v for k, v in options.items() if k in CLIENT_TIMEOUTS]
         return max(map(float, values), default=10_000.0) / 1000
 
     def as_dict(self) -> dict[str, Any]:
@@ -278,9 +292,9 @@ class Options:
     def from_dict(cls, values: Mapping[str, Any]) -> Options:
         """The inverse of `as_dict`, also after a round trip through JSON."""
         lists = {"topics": TopicPlan, "producers": ProducerPlan, "consumers": ConsumerPlan, "faults": FaultPlan}
-        made = {name: tuple(kind(**item) for item in values[name]) for name, kind in lists.items()}
-        made["admin"] = tuple(values["admin"])
-        made["racks"] = tuple(values.get("racks", ()))
+        made: dict[str, Any] = {name: tuple(kind(**item) for item in values[name]) for name, kind in lists.items()}
+        made["members"] = tuple(MemberPlan(**_with_tuples(item)) for item in values.get("members", ()))
+        made |= {name: tuple(values.get(name, ())) for name in ("admin", "racks", "group_work")}
         return cls(**{**values, **made})
 
     def table(self) -> str:
@@ -291,6 +305,9 @@ class Options:
             *((f"topic {t.name}", _topic_text(t)) for t in self.topics),
             *((f"producer of {p.topic}", _producer_text(p)) for p in self.producers),
             *((f"consumer of {c.topic}", _consumer_text(c)) for c in self.consumers),
+            *((f"member of group {m.group}", member_text(m)) for m in self.members),
+            ("work on groups", " ".join(self.group_work) or "none"),
+            ("conditional appends", f"of {self.racers} clients" if self.racers else "none"),
             ("readers of offsets", self.readers),
             ("lies of a client", self.lies),
             ("deletes records", "yes" if self.trims else "no"),
@@ -312,6 +329,11 @@ class Options:
         ]  # fmt: skip
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def _with_tuples(item: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a plan, with tuples in the place of JSON's lists."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in item.items()}
 
 
 def _topic_text(topic: TopicPlan) -> str:
@@ -345,6 +367,7 @@ def _pairs(values: Mapping[str, Any]) -> str:
 def draw_options(seed: int | str) -> Options:
     """Draw everything that the seed decides before its run begins."""
     options, doubles = _with_directories(_draw_options(seed), Random(f"{seed}/directories")), Random(f"{seed}/doubles")
+    options = _with_groups(options, Random(f"{seed}/groups"))
     if options.loss_permitted and options.faults and doubles.random() < DOUBLES_SHARE:
         return with_double_faults(options, doubles)
     return options
@@ -369,6 +392,33 @@ def with_double_faults(options: Options, draw: Random) -> Options:
         admin=(*options.admin, RECOVER),
         loss_permitted=True,
     )
+
+
+def _with_groups(options: Options, draw: Random) -> Options:
+    """The same run, in some cases with consumer groups."""
+    return with_groups(options, draw) if draw.random() < GROUPS_SHARE else options
+
+
+def with_groups(options: Options, draw: Random) -> Options:
+    """The same run with consumer groups."""
+    names = [topic.name for topic in options.topics]
+    drawn = draw_groups(draw, names, options.brokers, options.faults_s, has_faults=bool(options.faults))
+    return options.replaced(
+        settings=options.settings | drawn.settings,
+        members=drawn.members,
+        group_work=drawn.work,
+        **_with_group_faults(options, drawn),
+    )
+
+
+def _with_group_faults(options: Options, drawn: GroupDraw) -> dict[str, Any]:
+    number = max((fault.number for fault in options.faults), default=-1) + 1
+    faults = [FaultPlan(number + n, f.at_s, f.kind, f.duration_s, f.draw) for n, f in enumerate(drawn.faults)]
+    kinds = {fault.kind: 1.0 for fault in faults}
+    return {
+        "kinds": options.kinds | kinds,
+        "faults": tuple(sorted((*options.faults, *faults), key=lambda fault: fault.at_s)),
+    }
 
 
 def _with_directories(options: Options, draw: Random) -> Options:
@@ -427,6 +477,7 @@ def _draw_options(seed: int | str) -> Options:
         reconfigures=Random(f"{seed}/reconfigures").random() < RECONFIGURED_SHARE,
         reassigns=brokers > 1 and Random(f"{seed}/reassigns").random() < REASSIGNED_SHARE,
         drains=brokers > 1 and Random(f"{seed}/drains").random() < DRAINED_SHARE,
+        racers=_draw_racers(Random(f"{seed}/racers")),
         readers=draw.choice((0, 0, 1)),
         admin=tuple(name for name in ADMIN if draw.random() < 0.4) if draw.random() < 0.5 else (),
         kinds=kinds,
@@ -443,6 +494,10 @@ def _draw_options(seed: int | str) -> Options:
         proposal_timeout_ms=draw.choice((30_000, 30_000, 1000, 300)),
         lies=_draw_lies(draw, topics),
     )
+
+
+def _draw_racers(draw: Random) -> int:
+    return draw.choice((1, 2, 2, 3)) if draw.random() < RACED_SHARE else 0
 
 
 def _draw_lies(draw: Random, topics: tuple[TopicPlan, ...]) -> int:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.protocol.errors import UsageError
+from strandline.testing.simulation.group_plans import MemberPlan
 from strandline.testing.simulation.options import FaultPlan, Options, draw_options
 from strandline.testing.simulation.runs.replay import Replay, kinds_of
 from strandline.testing.simulation.runs.run import Report
@@ -156,7 +157,7 @@ def _told(faults: Sequence[FaultPlan]) -> str:
 
 
 def _fewer_clients(options: Options) -> Iterator[Step]:
-    for name in ("consumers", "producers"):
+    for name in ("consumers", "producers", "members"):
         plans = getattr(options, name)
         if len(plans) > 1:
             yield f"all {name}", options.replaced(**{name: ()})
@@ -166,6 +167,17 @@ def _fewer_clients(options: Options) -> Iterator[Step]:
     yield "lies", options.replaced(lies=0)
     for name in ("trims", "upgrades", "reconfigures", "reassigns", "drains", "moves_logs"):
         yield name, options.replaced(**{name: False})
+    yield "conditional appends", options.replaced(racers=0)
+    for name in options.group_work:
+        yield f"the groups' {name}", options.replaced(group_work=tuple(work for work in options.group_work if work != name))
+    for place, plan in enumerate(options.members):
+        if plan.event:
+            calm = dataclasses.replace(plan, event="")
+            yield f"a member's {plan.event}", options.replaced(members=_with(options.members, place, calm))
+
+
+def _with(members: tuple[MemberPlan, ...], place: int, plan: MemberPlan) -> tuple[MemberPlan, ...]:
+    return (*members[:place], plan, *members[place + 1 :])
 
 
 def _fewer_partitions(options: Options) -> Iterator[Step]:

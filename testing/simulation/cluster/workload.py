@@ -27,8 +27,11 @@ from strandline.testing.history import History, Send
 from strandline.testing.simulation.cluster import fuzzing_client
 from strandline.testing.simulation.cluster.cluster import BROKER_PORT, CONTROLLER_PORT, Client, SimCluster
 from strandline.testing.simulation.cluster.config_changes import draw_change
+from strandline.testing.simulation.cluster.groups.work import GroupWork
 from strandline.testing.simulation.cluster.log_mover import LogMover
+from strandline.testing.simulation.cluster.racer import Racer
 from strandline.testing.simulation.cluster.reassigner import Reassigner
+from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.kernel.machine import EPOCH_MS
 from strandline.testing.simulation.kernel.scheduler import Entry, cancel
 from strandline.testing.simulation.nemesis.budget import Budget
@@ -45,7 +48,7 @@ SOON_TRUE = "a topic that exists"
 
 
 class Workload:
-    def __init__(self, cluster: SimCluster, options: Options, budget: Budget) -> None:
+    def __init__(self, cluster: SimCluster, options: Options, budget: Budget, invariants: Invariants) -> None:
         self.cluster = cluster
         self.world = cluster.world
         self.options = options
@@ -59,6 +62,7 @@ class Workload:
         """The highest low watermark that a deletion of records was answered with."""
         self.reassigner = Reassigner(self.world, options, budget)
         self.log_mover = LogMover(self.world, options, self.problems)
+        self.groups = GroupWork(cluster, options, self.problems, lambda: self.going, invariants)
         self.produces = True
         self.going = True
         self._crashes: list[Entry] = []
@@ -74,6 +78,8 @@ class Workload:
             self._begin(f"c{number}", partial(self._consume, plan=consumer), consumer.crash_at_s)
         for number in range(1, self.options.readers + 1):
             self._begin(f"r{number}", self._read_offsets, 0.0)
+        for number in range(1, self.options.racers + 1):
+            self._begin(f"p-racer{number}", self._race, 0.0)
         self._declare_compaction()
         if self.options.lies:
             self._begin("liar", self._lie, 0.0)
@@ -89,6 +95,7 @@ class Workload:
             self._begin("reassigner", partial(self._disturb, by=self.reassigner), 0.0)
         if self.options.moves_logs:
             self._begin("mover", partial(self._disturb, by=self.log_mover), 0.0)
+        self.groups.begin(self._begin)
 
     def _declare_compaction(self) -> None:
         """Clocks are wrong by up to a twentieth, or by an hour, so the time that tombstones are kept is not exact."""
@@ -205,6 +212,19 @@ class Workload:
                 continue
             self.acked += 1
             send.ok(metadata.offset)
+
+    async def _race(self, client: Client, name: str) -> None:
+        producer = await self._started(
+            lambda: client.producer(request_timeout_ms=1000, max_block_ms=1000, delivery_timeout_ms=3000)
+        )
+        if producer is None:
+            return
+        try:
+            await Racer(name, self.history, self.options, self.problems, self.world.stream(name)).work(
+                producer, lambda: self.produces
+            )
+        finally:
+            await producer.stop()
 
     async def _started(self, make: Callable[[], Any]) -> Any:
         """Start a client, again and again until a broker answers."""
@@ -428,8 +448,9 @@ class Workload:
             await admin.stop()
 
     def end_disturbances(self) -> None:
-        """Begin no reassignment and no move of a log from now on."""
+        """Begin no reassignment, no move of a log, and no change of groups and their topics from now on."""
         self.reassigner.going = self.log_mover.going = False
+        self.groups.end_disturbances()
 
     # -- the configuration of brokers ---------------------------------------------------------------------------------
 

@@ -38,8 +38,14 @@
 | I33 no circles | circles.py | each fetch response |
 | I34 reassignments | reassignments.py, the phases of a run | each committed change; when the faults are over |
 | I35 throttle | reassignments.py | each fetch of an added replica |
+| I36 owners | groups.py, the members of a run | each append and answer of a coordinator; each call that returns records |
+| I37 commits | groups.py | each commit that a coordinator accepts; each answer to one |
+| I38 committed offsets | groups.py, the members of a run | each answer with offsets; where a member begins to read |
+| I39 coverage | the members of a run | when the faults are over |
+| I40 coordinators | group_memory.py | at rest |
 
-I21 (groups) waits for consumer groups. "After a step" is `Invariants.after_step`; a sweep is one in a thousand of these; "at
+I36 to I40, about groups, are in the place of I21. The members of a run write down what they were told and given
+(`cluster/groups/ledger.py`). "After a step" is `Invariants.after_step`; a sweep is one in a thousand of these; "at
 rest" is `Invariants.at_rest`, when faults and clients have ended.
 
 `Ghosts.permit_loss` says that more has failed than the cluster promises to survive: then I4 (its second half), I6, I7, I9,

@@ -3,6 +3,7 @@
     PartitionGhost    every batch ever written (a tree), what is committed (a path in it), all leaders, the committed registration
       ReplicaGhost    one broker's log: its path, and the production objects behind it while they exist
     MetadataGhost     the committed metadata log, its images, brokers and topics, and the votes of voters
+    GroupsGhost       consumer groups, as the records of __consumer_offsets say (group_views.py)
     Process           a running broker or controller; the next one on the same machine is another
 
 `Committed` is not what a broker says. A leader's high watermark is accepted only after every member of the ISR was found to hold
@@ -22,6 +23,8 @@ from strandline.controller.metadata.directory_ids import UNASSIGNED
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import METADATA_TOPIC, METADATA_TOPIC_ID, NO_LEADER
 from strandline.protocol.partitions import TopicIdPartition
+from strandline.protocol.records.fence import NO_TOKEN
+from strandline.testing.simulation.invariants.group_views import GroupsGhost
 from strandline.testing.simulation.invariants.originals import Originals
 from strandline.testing.simulation.invariants.paths import Path, Tree
 from strandline.testing.simulation.invariants.violation import Violation
@@ -203,6 +206,8 @@ class PartitionGhost:
         "replicas",
         "reported",
         "reports",
+        "token",
+        "tokens",
         "told_end",
         "topic",
         "tree",
@@ -245,6 +250,10 @@ class PartitionGhost:
         """Leader epoch -> the highest high watermark that its leader told clients when it was sure of it."""
         self.producers: dict[int, Any] = {}
         """Producer id -> its position in the committed log (`producers.py`)."""
+        self.token = NO_TOKEN
+        """The highest fencing token in the committed log (`fencing.py`)."""
+        self.tokens: dict[tuple[int, int], int] = {}
+        """(leader epoch, base offset) -> the fencing token with which a leader has appended these records."""
         self.is_deleted = False
         self.loss_permitted = ""
         """The reason, if a loss is permitted."""
@@ -323,6 +332,7 @@ class Ghosts:
     def __init__(self) -> None:
         self.partitions: dict[TopicIdPartition, PartitionGhost] = {}
         self.metadata = MetadataGhost()
+        self.groups = GroupsGhost()
         self.processes: dict[int, Process] = {}
         """The newest process of each node."""
         self.dirty: dict[ReplicaGhost, None] = {}
@@ -381,6 +391,11 @@ class Ghosts:
     def named(self, name: str) -> PartitionGhost:
         """The newest partition of this name, such as `orders-0`."""
         return [p for p in self.partitions.values() if p.name == name][-1]
+
+    def topic_name(self, topic_id: bytes) -> str:
+        """The name of a topic that exists or has existed."""
+        known = self.partitions.get((topic_id, 0))
+        return topic_id.hex() if known is None else known.topic
 
     def permit_loss(self, reason: str, partition: str | None = None) -> None:
         """More has failed than the cluster promises to survive: in one partition, or everywhere."""

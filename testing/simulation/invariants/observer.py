@@ -21,6 +21,8 @@ from strandline.testing.simulation.invariants import (
     circles,
     clean_starts,
     compaction,
+    group_memory,
+    groups,
     honesty,
     leaders,
     logs,
@@ -146,6 +148,7 @@ class Invariants:
                         producers.check_states(replica)
             honesty.check(partition)
         quorum.check_states(ghosts)
+        group_memory.check(ghosts)
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
@@ -209,6 +212,10 @@ class Invariants:
             if is_new:
                 self._keep_payloads(records, headers)
             return
+        if groups.is_offsets(partition):
+            groups.remember(self.ghosts, replica, records, headers)
+            if is_new:
+                groups.on_appended(self.ghosts, replica, headers)
         role = "leader" if is_new else "follower"
         # If a fetch response spans several epochs, each has an event of its own.
         runs = [headers] if headers[0].leader_epoch == headers[-1].leader_epoch else _by_epoch(headers)
@@ -233,6 +240,8 @@ class Invariants:
 
     def on_append_failed(self, replica: ReplicaGhost, records: Buffer, headers: Sequence[BatchHeader], renewed: bool) -> None:
         logs.may_have_appended(replica, records, headers, renewed=renewed)
+        if groups.is_offsets(replica.partition):
+            groups.remember(self.ghosts, replica, records, headers)
         if replica.partition.key == METADATA:
             self._keep_payloads(records, headers)
 
@@ -302,6 +311,8 @@ class Invariants:
         self.trace.emit("leader.became", replica.node, replica.partition.name, epoch=epoch, start_offset=start_offset)
         leaders.on_leader(self.ghosts, replica, epoch)
         watermark.on_leader(self.ghosts, replica, epoch)
+        if groups.is_offsets(replica.partition):
+            groups.on_leader(self.ghosts, replica, epoch)
         self.ghosts.dirty[replica] = None
 
     def on_follower(self, replica: ReplicaGhost, epoch: int, leader: int) -> None:
@@ -357,6 +368,20 @@ class Invariants:
 
     def on_answer(self, node: int, request: Any) -> None:
         purgatory.check_answered_once(node, request)
+
+    # -- groups -------------------------------------------------------------------------------------------------------
+
+    def on_group_answer(self, node: int, request: Any, response: Any) -> None:
+        """A response about a group leaves."""
+        groups.on_answer(self.ghosts, node, request, response)
+
+    def on_member_doubtful(self, group: str, member_id: str, *, is_removed: bool) -> None:
+        """A coordinator removes the member before its session has ended, or will soon."""
+        self.ghosts.groups.doubtful[group, member_id] = is_removed
+
+    def on_commit_decided(self, node: int, request: Any, records: Sequence[Any]) -> None:
+        """A coordinator is about to append the offsets of this request."""
+        groups.on_commit_decided(self.ghosts, node, request, records)
 
     # -- the quorum ---------------------------------------------------------------------------------------------------
 

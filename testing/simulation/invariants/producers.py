@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from strandline.protocol.producer_names import family_of, is_named
 from strandline.protocol.records.batch import MAX_SEQUENCE
+from strandline.protocol.records.fence import FIRST_FENCE, NO_TOKEN
+from strandline.testing.simulation.invariants import fencing
 from strandline.testing.simulation.invariants.ghosts import PartitionGhost, ReplicaGhost
 from strandline.testing.simulation.invariants.paths import Batch
 
@@ -34,13 +36,15 @@ class Place(NamedTuple):
 
 def on_committed(partition: PartitionGhost, start: int, end: int) -> None:
     """The records of this range have just become committed."""
-    for _, batch in partition.tree.walk(partition.committed, start, end):
-        if batch.producer_id >= 0 and batch.sequence >= 0:
+    for epoch, batch in partition.tree.walk(partition.committed, start, end):
+        fencing.on_committed(partition, epoch, batch)
+        if batch.producer_id >= 0 and batch.sequence >= 0 and not batch.is_control:
             _take(partition, batch)
 
 
 def rebuild(partition: PartitionGhost) -> None:
     partition.producers.clear()
+    partition.token = NO_TOKEN
     on_committed(partition, 0, partition.committed.end)
 
 
@@ -74,11 +78,12 @@ def check_states(replica: ReplicaGhost) -> None:
     log, partition, path = replica.log, replica.partition, replica.path
     if log is None or replica.damage is not None:
         return
+    fencing.check_state(replica)
     expected = _states(replica, log.segments[0].base_offset)
     found = {
         producer_id: (epoch, [(batch.last_sequence, batch.last_offset) for batch in batches])
         for producer_id, (epoch, batches) in log.producers.dump().items()
-        if batches
+        if batches and producer_id < FIRST_FENCE
     }
     fits = _fits if partition.originals is None else _fits_cleaned
     for producer_id, state in expected.items():

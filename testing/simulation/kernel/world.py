@@ -138,10 +138,10 @@ class World:
             events._set_running_loop(before)
 
     def close(self) -> None:
-        """End the world: drop what dead processes left. Nothing that their finalizers do counts."""
+        """End the world: drop what dead processes left. Nothing that their finalizers do or log counts."""
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         try:
-            with warnings.catch_warnings(action="ignore"):
+            with warnings.catch_warnings(action="ignore"), captured_logs(Trace(self.scheduler.clock)):
                 self._forget()
                 gc.collect()
         finally:

@@ -14,6 +14,7 @@ from strandline.testing.simulation.nemesis import (
     connections,
     cuts,
     disks,
+    groups,
     late_messages,
     leaders,
     lying_disks,
@@ -25,5 +26,5 @@ from strandline.testing.simulation.nemesis.engine import KINDS, Nemesis
 
 __all__ = ["KINDS", "Nemesis"]
 
-FILES = (processes, cuts, slow_links, connections, late_messages, leaders, disks, lying_disks, voters, clients)
+FILES = (processes, cuts, slow_links, connections, late_messages, leaders, disks, lying_disks, voters, clients, groups)
 """The files that define kinds, imported here so that `KINDS` is complete."""

@@ -261,7 +261,7 @@ class Nemesis:
 
 Kind = Callable[[Nemesis, FaultPlan, Random], Effect | None]
 KINDS: dict[str, Kind] = {}
-"""By name. The tables of weights, `options.FAULTS`, `DOUBLE_FAULTS` and `DIRECTORY_FAULTS`, have the same names."""
+"""By name. The tables of weights, `FAULTS`, `DOUBLE_FAULTS`, `DIRECTORY_FAULTS` and `GROUP_FAULTS`, have the same names."""
 
 
 def kind(name: str) -> Callable[[Kind], Kind]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from errno import EDQUOT, EIO, ENOSPC
 from typing import Any, Self
 
@@ -29,22 +28,14 @@ from strandline.controller.cluster_control import BrokerControlState
 from strandline.controller.metadata.records import NO_LEADER
 from strandline.controller.raft.roles import Candidate, Leader
 from strandline.protocol.errors import ErrorCode
-from strandline.testing.simulation.observation.watching import Called, OnCall, OnEvent, Sight, Watch, said
+from strandline.testing.simulation.observation.group_marks import GROUP_MARKS
+from strandline.testing.simulation.observation.mark import RARE, SCENARIO, SWEEP, Mark
+from strandline.testing.simulation.observation.mark import refused as _refused
+from strandline.testing.simulation.observation.watching import Called, OnCall, OnEvent, Watch, said
+
+__all__ = ["MARKS", "RARE", "SCENARIO", "SWEEP", "WAITING", "Mark", "Marks", "missing", "total"]
 
 C = ErrorCode
-
-SWEEP, RARE, SCENARIO = "sweep", "rare", "scenario"
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    meaning: str
-    """What happened when the mark is counted, in one line."""
-    sights: tuple[Sight, ...]
-    """Any of these counts as the mark."""
-    reach: str = SWEEP
-    """SWEEP: a few hundred random seeds must reach it. RARE: some thousand seeds must. SCENARIO: only scenarios, other kinds of
-    clusters, or tests reach it."""
 
 
 class Marks:
@@ -85,11 +76,6 @@ def total(reports: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 # -- how to see them --------------------------------------------------------------------------------------------------
-
-
-def _refused(target: str, *codes: int) -> OnCall:
-    """The call raised one of these wire errors."""
-    return OnCall(target, lambda call: call.code in codes, raised=True)
 
 
 def _returned(target: str, value: object) -> OnCall:
@@ -836,14 +822,11 @@ MARKS: dict[str, Mark] = {
         "a consumer had to open a new fetch session",
         (_returned("client.consumer.fetch_session:FetchSession.on_response", False),),
     ),
+    **GROUP_MARKS,
 }
 """In the order of the report."""
 
 WAITING: dict[str, str] = {
-    "group.rebalanced": "consumer groups",
-    "group.member_fenced": "consumer groups",
-    "group.coordinator_moved": "consumer groups",
-    "group.generation_refused": "consumer groups",
     "transaction.committed": "transactions",
     "transaction.aborted": "transactions",
     "transaction.fenced": "transactions",

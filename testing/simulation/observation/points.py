@@ -53,6 +53,43 @@ POINTS: dict[str, dict[str, str]] = {
     },
     "protocol.rpc.connection:Connection": {"api_key_of": "which request a response answers, for the rules of the network"},
     "protocol.rpc.dial": {"forget": "look-ups of a process that was killed"},
+    "broker.groups.coordinator:GroupCoordinator": {
+        "shard_of": "requests to a broker that does not coordinate the group, or not yet (marks)",
+        "read_committed": "whether the committed offsets are known when they are asked for (marks)",
+        "shards": "the groups of a broker, and whether they are loaded (I40)",
+        "config": "the settings for a second load (I40)",
+    },
+    "broker.groups.coordinator:ActiveShard": {"shard, loader, is_current, leader_state": "the memory of a coordinator (I40)"},
+    "broker.groups.coordinator:DelayedReplies": {
+        "on_complete, on_failed, on_expiration": "replies that waited for the high watermark (marks)",
+    },
+    "broker.groups.loader:Loader": {"cancel": "a load that a change of leadership overtook (marks)"},
+    "broker.groups.shard:GroupShard": {
+        "commit_offsets": "the commits that are accepted (I37)",
+        "delete_group": "a group is deleted (marks)",
+        "groups, offsets, image, deadlines, consumer": "what a coordinator knows (I40), and why a member is removed (I36)",
+    },
+    "broker.groups.offsets:OffsetStore": {
+        "expire, delete_topics": "offsets that expire, or whose topic was deleted (marks)",
+        "offsets_of, groups_with_offsets, on_high_watermark": "the committed offsets of a coordinator (I40)",
+    },
+    "broker.groups.consumer.group:ConsumerGroup": {
+        "check_offset_commit": "commits of older epochs, and of members that were removed (marks)",
+        "owners, targets, resolved, topic_counts, regex_counts, static_members": "what a coordinator knows of a group (I40)",
+    },
+    "broker.groups.consumer.protocol:ConsumerProtocol": {
+        "heartbeat": "a second process with the instance id of a member (marks)",
+        "advance": "the steps of a rebalance (marks)",
+        "remove_expired, on_connection_lost": "members that may not know that they are removed (I36)",
+    },
+    "broker.groups.consumer.membership": {"check_epoch": "members that have lost a response, or are fenced (marks)"},
+    "broker.groups.consumer.draft:Draft": {"replace, put_regex": "static members that return, and patterns (marks)"},
+    "broker.groups.classic.group:ClassicGroup": {
+        "begin_generation, check_generation": "the generations of a classic group (marks)",
+    },
+    "broker.groups.classic.protocol:ClassicProtocol": {"join": "a static member that returns (marks)"},
+    "broker.groups.migration.conversions:Conversions": {"upgrade, downgrade": "groups that change their protocol (marks)"},
+    "broker.groups.member_connections:MemberConnections": {"check": "late requests of members (marks)"},
     "broker.partition.partition:Partition": {
         "__init__, stop": "the replicas that a broker serves",
         "make_leader, make_follower": "the roles (I1, I14), and the report of a leader that its log had lost records (I20)",

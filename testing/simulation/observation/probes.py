@@ -22,12 +22,15 @@ from typing import Any, Self
 
 from strandline.broker.fetch import offsets_handler as offsets
 from strandline.broker.fetch.fetch_handler import Fetch
+from strandline.broker.groups.consumer.member_timers import SESSION
+from strandline.broker.groups.consumer.protocol import ConsumerProtocol
+from strandline.broker.groups.shard import GroupShard
 from strandline.broker.partition.leader_state import LeaderState
 from strandline.broker.partition.log_failures import LogFailures
 from strandline.broker.partition.partition import Partition
 from strandline.broker.process.quorum_observer import QuorumObserver
 from strandline.broker.process.server import BrokerServer
-from strandline.broker.produce.produce_handler import DelayedProduce, ProduceHandler
+from strandline.broker.produce.produce_handler import ACKS_ALL, DelayedProduce, ProduceHandler
 from strandline.controller import handlers, leader_balancer
 from strandline.controller.controller import Controller
 from strandline.controller.metadata.image import MetadataImage
@@ -49,11 +52,12 @@ from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.directory.future_logs import FUTURE_SUFFIX
 from strandline.storage.directory.log_dir import LogDir
-from strandline.storage.log.log import Log
+from strandline.storage.log.log import AppendInfo, Log
 from strandline.storage.log.log_state import LogState
 from strandline.storage.memory.memory_files import TEMPORARY, MemoryFile, MemoryFiles
-from strandline.testing.simulation.invariants import honesty, resources
+from strandline.testing.simulation.invariants import fencing, honesty, resources
 from strandline.testing.simulation.invariants.ghosts import METADATA, Process, ReplicaGhost
+from strandline.testing.simulation.invariants.groups import ANSWERS
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.observation.wrapping import is_keeping, wrap
 
@@ -244,6 +248,7 @@ class Probes:
     def _logs(self) -> None:
         self._after(Log, "open", self._log_opened)
         self._wrap(Log, "append_batches", self._make_append)
+        self._after(Log, "append_as_leader", self._note_token)
         self._around(Log, "truncate_to", self._before_truncation, self._after_truncation)
         self._around(Log, "truncate_fully_and_start_at", self._before_truncation, self._after_truncation)
         self._after(Log, "update_high_watermark", self._high_watermark)
@@ -301,6 +306,13 @@ class Probes:
             return info
 
         return append
+
+    def _note_token(
+        self, info: AppendInfo, log: Log, _: Any, epoch: int, _now: int, _checked: Any = (), _offset: int = -1, token: int = -1
+    ) -> None:
+        replica = replica_of(log)
+        if replica is not None and token >= 0 and not info.duplicate:
+            fencing.on_sent(replica.partition, epoch, info.first_offset, token)
 
     def _before_truncation(self, log: Log, *_: Any) -> tuple[ReplicaGhost, int | None] | None:
         replica = replica_of(log)
@@ -479,6 +491,9 @@ class Probes:
         self._wrap(Fetch, "reply", self._make_fetch_reply)
         self._after(Fetch, "add_error", self._fetch_error)
         self._after(offsets, "list_offset", self._listed)
+        self._after(GroupShard, "commit_offsets", self._commit_decided)
+        self._before(ConsumerProtocol, "on_connection_lost", self._connection_lost)
+        self._before(ConsumerProtocol, "remove_expired", self._member_expires)
 
     def _produced_to(
         self, result: tuple[Partition | None, int], _handler: Any, item: Any, records: Any, acks: int, *rest: Any
@@ -506,6 +521,8 @@ class Probes:
                     invariants.on_answer(request.connection.server.node_id, request)
                 if type(body) is ProduceResponse:
                     self._produce_answered(request, body)
+                elif type(body) in ANSWERS and not request.connection.closed:
+                    invariants.on_group_answer(request.connection.server.node_id, request.body, body)
             except Exception as e:
                 note(e)
             original(request, body, records)
@@ -515,6 +532,8 @@ class Probes:
     def _produce_answered(self, request: ServerRequest, body: ProduceResponse) -> None:
         acks, leaves = request.body.acks, not request.connection.closed
         for response in body.partitions:
+            if response.error_code == ErrorCode.FENCED_TOKEN and acks == ACKS_ALL:
+                fencing.on_rejected(self.invariants.ghosts, response)
             appended = self._produced.pop(id(response), None)
             if appended is None or not leaves:
                 continue
@@ -524,6 +543,22 @@ class Probes:
                 self.invariants.trace.emit("produce.failed", replica.node, replica.partition.name, error=code, base=base)
             elif replica.process is not None and replica.process.is_alive:
                 self.invariants.on_acked(replica, base, required, acks)
+
+    def _commit_decided(self, result: Any, _shard: GroupShard, request: Any, _context: Any) -> None:
+        node = node_of()
+        if node is not None and result.records:
+            self.invariants.on_commit_decided(node, request, result.records)
+
+    def _connection_lost(self, _: ConsumerProtocol, group_id: str, member_id: str, _now: float) -> None:
+        self.invariants.on_member_doubtful(group_id, member_id, is_removed=False)
+
+    def _member_expires(self, protocol: ConsumerProtocol, group_id: str, member_id: str, *_: Any) -> None:
+        """If the session of the member has not ended, it has not given up partitions in time."""
+        process = self.invariants.ghosts.processes.get(node_of() or 0)
+        opened = None if process is None else process.server.opened
+        shards = [] if opened is None else [active.shard for active in opened.groups.shards.values()]
+        if any(shard.consumer is protocol and (SESSION, group_id, member_id) in shard.deadlines for shard in shards):
+            self.invariants.on_member_doubtful(group_id, member_id, is_removed=True)
 
     def _make_fetch_reply(self, original: Function) -> Function:
         invariants, note = self.invariants, self.invariants.note

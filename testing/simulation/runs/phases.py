@@ -22,6 +22,7 @@ from strandline.client import NewTopic, TopicPartition
 from strandline.controller.metadata.features import LEVEL_0_ONLY
 from strandline.protocol.errors import BrokerError, StrandlineError
 from strandline.protocol.partitions import TopicIdPartition
+from strandline.protocol.records.reader import iter_records
 from strandline.storage.directory.future_logs import FUTURE_SUFFIX
 from strandline.testing.comparison import cleaned_logs_differ, logs_differ, whole_log
 from strandline.testing.simulation.cluster.cluster import SimCluster
@@ -63,7 +64,7 @@ class Phases:
             racks=options.racks,
         )
         self.budget = Budget(self.cluster, enforced=not options.loss_permitted)
-        self.workload = Workload(self.cluster, options, self.budget)
+        self.workload = Workload(self.cluster, options, self.budget, invariants)
         self.nemesis = Nemesis(self.cluster, options, self.budget)
         for machine in self.cluster.machines.values():
             machine.files.take_time(Latency() if options.disks_take_time else None)
@@ -266,6 +267,7 @@ class Phases:
             await self._within(self._behind, "all replicas are in step", [])
             await self._leaders_return()
             await self._within(lambda: workload.behind(self.high_watermarks()), "the consumers reach the end", [])
+            await self._within(workload.groups.complaints, "the groups own and read everything", [], None, "I39")
             await workload.stop(self.bound_s)
             await self._within(self.invariants.unsettled, "the cluster comes to rest", [])
             await self._read_all()
@@ -275,6 +277,7 @@ class Phases:
         self._declare_log_starts()
         self._check_deletions()
         self._compare_replicas()
+        self._check_coverage()
         self.invariants.at_rest()
         if self.options.orderly_end:
             await self.stop_all()
@@ -415,6 +418,26 @@ class Phases:
                 if start < deleted_below:
                     text = f"the log of {name} on broker {node} begins at {start}, but records below {deleted_below} were deleted"
                     raise Violation("I5", text, partition=name, node=node)
+
+    def _check_coverage(self) -> None:
+        """I39: a group has finished every record below its committed offset, and its members have skipped none."""
+        if self.options.members and not self.options.loss_permitted:
+            complaint = self.workload.groups.skipped(self._offsets_of)
+            if complaint:
+                raise Violation("I39", complaint)
+
+    def _offsets_of(self, key: TopicIdPartition) -> list[int]:
+        """The offsets of the records of a partition that all its replicas have: a member may have read from any, and each cleans
+        its log by itself. Empty if the partition does not exist any more."""
+        if self.cluster.image().partition(key) is None:
+            return []
+        name = self.invariants.ghosts.partitions[key].name
+        replicas = {node: broker.replicas.partitions.get(key) for node, broker in self.cluster.brokers.items()}
+        logs = {n: p.log for n, p in replicas.items() if p is not None and n not in self.budget.rotten}
+        start = max((log_.log_start_offset for log_ in logs.values()), default=0)
+        readable = [_readable_log(name, n, log_, start) for n, log_ in logs.items()]
+        found = [{record.offset for record in iter_records(log_) if record.offset >= start} for log_ in readable]
+        return sorted(set[int].intersection(*found)) if found else []
 
     def _compare_replicas(self) -> None:
         for name, replicas in self._replicas():

@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from strandline.protocol.errors import UsageError
+from strandline.testing.simulation.group_plans import GROUP_FAULTS, MemberPlan
 from strandline.testing.simulation.options import (
     DIRECTORY_FAULTS,
     DOUBLE_FAULTS,
@@ -39,7 +40,13 @@ from strandline.testing.simulation.runs.run import Report, run_seed
 
 Changes = Mapping[str, Any]
 
-LISTS: dict[str, type] = {"topics": TopicPlan, "producers": ProducerPlan, "consumers": ConsumerPlan, "faults": FaultPlan}
+LISTS: dict[str, type] = {
+    "topics": TopicPlan,
+    "producers": ProducerPlan,
+    "consumers": ConsumerPlan,
+    "members": MemberPlan,
+    "faults": FaultPlan,
+}
 LAID_OVER = ("settings", "controller_settings", "kinds")
 DRAWN = "drawn"
 
@@ -171,9 +178,10 @@ def numbered(what: str, word: str, known: Collection[str], waiting: Mapping[str,
     if name in waiting:
         raise UsageError(f"{what} {name} is not there yet: it needs {waiting[name]}")
     near = min(known, key=lambda each: (abs(int(each[1:]) - number), each)) if number >= 0 else None
+    first, *_, last = sorted(known, key=lambda each: int(each[1:]))
     raise UsageError(
         f"there is no {what} {word!r}{f'; did you mean {near}?' if near else ''} "
-        f"(`strandline simulate --list` shows {min(known)} to {max(known)})"
+        f"(`strandline simulate --list` shows {first} to {last})"
     )
 
 
@@ -196,7 +204,7 @@ def _check(options: Options) -> None:
         if isinstance(value, float) and not 0 <= value < 1e6:
             raise UsageError(f"{name} is {value:g}: it must be 0 or more")
     for fault in options.faults:
-        _known("kind of fault", fault.kind, {**FAULTS, **DOUBLE_FAULTS, **DIRECTORY_FAULTS})
+        _known("kind of fault", fault.kind, {**FAULTS, **DOUBLE_FAULTS, **DIRECTORY_FAULTS, **GROUP_FAULTS})
     if len({fault.number for fault in options.faults}) < len(options.faults):
         raise UsageError("two faults have the same number")
     least = {"brokers": options.brokers, "controllers": options.controllers}

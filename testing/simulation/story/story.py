@@ -47,7 +47,6 @@ MEANINGS = {
     "I18": "a vote and a voter's log are on the disk before another node learns of them",
     "I19": "the committed metadata is the same on every node, and no node applies more than that",
     "I20": "no record is lost without a log line and a metric that report it",
-    "I21": "a partition has at most one owner in a group's generation",
     "I22": "no record of one topic is served or replicated under the id of another",
     "I23": "connections, tasks, buffers and sessions stay within their bounds",
     "I24": "once the faults are over, the cluster heals within a bounded time",
@@ -62,6 +61,11 @@ MEANINGS = {
     "I33": "a fetch without news is answered when its wait has ended, and not before",
     "I34": "each reassignment and each move of a log ends, at its target or where it began, and leaves nothing behind",
     "I35": "the throttle of a reassignment slows down no member of the ISR",
+    "I36": "a partition has one owner in its group, and a member is given its records only while it is that owner",
+    "I37": "an acknowledged commit is that of the owner, is committed, and is not below the one before it",
+    "I38": "a group's committed offset is what its members get and begin at, and nothing else is",
+    "I39": "once the faults are over, every partition of a group has one owner, and each record below its commits was finished",
+    "I40": "a coordinator has in its memory what a load of its log gives, on each replica",
 }
 """Each invariant in one line."""
 

@@ -71,10 +71,11 @@ class Nobody:
 
 
 class Bench:
-    """Brokers 1 to 3, one partition `orders-0` with min ISR 2; broker 1 leads in epoch 0."""
+    """Brokers 1 to 3, one partition, `orders-0`, with min ISR 2; broker 1 leads in epoch 0."""
 
-    def __init__(self, invariants: Invariants, *, min_isr: int = 2) -> None:
+    def __init__(self, invariants: Invariants, *, min_isr: int = 2, topic: str = "orders") -> None:
         self.invariants = invariants
+        self.topic = topic
         self.ghosts = invariants.ghosts
         self.min_isr = min_isr
         self.offset = 0
@@ -85,7 +86,7 @@ class Bench:
         for node in BROKERS:
             self.start(node, MemoryFiles(Random(node)))
         self.commit(*(self.registration_of(node) for node in BROKERS), base=0)
-        self.commit(TopicRecord("orders", TOPIC_ID), PartitionRecord(TOPIC_ID, 0, BROKERS, BROKERS, 1))
+        self.commit(TopicRecord(topic, TOPIC_ID), PartitionRecord(TOPIC_ID, 0, BROKERS, BROKERS, 1))
         for node in BROKERS:
             self.take_role(node)
 
@@ -109,8 +110,8 @@ class Bench:
         )
         log = Log.open(
             files,
-            "/data/orders-0",
-            topic="orders",
+            f"/data/{self.topic}-0",
+            topic=self.topic,
             partition=0,
             topic_id=TOPIC_ID,
             config=LogConfig(),
@@ -118,7 +119,7 @@ class Bench:
             clean_shutdown=False,
             now_ms=NOW_MS,
         )
-        self.partitions[node] = Partition(KEY, "orders", log, context, Nobody(), self.min_isr)
+        self.partitions[node] = Partition(KEY, self.topic, log, context, Nobody(), self.min_isr)
         return process
 
     def registration_of(
@@ -170,7 +171,9 @@ class Bench:
 
     def append(self, node: int, *values: str, epoch: int | None = None, **producer: int) -> None:
         """A batch, as leader."""
-        batch = batch_of(*values, **producer)
+        self.write(node, batch_of(*values, **producer), epoch)
+
+    def write(self, node: int, batch: bytearray, epoch: int | None = None) -> None:
         self.log(node).append_as_leader(batch, self.partitions[node].leader_epoch if epoch is None else epoch, NOW_MS)
 
     def copy(self, source: int, *targets: int) -> None:

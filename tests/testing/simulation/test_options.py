@@ -6,6 +6,7 @@ import json
 
 from strandline.broker.config import BrokerConfig
 from strandline.controller.config import ControllerConfig
+from strandline.testing.simulation.group_plans import CLASSIC, GROUP_FAULTS, NEWER
 from strandline.testing.simulation.nemesis import KINDS
 from strandline.testing.simulation.options import DIRECTORY_FAULTS, DOUBLE_FAULTS, FAULTS, RECOVER, Options, draw_options
 
@@ -49,7 +50,7 @@ def test_single_faults_can_be_left_out() -> None:
 
 
 def test_every_kind_of_fault_is_known_to_the_nemesis_and_is_drawn() -> None:
-    known = {*FAULTS, *DOUBLE_FAULTS, *DIRECTORY_FAULTS}
+    known = {*FAULTS, *DOUBLE_FAULTS, *DIRECTORY_FAULTS, *GROUP_FAULTS}
     assert set(KINDS) == known
     drawn = {fault.kind for seed in SEEDS for fault in draw_options(seed).faults}
     assert drawn == known
@@ -135,6 +136,33 @@ def test_directories_fail_only_where_brokers_have_several() -> None:
         assert len({fault.number for fault in options.faults}) == len(options.faults)
 
 
+def test_groups_are_drawn_apart() -> None:
+    """A quarter of the runs have them; the rest of such a run is as without."""
+    drawn = [draw_options(seed) for seed in SEEDS]
+    with_members = [options for options in drawn if options.members]
+    assert 0.15 < len(with_members) / len(drawn) < 0.35
+    assert all(not options.group_work for options in drawn if not options.members)
+    assert all(options.members for options in drawn if set(GROUP_FAULTS) & set(options.kinds))
+    for options in with_members:
+        assert (
+            options.settings["group.consumer.session.timeout.ms"] > 3 * options.settings["group.consumer.heartbeat.interval.ms"]
+        )
+        assert options.settings["offsets.topic.replication.factor"] <= options.brokers
+
+
+def test_members_of_all_kinds_are_drawn() -> None:
+    members = [member for seed in SEEDS for member in draw_options(seed).members]
+    assert {member.protocol for member in members} == {NEWER, CLASSIC}
+    assert {member.event for member in members} == {"", "crash", "pause", "leave", "idle", "switch"}
+    assert {bool(member.pattern) for member in members} == {bool(member.instance_id) for member in members} == {True, False}
+    assert {member.commits for member in members} == {"auto", "each", "positions"}
+
+
+def test_conditional_appends_are_drawn_apart() -> None:
+    drawn = [draw_options(seed) for seed in SEEDS]
+    assert 0.05 < sum(options.racers > 0 for options in drawn) / len(drawn) < 0.2
+
+
 def test_an_upgrade_changes_nothing_else_that_a_seed_draws() -> None:
     drawn = [draw_options(seed) for seed in SEEDS]
     assert 0.08 < sum(options.upgrades for options in drawn) / len(drawn) < 0.25
@@ -147,5 +175,5 @@ def test_compaction_is_drawn_with_keys_and_a_busy_cleaner() -> None:
     assert all(bool(topic.keys) == topic.is_compacted for topic in topics)
     for options in drawn:
         is_busy = options.settings.get("log.cleaner.backoff.ms", 15_000) <= 500
-        assert is_busy == any(topic.is_compacted for topic in options.topics)
+        assert is_busy == any(topic.is_compacted for topic in options.topics) or options.members
     assert any(topic.tombstones and topic.configs["delete.retention.ms"] == 0 for topic in topics if topic.is_compacted)

@@ -1,0 +1,214 @@
+"""What the coordinator of a leader epoch has written: the groups of one partition of `__consumer_offsets`, as its records say.
+
+A view is made of the records of a leader's log, in their order, and knows nothing of the coordinator's memory. It keeps where
+each record is in the log, because a record may be appended and never committed: `Entry` has its offset and leader epoch, and the
+ghost of the partition knows what is committed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from strandline.broker.groups.records.types import (
+    ClassicGroupValue,
+    CommittedOffset,
+    ConsumerGroupMetadataRecord,
+    CurrentAssignmentRecord,
+    CurrentAssignmentValue,
+    GroupMetadataRecord,
+    GroupRecord,
+    MemberMetadataRecord,
+    OffsetCommitRecord,
+    PartitionEpochs,
+    TargetAssignmentMetadataRecord,
+)
+from strandline.client.admin.classic_assignment import decode_assignment
+from strandline.protocol.partitions import TopicIdPartition
+
+OffsetKey = tuple[str, str, int]
+"""Group, topic and partition."""
+LEFT = -1
+"""In the history of a member: it was removed."""
+
+
+class Entry(NamedTuple):
+    """Where a record is."""
+
+    offset: int
+    epoch: int
+
+
+class Told(NamedTuple):
+    """What a member may be told from a record on: its epoch, and what it owns."""
+
+    at: Entry
+    epoch: int
+    named: frozenset[TopicIdPartition]
+    assignment: bytes | None = None
+    """Of a member of a classic group; None for a group of the newer protocol."""
+
+
+class Stored(NamedTuple):
+    at: Entry
+    value: CommittedOffset | None
+
+
+class GroupView:
+    def __init__(self) -> None:
+        self.offsets: dict[OffsetKey, list[Stored]] = {}
+        """All records of each key, in the order of the log."""
+        self.current: dict[tuple[str, str], CurrentAssignmentValue] = {}
+        """(group, member) -> its assignment, of the newer protocol."""
+        self.classic: dict[str, ClassicGroupValue] = {}
+        self.epochs: dict[str, int] = {}
+        """Groups of the newer protocol -> the group epoch."""
+        self.assignment_epochs: dict[str, int] = {}
+        self.history: dict[tuple[str, str], list[Told]] = {}
+        """(group, member) -> what it may have been told, in the order of the log."""
+        self.owners: dict[tuple[str, TopicIdPartition], dict[str, None]] = {}
+        """(group, partition) -> the members that own it, or still have to give it up."""
+        self.shared: dict[tuple[str, TopicIdPartition], None] = {}
+        """The partitions with several owners."""
+        self.deleted: list[str] = []
+        """Groups in the order in which their last record was written; a group may be in it several times."""
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    def apply(self, record: GroupRecord, at: Entry) -> None:
+        match record:
+            case OffsetCommitRecord():
+                key = (record.group_id, record.topic, record.partition)
+                self.offsets.setdefault(key, []).append(Stored(at, record.value))
+            case CurrentAssignmentRecord():
+                self._put_current(record, at)
+            case MemberMetadataRecord(value=None):
+                member = (record.group_id, record.member_id)
+                self._own(member, None)
+                self.history.setdefault(member, []).append(Told(at, LEFT, frozenset()))
+            case GroupMetadataRecord():
+                self._put_classic(record, at)
+            case ConsumerGroupMetadataRecord():
+                if record.value is None:
+                    self._delete(record.group_id)
+                else:
+                    self.epochs[record.group_id] = record.value.epoch
+            case TargetAssignmentMetadataRecord():
+                epoch = 0 if record.value is None else record.value.assignment_epoch
+                self.assignment_epochs[record.group_id] = epoch
+            case _:
+                pass
+
+    def _put_current(self, record: CurrentAssignmentRecord, at: Entry) -> None:
+        member, value = (record.group_id, record.member_id), record.value
+        self._own(member, value)
+        if value is not None:
+            self.history.setdefault(member, []).append(Told(at, value.member_epoch, frozenset(_keys(value.assigned))))
+
+    def _own(self, member: tuple[str, str], value: CurrentAssignmentValue | None) -> None:
+        group, member_id = member
+        before = self.current.pop(member, None)
+        for key in _owned(before):
+            owners = self.owners.get((group, key), {})
+            owners.pop(member_id, None)
+            self._note_owners(group, key, owners)
+        if value is not None:
+            self.current[member] = value
+        for key in _owned(value):
+            owners = self.owners.setdefault((group, key), {})
+            owners[member_id] = None
+            self._note_owners(group, key, owners)
+
+    def _note_owners(self, group: str, key: TopicIdPartition, owners: dict[str, None]) -> None:
+        if len(owners) > 1:
+            self.shared[group, key] = None
+        else:
+            self.shared.pop((group, key), None)
+
+    def _put_classic(self, record: GroupMetadataRecord, at: Entry) -> None:
+        if record.value is None:
+            self.classic.pop(record.group_id, None)
+            self.deleted.append(record.group_id)
+            return
+        self.classic[record.group_id] = record.value
+        for member in record.value.members:
+            told = Told(at, record.value.generation_id, frozenset(), member.assignment)
+            self.history.setdefault((record.group_id, member.member_id), []).append(told)
+
+    def _delete(self, group: str) -> None:
+        self.epochs.pop(group, None)
+        self.assignment_epochs.pop(group, None)
+        self.deleted.append(group)
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def newest(self, key: OffsetKey) -> CommittedOffset | None:
+        stored = self.offsets.get(key)
+        return None if not stored else stored[-1].value
+
+    def below(self, key: OffsetKey, high_watermark: int) -> CommittedOffset | None:
+        """The value of the last record below the high watermark."""
+        for stored in reversed(self.offsets.get(key, ())):
+            if stored.at.offset < high_watermark:
+                return stored.value
+        return None
+
+    def members(self, group: str) -> list[str]:
+        return [member_id for name, member_id in self.current if name == group]
+
+    def doubly_assigned(self, group: str) -> list[tuple[str, int]]:
+        """Partitions that a classic group's record assigns to two of its members."""
+        value = self.classic.get(group)
+        if value is None or value.protocol_type != "consumer":
+            return []
+        seen: dict[tuple[str, int], None] = {}
+        twice = []
+        for member in value.members:
+            for tp in decode_assignment(member.assignment):
+                if (tp.topic, tp.partition) in seen:
+                    twice.append((tp.topic, tp.partition))
+                seen[tp.topic, tp.partition] = None
+        return twice
+
+
+class OffsetsGhost:
+    """One partition of `__consumer_offsets`."""
+
+    def __init__(self) -> None:
+        self.batches: dict[tuple[int, int], list[tuple[int, GroupRecord]]] = {}
+        """(leader epoch, base offset) -> the records of each batch that a leader has written, with their offsets."""
+        self.views: dict[int, GroupView] = {}
+        """By leader epoch."""
+        self.led: dict[int, int] = {}
+        """Broker -> the last epoch in which it has led."""
+
+
+class GroupsGhost:
+    """All groups. Implements `cluster.groups.ledger.Coordinators`."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[TopicIdPartition, OffsetsGhost] = {}
+        """Of `__consumer_offsets`, by topic id and number."""
+        self.incarnations: Counter[str] = Counter()
+        self.answered: dict[tuple[str, str, TopicIdPartition], int] = {}
+        """(group, member, partition) -> the committed offset in the last answer to the member."""
+        self.doubtful: dict[tuple[str, str], bool] = {}
+        """(group, member) that may have been removed without its knowledge, and that is alive -> whether it was: the peer's end
+        of its connection was closed, or it has not given up partitions in time."""
+
+    def of(self, key: TopicIdPartition) -> OffsetsGhost:
+        found = self.partitions.get(key)
+        if found is None:
+            found = self.partitions[key] = OffsetsGhost()
+        return found
+
+
+def _owned(value: CurrentAssignmentValue | None) -> Iterator[TopicIdPartition]:
+    if value is not None:
+        yield from _keys(value.assigned)
+        yield from _keys(value.pending_revocation)
+
+
+def _keys(partitions: PartitionEpochs) -> Iterator[TopicIdPartition]:
+    return ((topic_id, number) for topic_id, numbers in partitions.items() for number in numbers)
