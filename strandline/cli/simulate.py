@@ -211,7 +211,7 @@ def _list(output: Form) -> None:
     from strandline.testing.simulation.campaign import mutations
     from strandline.testing.simulation.scenarios import SCENARIOS, WAITING
 
-    scenarios = [SCENARIOS[number] for number in sorted(SCENARIOS)]
+    scenarios = sorted(SCENARIOS.values(), key=lambda scenario: scenario.place)
     guards = [mutations.MUTATIONS[number] for number in sorted(mutations.MUTATIONS)]
     document = {
         "scenarios": [{"number": s.number, "title": s.title, "source": s.source} for s in scenarios],

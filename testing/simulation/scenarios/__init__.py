@@ -28,6 +28,9 @@ from strandline.testing.simulation.scenarios import (
     disks,
     eligible,
     environment,
+    fencing,
+    group_coordinators,
+    group_members,
     isr,
     log_dirs,
     producers,
@@ -60,6 +63,9 @@ FILES = (
     racks,
     reassignments,
     conditional,
+    group_coordinators,
+    group_members,
+    fencing,
 )
 LIMIT_S = 900.0
 
@@ -70,7 +76,7 @@ def find(number: str) -> Scenario:
     if name in WAITING:
         raise UsageError(f"scenario {name} cannot be played yet: it needs {WAITING[name]}")
     if name not in SCENARIOS:
-        known = sorted(SCENARIOS)
+        known = sorted(SCENARIOS, key=lambda each: SCENARIOS[each].place)
         raise UsageError(f"there is no scenario {number!r}; there are {known[0]} to {known[-1]}: {', '.join(known)}")
     return SCENARIOS[name]
 

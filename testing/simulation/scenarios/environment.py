@@ -1,4 +1,4 @@
-"""The environment: clocks, grey failures, operators. S54 to S56, S90, and what waits for the ELR and for groups."""
+"""The environment: clocks, grey failures, operators. S54 to S56, and S90."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ import asyncio
 from strandline.client.errors import StrandlineError
 from strandline.protocol.errors import ErrorCode
 from strandline.testing.simulation.kernel.disk_faults import Latency
-from strandline.testing.simulation.scenarios.stage import WAITING, Stage, scenario
-
-WAITING["S52"] = "consumer groups"
-WAITING["S53"] = "consumer groups"
+from strandline.testing.simulation.scenarios.stage import Stage, scenario
 
 HOUR_MS = 3_600_000
 SESSION_MS = 40_000

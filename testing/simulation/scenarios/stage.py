@@ -74,6 +74,11 @@ class Scenario:
     """Where the bug happened in real life."""
     story: Story
 
+    @property
+    def place(self) -> int:
+        """Its place in a list: S99 is before S100."""
+        return int(self.number[1:])
+
 
 SCENARIOS: dict[str, Scenario] = {}
 """By number, in the order of the files."""

@@ -716,6 +716,23 @@ PLAYS = {
     "S59": ("follower.fresh_copy",),
     "S78": ("reassignment.completed", "reassignment.cancelled"),
     "S61": ("cleaner.disk_full",),
+    "S52": ("group.loaded", "group.load_awaited", "group.reply_waited", "group.read_waited", "group.member_expired"),
+    "S95": ("produce.offset_conflict",),
+    "S96": ("group.classic_static_returned", "group.upgraded", "group.downgraded"),
+    "S97": ("group.load_overtaken", "group.not_coordinator"),
+    "S98": ("member.idle", "member.cut_off", "member.callback_cut_off"),
+    "S99": ("group.member_revoking", "group.member_waiting"),
+    "S100": ("group.classic_rebalanced", "group.classic_generation_refused"),
+    "S101": ("offsets.of_stranger",),
+    "S102": ("group.response_lost", "group.member_fenced"),
+    "S103": ("offsets.of_older_epoch", "offsets.stale"),
+    "S104": ("group.late_request",),
+    "S106": ("group.deleted",),
+    "S107": ("member.assigned", "member.revoked", "member.lost", "member.commit_failed"),
+    "S108": ("group.connection_lost", "group.static_returned", "group.static_refused"),
+    "S109": ("group.pattern_matched",),
+    "S110": ("offsets.expired", "offsets.topic_deleted"),
+    "S111": ("group.reply_failed", "group.reply_timed_out", "group.append_refused", "member.suspended", "member.resumed"),
 }
 """Scenario -> marks that it drives."""
 
