@@ -19,6 +19,13 @@ from typing import Any
 import msgspec
 
 from strandline.broker.fetch.fetch_handler import Fetch
+from strandline.broker.groups.consumer.draft import Draft
+from strandline.broker.groups.consumer.group import ConsumerGroup
+from strandline.broker.groups.consumer.protocol import ConsumerProtocol
+from strandline.broker.groups.coordinator import GroupCoordinator, send
+from strandline.broker.groups.loader import Loader
+from strandline.broker.groups.member_connections import MemberConnections
+from strandline.broker.groups.offset_table import OffsetTable
 from strandline.broker.moves.move import Move, MoveState, Step
 from strandline.broker.partition.leader_state import LeaderState
 from strandline.broker.partition.partition import Partition
@@ -26,6 +33,7 @@ from strandline.broker.partition.partition_state import CommittedIsr
 from strandline.broker.partition.replica import Replica
 from strandline.broker.process.quorum_observer import QuorumObserver
 from strandline.broker.produce.produce_handler import ProduceHandler
+from strandline.client.consumer.group.member import GroupMember
 from strandline.controller import (
     cluster_control,
     leader_balance,
@@ -43,6 +51,7 @@ from strandline.controller.raft.roles import Leader
 from strandline.controller.raft.state_store import QuorumStateStore
 from strandline.controller.reassignment import Assignment
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
+from strandline.protocol.records.fence import FIRST_FENCE
 from strandline.storage.checkpoints import CLEAN_SHUTDOWN, CleanShutdown
 from strandline.storage.cleaner import batch_cleaning, cleaning
 from strandline.storage.cleaner.offset_map import OffsetMap
@@ -50,6 +59,7 @@ from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.disk import join
 from strandline.storage.files import Files
 from strandline.storage.log import log_read
+from strandline.storage.log.appending import FencedToken
 from strandline.storage.log.log import Log
 from strandline.storage.log.producer_state import AppendedBatch, ProducerEntry, ProducerStates
 from strandline.storage.memory.memory_files import MemoryFiles
@@ -484,6 +494,145 @@ def _append_anywhere() -> list[Patch]:
         return append(self, records, leader_epoch, now_ms, *checked[:1])
 
     return [(Log, "append_as_leader", anywhere)]
+
+
+@mutation("M70", "a fencing token is not compared with that of the log")
+def _append_fenced() -> list[Patch]:
+    return [(Log, "_find_unfenced", lambda self, headers, token: self._find_duplicates(headers))]
+
+
+@mutation("M71", "a leader only remembers the fencing token, and writes no fence")
+def _remember_token_only() -> list[Patch]:
+    def fenceless(self: Log, records: Any, headers: Any, token: int, leader_epoch: int, now_ms: int) -> Any:
+        self.producers.fences.add(token, self.log_end_offset)
+        return self.append_as_leader(records, leader_epoch, now_ms)
+
+    return [(Log, "_append_behind_fence", fenceless)]
+
+
+@mutation("M72", "a follower that begins after deleted records does not ask for their fencing token")
+def _start_without_token() -> list[Patch]:
+    from_leader = ProducerStates.from_leader.__func__  # type: ignore[attr-defined]
+
+    def forgetful(cls: type[ProducerStates], known: Any, before: int) -> ProducerStates:
+        return from_leader(cls, [each for each in known if each.producer_id < FIRST_FENCE], before)  # type: ignore[no-any-return]
+
+    return [(ProducerStates, "from_leader", classmethod(forgetful))]
+
+
+@mutation("M73", "a deleted fence is not written into the snapshot that outlives it")
+def _forget_deleted_fence() -> list[Patch]:
+    return [(ProducerStates, "outlives_batches", property(lambda self: False))]
+
+
+@mutation("M74", "a record is rejected for its fencing token before the fence is committed")
+def _reject_at_once() -> list[Patch]:
+    fenced = FencedToken.__init__
+
+    def at_once(self: FencedToken, token: int, newest: Any) -> None:
+        fenced(self, token, newest)
+        self.reason_end = 0
+
+    return [(FencedToken, "__init__", at_once)]
+
+
+# -- consumer groups --------------------------------------------------------------------------------------------------
+
+
+@mutation("M51", "a partition is given to a member before its owner has given it up (KAFKA-16147)")
+def _give_owned_partitions() -> list[Patch]:
+    return [(Draft, "is_free_for", lambda *_: True)]
+
+
+@mutation("M52", "a member may commit in an older epoch for a partition that it has given up (KIP-1251)")
+def _commit_given_up() -> list[Patch]:
+    check = ConsumerGroup.check_offset_commit
+
+    def lenient(self: ConsumerGroup, member_id: str, instance_id: Any, epoch: int, partitions: Any, now: float) -> list[int]:
+        return [0] * len(check(self, member_id, instance_id, epoch, partitions, now))
+
+    return [(ConsumerGroup, "check_offset_commit", lenient)]
+
+
+@mutation("M53", "committed offsets are answered with what is appended, and perhaps not committed")
+def _serve_uncommitted_offsets() -> list[Patch]:
+    def newest(self: OffsetTable, group_id: str, topic: str, partition: int) -> Any:
+        return self.topics(group_id).get(topic, {}).get(partition)
+
+    return [(OffsetTable, "committed", newest)]
+
+
+@mutation("M54", "the coordinator replies before the high watermark has reached what the reply rests on")
+def _reply_before_high_watermark() -> list[Patch]:
+    return [(GroupCoordinator, "when_committed", lambda self, active, replies: send(replies))]
+
+
+@mutation("M55", "the commit of a member that was removed is accepted")
+def _commit_of_stranger() -> list[Patch]:
+    check = ConsumerGroup.check_offset_commit
+
+    def lenient(self: ConsumerGroup, member_id: str, instance_id: Any, epoch: int, partitions: Any, now: float) -> list[int]:
+        if member_id not in self.members:
+            return [0] * len(partitions)
+        return check(self, member_id, instance_id, epoch, partitions, now)
+
+    return [(ConsumerGroup, "check_offset_commit", lenient)]
+
+
+@mutation("M56", "a coordinator that has loaded its groups begins no sessions: who is dead stays a member")
+def _no_sessions_after_load() -> list[Patch]:
+    return [(ConsumerProtocol, "_restart_timers", lambda *_: None)]
+
+
+@mutation("M57", "the offset before an uncommitted one is forgotten, so the group seems to have none")
+def _forget_earlier_offset() -> list[Patch]:
+    replay = OffsetTable.replay
+
+    def forgetful(self: OffsetTable, record: Any, log_offset: int) -> None:
+        replay(self, record, log_offset)
+        earlier = self._earlier.get(record.group_id, {}).get((record.topic, record.partition))
+        if earlier:
+            earlier[-1] = None
+
+    return [(OffsetTable, "replay", forgetful)]
+
+
+@mutation("M58", "committed offsets are answered before the new coordinator knows which are committed")
+def _read_before_loaded_end() -> list[Patch]:
+    read = GroupCoordinator.read_committed
+
+    def hasty(self: GroupCoordinator, active: Any, asker: Any, read_at: Any) -> None:
+        end, active.loaded_end = active.loaded_end, 0
+        try:
+            read(self, active, asker, read_at)
+        finally:
+            active.loaded_end = end
+
+    return [(GroupCoordinator, "read_committed", hasty)]
+
+
+@mutation("M59", "requests of members are accepted on connections that they have given up")
+def _accept_late_requests() -> list[Patch]:
+    return [(MemberConnections, "check", lambda *_: None)]
+
+
+@mutation("M60", "a consumer that was paused for longer than its session returns what is in its buffer")
+def _trust_membership_after_pause() -> list[Patch]:
+    return [(GroupMember, "_maybe_suspend", lambda self: None)]
+
+
+@mutation("M61", "a load leaves out commits of several partitions")
+def _lose_offsets_in_load() -> list[Patch]:
+    collect = Loader._collect
+
+    def careless(self: Loader, columns: Any) -> bool:
+        before = dict(self._newest)
+        is_collected = collect(self, columns)
+        if is_collected:
+            self._newest = before
+        return is_collected
+
+    return [(Loader, "_collect", careless)]
 
 
 # -- the log cleaner --------------------------------------------------------------------------------------------------

@@ -67,6 +67,17 @@ STORIES = {
     "M39": ("S78", "I24"),
     "M40": ("S79", "S79"),
     "M50": ("S95", "S95"),
+    "M51": ("S99", "I36"),
+    "M52": ("S103", "I37"),
+    "M53": ("S53", "I38"),
+    "M54": ("S97", "I36"),
+    "M55": ("S101", "I37"),
+    "M56": ("S52", "S52"),
+    "M57": ("S53", "I38"),
+    "M58": ("S52", "I38"),
+    "M59": ("S104", "I37"),
+    "M60": ("S107", "S107"),
+    "M61": ("S110", "I40"),
 }
 """The story that finds a mutation as it is written, and what notices: an invariant, or the story itself. A run takes a tenth of a
 second, so this is the cheapest proof that the simulation would find the bug."""
