@@ -43,6 +43,7 @@
 | I38 committed offsets | groups.py, the members of a run | each answer with offsets; where a member begins to read |
 | I39 coverage | the members of a run | when the faults are over |
 | I40 coordinators | group_memory.py | at rest |
+| I45 fencing | fencing.py | records become committed; a record is rejected for its token; at rest |
 
 I36 to I40, about groups, are in the place of I21. The members of a run write down what they were told and given
 (`cluster/groups/ledger.py`). "After a step" is `Invariants.after_step`; a sweep is one in a thousand of these; "at

@@ -66,6 +66,7 @@ MEANINGS = {
     "I38": "a group's committed offset is what its members get and begin at, and nothing else is",
     "I39": "once the faults are over, every partition of a group has one owner, and each record below its commits was finished",
     "I40": "a coordinator has in its memory what a load of its log gives, on each replica",
+    "I45": "no committed record with a lower fencing token follows one with a higher token",
 }
 """Each invariant in one line."""
 

@@ -78,6 +78,11 @@ STORIES = {
     "M59": ("S104", "I37"),
     "M60": ("S107", "S107"),
     "M61": ("S110", "I40"),
+    "M70": ("S112", "I45"),
+    "M71": ("S112", "I45"),
+    "M72": ("S114", "I45"),
+    "M73": ("S114", "I45"),
+    "M74": ("S113", "I45"),
 }
 """The story that finds a mutation as it is written, and what notices: an invariant, or the story itself. A run takes a tenth of a
 second, so this is the cheapest proof that the simulation would find the bug."""
