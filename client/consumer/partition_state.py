@@ -361,6 +361,19 @@ class PartitionState:
         if records:
             self._open = OpenBatch(records, first, first[2].next_offset)
 
+    @property
+    def opened(self) -> OpenBatch | None:
+        """The batch whose records `rest` has returned; None if there is none."""
+        return self._open
+
+    def catch_up(self, opened: OpenBatch | None, before: ConsumerRecord | None, record: ConsumerRecord) -> bool:
+        """A program on another thread goes through the records of `opened`, has got those up to `record`, and up to `before` when
+        this was called last (None: it had got none). Returns False, and changes nothing, if the position was moved since."""
+        if self._open is not opened or self.cursor is not before:
+            return False
+        self.cursor = record
+        return True
+
     def finish(self) -> None:
         """All records of the open batch were returned: the position is after the batch."""
         opened = self._open

@@ -1,0 +1,160 @@
+"""A thread with an event loop of its own, on which one client lives while other threads call it.
+
+    caller                                   loop thread
+      run(coroutine)  -- call_soon_threadsafe -->  a task
+      waits on a future  <------ result or error --  the task ends
+
+A caller that is interrupted (KeyboardInterrupt) while it waits cancels the task. A fork copies the client but not the thread,
+so in the child every call raises UsageError: `os.register_at_fork` marks the copies, which costs the calls themselves nothing.
+
+The thread is a daemon, so a program that forgets `stop` ends all the same. `atexit` stops the loops before the interpreter is
+torn down, because a thread that still runs then may crash the process."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from typing import Any, ParamSpec, TypeVar
+
+import uvloop
+
+from strandline.client.errors import ClientClosed, UsageError
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+JOIN_S = 2.0
+"""How long `close` waits for the thread to end."""
+
+
+class LoopThread:
+    """`client` names the client in errors: "producer"."""
+
+    def __init__(self, client: str) -> None:
+        self._client = client
+        self.loop = uvloop.new_event_loop()
+        self.is_forked = False
+        """This object is a copy in a forked process, where the thread does not exist."""
+        self.is_closed = False
+        self.on_forked: Callable[[], None] = lambda: None
+        """Called in a forked process."""
+        self._thread = threading.Thread(target=self._run, name=f"strandline {client}", daemon=True)
+        self._thread.start()
+        _running.add(self)
+
+    @property
+    def ident(self) -> int | None:
+        """The thread's identifier."""
+        return self._thread.ident
+
+    def check(self) -> None:
+        """UsageError in a forked process, and on the loop's own thread, which must not wait for itself; ClientClosed after
+        `close`."""
+        if self.is_forked:
+            raise forked(self._client)
+        if self.is_closed:
+            raise ClientClosed(f"the {self._client} was stopped")
+        if threading.get_ident() == self._thread.ident:
+            raise UsageError(
+                f"the {self._client} was called on its own thread, which cannot wait for itself: a delivery callback or a "
+                "deserializer hands work on to a thread of the program instead"
+            )
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop, and wait for its result or its error."""
+        try:
+            self.check()
+        except BaseException:
+            work.close()
+            raise
+        return wait_for(asyncio.run_coroutine_threadsafe(work, self.loop))
+
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a plain function on the loop's thread, and wait for its result or its error."""
+        self.check()
+        future: Future[T] = Future()
+
+        def act() -> None:
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as e:
+                future.set_exception(e)
+            else:
+                future.set_result(result)
+
+        self.loop.call_soon_threadsafe(act)
+        return wait_for(future)
+
+    def post(self, function: Callable[[], object]) -> None:
+        """Call a function on the loop's thread soon, without waiting."""
+        self.loop.call_soon_threadsafe(function)
+
+    def close(self) -> None:
+        """End the loop, its tasks and the thread. A second call does nothing."""
+        if self.is_closed or self.is_forked:
+            return
+        self.is_closed = True
+        _running.discard(self)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        if threading.get_ident() != self._thread.ident:
+            self._thread.join(JOIN_S)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            self._cancel_tasks()
+        finally:
+            self.loop.close()
+
+    def _cancel_tasks(self) -> None:
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+
+
+def wait_for(future: Future[T], timeout_s: float | None = None) -> T:
+    """The result of a future. If the wait itself is interrupted, the work behind it is cancelled. TimeoutError after
+    `timeout_s`."""
+    try:
+        return future.result(timeout_s)
+    except CancelledError:
+        raise ClientClosed("the client was stopped while the call waited") from None
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def forked(client: str) -> UsageError:
+    """The error of a call in a forked process."""
+    return UsageError(
+        f"the {client} was started before this process was forked, and its thread and connections belong to the parent: start "
+        f"another {client} in the child, for example in the pool's initializer, or use the start method 'spawn'"
+    )
+
+
+_running: weakref.WeakSet[LoopThread] = weakref.WeakSet()
+"""The threads of this process that are not closed. Only their copies in a forked child are walked through, and at exit."""
+
+
+def _mark_forked() -> None:
+    for thread in list(_running):
+        thread.is_forked = True
+        thread.on_forked()
+    _running.clear()
+
+
+def _close_all() -> None:
+    for thread in list(_running):
+        thread.close()
+
+
+os.register_at_fork(after_in_child=_mark_forked)
+atexit.register(_close_all)

@@ -1,0 +1,190 @@
+"""The thread of a client without asyncio: forks, interrupts, the end of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from strandline import ClientClosed, NoBrokersAvailable, UsageError
+from strandline.client.sync.loop_thread import LoopThread
+from strandline.sync import Admin, Consumer, Producer
+from strandline.testing import Cluster, ThreadedCluster
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    thread = LoopThread("client")
+    yield thread
+    thread.close()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[ThreadedCluster]:
+    with Cluster.running_in_thread(brokers=1) as cluster:
+        cluster.create_topic("orders")
+        yield cluster
+
+
+def interrupt_soon(condition: threading.Event) -> threading.Thread:
+    """Send SIGINT to the main thread, as Ctrl-C does, once the condition holds."""
+
+    def run() -> None:
+        assert condition.wait(10)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_result_and_error_come_back(thread: LoopThread) -> None:
+    async def fail() -> None:
+        raise ValueError("why")
+
+    assert thread.run(asyncio.sleep(0, "done")) == "done"
+    assert thread.call(lambda: threading.current_thread().name) == "strandline client"
+    with pytest.raises(ValueError, match="why"):
+        thread.run(fail())
+
+
+def test_interrupt_cancels_the_work(thread: LoopThread) -> None:
+    """Otherwise a call that the program has given up would go on in the background."""
+    has_begun, was_cancelled = threading.Event(), threading.Event()
+
+    async def wait() -> None:
+        has_begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            was_cancelled.set()
+            raise
+
+    interrupter = interrupt_soon(has_begun)
+    with pytest.raises(KeyboardInterrupt):
+        thread.run(wait())
+    interrupter.join(10)
+    assert was_cancelled.wait(10)
+
+
+def test_close_ends_calls_that_wait(thread: LoopThread) -> None:
+    errors: list[BaseException] = []
+    has_begun = threading.Event()
+
+    async def wait() -> None:
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    def call() -> None:
+        try:
+            thread.run(wait())
+        except ClientClosed as e:
+            errors.append(e)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    assert has_begun.wait(10)
+    thread.close()
+    caller.join(10)
+    assert len(errors) == 1
+    with pytest.raises(ClientClosed):
+        thread.run(asyncio.sleep(0))
+
+
+def test_each_client_ends_its_thread(shared: ThreadedCluster) -> None:
+    def ours() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("strandline ")]
+
+    before = ours()
+    for _ in range(3):
+        with (
+            Producer(bootstrap_servers=shared.bootstrap_servers),
+            Consumer("orders", bootstrap_servers=shared.bootstrap_servers),
+            Admin(bootstrap_servers=shared.bootstrap_servers),
+        ):
+            assert len(ours()) == len(before) + 3
+    assert ours() == before
+
+
+def test_failed_start_ends_the_thread() -> None:
+    before = threading.active_count()
+    for client in (Producer, Consumer, Admin):
+        with pytest.raises(NoBrokersAvailable):
+            client(bootstrap_servers="127.0.0.1:1", connect_timeout_ms=100).start()
+    assert threading.active_count() == before
+
+
+def test_client_is_started_once(shared: ThreadedCluster) -> None:
+    admin = Admin(bootstrap_servers=shared.bootstrap_servers)
+    with admin, pytest.raises(UsageError, match="started once"):
+        admin.start()
+    admin.stop()
+    with pytest.raises(ClientClosed):
+        admin.list_topics()
+
+
+def test_fork_refuses_calls_of_the_child(shared: ThreadedCluster) -> None:
+    """The child has a copy of the client without its thread: a call would wait for ever, or write into its parent's sockets."""
+    bootstrap = shared.bootstrap_servers
+    with Producer(bootstrap_servers=bootstrap) as producer, Consumer("orders", bootstrap_servers=bootstrap) as consumer:
+        producer.send("orders", b"1")
+        receipt = producer.send("orders", b"2")
+
+        def child(out: multiprocessing.connection.Connection) -> None:
+            calls = [
+                lambda: producer.send("orders", b"3"),
+                lambda: producer.send("orders", b"3", key=b"k"),
+                lambda: producer.flush(),
+                lambda: consumer.getmany(),
+                lambda: next(iter(consumer)),
+                lambda: consumer.assignment(),
+                lambda: consumer.stop(),
+                lambda: producer.stop(),
+            ]
+            for call in calls:
+                try:
+                    out.send(f"returned {call()!r}")
+                except UsageError as e:
+                    out.send(str(e))
+            out.close()
+
+        ours, theirs = multiprocessing.Pipe()
+        process = multiprocessing.get_context("fork").Process(target=child, args=[theirs])
+        process.start()
+        theirs.close()
+        answers = []
+        while ours.poll(10):
+            try:
+                answers.append(ours.recv())
+            except EOFError:
+                break
+        process.join(10)
+        assert process.exitcode == 0
+        assert len(answers) == 8
+        assert all("before this process was forked" in answer for answer in answers), answers
+        assert receipt.result().offset == 1
+
+
+PROGRAM = """
+import sys
+from strandline.sync import Producer
+producer = Producer(bootstrap_servers=sys.argv[1])
+producer.start()
+producer.send("orders", b"1").result()
+print("sent")
+"""
+
+
+def test_program_without_stop_ends(shared: ThreadedCluster) -> None:
+    """No thread keeps the process alive, and the loop does not run into an interpreter that is torn down."""
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", PROGRAM, shared.bootstrap_servers], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "sent\n", "")
+    assert time.monotonic() - began < 15
