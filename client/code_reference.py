@@ -44,7 +44,7 @@ _SECTIONS: Mapping[str, Mapping[ErrorCode, str]] = {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "Create the topic, or correct its name. Just after its creation a broker may "
         "not know it yet.",
         ErrorCode.UNKNOWN_TOPIC_ID: "Nothing: the topic was recreated, and the client asks for its new id.",
-        ErrorCode.INCONSISTENT_TOPIC_ID: "Nothing, as for UNKNOWN_TOPIC_ID.",
+        ErrorCode.INCONSISTENT_TOPIC_ID: "Nothing: the topic was recreated, and the client asks for its new id.",
         ErrorCode.INVALID_TOPIC_EXCEPTION: "Choose another name: letters, digits, `.`, `_` and `-`, at most 249. Names that "
         "differ in `.` and `_` alone collide. Internal topics are written by brokers only.",
         ErrorCode.TOPIC_ALREADY_EXISTS: "Use it, or choose another name (`topic create --if-not-exists`).",
@@ -64,8 +64,8 @@ _SECTIONS: Mapping[str, Mapping[ErrorCode, str]] = {
     "Produce": {
         ErrorCode.NOT_ENOUGH_REPLICAS: "Nothing was written. Bring the missing brokers back (`strandline topic describe "
         "--under-min-isr`).",
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "As above. The records are in the leader's log, and an idempotent "
-        "producer may send them again.",
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "Bring the missing brokers back. The records are in the leader's log, and "
+        "an idempotent producer may send them again.",
         ErrorCode.MESSAGE_TOO_LARGE: "Send less in one record or batch, or raise `max.message.bytes` of the topic.",
         ErrorCode.RECORD_LIST_TOO_LARGE: "Send smaller batches, or raise `segment.bytes`.",
         ErrorCode.INVALID_RECORD: "Correct the record, for example give it a key: the topic is compacted. "
@@ -91,8 +91,8 @@ _SECTIONS: Mapping[str, Mapping[ErrorCode, str]] = {
         ErrorCode.FENCED_LEADER_EPOCH: "Nothing: the client's metadata is older than the leader.",
         ErrorCode.UNKNOWN_LEADER_EPOCH: "Nothing: the broker's metadata is older than the client's.",
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND: "Nothing: the client begins a new fetch session.",
-        ErrorCode.INVALID_FETCH_SESSION_EPOCH: "Nothing, as above.",
-        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR: "Nothing, as above.",
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH: "Nothing: the client begins a new fetch session.",
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR: "Nothing: the client begins a new fetch session.",
     },
     "Consumer groups": {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "Nothing: the group's new coordinator reads its offsets.",
@@ -100,10 +100,10 @@ _SECTIONS: Mapping[str, Mapping[ErrorCode, str]] = {
         "enough in-sync replicas?",
         ErrorCode.NOT_COORDINATOR: "Nothing: the client looks for the coordinator again.",
         ErrorCode.UNKNOWN_MEMBER_ID: "Nothing: the consumer joins again. Its partitions are lost, and `on_lost` was called.",
-        ErrorCode.FENCED_MEMBER_EPOCH: "Nothing, as above: the member was silent for too long, or a rebalance timed out.",
+        ErrorCode.FENCED_MEMBER_EPOCH: "Nothing: the consumer joins again. It was silent for too long, or a rebalance timed out.",
         ErrorCode.STALE_MEMBER_EPOCH: "Nothing: the consumer repeats the commit after its next heartbeat.",
-        ErrorCode.ILLEGAL_GENERATION: "The same for the classic protocol: the member joins again.",
-        ErrorCode.REBALANCE_IN_PROGRESS: "The same for the classic protocol: the member joins again.",
+        ErrorCode.ILLEGAL_GENERATION: "Nothing: a member of the classic protocol joins again.",
+        ErrorCode.REBALANCE_IN_PROGRESS: "Nothing: a member of the classic protocol joins again.",
         ErrorCode.MEMBER_ID_REQUIRED: "Nothing: the first step of joining by the classic protocol.",
         ErrorCode.UNRELEASED_INSTANCE_ID: "Two members have the same `group_instance_id`: stop one. After a crash the id is "
         "free when the session has timed out.",
@@ -142,7 +142,7 @@ _SECTIONS: Mapping[str, Mapping[ErrorCode, str]] = {
         ErrorCode.INELIGIBLE_REPLICA: "Nothing: the leader proposes the replica again when its broker is ready.",
         ErrorCode.NEW_LEADER_ELECTED: "Nothing: the leader that is replaced learns of it.",
         ErrorCode.SNAPSHOT_NOT_FOUND: "Nothing: the node asks for the newer snapshot.",
-        ErrorCode.POSITION_OUT_OF_RANGE: "Nothing, as above.",
+        ErrorCode.POSITION_OUT_OF_RANGE: "Nothing: the node asks for the newer snapshot.",
     },
 }
 """By the work during which a code is met: what to do about each."""
