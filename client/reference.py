@@ -167,6 +167,33 @@ that returns records if the coordinator refuses the consumer for good, or a back
 of an operator: `list_groups`, `describe_groups`, `group_lag`, `alter_group_offsets`, and so on.
 """
 
+_SYNC = """
+## Without asyncio
+
+`strandline.sync` has `Producer`, `Consumer` and `Admin` for programs without an event loop: the same names, arguments, results and
+errors, without `await`. Records, errors and all other names come from `strandline`.
+
+```python
+from strandline.sync import Consumer, Producer
+
+with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
+    receipt = producer.send("orders", b"2 tea", key=b"alice")  # handed over
+    print(receipt.result().offset)  # acknowledged
+
+with Consumer("orders", bootstrap_servers="127.0.0.1:9092", group_id="billing") as consumer:
+    for record in consumer:
+        print(record.value)  # finished when the loop asks for the next record
+```
+
+- Each client has an event loop on a thread of its own, where the client for asyncio does the work. So heartbeats and commits go on
+  while the program works.
+- Any number of threads may call a producer. A consumer is called by one thread at a time; `stop`, `health` and `metrics` may come from
+  any.
+- Callbacks run on a thread of the client, one after the other, and may call it.
+- A client does not survive a fork: in the child, its calls raise UsageError. Create one there.
+- Ctrl-C ends a call that waits.
+"""
+
 _CONDITIONAL = """
 ## Conditional appends
 
@@ -287,7 +314,7 @@ def reference() -> str:
     parts += _client(client.Admin, AdminOptions)
     parts += ["\n## What calls take and return\n\n", *_values()]
     parts += ["\n## Errors\n\n", *_errors()]
-    return "".join([*parts, _GROUPS, _CONDITIONAL, _NEAREST, _AIOKAFKA])
+    return "".join([*parts, _SYNC, _GROUPS, _CONDITIONAL, _NEAREST, _AIOKAFKA])
 
 
 def _aliases() -> Iterator[str]:

@@ -192,7 +192,7 @@ class _Session:
         return [line.rstrip() for line in output.strip("\n").splitlines()]
 
     def _python(self, code: str, namespace: dict[str, Any]) -> str:
-        """Run a piece of Python as in a coroutine; a program with an event loop of its own, outside."""
+        """Run a piece of Python. With `await`, or as code for asyncio, it runs as in a coroutine."""
         compiled = compile(code, "page", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
         async def in_a_coroutine() -> None:
@@ -202,10 +202,10 @@ class _Session:
 
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            if "asyncio.run(" in code:
-                exec(compiled, namespace)
-            else:
+            if compiled.co_flags & inspect.CO_COROUTINE or "AIOKafka" in code:
                 self._runner.run(in_a_coroutine())
+            else:
+                exec(compiled, namespace)
         return out.getvalue()
 
     def _mock_cluster(self) -> str:
