@@ -18,6 +18,7 @@ from strandline.broker.groups.consumer.group import ConsumerGroup
 from strandline.broker.groups.loader import Loader
 from strandline.broker.groups.records.codec import UnknownRecordType, decode_record
 from strandline.broker.groups.shard import GroupShard
+from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.records.reader import iter_records
 
@@ -49,11 +50,15 @@ def _check_partition(partition: PartitionGhost) -> None:
     config = leader.process.server.opened.groups.config
     memory = _signature(active.shard, leader.log.high_watermark)
     loaded = _loaded(active, GroupShard(config, Random(0), active.shard.image))
+    if loaded is None:
+        return
     _compare(partition, leader, memory, _signature(loaded, leader.log.high_watermark), "a load of its log")
     for node, replica in partition.replicas.items():
         if replica is not leader and replica.is_live and replica.log is not None and replica.damage is None:
             replayed = _replayed(GroupShard(config, Random(0), active.shard.image), replica.log)
-            _compare(partition, leader, memory, _signature(replayed, replica.log.high_watermark), f"the log of broker {node}")
+            if replayed is not None:
+                signature = _signature(replayed, replica.log.high_watermark)
+                _compare(partition, leader, memory, signature, f"the log of broker {node}")
 
 
 def _shard_of(leader: ReplicaGhost, number: int) -> Any:
@@ -71,23 +76,30 @@ def _compare(partition: PartitionGhost, leader: ReplicaGhost, memory: Signature,
             raise partition.violation("I40", text, leader.node)
 
 
-def _loaded(active: Any, shard: GroupShard) -> GroupShard:
-    """The new shard, into which a coordinator that takes over has loaded the log of the present one."""
+def _loaded(active: Any, shard: GroupShard) -> GroupShard | None:
+    """The new shard, into which a coordinator that takes over has loaded the log of the present one. None if the disk rots there,
+    which nobody has noticed before."""
     steps, ends = deque[Callable[[], None]](), list[Exception | None]()
     state, call_soon = active.leader_state, steps.append
     Loader(state, shard, is_current=lambda: True, call_soon=call_soon, run_blocking=None, on_end=ends.append).start()
     while steps:
         steps.popleft()()
+    if isinstance(ends[0], BrokerError) and ends[0].code is ErrorCode.CORRUPT_MESSAGE:
+        return None
     if ends != [None]:
         raise AssertionError(f"the log of {active.partition!r} cannot be loaded: {ends}")
     return shard
 
 
-def _replayed(shard: GroupShard, log: Log) -> GroupShard:
-    """The new shard, with every record of this log applied, one after the other."""
+def _replayed(shard: GroupShard, log: Log) -> GroupShard | None:
+    """The new shard, with every record of this log applied, one after the other. None if the disk rots there."""
     offset = log.log_start_offset
     while offset < log.log_end_offset:
-        batches = b"".join(bytes(buffer) for buffer in log.read(offset, READ_BYTES, log.log_end_offset).buffers)
+        try:
+            read = log.read(offset, READ_BYTES, log.log_end_offset)
+        except BrokerError:
+            return None
+        batches = b"".join(bytes(buffer) for buffer in read.buffers)
         for record in iter_records(batches):
             _replay(shard, record)
         *_, (_, last) = iter_headers(batches)

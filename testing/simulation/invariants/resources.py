@@ -43,7 +43,8 @@ def bounds(process: Process) -> list[tuple[str, int, int]]:
         found.append(("bytes in the recent tails", budget.bytes, budget.bytes_max))
         found.append(("batches in the recent tails", len(budget.queue), budget.batches_max))
         found.append(("fetch sessions", len(sessions), sessions.slots))
-        segments = sum(len(log.segments) for log in server.log_dirs.logs)
+        moving = [log for log_dir in server.log_dirs.dirs for log in log_dir.futures.logs.values()]
+        segments = sum(len(log.segments) for log in (*server.log_dirs.logs, *moving))
         found.append(("open files", len(process.open_files), segments + FILES_BASE))
     return found
 

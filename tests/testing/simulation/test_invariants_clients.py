@@ -323,12 +323,13 @@ def loaded(**found: Any) -> Process:
     }
     budget = SimpleNamespace(bytes=found.get("bytes", 0), bytes_max=10, queue=[0] * found.get("batches", 0), batches_max=4)
     sessions = type("Sessions", (list,), {"slots": 1})([0] * found.get("sessions", 0))
+    moving = {n: SimpleNamespace(segments=[0]) for n in range(found.get("moving", 0))}
     server = SimpleNamespace(
         lifecycle=None,
         has_logs=True,
         incarnation_id=bytes(16),
         servers=[SimpleNamespace(connections=connections, limits=limits)],
-        log_dirs=SimpleNamespace(budget=budget, logs=[]),
+        log_dirs=SimpleNamespace(budget=budget, logs=[], dirs=[SimpleNamespace(futures=SimpleNamespace(logs=moving))]),
         replicas=SimpleNamespace(sessions=sessions),
     )
     task = SimpleNamespace(cancelling=lambda: 0, get_coro=lambda: SimpleNamespace(__qualname__="Broker._leaked"))
@@ -351,6 +352,12 @@ def test_i23_more_than_is_allowed(what: str, much: int):
                 resources.check_bounds(ghosts)
         else:
             resources.check_bounds(ghosts)
+
+
+def test_copies_of_logs_that_move_have_files_too():
+    ghosts = Ghosts()
+    ghosts.processes[1] = loaded(files=18, moving=2)
+    resources.check_bounds(ghosts)
 
 
 def test_i23_too_many_requests_of_one_peer():
