@@ -37,6 +37,8 @@ NOT_OF_THE_PRODUCT = {
     "kit/wires.py: _write": "of `End`, which is the simulator's own",
     "kit/simulated/nodes.py: _remove": "of the simulator's own faults",
     "simulation/story/story.py: _replace": "of Python's named tuples",
+    "simulation/campaign/workers.py: _exit": "of the module `os`",
+    "simulation/guards/hunt.py: _exit": "of the module `os`",
 }
 """Private names that happen to be defined in the product as well."""
 
