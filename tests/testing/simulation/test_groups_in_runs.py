@@ -1,0 +1,76 @@
+"""Groups in random runs: they read everything, and the judges notice a program, or a guard of the product, that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import pytest
+from test_nemesis import quiet
+
+from strandline.client.admin.classic_assignment import decode_assignment
+from strandline.client.consumer.records import TopicPartition
+from strandline.protocol.partitions import TopicIdPartition
+from strandline.testing.simulation.cluster.groups.classic_member import encode_assignment
+from strandline.testing.simulation.cluster.groups.ledger import Stay
+from strandline.testing.simulation.cluster.groups.reader import Reader
+from strandline.testing.simulation.group_plans import CLASSIC, EACH, NEWER, MemberPlan
+from strandline.testing.simulation.options import Options, with_groups
+from strandline.testing.simulation.runs.run import run_seed
+
+
+def calm(seed: int, *protocols: str) -> Options:
+    """One group of members of these protocols, without faults and other changes."""
+    options = quiet(seed)
+    drawn = with_groups(options, Random(seed))
+    plan = next(member for member in drawn.members if member.protocol == NEWER)
+    more = plan.options | {"rebalance_timeout_ms": 1000, "max_poll_interval_ms": 60_000, "enable_auto_commit": False}
+    members = tuple(
+        MemberPlan(
+            "alpha",
+            protocol,
+            (options.topics[0].name,),
+            more if protocol == NEWER else more | {"session_timeout_ms": 2500},
+            begins_at_s=0.2 * number,
+            commits=EACH,
+        )
+        for number, protocol in enumerate(protocols)
+    )
+    return drawn.replaced(members=members, group_work=(), kinds={}, faults=())
+
+
+@pytest.mark.parametrize("protocols", [(NEWER, NEWER), (CLASSIC, CLASSIC), (CLASSIC, NEWER)], ids=" and ".join)
+def test_members_read_and_commit_everything(protocols: Sequence[str]) -> None:
+    report = run_seed(1, options=calm(1, *protocols))
+    assert report.verdict == "ok", str(report)
+    assert (report.marks["member.assigned"] > 0) == (NEWER in protocols)
+    assert (report.marks["group.classic_rebalanced"] > 0) == (NEWER not in protocols)
+
+
+def test_i39_program_skips_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = Stay.finish
+
+    def skip(stay: Stay, records: Mapping[TopicIdPartition, Sequence[int]]) -> None:
+        finish(stay, {key: [offset for offset in offsets if offset != 3] for key, offsets in records.items()})
+
+    monkeypatch.setattr(Stay, "finish", skip)
+    report = run_seed(1, options=calm(1, NEWER))
+    assert report.violations[0]["invariant"] == "I39", str(report)
+    assert "and never finished [3]" in report.violations[0]["text"]
+
+
+def test_i39_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reader, "_subscribe", lambda self, stay: stay.consumer.subscribe("nothing"))
+    report = run_seed(1, options=calm(1, NEWER))
+    assert report.violations[0]["invariant"] == "I39", str(report)
+    assert "has the owners [] in group alpha" in report.violations[0]["text"]
+
+
+def test_assignments_are_those_that_java_clients_write() -> None:
+    assignment = encode_assignment({"orders": [0, 2], "clicks": [1]})
+    assert decode_assignment(assignment) == [
+        TopicPartition("clicks", 1),
+        TopicPartition("orders", 0),
+        TopicPartition("orders", 2),
+    ]
+    assert assignment == b"\0\1\0\0\0\2\0\6clicks\0\0\0\1\0\0\0\1\0\6orders\0\0\0\2\0\0\0\0\0\0\0\2\xff\xff\xff\xff"
