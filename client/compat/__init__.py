@@ -1,0 +1,1 @@
+"""Other clients' interfaces on top of this one (`strandline.compat`), so that a program is ported by changing its imports."""

@@ -1,0 +1,21 @@
+"""The partitioner of aiokafka 0.14: murmur2 of the key as in Kafka's Java client, and a random partition without one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from strandline.client.producer.partitioner import partition_for_key
+
+
+class DefaultPartitioner:
+    """As an option of the producer, it selects this client's own partitioner: the same for keys, and records without a key fill
+    one batch after another. A program may call it."""
+
+    def __call__(self, key: bytes | None, all_partitions: Sequence[int], available: Sequence[int]) -> int:
+        if key is None:
+            return random.choice(available or all_partitions)
+        return all_partitions[partition_for_key(key, len(all_partitions))]
+
+
+__all__ = ["DefaultPartitioner"]

@@ -1,0 +1,1 @@
+"""Other clients' interfaces on top of this one: `strandline.compat.aiokafka`."""
