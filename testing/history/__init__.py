@@ -57,7 +57,8 @@ Records of other producers between two of one producer (Jepsen's int-send-skip) 
 batches), `compacted`. A declaration disables checks: below a log start no record is ever missed, and inside a lost range only the
 final read, and sends that began later, are checked. So declare no more than was done. In a compacted partition a record may be
 missing since a newer one of its key was sent, if the newer one is known to be in the log (acknowledged or read), and a tombstone
-may be missing at any time. The last value of a key may not.
+may be missing at any time. The last value of a key may not. A send that names its `fencing_token` explains the offset that
+stores the token.
 
 **Limits.** The checker cannot see whether a value that ended in *info* should be there; data that no client touched (without a
 final read, the tail that no consumer read; damage in bytes of a record outside its value); or records before the first read of

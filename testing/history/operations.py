@@ -49,6 +49,7 @@ class Send:
         "acks",
         "ended_at",
         "ended_wall",
+        "fencing_token",
         "idempotent",
         "invoked_at",
         "invoked_wall",
@@ -90,6 +91,8 @@ class Send:
         """The key of the record; needed only in compacted partitions."""
         self.tombstone = False
         """The record deletes its key. It has no value, so `value` is another name that no other record has."""
+        self.fencing_token = -1
+        """With which the record was sent; -1: none. The first record with a token has an offset without a record before it."""
         self.outcome = OPEN
         self.offset = -1
         """The acknowledged offset; -1 unless OK, and if the acknowledgement has no offset (acks=0)."""
@@ -255,6 +258,7 @@ class History:
         session: Hashable = None,
         key: Hashable = None,
         tombstone: bool = False,
+        fencing_token: int | None = None,
         at: float | None = None,
     ) -> Send:
         """Record the start of a send. End it with `ok(offset)`, `fail()` or `info()`; a send without an end counts as info.
@@ -266,6 +270,8 @@ class History:
         send = Send(self, process, partition, value, _number(acks), idempotent, session, self.clock() if at is None else at)
         if key is not None:
             send.key, send.tombstone = key, tombstone
+        if fencing_token is not None:
+            send.fencing_token = fencing_token
         if self.wall is not None:
             send.invoked_wall = self.wall()
         self.sends.append(send)
@@ -387,7 +393,7 @@ def _events_of(send: Send) -> Iterator[dict[str, Any]]:
     who = {"f": "send", "process": send.process, "partition": send.partition, "value": send.value}
     known = {
         name: value
-        for name in ("session", "producer_id", "producer_epoch", "sequence")
+        for name in ("session", "producer_id", "producer_epoch", "sequence", "fencing_token")
         if (value := getattr(send, name)) not in (None, -1)
     }
     if send.key is not None:

@@ -64,10 +64,12 @@ class _Steps:
 
     def _skipped(self, first: int, end: int, at: float) -> tuple[int, int]:
         """(number, first) of the records in this range that other consumers have read from leaders, and that were in the log."""
-        offsets, removable = self.view.leader_offsets, self.view.removable
-        if removable is None:
+        offsets, removable, fences = self.view.leader_offsets, self.view.removable, self.view.fences
+        if removable is None and not fences:
             return those_between(offsets, first, end)
-        there = [o for o in offsets[bisect_left(offsets, first) : bisect_left(offsets, end)] if not removable.may_lack(o, at)]
+        there = [o for o in offsets[bisect_left(offsets, first) : bisect_left(offsets, end)] if o not in fences]
+        if removable is not None:
+            there = [offset for offset in there if not removable.may_lack(offset, at)]
         return len(there), there[0] if there else -1
 
 
@@ -86,7 +88,8 @@ def _check_gaps(view: View, steps: list[tuple[int, int]], findings: Findings) ->
 
     An acknowledged record that was never read explains its offset (it is reported as lost). If a consumer skipped the gap,
     nothing else explains it, unless the partition is compacted: then records with an unknown outcome that a cleaner may have
-    removed may have been there. If consumers began or ended at its sides, any sends with an unknown outcome may lie in it.
+    removed may have been there. If consumers began or ended at its sides, any sends with an unknown outcome may lie in it. In
+    either case it may be a fence.
     """
     offsets = view.read_offsets
     if not offsets or offsets[-1] - offsets[0] == len(offsets) - 1:
@@ -101,8 +104,9 @@ def _check_gaps(view: View, steps: list[tuple[int, int]], findings: Findings) ->
             missing -= view.excuses.hidden_between(before + 1, after) + those_between(unread, before + 1, after)[0]
         if missing > 0:
             (empty if stepped.over(before, after) else vague).append((before, after, missing))
-    _judge_gaps(view, findings, empty, view.may_lie_unread(removed=True) if view.removable is not None else 0)
-    _judge_gaps(view, findings, vague, view.may_lie_unread())
+    removed = view.may_lie_unread(removed=True) if view.removable is not None else 0
+    _judge_gaps(view, findings, empty, removed + view.unplaced_fences)
+    _judge_gaps(view, findings, vague, view.may_lie_unread() + view.unplaced_fences)
 
 
 def _judge_gaps(view: View, findings: Findings, gaps: list[tuple[int, int, int]], explained: float) -> None:

@@ -173,6 +173,11 @@ class View:
         """What a cleaner may have removed; None if the partition is not compacted."""
         if self.removable is not None:
             self.excuses.hide(self.removable.since)
+        self.fences: set[int] = set()
+        """Offsets right before the first record with a fencing token, which may store that token."""
+        self.unplaced_fences = 0
+        """How many fences may lie elsewhere."""
+        self._take_fences()
 
     def may_lack(self, offset: int, at: float = float("inf")) -> bool:
         """Whether a cleaner may have removed the record at this offset before this time."""
@@ -270,6 +275,21 @@ class View:
             elif before != value:
                 self.forks.append(Fork(offset, before, value, at))
         self.first_reads.append(FirstRead(at, new))
+
+    def _take_fences(self) -> None:
+        """Each token has one fence at most: usually right before the first record with it. If another record was read there, the
+        fence lies somewhere before that, because its leader failed before the others had the first record; or the other record
+        was lost, and the fence has its offset."""
+        first: dict[int, int] = {}
+        for send in self.sends:
+            if send.fencing_token >= 0 and send.outcome != FAIL:
+                offset = send.offset if send.outcome == OK else self.place_of.get(send.value, -1)
+                known = first.setdefault(send.fencing_token, offset)
+                first[send.fencing_token] = min(known, offset) if min(known, offset) >= 0 else max(known, offset)
+        self.fences = {offset - 1 for offset in first.values() if offset > 0}
+        placed = self.fences.difference(self.read_at)
+        self.excuses.hide(placed)
+        self.unplaced_fences = len(first) - len(placed)
 
     # -- derived on first use
 

@@ -68,7 +68,7 @@ class RecordingProducer(Producer):
         receipts = super().send_many(topic, values, key=key, partition=partition, **conditions)
         if self._noted == before:  # The values did not pass `_send_any` one by one.
             for value, receipt in zip(values, receipts, strict=True):
-                self._note(topic, value, partition, receipt, at, key)
+                self._note(topic, value, partition, receipt, at, key, fencing_token=fencing_token)
         return receipts
 
     async def send_columns(
@@ -103,7 +103,7 @@ class RecordingProducer(Producer):
             name = b"tombstone %d of %s" % (self._noted, self.name.encode())
             headers = [*(headers or ()), (TOMBSTONE_HEADER, name)]
         receipt = super()._send_any(topic, value, key, partition, headers, timestamp_ms, expect_offset, fencing_token)
-        self._note(topic, value, partition, receipt, at, key, name)
+        self._note(topic, value, partition, receipt, at, key, name, fencing_token)
         return receipt
 
     def _note(
@@ -115,8 +115,10 @@ class RecordingProducer(Producer):
         at: float,
         key: Any = None,
         tombstone: bytes | None = None,
+        fencing_token: int | None = None,
     ) -> None:
-        """Record the start of a send. `tombstone`: the name of the record if it is a tombstone."""
+        """Record the start of a send. `tombstone`: the name of the record if it is a tombstone. `fencing_token`: None for that of
+        the options."""
         self._noted += 1
         known = None if partition is None else (topic, partition)
         options = self.options
@@ -128,6 +130,7 @@ class RecordingProducer(Producer):
             idempotent=options.idempotent,
             key=_bytes_of(key, options.key_serializer),
             tombstone=tombstone is not None,
+            fencing_token=options.fencing_token if fencing_token is None else fencing_token,
             at=at,
         )
         self._settle_when_done(send, receipt)

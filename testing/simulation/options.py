@@ -113,6 +113,9 @@ SEVERAL_DIRS_SHARE = 0.1
 RACED_SHARE = 0.1
 """Share of runs with clients that append conditionally."""
 
+FENCED_SHARE = 0.1
+"""Share of runs with clients that write with fencing tokens."""
+
 RACKS_SHARE = 0.35
 """Share of runs in which the brokers have racks, and consumers read from the nearest replica."""
 
@@ -253,6 +256,8 @@ class Options:
     """What else clients do with groups, out of `GROUP_WORK`."""
     racers: int = 0
     """Number of clients that append to one partition, each record only at the offset that it expects (`expect_offset`)."""
+    holders: int = 0
+    """Number of clients that write to one partition in turn, each with the fencing token of its turn."""
 
     def without(self, *kinds: str) -> Options:
         """The same run without these kinds of faults."""
@@ -308,6 +313,7 @@ class Options:
             *((f"member of group {m.group}", member_text(m)) for m in self.members),
             ("work on groups", " ".join(self.group_work) or "none"),
             ("conditional appends", f"of {self.racers} clients" if self.racers else "none"),
+            ("fencing tokens", f"of {self.holders} clients" if self.holders else "none"),
             ("readers of offsets", self.readers),
             ("lies of a client", self.lies),
             ("deletes records", "yes" if self.trims else "no"),
@@ -478,6 +484,7 @@ def _draw_options(seed: int | str) -> Options:
         reassigns=brokers > 1 and Random(f"{seed}/reassigns").random() < REASSIGNED_SHARE,
         drains=brokers > 1 and Random(f"{seed}/drains").random() < DRAINED_SHARE,
         racers=_draw_racers(Random(f"{seed}/racers")),
+        holders=2 if Random(f"{seed}/holders").random() < FENCED_SHARE else 0,
         readers=draw.choice((0, 0, 1)),
         admin=tuple(name for name in ADMIN if draw.random() < 0.4) if draw.random() < 0.5 else (),
         kinds=kinds,

@@ -543,6 +543,67 @@ def more_offsets_than_were_declared(h: History) -> None:
     h.poll("r", P, [(0, "a"), (4, "b")])
 
 
+@good
+def a_fence_lies_before_the_first_record_with_its_token(h: History) -> None:
+    sent(h, {"a": 0})
+    sent(h, {"b": 2, "c": 3}, fencing_token=5)
+    h.invoke("q", P, "d", fencing_token=6).info()
+    h.poll("r", P, [(0, "a"), (2, "b"), (3, "c"), (5, "d")])
+
+
+@good
+def a_fence_whose_record_was_lost_with_the_leader_lies_anywhere_before(h: History) -> None:
+    """The next leader has got only the fence, and other records follow it."""
+    sent(h, {"a": 0, "b": 2})
+    sent(h, {"c": 3}, fencing_token=5)
+    h.poll("r", P, [(0, "a"), (2, "b"), (3, "c")])
+
+
+@good
+def a_fence_stays_when_its_record_is_nowhere(h: History) -> None:
+    sent(h, {"a": 0, "b": 2})
+    h.invoke("q", P, "c", fencing_token=5).info()
+    h.poll("r", P, [(0, "a"), (2, "b")])
+
+
+@good
+def a_fence_has_the_offset_of_a_record_that_was_lost(h: History) -> None:
+    """After an unclean election."""
+    h.invoke("p", P, "x", acks=1).info()
+    read(h, "early", "x", 1)
+    sent(h, {"a": 0})
+    sent(h, {"b": 2}, fencing_token=5)
+    h.poll("late", P, [(0, "a"), (2, "b")])
+
+
+@bad("int-poll-skip")
+def a_reader_may_skip_a_fence_only(h: History) -> None:
+    sent(h, {"a": 0, "x": 1, "b": 3}, fencing_token=5)
+    read(h, "early", "ax")
+    h.poll("late", P, [(0, "a"), (3, "b")])
+
+
+@bad("gap")
+def a_token_has_one_fence(h: History) -> None:
+    sent(h, {"a": 0})
+    sent(h, {"b": 2, "c": 4}, fencing_token=5)
+    h.poll("r", P, [(0, "a"), (2, "b"), (4, "c")])
+
+
+@bad("gap")
+def a_rejected_token_has_no_fence(h: History) -> None:
+    sent(h, {"a": 0, "b": 2})
+    h.invoke("q", P, "c", fencing_token=5).fail()
+    h.poll("r", P, [(0, "a"), (2, "b")])
+
+
+@bad("lost-write")
+def a_record_does_not_pass_for_a_fence(h: History) -> None:
+    sent(h, {"a": 0, "b": 1})
+    sent(h, {"c": 2}, fencing_token=5)
+    h.poll("r", P, [(0, "a"), (2, "c")])
+
+
 @bad("follower-read-subset")
 def a_follower_shows_what_the_final_read_does_not(h: History) -> None:
     sent(h, {"a": 0})

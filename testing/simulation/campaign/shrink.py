@@ -168,6 +168,7 @@ def _fewer_clients(options: Options) -> Iterator[Step]:
     for name in ("trims", "upgrades", "reconfigures", "reassigns", "drains", "moves_logs"):
         yield name, options.replaced(**{name: False})
     yield "conditional appends", options.replaced(racers=0)
+    yield "fencing tokens", options.replaced(holders=0)
     for name in options.group_work:
         yield f"the groups' {name}", options.replaced(group_work=tuple(work for work in options.group_work if work != name))
     for place, plan in enumerate(options.members):

@@ -28,6 +28,7 @@ from strandline.testing.simulation.cluster import fuzzing_client
 from strandline.testing.simulation.cluster.cluster import BROKER_PORT, CONTROLLER_PORT, Client, SimCluster
 from strandline.testing.simulation.cluster.config_changes import draw_change
 from strandline.testing.simulation.cluster.groups.work import GroupWork
+from strandline.testing.simulation.cluster.holder import Holder, Lock
 from strandline.testing.simulation.cluster.log_mover import LogMover
 from strandline.testing.simulation.cluster.racer import Racer
 from strandline.testing.simulation.cluster.reassigner import Reassigner
@@ -80,6 +81,10 @@ class Workload:
             self._begin(f"r{number}", self._read_offsets, 0.0)
         for number in range(1, self.options.racers + 1):
             self._begin(f"p-racer{number}", self._race, 0.0)
+        if self.options.holders:
+            lock = Lock(self.options, self.world.stream("lock"))
+            for number in range(1, self.options.holders + 1):
+                self._begin(f"p-holder{number}", partial(self._hold, lock=lock), 0.0)
         self._declare_compaction()
         if self.options.lies:
             self._begin("liar", self._lie, 0.0)
@@ -214,15 +219,19 @@ class Workload:
             send.ok(metadata.offset)
 
     async def _race(self, client: Client, name: str) -> None:
+        await self._work(client, Racer(name, self.history, self.options, self.problems, self.world.stream(name)))
+
+    async def _hold(self, client: Client, name: str, lock: Lock) -> None:
+        await self._work(client, Holder(name, lock, self.history, self.options, self.problems, self.world.stream(name)))
+
+    async def _work(self, client: Client, worker: Racer | Holder) -> None:
         producer = await self._started(
             lambda: client.producer(request_timeout_ms=1000, max_block_ms=1000, delivery_timeout_ms=3000)
         )
         if producer is None:
             return
         try:
-            await Racer(name, self.history, self.options, self.problems, self.world.stream(name)).work(
-                producer, lambda: self.produces
-            )
+            await worker.work(producer, lambda: self.produces)
         finally:
             await producer.stop()
 

@@ -47,6 +47,7 @@ def quiet(seed: int, **changes: Any) -> Options:
         drains=False,
         moves_logs=False,
         racers=0,
+        holders=0,
         admin=(), kinds={}, faults=(), faults_s=2.0, leave_out=0, orderly_end=False, loss_permitted=False, clock_drift=0.0,
         **changes,
     )  # fmt: skip

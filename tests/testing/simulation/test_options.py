@@ -161,6 +161,7 @@ def test_members_of_all_kinds_are_drawn() -> None:
 def test_conditional_appends_are_drawn_apart() -> None:
     drawn = [draw_options(seed) for seed in SEEDS]
     assert 0.05 < sum(options.racers > 0 for options in drawn) / len(drawn) < 0.2
+    assert 0.05 < sum(options.holders == 2 for options in drawn) / len(drawn) < 0.2
 
 
 def test_an_upgrade_changes_nothing_else_that_a_seed_draws() -> None:
