@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.client import DeliveryTimeout, RecordMetadata
+from strandline.client import DeliveryTimeout, RecordMetadata, TokenFenced
 from strandline.protocol.errors import StrandlineError, UsageError
 from strandline.protocol.records.reader import iter_records
 from strandline.testing import Cluster, History, caught_up, check, hw, leader
@@ -39,6 +39,21 @@ async def test_a_good_cluster_has_a_good_verdict(cluster: Cluster) -> None:
     verdict = await cluster.verdict()
     assert verdict.good, str(verdict)
     assert (verdict.acknowledged, verdict.read) == (5, 5)
+
+
+async def test_offsets_of_fencing_tokens_are_no_gap(cluster: Cluster) -> None:
+    """The producer notes its tokens, also those of single calls. A rejected record was certainly not written."""
+    topic = await cluster.create_topic(partitions=1)
+    async with cluster.producer(fencing_token=3) as producer:
+        await producer.send_and_wait(topic, b"a")
+        await producer.send_many(topic, [b"b", b"c"], partition=0, fencing_token=5)
+        with pytest.raises(TokenFenced):
+            await producer.send_and_wait(topic, b"rejected")
+        await producer.send_and_wait(topic, b"d", partition=0, fencing_token=5)
+    assert [record.offset for record in await cluster.read_all(topic)] == [1, 3, 4, 5]
+    verdict = await cluster.verdict()
+    assert verdict.good, str(verdict)
+    assert (verdict.acknowledged, verdict.failed) == (4, 1)
 
 
 async def test_lost_acknowledged_record_is_found(cluster: Cluster) -> None:
