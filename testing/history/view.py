@@ -14,7 +14,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property
-from itertools import repeat
+from itertools import pairwise, repeat
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -32,6 +32,8 @@ from strandline.testing.history.operations import (
     Value,
 )
 
+_TOP = 2**63
+"""Above all offsets."""
 NOTHING = object()
 """A marker that is equal to no value."""
 
@@ -279,17 +281,21 @@ class View:
     def _take_fences(self) -> None:
         """Each token has one fence at most: usually right before the first record with it. If another record was read there, the
         fence lies somewhere before that, because its leader failed before the others had the first record; or the other record
-        was lost, and the fence has its offset."""
-        first: dict[int, int] = {}
+        was lost, and the fence has its offset. If the log has lost the fence, the next record with the token needs another one:
+        its offset is lower than that of the one before it."""
+        offsets: dict[int, list[int]] = {}
+        """By token, the offsets of its records that are known, in the order of sending."""
         for send in self.sends:
             if send.fencing_token >= 0 and send.outcome != FAIL:
+                known = offsets.setdefault(send.fencing_token, [])
                 offset = send.offset if send.outcome == OK else self.place_of.get(send.value, -1)
-                known = first.setdefault(send.fencing_token, offset)
-                first[send.fencing_token] = min(known, offset) if min(known, offset) >= 0 else max(known, offset)
-        self.fences = {offset - 1 for offset in first.values() if offset > 0}
-        placed = self.fences.difference(self.read_at)
+                if offset >= 0:
+                    known.append(offset)
+        for known in offsets.values():
+            self.fences.update(after - 1 for before, after in pairwise([_TOP, *known]) if after < before)
+        placed = {min(known) - 1 for known in offsets.values() if known}.difference(self.read_at)
         self.excuses.hide(placed)
-        self.unplaced_fences = len(first) - len(placed)
+        self.unplaced_fences = len(offsets) - len(placed)
 
     # -- derived on first use
 

@@ -576,11 +576,24 @@ def a_fence_has_the_offset_of_a_record_that_was_lost(h: History) -> None:
     h.poll("late", P, [(0, "a"), (2, "b")])
 
 
+@good
+def a_fence_that_was_lost_is_written_again(h: History) -> None:
+    """After an unclean election the log is shorter, and other records get the offset of the first fence."""
+    sent(h, {"a": 0})
+    for value in "bc":
+        h.invoke("q", P, value, acks=1).info()
+    h.invoke("p", P, "d", acks=1, fencing_token=5).info()
+    h.poll("early", P, [(0, "a"), (1, "b"), (2, "c"), (4, "d")])
+    h.loss(P, 1, 5)
+    sent(h, {"e": 2, "f": 3, "g": 4}, fencing_token=5)
+    h.poll("late", P, [(0, "a"), (2, "e"), (3, "f"), (4, "g")])
+
+
 @bad("int-poll-skip")
 def a_reader_may_skip_a_fence_only(h: History) -> None:
-    sent(h, {"a": 0, "x": 1, "b": 3}, fencing_token=5)
-    read(h, "early", "ax")
-    h.poll("late", P, [(0, "a"), (3, "b")])
+    sent(h, {"a": 1, "x": 2, "b": 3}, fencing_token=5)
+    read(h, "early", "ax", 1)
+    h.poll("late", P, [(1, "a"), (3, "b")])
 
 
 @bad("gap")
