@@ -3,8 +3,9 @@ it is compacted, and which producers it knows.
 
 The number of rows that a named producer has written is known from its last batch, which may be deleted while the name is still in
 use. A follower that starts over at the leader's log start never sees that batch, so it asks the leader for the state of producers
-(`storage/log/producer_state.py`). The order of the answers does not matter: batches that are appended between two answers reach
-the follower through the log.
+(`storage/log/producer_state.py`), with the fencing tokens among it. Batches that are appended between two answers reach the
+follower through the log. The producers are asked last, and a leader answers in order; so it knows those of all batches below the
+log start that it has named, also if they were appended and deleted in between.
 """
 
 from __future__ import annotations
