@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from fetcher_link import Link
 from handled_request import HandledRequest
 from replica_world import NOW_MS, Node, P, ReplicaWorld, batch, code, log_values, produced, values, want
 from test_log_moves import begin, finish, restart, world_of
 
+from strandline.broker.replication.fetcher_shell import Fetcher
 from strandline.protocol.errors import ErrorCode
-from strandline.protocol.messages.data import ProducePartition, ProduceRequest
+from strandline.protocol.messages.data import (
+    EARLIEST_TIMESTAMP,
+    DescribeProducersRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ProducePartition,
+    ProduceRequest,
+)
 from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.records.fence import FIRST_FENCE, is_fence, make_fence
 
@@ -238,6 +249,30 @@ def test_follower_that_starts_after_deleted_records_rejects_the_lower_token() ->
     assert token(world[2]) == 7
     world.elect(2)
     assert code(world[2].produce("old", acks=1, fencing_token=6)) == FENCED
+
+
+async def test_producers_are_asked_after_the_log_start() -> None:
+    """The leader answers in order. If it were asked for the log start last, a token that is raised and deleted between the two
+    answers would lie below that start, and not be among the producers."""
+    world, leader = three()
+    leader.produce("a", "b", acks=1, fencing_token=5)
+    commit(leader)
+    leader.p.leader_state.delete_records(3)  # type: ignore[union-attr]
+    link = Link(world, 2, 1)
+    plan, request = link.ask() or (None, None)
+    assert plan is not None
+    assert request is not None
+    answer = request.answer
+    response = FetchResponse(0, 0, answer.session_id, answer.partitions, [memoryview(b"")])
+    sent: list[Any] = []
+    connection = SimpleNamespace(closed=False, send=lambda api, body, **_: sent.append(body))
+    fetcher = Fetcher(leader_id=1, broker_id=2, core=link.core, connect=None, on_progress=sent.append)  # type: ignore[arg-type]
+    fetcher._connection = connection  # type: ignore[assignment]
+    link.core.on_response(plan, response, link.now)
+    fetcher._ask_ranges()
+    asked = [body.partitions[0].timestamp if isinstance(body, ListOffsetsRequest) else body for body in sent]
+    assert EARLIEST_TIMESTAMP in asked[:-1]
+    assert isinstance(asked[-1], DescribeProducersRequest)
 
 
 @pytest.mark.parametrize("lossy", [False, True])
