@@ -9,7 +9,8 @@ reference.py, option_docs.py   docs/client.md, and the options that `help` shows
 admin/       the admin client: its calls by subject (topics, partitions, groups, configs, nodes)
 cluster/     connections, metadata and its refreshes, requests to any broker, questions to the leaders of many partitions
 producer/    the producer: accumulator and partition queues (pure), the sender and how deliveries fail
-consumer/    the consumer: partition states and fetch sessions (pure), the fetcher, records and columns; group/: its membership
+consumer/    the consumer: partition states and fetch sessions (pure), the fetcher, records and columns; group/: its membership;
+             run/: hands records to a handler
 """
 
 from strandline.client.admin.admin import Admin
@@ -57,6 +58,8 @@ from strandline.client.consumer.records import (
     OffsetAndTimestamp,
     TopicPartition,
 )
+from strandline.client.consumer.run.backoff import Backoff
+from strandline.client.consumer.run.headers import attempt_of
 from strandline.client.errors import (
     BufferFull,
     ClientClosed,
@@ -66,6 +69,7 @@ from strandline.client.errors import (
     DeliveryFailed,
     DeliveryTimeout,
     GroupMembershipFailed,
+    HandlerFailed,
     LogTruncated,
     NoBrokersAvailable,
     OffsetConflict,
@@ -87,6 +91,7 @@ from strandline.client.producer.undelivered import Undelivered
 
 __all__ = [
     "Admin",
+    "Backoff",
     "BatchMetadata",
     "BinaryColumn",
     "BrokerDescription",
@@ -118,6 +123,7 @@ __all__ = [
     "GroupResult",
     "GroupStateChange",
     "GroupSummary",
+    "HandlerFailed",
     "HeadersColumn",
     "LogDirDescription",
     "LogDirMoveResult",
@@ -156,6 +162,7 @@ __all__ = [
     "UsageError",
     "arrow_batches",
     "arrow_schema",
+    "attempt_of",
     "UncleanElection",
     "Undelivered",
 ]

@@ -22,6 +22,7 @@ StrandlineError
     CommitFailed        offsets were not committed, because the partitions are no longer the consumer's
     GroupMembershipFailed   the coordinator of the group does not accept the consumer
     RebalanceCallbackFailed a callback of `subscribe` has raised an error
+    HandlerFailed       the handler of `Consumer.run` has raised an error for a record, for which there is no other way
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ __all__ = [
     "DeliveryFailed",
     "DeliveryTimeout",
     "GroupMembershipFailed",
+    "HandlerFailed",
     "LogTruncated",
     "NoBrokersAvailable",
     "OffsetConflict",
@@ -300,6 +302,16 @@ class GroupMembershipFailed(ClientError):
 class RebalanceCallbackFailed(ClientError):
     """A callback of `subscribe` has raised an error (`__cause__`). The rebalance goes on, and the next call that returns records
     raises this once."""
+
+
+class HandlerFailed(ClientError):
+    """The handler of `Consumer.run` has raised an error (`__cause__`) for a record that may not be handled again, and there is no
+    dead-letter topic; or the record could not be delivered to it. The record is not committed: the next `run` begins with it."""
+
+    def __init__(self, message: str, *, topic: str, partition: int, offset: int, attempts: int) -> None:
+        self.offset = offset
+        """The record's offset in its topic and partition."""
+        super().__init__(f"{message}; the record at offset {offset}", topic=topic, partition=partition, attempts=attempts)
 
 
 def describe(code: ErrorCode | int, message: str | None = None) -> str:

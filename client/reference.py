@@ -97,6 +97,8 @@ _TO_DO: Mapping[str, str] = {
     "must do no harm. If the message names `max_poll_interval_ms`, raise it, or ask for fewer records at a time.",
     "GroupMembershipFailed": "Correct what the message names, and start another consumer; or `subscribe` to something else.",
     "RebalanceCallbackFailed": "Correct the callback: `e.__cause__` is its error.",
+    "HandlerFailed": "Correct the handler, or what it needs: `e.__cause__` is its error, `e.offset` the record. Or choose `retry`, `dlq` or "
+    '`on_failure="skip"`.',
 }
 """By error, what a program or a person should do about it."""
 

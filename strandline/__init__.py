@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from strandline.client import (
         Admin,
+        Backoff,
         BufferFull,
         ClientClosed,
         ClientError,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         DeliveryTimeout,
         GroupMembershipFailed,
         GroupStateChange,
+        HandlerFailed,
         LogTruncated,
         NewTopic,
         NoBrokersAvailable,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
         Undelivered,
         UnknownTopic,
         UsageError,
+        attempt_of,
     )
     from strandline.local_cluster import LocalCluster
 
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "Backoff",
     "BufferFull",
     "ClientClosed",
     "ClientError",
@@ -65,6 +69,7 @@ __all__ = [
     "DeliveryTimeout",
     "GroupMembershipFailed",
     "GroupStateChange",
+    "HandlerFailed",
     "LocalCluster",
     "LogTruncated",
     "NewTopic",
@@ -90,6 +95,7 @@ __all__ = [
     "UnknownTopic",
     "UsageError",
     "__version__",
+    "attempt_of",
 ]
 
 if not TYPE_CHECKING:  # A type checker would accept any misspelt name of a module with __getattr__.

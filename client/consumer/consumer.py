@@ -1,4 +1,4 @@
-"""The consumer: `async for`, `getmany`, `getone`, `fetch_batches`, positions, seeks, commits.
+"""The consumer: `async for`, `getmany`, `getone`, `fetch_batches`, positions, seeks, commits; `run` is in run/.
 
     async with Consumer("orders", bootstrap_servers="127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
         async for record in consumer:
@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -59,6 +59,8 @@ from strandline.client.consumer.records import (
     decode_records,
     deserialize,
 )
+from strandline.client.consumer.run.run import HandlerRuns, RunAccess
+from strandline.client.consumer.run.runner import RunHooks, Runner
 from strandline.client.consumer.subscription import Subscription
 from strandline.client.consumer.topic_tracker import TopicTracker
 from strandline.client.errors import (
@@ -88,6 +90,8 @@ MANY_ROWS, MANY_BYTES = 100_000, 8 * 1024 * 1024
 
 STOP_TIMEOUT_MS, STOP_TIMEOUT_AFTER_ERROR_MS = 10_000, 2_000
 """How long `stop` takes at most if it is called without a time limit."""
+RUN_SHARE = 0.7
+"""How much of that time a handler of `run` may take to end. In the rest, the consumer leaves the group."""
 
 Taken = TypeVar("Taken")
 
@@ -95,7 +99,7 @@ _RESETS = {"earliest": EARLIEST, "latest": LATEST, "error": None}
 
 
 @documents(ConsumerOptions)
-class Consumer:
+class Consumer(HandlerRuns):
     """Reads records from the leaders of their partitions, and fetches ahead in the background.
 
         async with Consumer("orders", bootstrap_servers="127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
@@ -174,12 +178,15 @@ class Consumer:
         if self._stopped:
             return
         self._check_caller()
+        self._check_no_handler_stops()
         self._stopped = True
         if timeout_ms is None:
             timeout_ms = STOP_TIMEOUT_MS if error is None else STOP_TIMEOUT_AFTER_ERROR_MS
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         try:
+            await self._end_run(deadline - (1 - RUN_SHARE) * timeout_ms / 1000)
             if self._group is not None:
-                await self._group.stop(asyncio.get_running_loop().time() + timeout_ms / 1000, has_finished=error is None)
+                await self._group.stop(deadline, has_finished=error is None)
         finally:
             self._closed = True
             if self._fetcher is not None:
@@ -483,8 +490,10 @@ class Consumer:
             if records:
                 return records[0]
 
-    async def _next_ready(self, only: set[TopicPartition] | None, deadline: float | None) -> PartitionState | None:
+    async def _next_ready(self, only: Container[TopicPartition] | None, deadline: float | None) -> PartitionState | None:
         """A state with something in its buffer; None at the deadline. Raises the error of a topic or partition that has one."""
+        if self._runner is not None and only is not self._runner:
+            raise UsageError("run() reads the records of this consumer: no other call may return some of them")
         if self._assigning is not None:
             await asyncio.sleep(0)  # A task that runs `assign` begins now.
             self._check_assigned_is_awaited()
@@ -543,13 +552,52 @@ class Consumer:
 
     def _decode(self, tp: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> list[ConsumerRecord]:
         options = self.options
-        records = decode_records(tp, buf, pos, header, from_offset=offset, check_crc=options.check_crcs)
+        records = self._decode_raw(tp, buf, pos, header, offset)
         if options.key_deserializer is None and options.value_deserializer is None:
             return records
         return deserialize(records, options.key_deserializer, options.value_deserializer)
 
     def _decode_columns(self, tp: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> FetchedBatch:
         return fetched_batch(tp, buf, pos, header, from_offset=offset, check_crc=self.options.check_crcs)
+
+    # -- a handler ----------------------------------------------------------------------------------------------------
+
+    def _run_access(self) -> RunAccess:
+        fetcher, cluster = self._running()
+        subscription = self._subscription
+        hooks = RunHooks(
+            self._take,
+            fetcher.wake,
+            lambda: len(subscription.states),
+            lambda state: subscription.states.get(state.tp) is state,
+            self._move,
+            self._group,
+        )
+        return RunAccess(self.options, self._doors, cluster, hooks, lambda: subscription.topics, self._subscribe_also)
+
+    async def _take(self, runner: Runner, deadline: float) -> tuple[PartitionState, list[ConsumerRecord]] | None:
+        """Records that a run wants, as many as it has room for. Keys and values are bytes."""
+        state = await self._next_ready(runner, deadline)
+        if state is None:
+            return None
+        records = pull_records(state, self._decode_raw, runner.room(state), whole=False)
+        self._after_reading(state)
+        return state, records
+
+    def _decode_raw(self, tp: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> list[ConsumerRecord]:
+        return decode_records(tp, buf, pos, header, from_offset=offset, check_crc=self.options.check_crcs)
+
+    def _subscribe_also(self, topic: str) -> None:
+        """Subscribe to one more topic, with the same callbacks."""
+        if self._subscribed is None:
+            raise UsageError("a retry_topic needs a group_id, and a subscription: the members share its partitions, too")
+        (names, pattern), callbacks = self._subscribed
+        if topic in names:
+            return
+        if pattern is None:
+            self.subscribe(*names, topic, **callbacks._asdict())
+        else:
+            self.subscribe(pattern=f"(?:(?:{pattern})|{topic.replace('.', '[.]')})", **callbacks._asdict())
 
     # -- positions ----------------------------------------------------------------------------------------------------
 
@@ -581,6 +629,8 @@ class Consumer:
         state.seek(offset, leader_epoch)
         if self._group is not None:
             self._group.on_moved(state)
+        elif self._runner is not None:
+            self._runner.on_moved(state)
         fetcher.on_moved(state)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -765,13 +815,17 @@ class Consumer:
 
         With a `group_id` also `group`: `group_id`, `state` ("unsubscribed", "joining", "stable", "reconciling", "acknowledging",
         "fenced", "stale", "leaving", "suspended" or "failed"), `member_id`, `member_epoch`, `coordinator` (a broker id; -1: not
-        known), `last_heartbeat_age_ms`, `assignment`, `error` and `last_heartbeat_error`."""
+        known), `last_heartbeat_age_ms`, `assignment`, `error` and `last_heartbeat_error`.
+
+        While `run` runs also `run`: `state` ("running" or "ending"), `calls` (of the handler, that run now), `oldest_call_ms` and
+        `oldest_call` (its first record), and `calls_of_lost_partitions`: calls that could not be ended."""
         if self._stopped or self._fetcher is None or self._cluster is None:
             return {"state": "stopped" if self._stopped else "not started"}
         self._check_caller()
         failed = {str(state.tp): str(state.error) for state in self._subscription.states.values() if state.error is not None}
         error = self._cluster.metadata.last_error or self._lookup_error()
         group = {} if self._group is None else {"group": self._group.health()}
+        run = {} if self._runner is None else {"run": self._runner.health()}
         is_well = not failed and error is None and (self._group is None or self._group.is_well)
         has_failed = self._group is not None and self._group.error is not None
         return {
@@ -781,6 +835,7 @@ class Consumer:
             "failed_partitions": failed,
             "last_error": None if error is None else str(error),
             **group,
+            **run,
         }
 
     def _lookup_error(self) -> StrandlineError | None:
@@ -791,7 +846,11 @@ class Consumer:
         """Counters since the start, `buffered_bytes`, and for each partition position, high watermark, lag (in records) and
         `preferred_read_replica`: the follower that it is read from (`client_rack`), -1 for the leader. With a `group_id` also
         `group`: rebalances, partitions assigned, revoked and lost, callbacks that failed or were cut off, heartbeats, commits,
-        their failures and latencies, and how long the event loop took to notice the last heartbeat."""
+        their failures and latencies, and how long the event loop took to notice the last heartbeat.
+
+        While `run` runs also `run`: records that were handled, retried, dead-lettered, skipped and dropped, attempts that failed,
+        calls and their mean latency, and records that are in flight now: taken and not finished, waiting, or delayed until they
+        are handled again."""
         if self._fetcher is None or self._cluster is None:
             return {}
         partitions = {}
@@ -806,7 +865,8 @@ class Consumer:
         buffered = sum(state.buffered_bytes for state in self._subscription.states.values())
         counters = {**self._fetcher.counters, **self._skipped, "metadata_refreshes": self._cluster.metadata.refreshes}
         group = {} if self._group is None else {"group": self._group.metrics()}
-        return {**counters, "buffered_bytes": buffered, "partitions": partitions, **group}
+        run = {} if self._runner is None else {"run": self._runner.metrics()}
+        return {**counters, "buffered_bytes": buffered, "partitions": partitions, **group, **run}
 
 
 def _checked_topics(topics: Iterable[str | Iterable[str]]) -> list[str]:

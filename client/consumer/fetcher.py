@@ -14,7 +14,7 @@ waiting request per broker.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from functools import partial
 from typing import Any
 
@@ -504,7 +504,7 @@ class Fetcher:
 
     # -- the reader's side --------------------------------------------------------------------------------------------
 
-    def next_ready(self, only: set[TopicPartition] | None) -> PartitionState | None:
+    def next_ready(self, only: Container[TopicPartition] | None) -> PartitionState | None:
         """The first partition that has records, and is not paused; of `only`, if given."""
         for state in self._ready:
             if not state.paused and (only is None or state.tp in only) and state.has_buffered:

@@ -94,6 +94,11 @@ DOORS: Mapping[str, Mapping[str, str]] = {
         ".call_soon_threadsafe": "the mailboxes of both loops",
         ".add_reader": "whether the loop is simulated; it is looked at, and not called",
     },
+    "client/consumer/run/handlers.py": {
+        "concurrent.futures.ThreadPoolExecutor": "a plain handler may block; a simulation's loop ignores it",
+        ".run_in_executor": BLOCKING,
+    },
+    "client/consumer/run/run.py": {".add_signal_handler": "the program says which signals end its run"},
     "client/home.py": {"threading.get_ident": "which thread a client was started in; it is compared, and nothing else"},
     "client/code_reference.py": {"sys.stdout": "a page of the documents is written by running it; no client imports it"},
     "client/sync/loop_thread.py": {

@@ -86,12 +86,16 @@ class Committer:
         """Commit regularly."""
         while True:
             await asyncio.sleep(self._options.auto_commit_interval_ms / 1000)
-            if self._is_without_group:
-                states = list(self._subscription.states.values())
-            else:
-                settled = [key for key in self._assignment.announced if key not in self._assignment.in_transit]
-                states = [self._assignment.states[key] for key in settled]
-            await self.commit_finished(states, self._loop.time() + self._options.request_timeout_ms / 1000)
+            await self.commit_settled(self._loop.time() + self._options.request_timeout_ms / 1000)
+
+    async def commit_settled(self, deadline: float) -> None:
+        """Commit what the program has finished of all partitions, except those that come or go: a rebalance commits these."""
+        if self._is_without_group:
+            states = list(self._subscription.states.values())
+        else:
+            settled = [key for key in self._assignment.announced if key not in self._assignment.in_transit]
+            states = [self._assignment.states[key] for key in settled]
+        await self.commit_finished(states, deadline)
 
     async def commit_finished(self, states: Iterable[PartitionState], deadline: float) -> None:
         """Commit what the program has finished. A failure is logged: what is not committed is read again."""
@@ -138,7 +142,9 @@ class Committer:
         gap_s = self._view().poll_gap_s or self.last_gap_s
         if gap_s is not None:
             limit = self._options.max_poll_interval_ms
-            what += f": the program had not asked for records for {gap_s:.1f} s (max_poll_interval_ms={limit})"
+            is_run = self._handed.ledger is not None
+            why = "a call of the handler had not returned" if is_run else "the program had not asked for records"
+            what += f": {why} for {gap_s:.1f} s (max_poll_interval_ms={limit})"
         return CommitFailed(what, topic=None if tp is None else tp.topic, partition=None if tp is None else tp.partition)
 
     def on_view(self, view: MemberView) -> None:

@@ -8,11 +8,14 @@ in the middle of its work gets the unfinished records again.
     finished offset  the first record that it may not have finished; the same, unless a call has just returned records
 
 A program that commits an offset itself says that it has finished the records before it, also those that it has just got.
+
+While `Consumer.run` hands records to a handler, it keeps a ledger of what is finished (run/), and that counts instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+from typing import Protocol
 
 from strandline.client.consumer.partition_state import PartitionState
 from strandline.client.consumer.records import TopicPartition
@@ -21,10 +24,34 @@ Offset = tuple[int, int]
 """An offset, and the leader epoch of the record before it (-1: not known)."""
 
 
+class Ledger(Protocol):
+    """What `Consumer.run` knows of the records that it has handed over, and what it has to hear."""
+
+    def finished(self, state: PartitionState) -> Offset | None:
+        """The finished offset of a state; None while it has no position."""
+
+    def has_unfinished(self, states: Iterable[PartitionState]) -> bool:
+        """Whether the handler works on records of these states."""
+
+    def on_revoking(self, states: Iterable[PartitionState], deadline: float) -> None:
+        """These states are to go at the deadline (on the loop's clock), or as soon as `has_unfinished` says no."""
+
+    def on_dropped(self, state: PartitionState) -> None:
+        """The partition is no longer read. Another member may read it."""
+
+    def on_moved(self, state: PartitionState) -> None:
+        """The program has chosen another position."""
+
+    def on_holds(self) -> None:
+        """Other partitions may be held than before, or the membership may be in doubt, or no longer."""
+
+
 class HandedOver:
     """The unfinished records of a consumer, by partition."""
 
     def __init__(self) -> None:
+        self.ledger: Ledger | None = None
+        """Not None while `Consumer.run` reads."""
         self._open: dict[PartitionState, Offset] = {}
         """Where the records begin that a call has returned, and that are not finished."""
         self._iterated: PartitionState | None = None
@@ -35,8 +62,10 @@ class HandedOver:
         """Partitions that were dropped while the program had unfinished records of them. Until it asks for more, it may try to
         commit those."""
 
-    def on_poll(self, only: set[TopicPartition] | None) -> None:
+    def on_poll(self, only: Container[TopicPartition] | None) -> None:
         """The program asks for records: of these partitions, or of all (None). It has finished those that it had of them."""
+        if self.ledger is not None:
+            return
         if only is None:
             self._open.clear()
             self.dropped.clear()
@@ -64,6 +93,11 @@ class HandedOver:
 
     def forget(self, state: PartitionState) -> None:
         """The program has chosen another position."""
+        if self.ledger is not None:
+            self.ledger.on_moved(state)
+        self._forget(state)
+
+    def _forget(self, state: PartitionState) -> None:
         self._open.pop(state, None)
         self._committed.pop(state, None)
         if self._iterated is state:
@@ -73,7 +107,20 @@ class HandedOver:
         """The partition is no longer read."""
         if self.has_unfinished([state]):
             self.dropped[state.tp] = None
-        self.forget(state)
+        if self.ledger is not None:
+            self.ledger.on_dropped(state)
+        self._forget(state)
+
+    def on_revoking(self, states: Iterable[PartitionState], deadline: float) -> None:
+        """These partitions are to go at the deadline (on the loop's clock), or as soon as the program has finished its
+        records."""
+        if self.ledger is not None:
+            self.ledger.on_revoking(states, deadline)
+
+    def on_holds(self) -> None:
+        """Other partitions may be held than before, or the membership may be in doubt, or no longer."""
+        if self.ledger is not None:
+            self.ledger.on_holds()
 
     def finish_all(self) -> None:
         """The program says that it has finished everything that it got."""
@@ -81,6 +128,8 @@ class HandedOver:
 
     def has_unfinished(self, states: Iterable[PartitionState]) -> bool:
         """Whether the program may still work on records of these states."""
+        if self.ledger is not None:
+            return self.ledger.has_unfinished(states)
         return any(state in self._open or (state is self._iterated and state.cursor is not None) for state in states)
 
     def finished(self, state: PartitionState) -> Offset | None:
@@ -94,6 +143,8 @@ class HandedOver:
         return finished
 
     def _finished(self, state: PartitionState) -> Offset | None:
+        if self.ledger is not None:
+            return self.ledger.finished(state)
         known = self._open.get(state)
         if known is not None:
             return known

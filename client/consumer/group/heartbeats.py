@@ -4,7 +4,9 @@ It runs on the consumer's event loop, or on that of a thread of its own (heartbe
 heartbeats have a connection of their own, so that no other request, and no quota, delays them.
 
 It also looks whether the program still asks for records. `Progress` is what the consumer notes about that at next to no cost; it
-is looked at once per heartbeat. A program that has not asked for more records for `max_poll_interval_ms` leaves the group.
+is looked at once per heartbeat. A program that has not asked for more records for `max_poll_interval_ms` leaves the group. While
+`Consumer.run` calls a handler, what counts is how long the oldest call has run: other calls ask for records all the time, and do
+not help a call that is stuck.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ class MemberView(NamedTuple):
 class Progress:
     """What the consumer notes when the program asks for records. Another thread may read it."""
 
-    __slots__ = ("iterated", "polls", "waiting")
+    __slots__ = ("iterated", "polls", "waiting", "working_since")
 
     def __init__(self) -> None:
         self.polls = 0
@@ -77,6 +79,8 @@ class Progress:
         """How many calls wait for records now. A program that waits is not late."""
         self.iterated: PartitionState | None = None
         """The state whose records `async for` returns. Its cursor moves with each record."""
+        self.working_since: float | None = None
+        """When the oldest call of a handler began that has not returned, on the loop's clock; None: there is none."""
 
     def mark(self) -> tuple[int, object]:
         """Differs from an earlier mark (by identity) if the program has asked for a record since."""
@@ -236,9 +240,12 @@ class Heartbeats:
         """Leave the group if the program has not asked for records for too long."""
         now, mark, before = self._loop.time(), self._progress.mark(), self._mark
         has_moved = mark[0] != before[0] or mark[1] is not before[1]
-        if has_moved or self._progress.waiting or not self._watches_program:
+        working_since = self._progress.working_since
+        if not self._watches_program or (working_since is None and (has_moved or self._progress.waiting)):
             self._mark, self._progressed_at = mark, now
             return
+        if working_since is not None:
+            self._progressed_at = working_since
         gap_s = now - self._progressed_at
         if gap_s < self._options.max_poll_interval_ms / 1000:
             return

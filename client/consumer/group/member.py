@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import urlsafe_b64encode
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Container, Coroutine, Iterable, Mapping
 from typing import Any
 
 from strandline.client.cluster.cluster import Cluster
@@ -17,7 +17,7 @@ from strandline.client.consumer.group.assignment import Assignment
 from strandline.client.consumer.group.callbacks import Callbacks
 from strandline.client.consumer.group.committer import Committer
 from strandline.client.consumer.group.coordinator import GroupCoordinator
-from strandline.client.consumer.group.handed_over import HandedOver
+from strandline.client.consumer.group.handed_over import HandedOver, Ledger
 from strandline.client.consumer.group.heartbeat_thread import ThreadLink, may_use_threads
 from strandline.client.consumer.group.heartbeats import Act, Heartbeats, MemberView, Progress
 from strandline.client.consumer.group.link import Link, LocalLink, reason_of_end
@@ -202,7 +202,7 @@ class GroupMember:
 
     # -- calls that return records ------------------------------------------------------------------------------------
 
-    def on_poll(self, only: set[TopicPartition] | None) -> None:
+    def on_poll(self, only: Container[TopicPartition] | None) -> None:
         """The program asks for records (of these partitions, or of all)."""
         self._progress.polls += 1
         self._progress.iterated = None
@@ -250,6 +250,52 @@ class GroupMember:
             self._progress.waiting -= 1
             self._progress.polls += 1
             self._maybe_suspend()
+
+    # -- a handler that `Consumer.run` calls --------------------------------------------------------------------------
+
+    def begin_run(self, ledger: Ledger) -> None:
+        """From now on `ledger` says which records are finished. The program has finished those that it got before."""
+        self._handed.finish_all()
+        self._handed.ledger = ledger
+
+    def end_run(self) -> None:
+        """What the ledger has not finished was given back: positions say again what is finished."""
+        self._handed.ledger = self._progress.working_since = None
+        self._rebalancer.changed.set()
+
+    def on_working(self, since: float | None) -> None:
+        """When the oldest call of the handler began that has not returned, on the loop's clock; None: there is none."""
+        self._progress.working_since = since
+
+    def on_finished(self) -> None:
+        """A call of the handler has ended. A revocation may wait for it."""
+        if self._assignment.in_transit:
+            self._rebalancer.changed.set()
+
+    def forget_dropped(self, tp: TopicPartition) -> None:
+        """The handler does not work any more on records of a partition that was dropped."""
+        self._handed.dropped.pop(tp, None)
+
+    def may_handle(self, state: PartitionState) -> bool:
+        """Whether records of this state may be handled now."""
+        self._maybe_suspend()
+        return not state.is_held
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether other members may have the partitions that were taken."""
+        self._maybe_suspend()
+        return self._is_in_doubt
+
+    @property
+    def is_expelled(self) -> bool:
+        """Whether the consumer has left the group because the program is late. The next poll says that it is back."""
+        return self.view.state is MemberState.STALE
+
+    async def commit_finished(self, deadline: float) -> None:
+        """Commit what the program has finished, if the consumer commits by itself."""
+        if self._options.enable_auto_commit:
+            await self._committer.commit_settled(deadline)
 
     # -- what the coordinator says ------------------------------------------------------------------------------------
 
@@ -304,6 +350,7 @@ class GroupMember:
             self._log_validity(is_valid, view)
         self._is_suspended = not is_valid
         self._assignment.update_holds(is_valid, self._reads)
+        self._handed.on_holds()
 
     def _reads(self, topic: str) -> bool:
         """Whether the program is subscribed to this topic, as far as this side can say."""

@@ -183,6 +183,7 @@ class Rebalancer:
         states = [self._assignment.states[key] for key in keys if key in self._assignment.states]
         self._assignment.in_transit.update(dict.fromkeys(state.key for state in states))
         self._standing.update_holds()
+        self._handed.on_revoking(states, deadline)
         await self._wait_until_finished(states, deadline)
         if self._options.enable_auto_commit:
             await self._committer.commit_finished(states, deadline)

@@ -1,0 +1,50 @@
+"""What `Consumer.run` counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from strandline.protocol.metrics import Histogram
+
+SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Bounds of how long calls of a handler take."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counts since `run` was called. All are records, unless the name says something else."""
+
+    handled: int = 0
+    """Finished without an error."""
+    failed_attempts: int = 0
+    """Calls that raised an error."""
+    retried: int = 0
+    """Were to be handled again after a failure, here or by the retry topic."""
+    dead_lettered: int = 0
+    skipped: int = 0
+    """Failed for good, and were left out (`on_failure="skip"`)."""
+    of_other_groups: int = 0
+    """Found in the retry topic, and left to another group."""
+    dropped: int = 0
+    """Were taken and not handled, because their partition went, or `run` ended."""
+    calls_cut_off: int = 0
+    """Calls that were abandoned: their partition was lost, or the time to finish was up."""
+    latency: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    """Seconds of each call that returned or raised an error."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The counters, with the mean of the latencies in milliseconds."""
+        count = self.latency.count
+        return {
+            "handled": self.handled,
+            "failed_attempts": self.failed_attempts,
+            "retried": self.retried,
+            "dead_lettered": self.dead_lettered,
+            "skipped": self.skipped,
+            "of_other_groups": self.of_other_groups,
+            "dropped": self.dropped,
+            "calls": count,
+            "calls_cut_off": self.calls_cut_off,
+            "handler_latency_ms": self.latency.sum / count * 1000 if count else 0.0,
+        }

@@ -1,0 +1,217 @@
+"""`Consumer.run`, `Consumer.end_run`, and what a run needs of the consumer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple, overload
+
+from strandline.client.consumer.run.backoff import Backoff
+from strandline.client.consumer.run.handlers import Handler
+from strandline.client.consumer.run.outbox import Outbox, checked_producer, outbox_producer
+from strandline.client.consumer.run.runner import RunHooks, Runner
+from strandline.client.consumer.run.settings import BatchHandler, Concurrency, NoRetry, OnFailure, RecordHandler, RunSettings
+from strandline.client.errors import UsageError
+from strandline.client.options import ConsumerOptions
+from strandline.client.producer.producer import Producer
+from strandline.protocol.doors import Doors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from strandline.client.cluster.cluster import Cluster
+
+
+class RunAccess(NamedTuple):
+    """The parts of a consumer that a run uses."""
+
+    options: ConsumerOptions
+    doors: Doors
+    cluster: Cluster
+    hooks: RunHooks
+    subscribed: Callable[[], Iterable[str]]
+    """The topics that are subscribed by name."""
+    subscribe_also: Callable[[str], None]
+    """Subscribes to one more topic. UsageError if partitions are assigned by hand."""
+
+
+class HandlerRuns:
+    """The calls of a consumer that hand its records to a handler."""
+
+    _runner: Runner | None = None
+    """Not None while `run` runs."""
+
+    def _run_access(self) -> RunAccess:
+        """The parts of the consumer. ClientClosed if it is not started."""
+        raise NotImplementedError
+
+    @overload
+    async def run(
+        self,
+        handler: RecordHandler,
+        *,
+        concurrency: Concurrency = "partition",
+        batch_size: None = None,
+        max_tasks: int | None = None,
+        max_in_flight: int = 1_000,
+        retry: Backoff | None = None,
+        retry_topic: str | None = None,
+        dlq: str | None = None,
+        no_retry: NoRetry = (),
+        on_failure: OnFailure = "stop",
+        drain_timeout_ms: float = 10_000,
+        producer: Producer | None = None,
+        stop_on: Iterable[int] = (),
+    ) -> None: ...
+
+    @overload
+    async def run(
+        self,
+        handler: BatchHandler,
+        *,
+        concurrency: Concurrency = "partition",
+        batch_size: int,
+        max_tasks: int | None = None,
+        max_in_flight: int = 1_000,
+        retry: Backoff | None = None,
+        retry_topic: str | None = None,
+        dlq: str | None = None,
+        no_retry: NoRetry = (),
+        on_failure: OnFailure = "stop",
+        drain_timeout_ms: float = 10_000,
+        producer: Producer | None = None,
+        stop_on: Iterable[int] = (),
+    ) -> None: ...
+
+    async def run(
+        self,
+        handler: RecordHandler | BatchHandler,
+        *,
+        concurrency: Concurrency = "partition",
+        batch_size: int | None = None,
+        max_tasks: int | None = None,
+        max_in_flight: int = 1_000,
+        retry: Backoff | None = None,
+        retry_topic: str | None = None,
+        dlq: str | None = None,
+        no_retry: NoRetry = (),
+        on_failure: OnFailure = "stop",
+        drain_timeout_ms: float = 10_000,
+        producer: Producer | None = None,
+        stop_on: Iterable[int] = (),
+    ) -> None:
+        """Call `handler` with every record, and commit what it has finished (with `enable_auto_commit`), until `end_run`, `stop`,
+        a cancellation, or an error. Each record is handled at least once, and by one member of the group at a time.
+
+        `handler`: a coroutine function, or a plain function, which runs on a thread so that it may block. It gets one record, or
+        with `batch_size` a list of at most so many that wait in order.
+
+        `concurrency`: "partition" handles the records of a partition one after the other, and several partitions at the same
+        time; "key" those of a key, and several keys; a number so many records at the same time, without order. `max_tasks`: how
+        many calls of the handler run at most (by default 64). `max_in_flight`: how many records are taken and not finished at
+        most, over all partitions.
+
+        `retry`: a record whose handler raises an error is handled again, after the delays and as often as the `Backoff` says.
+        Until then the later records of its partition (or key) wait, and the others go on. With `retry_topic` the record goes
+        there instead, and nothing waits for it; the consumer reads that topic, too, and the handler gets the record as it was at
+        its origin. `no_retry`: errors after which another attempt is pointless. A record that cannot be deserialized is not
+        handled again either. `attempt_of(record)` is the number of the attempt.
+
+        `dlq`: the topic for records that are given up, with the reason and the origin in their headers. A record counts as
+        finished when it is acknowledged there. Without it, `run` raises HandlerFailed, and the record is handled again by the
+        next run; `on_failure="skip"` logs it and goes on. If a batch fails, its records are handled one by one first. `producer`:
+        sends to both topics, instead of one that is started for that; it needs acks="all", and no serializers.
+
+        `max_poll_interval_ms` limits a single call of the handler: if one takes longer, the consumer leaves the group until the
+        call has ended, and coroutines are cancelled. When `run` is to end, or a partition goes to another member, records that
+        wait are dropped, and calls that run may end: within `drain_timeout_ms`, or four fifths of `rebalance_timeout_ms`.
+        `stop_on`: signals that call `end_run`, for example `(signal.SIGTERM, signal.SIGINT)`.
+
+        UnknownTopic if one of the topics does not exist; the errors of `getmany`. UsageError while another `run` runs."""
+        access = self._run_access()
+        if self._runner is not None:
+            raise UsageError("the consumer is running a handler already: one run() at a time")
+        settings = RunSettings(
+            concurrency=concurrency,
+            batch_size=batch_size,
+            max_tasks=max_tasks,
+            max_in_flight=max_in_flight,
+            retry=retry,
+            retry_topic=retry_topic,
+            dlq=dlq,
+            no_retry=no_retry,
+            on_failure=on_failure,
+            drain_timeout_ms=drain_timeout_ms,
+        )
+        calls = Handler(handler, access.options, takes_batches=batch_size is not None, calls_max=settings.calls_max)
+        outbox = _outbox(settings, access, producer)
+        runner = self._runner = Runner(settings, calls, outbox, access.options, access.hooks, access.doors)
+        try:
+            await _prepare(settings, access, outbox)
+            with _signals(stop_on, runner):
+                await runner.run()
+        finally:
+            self._runner = None
+            runner.close()
+            if outbox is not None:
+                await outbox.stop()
+
+    def end_run(self) -> None:
+        """Let `run` return, when the calls of its handler that run now have ended; none begins any more. It returns at once, and
+        may be called from a handler. Nothing happens if no `run` runs."""
+        if self._runner is not None:
+            self._runner.end()
+
+    def _check_no_handler_stops(self) -> None:
+        """UsageError if a handler stops the consumer, which waits for the handler."""
+        if self._runner is not None and self._runner.is_called_by_handler:
+            raise UsageError("a handler cannot stop its consumer, because stop() waits for the handler: call end_run() instead")
+
+    async def _end_run(self, by: float) -> None:
+        """The consumer is stopped: wait until `run` has ended, at most until that time, on the loop's clock."""
+        runner = self._runner
+        if runner is None:
+            return
+        runner.end(by)
+        try:
+            async with asyncio.timeout_at(by):
+                await runner.ended.wait()
+        except TimeoutError:
+            runner.close()
+
+
+def _outbox(settings: RunSettings, access: RunAccess, producer: Producer | None) -> Outbox | None:
+    if producer is not None:
+        checked_producer(producer)
+    if not settings.topics_written:
+        return None
+    if producer is not None:
+        return Outbox(producer, is_own=False)
+    return Outbox(outbox_producer(access.options, access.doors), is_own=True)
+
+
+async def _prepare(settings: RunSettings, access: RunAccess, outbox: Outbox | None) -> None:
+    """Look up the topics for failed records before the first one fails, and subscribe to the retry topic."""
+    if settings.dlq is not None and settings.dlq in access.subscribed():
+        raise UsageError(f"{settings.dlq!r} is the dlq, and subscribed: its records would be handled again")
+    for topic in settings.topics_written:
+        await access.cluster.metadata.topic(topic, access.options.max_block_ms)
+    if outbox is not None:
+        await outbox.start()
+    if settings.retry_topic is not None:
+        access.subscribe_also(settings.retry_topic)
+
+
+@contextmanager
+def _signals(numbers: Iterable[int], runner: Runner) -> Iterator[None]:
+    """Let these signals end the run."""
+    loop, handled = asyncio.get_running_loop(), []
+    try:
+        for number in numbers:
+            loop.add_signal_handler(number, runner.end)
+            handled.append(number)
+        yield
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)

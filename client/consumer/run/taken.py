@@ -1,0 +1,50 @@
+"""Which records of one partition were taken, and which of them are finished. Pure.
+
+    offset          10   11   12   14   15   |
+    finished         x    x         x        |  position 16: the next record to be taken
+                              ^
+                              finished offset: what may be committed
+
+Records may be finished in any order. What may be committed is the first one that is not finished: all before it are. So a record
+that was finished ahead of an earlier one is handled again if the process ends now; none is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from strandline.client.consumer.group.handed_over import Offset
+from strandline.client.consumer.records import ConsumerRecord
+
+
+class TakenRecords:
+    """The unfinished records of one partition."""
+
+    __slots__ = ("_last_epoch", "_open")
+
+    def __init__(self, epoch: int) -> None:
+        """`epoch`: the leader epoch of the record before the first one that is taken; -1: not known."""
+        self._open: dict[int, int] = {}
+        """The offset of each unfinished record, ascending -> the leader epoch of the record that was taken before it."""
+        self._last_epoch = epoch
+        """The leader epoch of the last record that was taken."""
+
+    def __len__(self) -> int:
+        """How many records are unfinished."""
+        return len(self._open)
+
+    def take(self, records: Iterable[ConsumerRecord]) -> None:
+        """These records were taken. Their offsets are ascending, and above those of all records before."""
+        opened, epoch = self._open, self._last_epoch
+        for record in records:
+            opened[record.offset] = epoch
+            epoch = record.leader_epoch
+        self._last_epoch = epoch
+
+    def finish(self, offset: int) -> None:
+        """A record that was taken is finished."""
+        del self._open[offset]
+
+    def first_open(self) -> Offset | None:
+        """The first unfinished record: its offset, and the leader epoch of the record before it. None if all are finished."""
+        return next(iter(self._open.items()), None)
