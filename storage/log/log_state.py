@@ -134,9 +134,14 @@ class LogState:
         self.unsynced[self.dir] = None
 
     def save_producers(self) -> None:
-        """Write a snapshot of the producer states at the log end, without an fsync."""
+        """Write a snapshot of the producer states at the log end, without an fsync.
+
+        If the log has no batch, the snapshot takes the place of the one that `save_named_producers` has made durable, so it must
+        be as durable."""
         path = join(self.dir, file_name(self.log_end_offset, SNAPSHOT_SUFFIX))
-        self.files.write(path, self.producers.encode())
+        is_only_source = self.log_end_offset == self.segments[0].base_offset and self.producers.outlives_batches
+        write = self.files.write_atomic if is_only_source else self.files.write
+        write(path, self.producers.encode())
 
     def save_named_producers(self, producers: ProducerStates, start: int) -> None:
         """Write `producers` durably as the snapshot at `start`, if they have a named producer or a fence.

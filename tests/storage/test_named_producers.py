@@ -224,6 +224,26 @@ def test_a_name_outlives_its_records(stop: str, seed: int) -> None:
     send(again, 5, epoch=3)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_name_outlives_an_orderly_stop_and_a_power_cut(seed: int) -> None:
+    """The stop writes the snapshot of an empty log again, under the name of the one that was durable."""
+    files = MemoryFiles(Random(seed))
+    files.make_dirs(parent(DIR))
+    files.fsync_dir("/")
+    log = open_log(files)
+    send(log, 0, 5)
+    log.update_high_watermark(5)
+    log.increment_log_start_offset(5)
+    log.delete_old_segments(NOW_MS)
+    log.flush()
+    log.close()
+    again = open_log(files, clean=True, log_start_offset=5)
+    assert known(again) == (0, 0, 4)
+    again.close()
+    files.crash()
+    assert known(open_log(files, log_start_offset=5, recovery_point=5)) == (0, 0, 4)
+
+
 def test_a_name_outlives_even_the_last_record() -> None:
     files = MemoryFiles(Random(3))
     log = open_log(files)
