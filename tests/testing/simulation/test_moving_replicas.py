@@ -12,12 +12,16 @@ from strandline.testing.simulation.runs.run import run_seed
 RUNS_MAX = 20
 
 
+def drawn_without_groups(seed: int) -> Options:
+    return draw_options(seed).replaced(members=(), group_work=(), racers=0)
+
+
 def reassigning(seed: int) -> Options:
-    return draw_options(seed).replaced(reassigns=True, drains=True)
+    return drawn_without_groups(seed).replaced(reassigns=True, drains=True)
 
 
 def moving_logs(seed: int) -> Options:
-    drawn = draw_options(seed)
+    drawn = drawn_without_groups(seed)
     return drawn.replaced(settings=drawn.settings | {"log.dirs": "/d1,/d2"}, moves_logs=True)
 
 
@@ -26,7 +30,7 @@ def moving_logs(seed: int) -> Options:
     [
         ("M36", reassigning, 20, "I35"),
         ("M37", moving_logs, 20, "I32"),
-        ("M38", moving_logs, 24, "I32"),
+        ("M38", moving_logs, 36, "I32"),
         ("M39", reassigning, 23, "I34"),
         ("M40", reassigning, 20, "I34"),
         ("M41", reassigning, 20, "I34"),

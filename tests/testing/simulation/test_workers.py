@@ -68,6 +68,6 @@ def test_a_process_that_has_grown_too_large_is_replaced_and_its_run_counts() -> 
 
 def test_error_in_the_simulator_is_a_failure_with_its_traceback() -> None:
     with Workers(1) as workers:
-        (done,) = workers.run([Job(Replay(0, "S99"))])
+        (done,) = workers.run([Job(Replay(0, "S999"))])
     assert done.violation is not None
-    assert "there is no scenario 'S99'" in done.violation["text"]
+    assert "there is no scenario 'S999'" in done.violation["text"]
