@@ -395,6 +395,8 @@ class Partition:
 
         False if the response is stale; then nothing was changed. Also False if the leader's first batch begins before our log
         end. The leader's log start lies inside that batch then, our records below it are another history, and they are dropped.
+        They are also dropped if the leader's log starts at our log end: it has forgotten the epochs before, so the comparison
+        of the fetch has said nothing about them, and the high watermark would cover them.
         Raises `DiskError`, and `BrokerError` if the records cannot be appended.
         """
         if not self._is_at(position):
@@ -406,6 +408,9 @@ class Partition:
             self._cut_damage(log_.corrupt_at)
             if log_.log_end_offset != position.fetch_offset:
                 return False
+        if log_.log_end_offset <= response.log_start_offset and self._has_unknown_history(response.log_start_offset):
+            self._drop_fork(response.log_start_offset)
+            return False
         if len(records):
             first = read_header(records, 0)
             if first.base_offset < log_.log_end_offset <= response.log_start_offset and log_.size_bytes:
@@ -508,8 +513,13 @@ class Partition:
         if not self._is_at(position):
             return
         self.truncate_to_divergence(position, diverging)
-        if not self.may_be_elected and self.log.log_start_offset < self.log.log_end_offset <= leader_log_start_offset:
+        if self._has_unknown_history(leader_log_start_offset):
             self._drop_fork(leader_log_start_offset)
+
+    def _has_unknown_history(self, leader_log_start_offset: int) -> bool:
+        """Whether this log ends where the leader's log starts, or before, and has records. The leader cannot tell if they are of
+        its history. Those of a member of the ISR or ELR are."""
+        return not self.may_be_elected and self.log.log_start_offset < self.log.log_end_offset <= leader_log_start_offset
 
     def _drop_fork(self, leader_log_start_offset: int) -> None:
         """Remove all records, which lie below the leader's log start and may belong to another history.

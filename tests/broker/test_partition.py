@@ -723,6 +723,22 @@ def test_a_log_that_ends_where_the_leaders_log_starts_is_emptied(leader_start: i
     assert (follower.log.log_start_offset, follower.log.log_end_offset) == left
 
 
+@pytest.mark.parametrize(("isr", "left"), [((1,), (9, 9)), ((1, 2), (10, 10))], ids=["behind", "in the ISR"])
+def test_log_that_ends_at_the_leaders_log_start_is_emptied_without_a_divergence(
+    isr: tuple[int, ...], left: tuple[int, int]
+) -> None:
+    """The leader's epochs begin at its log start, so it sees no divergence there; the records below may be a fork, and the high
+    watermark of the response covers them. Those of a member of the ISR are not."""
+    world = ReplicaWorld(2)
+    world.topic(replicas=(1, 2), isr=isr, epoch=5)
+    follower = world[2].p
+    for _ in range(10):
+        follower.log.append_as_leader(memoryview(batch("x")), 1, NOW_MS)
+    response = FetchPartitionResponse(*P, high_watermark=10, log_start_offset=10)
+    assert follower.append_fetched(follower.fetch_position(), response, memoryview(b"")) is (2 in isr)
+    assert (follower.log.log_start_offset, follower.log.log_end_offset) == left
+
+
 def test_a_stale_divergence_truncates_nothing() -> None:
     _, _, follower = two_logs()
     follower.p.on_diverging(FetchPosition(0, 2, 1, 0), EpochEndOffset(1, 0), 2)
