@@ -116,6 +116,8 @@ DOORS: Mapping[str, Mapping[str, str]] = {
         "atexit": "loops end before the interpreter does",
         "weakref": "the threads that are alive; all of them are marked or closed",
     },
+    "client/compat/aiokafka/options.py": {"warnings": "of options that aiokafka has deprecated"},
+    "client/compat/aiokafka/partitioner.py": {"random.choice": "a program that calls aiokafka's partitioner gets what that does"},
     "client/sync/bridge.py": {"asyncio.run_coroutine_threadsafe": "`stop` waits for the thread of a client without asyncio"},
     "client/sync/receipts.py": {"asyncio.run_coroutine_threadsafe": "`result` waits for the thread of a client without asyncio"},
     "client/sync/mailbox.py": {

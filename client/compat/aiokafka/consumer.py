@@ -30,8 +30,8 @@ from strandline.protocol.errors import StrandlineError
 
 T = TypeVar("T")
 FIRST_ASSIGNMENT_S = 5.0
-"""`start` waits so long for the first partitions. A member that gets none, because there are more members than partitions, cannot be
-told from one that gets them later."""
+"""`start` waits so long for the first partitions. A member that gets none, because there are more members than partitions,
+cannot be told from one that gets them later."""
 
 
 class AIOKafkaConsumer:
@@ -172,6 +172,14 @@ class AIOKafkaConsumer:
         if self._admin is not None:
             await self._admin.stop()
 
+    def health(self) -> dict[str, Any]:
+        """As `Consumer.health`: whether the consumer reads, and why not. aiokafka has no such call (#1154)."""
+        return self._reader.health()
+
+    def metrics(self) -> dict[str, Any]:
+        """As `Consumer.metrics`, with the lag; aiokafka has no such call (#38)."""
+        return self._reader.metrics()
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -267,7 +275,7 @@ class AIOKafkaConsumer:
 
     def _watch_topics(self) -> None:
         if self._pattern_task is None:
-            self._pattern_task = asyncio.create_task(self._keep_looking_for_topics())
+            self._pattern_task = asyncio.get_running_loop().create_task(self._keep_looking_for_topics())
 
     async def _keep_looking_for_topics(self) -> None:
         while True:
@@ -328,10 +336,11 @@ class AIOKafkaConsumer:
 
     def _begin_assign(self) -> None:
         if self._assigned is not None:
-            before, self._assigning = self._assigning, asyncio.create_task(self._assign(self._assigning, self._assigned))
-            del before
+            work = self._assign(self._assigning, self._assigned)
+            self._assigning = asyncio.get_running_loop().create_task(work)
 
     async def _assign(self, before: asyncio.Task[None] | None, partitions: list[TopicPartition]) -> None:
+        """Assign, after an earlier call of `assign` has ended."""
         if before is not None:
             await asyncio.wait([before])
         await self._reader.assign(partitions)

@@ -463,6 +463,12 @@ class MemberIdRequired(BrokerResponseError):
     errno = 79
 
 
+class FencedInstanceIdError(BrokerResponseError):
+    """Another consumer has taken the `group_instance_id`. aiokafka 0.14 has no class for this code (#1186)."""
+
+    errno = 82
+
+
 InvalidMessageError = CorruptRecordException
 CoordinatorLoadInProgressError = GroupLoadInProgressError
 CoordinatorNotAvailableError = GroupCoordinatorNotAvailableError
@@ -535,6 +541,7 @@ __all__ = [
     "DelegationTokenOwnerMismatch",
     "DelegationTokenRequestNotAllowed",
     "DuplicateSequenceNumber",
+    "FencedInstanceIdError",
     "FetchSessionIdNotFound",
     "GroupAuthorizationFailedError",
     "GroupCoordinatorNotAvailableError",

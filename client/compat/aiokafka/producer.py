@@ -98,6 +98,14 @@ class AIOKafkaProducer:
         except StrandlineError as e:
             raise translated(e) from e
 
+    def health(self) -> dict[str, Any]:
+        """As `Producer.health`; aiokafka has no such call."""
+        return self._producer.health()
+
+    def metrics(self) -> dict[str, float]:
+        """As `Producer.metrics`; aiokafka has no such call."""
+        return self._producer.metrics()
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self
