@@ -26,7 +26,7 @@ from strandline.protocol.records.batch import BatchHeader
 FENCING_TOKEN_MAX = 2**62 - 1
 NO_TOKEN = -1
 _TOKEN_LOW_BITS = 31
-_TOKEN_LOW = 2**_TOKEN_LOW_BITS - 1
+_TOKEN_LOW = (1 << _TOKEN_LOW_BITS) - 1
 FIRST_FENCE = named_producer_id(NUMBER_MAX, _TOKEN_LOW) + 1
 """The producer id of fences with tokens below 2^31, and the smallest one of fences: all ids from here on are those of fences."""
 _NO_TIMESTAMP = -1
