@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from strandline.client.admin.admin import Admin
 from strandline.client.admin_types import (
@@ -32,6 +32,8 @@ from strandline.client.admin_types import (
 from strandline.client.consumer.batches import FetchedBatch
 from strandline.client.consumer.consumer import Consumer
 from strandline.client.consumer.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from strandline.client.consumer.run.backoff import Backoff
+from strandline.client.consumer.run.settings import BatchHandler, Concurrency, NoRetry, OnFailure, RecordHandler
 from strandline.client.producer.producer import Producer
 from strandline.client.sync.bridge import Bridge
 
@@ -349,6 +351,73 @@ class AdminCalls(Bridge[Admin]):
 class ConsumerCalls(Bridge[Consumer]):
     """The calls of `Consumer` that only cross the thread boundary."""
 
+    def run(
+        self,
+        handler: RecordHandler | BatchHandler,
+        *,
+        concurrency: Concurrency = "partition",
+        batch_size: int | None = None,
+        max_tasks: int | None = None,
+        max_in_flight: int = 1000,
+        retry: Backoff | None = None,
+        retry_topic: str | None = None,
+        dlq: str | None = None,
+        no_retry: NoRetry = (),
+        on_failure: OnFailure = "stop",
+        drain_timeout_ms: float = 10000,
+        producer: Producer | None = None,
+        stop_on: Iterable[int] = (),
+    ) -> None:
+        """Call `handler` with every record, and commit what it has finished (with `enable_auto_commit`), until `end_run`,
+        `stop`, a cancellation, or an error. Each record is handled at least once, and by one member of the group at a time.
+
+        `handler`: a coroutine function, or a plain function, which runs on a thread so that it may block. It gets one record,
+        or with `batch_size` a list of at most so many that wait in order.
+
+        `concurrency`: "partition" handles the records of a partition one after the other, and several partitions at the same
+        time; "key" those of a key, and several keys; a number so many records at the same time, without order. `max_tasks`:
+        how many calls of the handler run at most (by default 64). `max_in_flight`: how many records are taken and not finished
+        at most, over all partitions.
+
+        `retry`: a record whose handler raises an error is handled again, after the delays and as often as the `Backoff` says.
+        Until then the later records of its partition (or key) wait, and the others go on. With `retry_topic` the record goes
+        there instead, and nothing waits for it; the consumer reads that topic, too, and the handler gets the record as it was
+        at its origin. `no_retry`: errors after which another attempt is pointless. A record that cannot be deserialized is not
+        handled again either. `attempt_of(record)` is the number of the attempt.
+
+        `dlq`: the topic for records that are given up, with the reason and the origin in their headers. A record counts as
+        finished when it is acknowledged there. Without it, `run` raises HandlerFailed, and the record is handled again by the
+        next run; `on_failure="skip"` logs it and goes on. If a batch fails, its records are handled one by one first.
+        `producer`: sends to both topics, instead of one that is started for that; it needs acks="all", and no serializers.
+
+        `max_poll_interval_ms` limits a single call of the handler: if one takes longer, the consumer leaves the group until
+        the call has ended, and coroutines are cancelled. When `run` is to end, or a partition goes to another member, records
+        that wait are dropped, and calls that run may end: within `drain_timeout_ms`, or four fifths of `rebalance_timeout_ms`.
+        `stop_on`: signals that call `end_run`, for example `(signal.SIGTERM, signal.SIGINT)`.
+
+        UnknownTopic if one of the topics does not exist; the errors of `getmany`. UsageError while another `run` runs."""
+        self._run(
+            cast(Any, self._client.run),
+            handler,
+            concurrency=concurrency,
+            batch_size=batch_size,
+            max_tasks=max_tasks,
+            max_in_flight=max_in_flight,
+            retry=retry,
+            retry_topic=retry_topic,
+            dlq=dlq,
+            no_retry=no_retry,
+            on_failure=on_failure,
+            drain_timeout_ms=drain_timeout_ms,
+            producer=producer,
+            stop_on=stop_on,
+        )
+
+    def end_run(self) -> None:
+        """Let `run` return, when the calls of its handler that run now have ended; none begins any more. It returns at once,
+        and may be called from a handler. Nothing happens if no `run` runs."""
+        self._call(self._client.end_run)
+
     def subscription(self) -> set[str]:
         """The topics that are subscribed by name."""
         return self._call(self._client.subscription)
@@ -518,14 +587,21 @@ class ConsumerCalls(Bridge[Consumer]):
 
         With a `group_id` also `group`: `group_id`, `state` ("unsubscribed", "joining", "stable", "reconciling",
         "acknowledging", "fenced", "stale", "leaving", "suspended" or "failed"), `member_id`, `member_epoch`, `coordinator` (a
-        broker id; -1: not known), `last_heartbeat_age_ms`, `assignment`, `error` and `last_heartbeat_error`."""
+        broker id; -1: not known), `last_heartbeat_age_ms`, `assignment`, `error` and `last_heartbeat_error`.
+
+        While `run` runs also `run`: `state` ("running" or "ending"), `calls` (of the handler, that run now), `oldest_call_ms`
+        and `oldest_call` (its first record), and `calls_of_lost_partitions`: calls that could not be ended."""
         return self._peek(self._client.health)
 
     def metrics(self) -> dict[str, Any]:
         """Counters since the start, `buffered_bytes`, and for each partition position, high watermark, lag (in records) and
         `preferred_read_replica`: the follower that it is read from (`client_rack`), -1 for the leader. With a `group_id` also
         `group`: rebalances, partitions assigned, revoked and lost, callbacks that failed or were cut off, heartbeats, commits,
-        their failures and latencies, and how long the client's thread took to notice the last heartbeat."""
+        their failures and latencies, and how long the client's thread took to notice the last heartbeat.
+
+        While `run` runs also `run`: records that were handled, retried, dead-lettered, skipped and dropped, attempts that
+        failed, calls and their mean latency, and records that are in flight now: taken and not finished, waiting, or delayed
+        until they are handled again."""
         return self._peek(self._client.metrics)
 
 

@@ -13,7 +13,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, get_overloads
 
 from strandline.client.admin.admin import Admin
 from strandline.client.consumer.consumer import Consumer
@@ -135,13 +135,15 @@ def _filled(paragraph: str, indent: str, first: str) -> str:
 
 
 def _method(name: str, member: Any) -> str:
-    function = member.fget if isinstance(member, property) else member
+    function: Any = member.fget if isinstance(member, property) else member
     doc = _docstring(plain_words(inspect.cleandoc(function.__doc__ or "")), "        ")
     if isinstance(member, property):
         body = f"return self._call(lambda: self._client.{name})"
         return f"    @property\n    def {name}(self) -> {_returns(function)}:\n{doc}        {body}\n"
     way = "_run" if is_coroutine(function) else "_peek" if name in PEEKS else "_call"
-    arguments = ", ".join(filter(None, [f"self._client.{name}", _arguments(function)]))
+    # An overloaded call cannot be passed as one callable type; its own signature here has already checked the arguments.
+    call = f"cast(Any, self._client.{name})" if get_overloads(function) else f"self._client.{name}"
+    arguments = ", ".join(filter(None, [call, _arguments(function)]))
     returned = result_of(function)
     word = "" if returned == "None" else "return "
     head = f"    def {name}({_parameters(function)}) -> {returned}:\n"
@@ -157,7 +159,7 @@ def calls(kind: type[Any]) -> str:
 
 def module() -> str:
     """The whole of calls.py, before it is formatted."""
-    imported = {("strandline.client.sync.bridge", "Bridge")}
+    imported = {("strandline.client.sync.bridge", "Bridge"), ("typing", "cast")}
     for kind in BY_HAND:
         imported.add((kind.__module__, kind.__name__))
         for name, member in calls_of(kind).items():

@@ -86,4 +86,28 @@ def place(record: ConsumerRecord) -> tuple[int, int]:
     return record.partition, record.offset
 
 
+class Gate:
+    """A handler that notes its records, and waits for permission to finish each."""
+
+    def __init__(self) -> None:
+        self.begun: Seen = []
+        self.done: Seen = []
+        self.gates: dict[tuple[int, int], asyncio.Event] = {}
+        self.cancelled: Seen = []
+
+    async def handle(self, record: ConsumerRecord) -> None:
+        gate = self.gates.setdefault(place(record), asyncio.Event())
+        self.begun.append(place(record))
+        try:
+            await gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(place(record))
+            raise
+        self.done.append(place(record))
+
+    def open(self, *places: tuple[int, int]) -> None:
+        for each in places:
+            self.gates.setdefault(each, asyncio.Event()).set()
+
+
 P = [TopicPartition("orders", index) for index in range(4)]

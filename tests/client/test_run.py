@@ -16,32 +16,7 @@ from strandline.client import Consumer, ConsumerRecord, HandlerFailed
 from strandline.client.errors import ClientClosed, ClientError, UnknownTopic, UsageError
 
 from .group_world import member, until_settled
-from .run_world import P, Seen, add, cluster_with, place, running
-
-
-class Gate:
-    """A handler that notes its records, and waits for permission to finish each."""
-
-    def __init__(self) -> None:
-        self.begun: Seen = []
-        self.done: Seen = []
-        self.gates: dict[tuple[int, int], asyncio.Event] = {}
-        self.cancelled: Seen = []
-
-    async def handle(self, record: ConsumerRecord) -> None:
-        gate = self.gates.setdefault(place(record), asyncio.Event())
-        self.begun.append(place(record))
-        try:
-            await gate.wait()
-        except asyncio.CancelledError:
-            self.cancelled.append(place(record))
-            raise
-        self.done.append(place(record))
-
-    def open(self, *places: tuple[int, int]) -> None:
-        for each in places:
-            self.gates.setdefault(each, asyncio.Event()).set()
-
+from .run_world import Gate, P, Seen, add, cluster_with, place, running
 
 # -- handlers ---------------------------------------------------------------------------------------------------------
 

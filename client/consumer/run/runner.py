@@ -493,11 +493,25 @@ class Runner:
 
     def _log_given_up(self, delivery: Delivery, error: BaseException, topic: str | None) -> None:
         record, reason = delivery.record, f"{headers.name_of(error)}: {headers.text_of(error)}"
-        facts: dict[str, Any] = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
         if topic is None:
-            logger.warning("consumer.record_skipped", group_id=self._options.group_id, reason=reason, **facts)
+            logger.warning(
+                "consumer.record_skipped",
+                group_id=self._options.group_id,
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                reason=reason,
+            )
         else:
-            logger.warning("consumer.record_dead_lettered", group_id=self._options.group_id, reason=reason, dlq=topic, **facts)
+            logger.warning(
+                "consumer.record_dead_lettered",
+                group_id=self._options.group_id,
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                reason=reason,
+                dlq=topic,
+            )
 
     # -- partitions come and go: the ledger ---------------------------------------------------------------------------
 
@@ -533,7 +547,6 @@ class Runner:
         """See `Ledger`."""
         work = self._works.get(state)
         if work is not None:
-            self._log_stuck(work)
             self._drop(work)
 
     def _drop(self, work: Work) -> None:
@@ -547,23 +560,6 @@ class Runner:
         if lost:
             self._orphans[state.tp] = self._orphans.get(state.tp, 0) + len(lost)
         self._abandon(lost, "the partition was lost")
-
-    def _log_stuck(self, work: Work) -> None:
-        """Name the calls because of which the consumer has left the group."""
-        limit_s = self._options.max_poll_interval_ms / 1000
-        now = self._loop.time()
-        for call in self._handling:
-            if call.lane.work is work and now - call.started_at >= limit_s:
-                record = call.deliveries[0].record
-                logger.error(
-                    "consumer.handler_stuck",
-                    group_id=self._options.group_id,
-                    topic=record.topic,
-                    partition=record.partition,
-                    offset=record.offset,
-                    running_ms=round((now - call.started_at) * 1000),
-                    max_poll_interval_ms=self._options.max_poll_interval_ms,
-                )
 
     def on_moved(self, state: PartitionState) -> None:
         """See `Ledger`. What was taken before is neither handled nor committed."""
@@ -605,11 +601,29 @@ class Runner:
         for call in cut_off:
             call.is_abandoned = True
             self.counters.calls_cut_off += 1
+            self._log_if_stuck(call)
         current = asyncio.current_task()
         for worker, its_call in self._workers.items():
             on_thread = self._handler.uses_threads and its_call in self._handling
             if its_call in cut_off and worker is not current and not on_thread:
                 worker.cancel(why)
+
+    def _log_if_stuck(self, call: Call) -> None:
+        """Whether the consumer has left the group because of this call."""
+        running_ms = round((self._loop.time() - call.started_at) * 1000)
+        group, limit_ms = self._hooks.group, self._options.max_poll_interval_ms
+        if group is None or not group.is_expelled or call not in self._handling or running_ms < limit_ms:
+            return
+        record = call.deliveries[0].record
+        logger.error(
+            "consumer.handler_stuck",
+            group_id=self._options.group_id,
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            running_ms=running_ms,
+            max_poll_interval_ms=limit_ms,
+        )
 
     # -- what an operator sees ----------------------------------------------------------------------------------------
 
