@@ -41,6 +41,14 @@ SIMULATION = {str(p.relative_to(ROOT)): p.read_text() for p in sorted((ROOT / "t
 # -- sets -------------------------------------------------------------------------------------------------------------
 
 ANY_ORDER: dict[tuple[str, str], str] = {
+    ("client/compat/aiokafka/consumer.py", "self._reader.subscription()"): "it waits for all of them",
+    ("client/compat/aiokafka/listener.py", "set(partitions)"): "aiokafka's listeners get a set",
+    ("client/consumer/consumer.py", "only"): "asked for membership alone",
+    ("client/sync/loop_thread.py", "tasks"): "all are cancelled, on a thread that no simulation has",
+    ("client/sync/loop_thread.py", "_running"): "threads, each closed on its own",
+    ("testing/simulation/scenarios/fencing.py", "new.rejected"): "members of a set again",
+    ("testing/simulation/scenarios/fencing.py", "old.rejected"): "members of a set again",
+    ("testing/simulation/scenarios/quorum.py", "topics(12)"): "a coroutine, no set",
     ("testing/simulation/story/picture.py", "kinds"): "it has one member",
     ("testing/simulation/story/story.py", "nodes"): "numbers, and `names_of` sorts them",
 }
@@ -255,6 +263,12 @@ def test_similar_names_of_ours_are_permitted() -> None:
 # -- state that outlives a node ---------------------------------------------------------------------------------------
 
 SHARED: dict[tuple[str, str], str] = {
+    ("client/compat/aiokafka/errors.py", "cls.description"): "set once, when the module is imported",
+    ("client/compat/aiokafka/errors.py", "cls.invalid_metadata"): "set once, when the module is imported",
+    ("client/compat/aiokafka/errors.py", "cls.message"): "set once, when the module is imported",
+    ("client/compat/aiokafka/errors.py", "cls.retriable"): "set once, when the module is imported",
+    ("client/compat/aiokafka/producer.py", "_numbers"): "numbers in the names of clients, as aiokafka has them",
+    ("client/sync/generate.py", "@cache"): "the imports of a module, remembered by the tool that writes calls.py",
     ("client/consumer/arrow.py", "@cache"): "pyarrow's types, made at their first use",
     ("client/consumer/columns.py", "@lru_cache"): "a function of the length alone, remembered",
     ("client/producer/partitioner.py", "@lru_cache"): "a function of the key alone, remembered",
