@@ -248,7 +248,7 @@ _room(
     ),
     (
         "G233",
-        "Partition.on_diverging",
+        "Partition._has_unknown_history",
         "self.log.log_start_offset < self.log.log_end_offset <= leader_log_start_offset",
         NEVER,
         "a follower keeps records whose history its leader no longer knows",
@@ -1672,4 +1672,306 @@ _room(
 _room(
     "client/consumer/fetch_session.py",
     ("G196", "FetchSession.on_response", "error_code", NEVER, "a consumer continues a fetch session that the broker rejected"),
+)
+
+# -- consumer groups: the coordinator ---------------------------------------------------------------------------------
+
+_room(
+    "broker/groups/coordinator.py",
+    (
+        "G254",
+        "ActiveShard.is_current",
+        "self.partition.leader_state is self.leader_state",
+        ALWAYS,
+        "a coordinator whose leadership has ended goes on",
+    ),
+    (
+        "G255",
+        "GroupCoordinator._append",
+        "leader_state.is_under_min_isr",
+        NEVER,
+        "a coordinator with too few in-sync replicas appends",
+    ),
+    (
+        "G256",
+        "GroupCoordinator._loaded",
+        "active.loader is not None",
+        NEVER,
+        "a coordinator answers before it has loaded its groups",
+    ),
+    (
+        "G257",
+        "GroupCoordinator._loaded",
+        "active.failure is not None",
+        NEVER,
+        "a coordinator answers although it could not load its groups",
+    ),
+    (
+        "G258",
+        "GroupCoordinator._when_reached",
+        "partition.log.high_watermark >= required",
+        ALWAYS,
+        "a coordinator answers before its records are committed",
+    ),
+    (
+        "G259",
+        "GroupCoordinator.read_committed",
+        "active.loaded_end",
+        "0",
+        "a new coordinator answers with offsets before it knows which are committed",
+    ),
+    (
+        "G260",
+        "GroupCoordinator._on_load_end",
+        "not active.is_current",
+        NEVER,
+        "a load that the end of the leadership has overtaken counts",
+    ),
+)
+_room(
+    "broker/groups/loader.py",
+    ("G261", "Loader._step", "not self._is_current()", NEVER, "a load goes on after the leadership has ended"),
+    (
+        "G262",
+        "Loader._read_batches",
+        "header.next_offset <= high_watermark",
+        ALWAYS,
+        "a load takes commits above the high watermark for committed ones",
+    ),
+)
+_room(
+    "broker/groups/offset_table.py",
+    (
+        "G263",
+        "OffsetTable.replay",
+        "log_offset >= self._high_watermark",
+        NEVER,
+        "the previous value is forgotten before the next one is committed",
+    ),
+    (
+        "G264",
+        "OffsetTable.committed",
+        "earlier is not None and (topic, partition) in earlier",
+        NEVER,
+        "an offset is served before it is committed",
+    ),
+)
+_room(
+    "broker/groups/offsets.py",
+    (
+        "G265",
+        "OffsetStore._check_membership",
+        "epoch < 0 and (group is None or group.is_empty)",
+        "epoch < 0",
+        "a program without a membership commits for a group that has members",
+    ),
+    (
+        "G266",
+        "OffsetStore._expired",
+        "group is None or group.may_expire_offset(topic)",
+        ALWAYS,
+        "offsets of subscribed topics expire",
+    ),
+    (
+        "G267",
+        "_fetched",
+        "value is None or not _belongs_to(value, topic)",
+        "value is None",
+        "a recreated topic begins with the offsets of the one before it",
+    ),
+)
+_room(
+    "broker/groups/member_connections.py",
+    (
+        "G268",
+        "MemberConnections.check",
+        "connection.id < newest",
+        NEVER,
+        "a request counts that comes late on a connection that the member has given up",
+    ),
+)
+_room(
+    "broker/groups/consumer/membership.py",
+    ("G269", "check_epoch", "epoch in (current.member_epoch, JOIN)", ALWAYS, "a member with any epoch is accepted"),
+    (
+        "G270",
+        "check_epoch",
+        "epoch == current.previous_member_epoch < current.member_epoch and _owns_at_most(body, current)",
+        "epoch == current.previous_member_epoch < current.member_epoch",
+        "a member in its previous epoch is accepted although it owns what it has lost",
+    ),
+    (
+        "G271",
+        "_find_static",
+        "holder.epoch != LEAVE_FOR_A_MOMENT and not holder.is_classic",
+        NEVER,
+        "a second process takes over the partitions of a static member that is alive",
+    ),
+    (
+        "G272",
+        "static_member",
+        "member.member_id != member_id",
+        NEVER,
+        "a static member that was replaced is still accepted",
+    ),
+)
+_room(
+    "broker/groups/consumer/reconciliation.py",
+    (
+        "G273",
+        "reconcile",
+        "current.state is MemberState.UNREVOKED_PARTITIONS and _owns_any(owned, current.pending_revocation)",
+        NEVER,
+        "a member advances before it has revoked its partitions",
+    ),
+    (
+        "G274",
+        "_advance",
+        "revoked and _owns_any(owned, revoked)",
+        NEVER,
+        "partitions are free before their owner has revoked them",
+    ),
+    (
+        "G275",
+        "_add_free",
+        "target.is_free(topic_id, number)",
+        ALWAYS,
+        "a member gets a partition that another one still owns",
+    ),
+)
+_room(
+    "broker/groups/consumer/group.py",
+    (
+        "G276",
+        "ConsumerGroup.check_offset_commit",
+        "epoch > member.epoch",
+        NEVER,
+        "a member commits in an epoch that the coordinator does not know",
+    ),
+    (
+        "G277",
+        "ConsumerGroup.check_offset_commit",
+        "assigned is None or epoch < assigned",
+        NEVER,
+        "a member commits in an older epoch for a partition that another member may have had since",
+    ),
+    (
+        "G278",
+        "ConsumerGroup.check_offset_fetch",
+        "epoch != member.epoch",
+        NEVER,
+        "a member in an older epoch gets committed offsets",
+    ),
+    (
+        "G279",
+        "ConsumerGroup._release",
+        "owners.get(number) == member_id",
+        ALWAYS,
+        "a member frees a partition that another one owns by now (KAFKA-16147)",
+    ),
+)
+_room(
+    "broker/groups/consumer/member_timers.py",
+    (
+        "G280",
+        "MemberTimers._on_rebalance_end",
+        "not self._is_revoking(group_id, member_id, epoch)",
+        NEVER,
+        "a member is removed at the end of its rebalance timeout although it has revoked its partitions",
+    ),
+)
+_room(
+    "broker/groups/classic/group.py",
+    (
+        "G281",
+        "ClassicGroup.check_generation",
+        "generation != self.generation",
+        NEVER,
+        "a classic member of an older generation is accepted",
+    ),
+    (
+        "G282",
+        "ClassicGroup._check_committer",
+        "self.state is State.COMPLETING",
+        NEVER,
+        "a classic member commits in a generation before it has partitions",
+    ),
+    (
+        "G283",
+        "ClassicGroup.check_member",
+        "current is not None and current != member_id",
+        NEVER,
+        "a static classic member that was replaced is still accepted",
+    ),
+)
+
+# -- consumer groups: members -----------------------------------------------------------------------------------------
+
+_room(
+    "client/consumer/group/membership.py",
+    (
+        "G284",
+        "Membership.valid_until",
+        "self._connection_lost_at is None or not self._grace_s",
+        ALWAYS,
+        "a member that has lost its connection relies on its partitions for a whole session",
+    ),
+    (
+        "G285",
+        "Membership.on_response",
+        "sent.tenure == self.tenure and self.state is not _S.LEAVING",
+        ALWAYS,
+        "the answer to a heartbeat of an earlier stay in the group counts",
+    ),
+    (
+        "G286",
+        "Membership._maybe_join",
+        "not self._is_released or self._farewell_until is not None or self.topics is None",
+        "self._farewell_until is not None or self.topics is None",
+        "a member that was removed joins again while the program still holds its partitions",
+    ),
+)
+_room(
+    "client/consumer/group/committer.py",
+    (
+        "G287",
+        "Committer._sender",
+        "view.tenure != self._assignment.tenure or view.epoch <= 0",
+        "view.epoch <= 0",
+        "a consumer commits in its next stay in the group what it has read in the last one",
+    ),
+    (
+        "G288",
+        "Committer._owns",
+        "self._assignment.states.get(state.key) is state and self._view().tenure == self._assignment.tenure",
+        ALWAYS,
+        "a consumer commits offsets of a partition that it has lost",
+    ),
+)
+_room(
+    "client/consumer/group/rebalancer.py",
+    (
+        "G289",
+        "Rebalancer._give_up",
+        "self._standing.view().tenure != tenure",
+        NEVER,
+        "a consumer revokes in order what it has lost meanwhile",
+    ),
+    (
+        "G290",
+        "Rebalancer._wait_until_finished",
+        "self._handed.has_unfinished(states) and self._is_member_in(self._assignment.tenure)",
+        NEVER,
+        "a partition goes to its next owner while the program works on its records",
+    ),
+)
+_room(
+    "client/consumer/group/member.py",
+    (
+        "G291",
+        "GroupMember._maybe_suspend",
+        "self._assignment and not self._is_suspended and self._loop.time() >= self.view.valid_until",
+        NEVER,
+        "a consumer returns records after a pause in which it may have lost its partitions",
+    ),
 )
