@@ -36,7 +36,7 @@ logger = get_logger(__name__)
 LOOK_S = 1.0
 """How often the poller says that the program asks for records, if none come."""
 CALLS_PER_TURN = 32
-"""A worker lets the other tasks run after so many calls: a handler that never waits would keep the event loop for itself."""
+"""The workers let the other tasks run after so many calls: a handler that never waits would keep the event loop for itself."""
 DRAIN_SHARE = 0.9
 """How much of the time for a revocation calls may take. In the rest, those that were cancelled clean up."""
 CANCEL_S = 1.0
@@ -95,6 +95,8 @@ class Runner:
         """Those of them that are in the handler, the oldest first. The others wait for an acknowledgement."""
         self._workers: dict[asyncio.Task[None], Call | None] = {}
         """Each worker, and its call."""
+        self._calls_in_turn = 0
+        """How many calls the workers have made together in this turn of the event loop."""
         self._orphans: dict[TopicPartition, int] = {}
         """How many calls of partitions that are gone have not ended. If the partition returns, it waits for them."""
         self._call_ended = asyncio.Event()
@@ -320,7 +322,7 @@ class Runner:
 
     async def _serve(self) -> None:
         """Make calls while there are some. A worker whose call was cancelled ends."""
-        worker, made = asyncio.current_task(), 0
+        worker = asyncio.current_task()
         assert worker is not None
         while (call := self._next_call()) is not None:
             self._workers[worker] = call
@@ -329,9 +331,14 @@ class Runner:
                 return  # `_on_worker_end` releases it.
             self._workers[worker] = None
             self._forget(call)
-            made += 1
-            if made % CALLS_PER_TURN == 0:
+            if self._calls_in_turn == 0:
+                self._loop.call_soon(self._begin_turn)
+            self._calls_in_turn += 1
+            if self._calls_in_turn >= CALLS_PER_TURN:
                 await asyncio.sleep(0)
+
+    def _begin_turn(self) -> None:
+        self._calls_in_turn = 0
 
     def _next_call(self) -> Call | None:
         """The next call that may be made now."""
@@ -609,10 +616,12 @@ class Runner:
                 worker.cancel(why)
 
     def _log_if_stuck(self, call: Call) -> None:
-        """Whether the consumer has left the group because of this call."""
-        running_ms = round((self._loop.time() - call.started_at) * 1000)
-        group, limit_ms = self._hooks.group, self._options.max_poll_interval_ms
-        if group is None or not group.is_expelled or call not in self._handling or running_ms < limit_ms:
+        """Name the call in the log if the consumer has left the group because of it."""
+        group = self._hooks.group
+        if group is None or not group.is_expelled or call not in self._handling:
+            return
+        running_ms, limit_ms = round((self._loop.time() - call.started_at) * 1000), self._options.max_poll_interval_ms
+        if running_ms < limit_ms:
             return
         record = call.deliveries[0].record
         logger.error(
