@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -392,16 +391,13 @@ async def test_heartbeats_go_on_while_a_handler_blocks_the_loop() -> None:
             time.sleep(1.2)  # noqa: ASYNC251
             blocked.set()
 
-    def keys(groups: Any) -> int:
-        return len(groups.heartbeats)
-
     with scripted_on_a_thread(partitions=1, interval_ms=50) as (cluster, groups):
         async with member(cluster, heartbeat_thread=True) as consumer:
             await until_settled(consumer, 0)
-            is_silent, beats = session(groups, 0.6), keys(groups)
+            is_silent, beats = session(groups, 0.6), len(groups.heartbeats)
             task = asyncio.ensure_future(consumer.run(handle))
             await until(blocked.is_set)
-            assert keys(groups) >= beats + 8
+            assert len(groups.heartbeats) >= beats + 8
             assert not is_silent()
             await until(lambda: consumer.metrics()["run"]["handled"] == 20)
             assert consumer.metrics()["group"]["partitions_lost"] == 0

@@ -263,10 +263,10 @@ def test_similar_names_of_ours_are_permitted() -> None:
 # -- state that outlives a node ---------------------------------------------------------------------------------------
 
 SHARED: dict[tuple[str, str], str] = {
-    ("client/compat/aiokafka/errors.py", "cls.description"): "set once, when the module is imported",
-    ("client/compat/aiokafka/errors.py", "cls.invalid_metadata"): "set once, when the module is imported",
-    ("client/compat/aiokafka/errors.py", "cls.message"): "set once, when the module is imported",
-    ("client/compat/aiokafka/errors.py", "cls.retriable"): "set once, when the module is imported",
+    ("client/compat/aiokafka/errors.py", "cls.description"): "set once, when the class is defined",
+    ("client/compat/aiokafka/errors.py", "cls.invalid_metadata"): "set once, when the class is defined",
+    ("client/compat/aiokafka/errors.py", "cls.message"): "set once, when the class is defined",
+    ("client/compat/aiokafka/errors.py", "cls.retriable"): "set once, when the class is defined",
     ("client/compat/aiokafka/producer.py", "_numbers"): "numbers in the names of clients, as aiokafka has them",
     ("client/sync/generate.py", "@cache"): "the imports of a module, remembered by the tool that writes calls.py",
     ("client/consumer/arrow.py", "@cache"): "pyarrow's types, made at their first use",
