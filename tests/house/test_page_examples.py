@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+import structlog
 from page_session import Example, comparable, examples_of, run_page
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +25,12 @@ WITH_EXAMPLES = [page.name for page in sorted((ROOT / "docs").glob("*.md")) if E
 PAGES = [name for name in WITH_EXAMPLES if name not in OWN_RUNNERS]
 
 pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(autouse=True)
+def _structlog_as_in_a_new_process() -> None:
+    """A test that ran before in this process may have configured structlog, and then log lines are printed to stdout."""
+    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize("name", PAGES)
