@@ -49,10 +49,10 @@ test: $(VENV)/.installed-dev
 	$(MAKE) test-spark SPARK_TESTS="$(SOURCE_AND_SINK)"
 
 test-all: test test-spark-jobs
-	$(BIN)/python -m pytest -m "slow and $(LEFT_OUT)" -n $(PROCESSES) $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m "slow and spark" tests/pipeline $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "slow and $(LEFT_OUT)" --timeout 3600 -n $(PROCESSES) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "slow and spark" --timeout 3600 tests/pipeline $(PYTEST_ARGS)
 	ALL_EXAMPLES=1 $(BIN)/python -m pytest $$(grep -l "^from thorough" tests/*/test_*.py) -n $(PROCESSES) $(PYTEST_ARGS)
-	if docker info >/dev/null 2>&1; then $(MAKE) test-docker IN_CONTAINERS="docker and slow"; fi
+	if docker info >/dev/null 2>&1; then $(MAKE) test-docker IN_CONTAINERS="docker and slow" PYTEST_ARGS="--timeout 3600 $(PYTEST_ARGS)"; fi
 
 # -- set-up: one stamp file per set of extras; a change of pyproject.toml makes it out of date
 
