@@ -14,8 +14,8 @@ TESTS = Path(__file__).parent
 settings.register_profile("tests", deadline=None)  # An example that is slow on a busy machine is no failure.
 settings.load_profile("tests")
 
-# A shell's background job ignores SIGINT, and so does whatever a build machine starts. A test that interrupts itself would then wait
-# for ever, and the processes that tests start would inherit it.
+# A shell's background job ignores SIGINT, and so does whatever a build machine starts. A test that interrupts itself would then
+# wait for ever, and the processes that tests start would inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
