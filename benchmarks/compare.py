@@ -21,8 +21,11 @@ from typing import Any, NamedTuple
 
 import loads_kafka
 import loads_ours
+import ways_kafka
+import ways_ours
 from json_values import CODECS
 from python_build import this_python
+from shapes import shapes
 from systems import Kafka, KafkaUnavailable, Ours, System, cpu_s
 
 ROWS = (
@@ -33,6 +36,8 @@ ROWS = (
     "raw",
     "latency",
     "consume",
+    "send",
+    "read",
     "codecs",
     "clean",
     "failover",
@@ -52,6 +57,8 @@ class Sizes(NamedTuple):
     raw_bytes: int = 1_000_000_000
     latency: int = 5_000
     consume: int = 3_000_000
+    send: int = 1_000_000
+    read: int = 2_000_000
     codecs: int = 1_000_000
     keys: int = 1_000_000
     idle_s: float = 10.0
@@ -104,13 +111,16 @@ async def run_round(system: System, loads: Any, sizes: Sizes, rows: set[str], re
         results.add(system.name, {"3 + 3 processes, start to ready, s": ready_s})
         await asyncio.sleep(2)
         results.add(system.name, {"memory of the six, idle, MB": system.rss_mb()})
-        for topic in ("t1000", "t100", "traw", "tlatency", "tconsume", "tfail"):
+        for topic in ("t1000", "t100", "traw", "tlatency", "tconsume", "tsend", "tfail"):
             await system.create_topic(topic, 6)
         await row("produce_1000", lambda: loads.produce_1000(system, "t1000", sizes.produce_1000))
         await row("produce_100", lambda: loads.produce_100(system, "t100", sizes.produce_100))
         await row("raw", lambda: loads.raw(system, "traw", sizes.raw_bytes))
         await row("latency", lambda: loads.one_at_a_time(system, "tlatency", sizes.latency))
         await row("consume", lambda: loads.backlog(system, "tconsume", sizes.consume))
+        ways: Any = ways_ours if isinstance(system, Ours) else ways_kafka
+        await row("send", lambda: ways.send(system, "tsend", sizes.send))
+        await row("read", lambda: ways.read(system, "tread", sizes.read))
         for codec in CODECS if "codecs" in rows else ():
             await system.create_topic(f"tcodec-{codec}", 6)
             await row("codecs", lambda codec=codec: loads.codec(system, f"tcodec-{codec}", codec, sizes.codecs))  # type: ignore[misc]
@@ -173,6 +183,36 @@ PAIRS = (
     ("one at a time, p99, against aiokafka", "one at a time, strandline p99, ms", "one at a time, aiokafka p99, ms"),
     ("backlog, against aiokafka", "backlog, strandline, records/s", "backlog, aiokafka, records/s"),
     ("backlog, against Java", "backlog, strandline, records/s", "backlog, java, records/s"),
+    *(
+        (
+            f"send {way}, {shape.name}, against {client}",
+            f"send {way}, {shape.name}, strandline, records/s",
+            f"send {way}, {shape.name}, {client}, records/s",
+        )
+        for shape in shapes()
+        for way, client in (
+            ("unawaited", "confluent-kafka"),
+            ("awaited", "confluent-kafka asyncio"),
+            ("awaited", "aiokafka"),
+        )
+    ),
+    *(
+        (
+            f"read {ours}, {size} B, against {client}, {theirs}",
+            f"read {ours}, {size} B, strandline, records/s",
+            f"read {theirs}, {size} B, {client}, records/s",
+        )
+        for size in (100, 1000)
+        for ours, theirs, client in (
+            ("async for", "async for", "aiokafka"),
+            ("async for", "poll", "confluent-kafka"),
+            ("async for", "await poll", "confluent-kafka asyncio"),
+            ("getmany", "getmany", "aiokafka"),
+            ("getmany", "consume", "confluent-kafka"),
+            ("fetch_batches", "getmany", "aiokafka"),
+            ("run", "async for", "aiokafka"),
+        )
+    ),
     *(
         (f"{codec}, {way}, against {client}", f"{codec}, {way}, strandline, records/s", f"{codec}, {way}, {client}, records/s")
         for codec in CODECS

@@ -10,9 +10,10 @@ from typing import Literal
 
 from strandline.bench.figures import Figures, Progress, lines_of_words, longest_gap, payloads, percentile
 from strandline.client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from strandline.client.errors import BufferFull
+from strandline.client.errors import BufferFull, RequestFailed
 from strandline.client.producer.receipts import Receipt
 from strandline.local_cluster import ClusterError
+from strandline.protocol.errors import ErrorCode
 
 SLICE = 512
 """Records passed to `send_nowait` before the event loop runs again, to serve the sockets."""
@@ -47,7 +48,11 @@ async def ensure_topic(bootstrap: str, topic: str, partitions: int) -> None:
     async with Admin(bootstrap_servers=bootstrap) as admin:
         if topic not in await admin.list_topics():
             brokers = len((await admin.describe_cluster()).brokers)
-            await admin.create_topics([NewTopic(topic, partitions=partitions, replication_factor=min(3, brokers))])
+            try:
+                await admin.create_topics([NewTopic(topic, partitions=partitions, replication_factor=min(3, brokers))])
+            except RequestFailed as e:
+                if e.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # The broker that listed them may not know the newest topic yet.
+                    raise
 
 
 def _producer(load: Load) -> Producer:
