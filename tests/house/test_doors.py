@@ -137,6 +137,8 @@ DOORS: Mapping[str, Mapping[str, str]] = {
         "queue.SimpleQueue": "the callbacks that are due",
         ".call_soon_threadsafe": "the outcome comes back to the loop",
     },
+    "client/table/snapshot_files.py": {ANYTHING: "the door to the disk of a table's snapshots"},
+    "client/table/snapshots.py": {".run_in_executor": BLOCKING},
     "client/sync/generate.py": {
         "ast": "a source file is written by running it; no client imports it",
         "sys.modules": "the same",

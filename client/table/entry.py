@@ -1,0 +1,64 @@
+"""What a table returns: entries, changes, and the error of a conditional write."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from strandline.client.errors import ClientError
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Anything:
+    """The type of `ANY`."""
+
+    def __repr__(self) -> str:
+        return "ANY"
+
+
+ANY: Final = Anything()
+"""As `expect`: write whatever version the key has."""
+
+
+class TableEntry(NamedTuple, Generic[V]):
+    """The value of a key with its version: the offset of the record that has it, in its partition."""
+
+    value: V
+    version: int
+    partition: int
+
+
+class TableChange(NamedTuple, Generic[K, V]):
+    """A change of a key, as `Table.watch` returns it."""
+
+    key: K
+    old: V | None
+    """The value before; None: the table had no such key. If changes were merged, the value before the first of them."""
+    new: V | None
+    """The value now; None: the key was deleted."""
+    version: int | None
+    """The offset of the record that changed it. None if the table has not read it: a partition was read again, and lacks the
+    key."""
+    merged: int
+    """How many earlier changes of the key are contained in this one, because they were not taken in time."""
+
+
+class VersionConflict(ClientError):
+    """`put` or `delete` of a table had an `expect`, and the key has another version. Nothing was written. The table shows what
+    the key has: decide again, with the new version."""
+
+    def __init__(
+        self, *, key: Any, expected: int | None, actual: int | None, value: Any, topic: str, partition: int | None = None
+    ) -> None:
+        self.key = key
+        self.expected = expected
+        self.actual = actual
+        """The version of the key; None: there is no such key."""
+        self.value = value
+        """Its value; None: there is no such key."""
+        wanted = "no such key" if expected is None else f"version {expected}"
+        found = "there is none" if actual is None else f"the version is {actual}"
+        super().__init__(
+            f"the write of key {key!r:.100} expects {wanted}, but {found}; nothing was written", topic=topic, partition=partition
+        )

@@ -1,0 +1,81 @@
+"""How far a table has read one partition, and whether its contents can be trusted. Pure.
+
+A partition is NEW (to be read from its beginning, or from the end of a snapshot), then LOADING up to its target, the log end when
+the loading began, then LIVE. It becomes NEW again if its log no longer goes on where the table is: records were deleted or
+truncated, the topic was recreated, or tombstones may have been removed before the table read them (snapshot.py says why).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+TOMBSTONE_SHARE = 0.9
+"""So much of `delete.retention.ms` may pass until the table has read up to the log end again."""
+TOMBSTONES_KEPT_MS_MIN = 5_000
+"""With a shorter `delete.retention.ms` snapshots are not used, and a table that was cut off is not read again."""
+
+
+class Phase(Enum):
+    NEW = "new"
+    LOADING = "loading"
+    LIVE = "live"
+
+
+class Progress:
+    """One partition of a table."""
+
+    __slots__ = ("applied", "epoch_end", "fresh_at_ms", "leader_epoch", "phase", "target", "target_at_ms", "topic_id")
+
+    def __init__(self, topic_id: bytes) -> None:
+        self.topic_id = topic_id
+        self.phase = Phase.NEW
+        self.target = -1
+        """LOADING: the table shows the partition when it has read up to here."""
+        self.target_at_ms = 0
+        """When `target` was asked for, on the wall clock."""
+        self.applied = -1
+        """LIVE: the table shows all records below this offset. -1 before that."""
+        self.leader_epoch = -1
+        """Of the last record that was read; -1: not known."""
+        self.epoch_end = -1
+        """The offset after that record."""
+        self.fresh_at_ms = 0
+        """All records that the table has not read yet were appended after this time, on the wall clock."""
+
+    def load(self, target: int, now_ms: int, fresh_at_ms: int | None = None) -> None:
+        """`target`: the log end, which was asked for at `now_ms`. `fresh_at_ms`: that of the snapshot with which the loading
+        begins; None: it begins with the log."""
+        self.phase = Phase.LOADING
+        self.target, self.target_at_ms = target, now_ms
+        self.fresh_at_ms = now_ms if fresh_at_ms is None else fresh_at_ms
+
+    def read(self, leader_epoch: int, next_offset: int) -> None:
+        """Records up to `next_offset` were read. `leader_epoch`: of the last one."""
+        self.leader_epoch, self.epoch_end = leader_epoch, next_offset
+
+    @property
+    def applied_epoch(self) -> int:
+        """The leader epoch of the record before `applied`; -1 if it is not known."""
+        return self.leader_epoch if self.epoch_end == self.applied else -1
+
+    def go_live(self, position: int) -> None:
+        self.phase = Phase.LIVE
+        self.applied = position
+
+    def restart(self) -> None:
+        """Read the partition again from its beginning."""
+        self.phase = Phase.NEW
+        self.applied = self.target = self.leader_epoch = self.epoch_end = -1
+
+    def has_seen_tombstones(self, now_ms: int, kept_ms: float | None) -> bool:
+        """Whether no tombstone can be missing, now that the table has read up to the log end. `kept_ms`: the topic's
+        `delete.retention.ms`; None: not known."""
+        return tombstones_are_there(self.fresh_at_ms, now_ms, kept_ms)
+
+
+def tombstones_are_there(fresh_at_ms: int, now_ms: int, kept_ms: float | None) -> bool:
+    """Whether the log still has every tombstone that was appended after `fresh_at_ms`. A clock that was set back proves
+    nothing."""
+    if kept_ms is None or kept_ms < TOMBSTONES_KEPT_MS_MIN:
+        return False
+    return 0 <= now_ms - fresh_at_ms < kept_ms * TOMBSTONE_SHARE
