@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 from strandline.client.options import ClientOptions, Option, table_of
 
-AnyClient = TypeVar("AnyClient")
+AnyClient = TypeVar("AnyClient", bound=type[Any])
 
 
-def documents(kind: type[ClientOptions]) -> Callable[[type[AnyClient]], type[AnyClient]]:
+def documents(kind: type[ClientOptions]) -> Callable[[AnyClient], AnyClient]:
     """A class decorator: the docstring of a client ends with its options, so that `help` shows them."""
 
-    def document(client: type[AnyClient]) -> type[AnyClient]:
+    def document(client: AnyClient) -> AnyClient:
         if client.__doc__ is not None:  # `python -OO` has removed it.
             options = "\n".join(_paragraphs(kind))
             client.__doc__ = f"{inspect.cleandoc(client.__doc__)}\n\nOptions, as keyword arguments:\n\n{options}"

@@ -442,8 +442,8 @@ class ClientKeywords(TypedDict, total=False):
     reconnect_backoff_max_ms: int
 
 
-class ProducerKeywords(ClientKeywords, total=False):
-    """The keyword arguments of `Producer`, for type checkers."""
+class PlainProducerKeywords(ClientKeywords, total=False):
+    """The keyword arguments of `Producer` without the serializers, which are what makes the types of a producer."""
 
     acks: int | Literal["all"]
     enable_idempotence: bool | None
@@ -455,8 +455,6 @@ class ProducerKeywords(ClientKeywords, total=False):
     max_request_size: int
     max_in_flight_requests_per_connection: int
     delivery_timeout_ms: int
-    key_serializer: Serializer | None
-    value_serializer: Serializer | None
     partitioner: Partitioner | None
     producer_name: str | None
     producer_work_epoch: int
@@ -464,8 +462,15 @@ class ProducerKeywords(ClientKeywords, total=False):
     fencing_token: int | None
 
 
-class ConsumerKeywords(ClientKeywords, total=False):
-    """The keyword arguments of `Consumer`, for type checkers."""
+class ProducerKeywords(PlainProducerKeywords, total=False):
+    """The keyword arguments of `Producer`, for type checkers."""
+
+    key_serializer: Serializer | None
+    value_serializer: Serializer | None
+
+
+class PlainConsumerKeywords(ClientKeywords, total=False):
+    """The keyword arguments of `Consumer` without the deserializers, which are what makes the types of a consumer."""
 
     group_id: str | None
     group_instance_id: str | None
@@ -490,6 +495,11 @@ class ConsumerKeywords(ClientKeywords, total=False):
     isolation_level: Literal["read_uncommitted", "read_committed"]
     on_missing_topic: Literal["raise", "wait"]
     on_corrupt_batch: Literal["raise", "skip"]
+
+
+class ConsumerKeywords(PlainConsumerKeywords, total=False):
+    """The keyword arguments of `Consumer`, for type checkers."""
+
     key_deserializer: Deserializer | None
     value_deserializer: Deserializer | None
 

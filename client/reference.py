@@ -56,6 +56,11 @@ except StrandlineError as e:
 - `async with` starts and stops a client. Without it: `await client.start()`, and in the end `await client.stop()`.
 - A client belongs to the event loop in which it was started. Only that loop's thread may call it.
 - Keys and values are bytes or None, unless there is a serializer or a deserializer.
+- For type checkers, a client is `Producer[K, V]` or `Consumer[K, V]`: K and V are what the serializers take, or the deserializers
+  return, and bytes without one. So `Consumer("orders", value_deserializer=bytes.decode)` returns `ConsumerRecord[bytes, str]`. A
+  record may have no key, so `record.key` is `K | None`. `record.value` is `V`, although a tombstone has None: a program that reads
+  a compacted topic says so, `Consumer[bytes, str | None]("prices", value_deserializer=bytes.decode)`. A lambda does not say what it
+  takes: `Producer[bytes, dict[str, int]](value_serializer=lambda value: ...)`.
 - A receipt is awaitable, but no future. For several: `await asyncio.gather(*receipts)`, or `await producer.flush()`. Where a
   future is needed: `asyncio.ensure_future(receipt)`. For a callback: `receipt.on_delivery(callback)`, and the event loop calls
   `callback(metadata, error)`; one of the two is None.

@@ -264,6 +264,7 @@ class Demo:
                 for tp, records in polled.items():
                     seen = []
                     for record in records:
+                        assert record.key is not None
                         number = int(record.headers[0][1] or b"")
                         rebuilt.setdefault(record.key, []).append((number, record.value))
                         seen.append((record.offset, firsts[record.key] + number - 1))

@@ -27,7 +27,7 @@ import inspect
 import sys
 from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from strandline.client.arguments import (
     OFFSET_MAX,
@@ -51,6 +51,7 @@ from strandline.client.consumer.group.rebalancer import Hooks
 from strandline.client.consumer.partition_state import EARLIEST, LATEST, PartitionState
 from strandline.client.consumer.poll import Room, checked_limit, pull_batches, pull_records
 from strandline.client.consumer.records import (
+    AnyRecord,
     ConsumerRecord,
     OffsetAndMetadata,
     OffsetAndTimestamp,
@@ -73,7 +74,8 @@ from strandline.client.errors import (
 )
 from strandline.client.home import Home
 from strandline.client.option_docs import documents
-from strandline.client.options import ConsumerKeywords, ConsumerOptions, parse_options
+from strandline.client.options import ConsumerKeywords, ConsumerOptions, PlainConsumerKeywords, parse_options
+from strandline.client.type_variables import K, V
 from strandline.protocol.doors import Doors, real_doors
 from strandline.protocol.errors import StrandlineError
 from strandline.protocol.loggers import get_logger
@@ -99,7 +101,7 @@ _RESETS = {"earliest": EARLIEST, "latest": LATEST, "error": None}
 
 
 @documents(ConsumerOptions)
-class Consumer(HandlerRuns):
+class Consumer(HandlerRuns[K, V]):
     """Reads records from the leaders of their partitions, and fetches ahead in the background.
 
         async with Consumer("orders", bootstrap_servers="127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
@@ -109,6 +111,46 @@ class Consumer(HandlerRuns):
     Start it with `async with`, or with `await start()` and `await stop()`. It belongs to the event loop in which it was started.
     Without a `group_id` its positions are not stored anywhere: it begins where `auto_offset_reset` or a `seek` says. With one it
     shares the partitions with the other members of the group, and begins where the group has committed."""
+
+    @overload
+    def __init__(
+        self: Consumer[bytes, bytes],
+        *topics: str | Iterable[str],
+        doors: Doors | None = None,
+        key_deserializer: None = None,
+        value_deserializer: None = None,
+        **options: Unpack[PlainConsumerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        *topics: str | Iterable[str],
+        doors: Doors | None = None,
+        key_deserializer: None = None,
+        value_deserializer: Callable[[bytes], V],
+        **options: Unpack[PlainConsumerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        *topics: str | Iterable[str],
+        doors: Doors | None = None,
+        key_deserializer: Callable[[bytes], K],
+        value_deserializer: None = None,
+        **options: Unpack[PlainConsumerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        *topics: str | Iterable[str],
+        doors: Doors | None = None,
+        key_deserializer: Callable[[bytes], K],
+        value_deserializer: Callable[[bytes], V],
+        **options: Unpack[PlainConsumerKeywords],
+    ) -> None: ...
 
     def __init__(self, *topics: str | Iterable[str], doors: Doors | None = None, **options: Unpack[ConsumerKeywords]) -> None:
         self.options = parse_options(ConsumerOptions, options)
@@ -382,7 +424,7 @@ class Consumer(HandlerRuns):
 
     # -- records ------------------------------------------------------------------------------------------------------
 
-    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord[K, V]]:
         """All records of all partitions, without end. Inside the loop body, the position is after its record. Errors are those of
         `getmany`."""
         while True:
@@ -405,7 +447,7 @@ class Consumer(HandlerRuns):
 
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
-    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+    ) -> dict[TopicPartition, list[ConsumerRecord[K, V]]]:
         """The records that were fetched, by partition; those of `partitions` only, if some are given. It waits at most
         `timeout_ms` for the first record and returns an empty dict if none came. At most `max_records` (by default
         `max_poll_records`).
@@ -415,7 +457,7 @@ class Consumer(HandlerRuns):
         limit = checked_limit("max_records", max_records) or self.options.max_poll_records
         left = limit or MANY_RECORDS
 
-        def pull(state: PartitionState) -> list[ConsumerRecord]:
+        def pull(state: PartitionState) -> list[ConsumerRecord[K, V]]:
             nonlocal left
             records = self._pull(state, left, whole=limit is None) if left > 0 else []
             left -= len(records)
@@ -461,7 +503,7 @@ class Consumer(HandlerRuns):
                     result[state.tp] = taken
         return result
 
-    def _pull(self, state: PartitionState, left: int, *, whole: bool) -> list[ConsumerRecord]:
+    def _pull(self, state: PartitionState, left: int, *, whole: bool) -> list[ConsumerRecord[K, V]]:
         if self._group is not None:
             self._group.on_returned(state)
         records = pull_records(state, self._decode, left, whole=whole)
@@ -477,7 +519,7 @@ class Consumer(HandlerRuns):
             self._after_reading(state)
         return batches
 
-    async def getone(self, *partitions: TopicPartition, timeout_ms: float | None = None) -> ConsumerRecord:
+    async def getone(self, *partitions: TopicPartition, timeout_ms: float | None = None) -> ConsumerRecord[K, V]:
         """The next record (of `partitions`, if some are given). It waits without bound, or RequestTimeout after `timeout_ms`.
         Errors are those of `getmany`."""
         only = {checked_partition(tp) for tp in partitions} or None
@@ -550,7 +592,7 @@ class Consumer(HandlerRuns):
         else:
             self._fetcher.on_read(state)
 
-    def _decode(self, tp: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> list[ConsumerRecord]:
+    def _decode(self, tp: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> list[AnyRecord]:
         options = self.options
         records = self._decode_raw(tp, buf, pos, header, offset)
         if options.key_deserializer is None and options.value_deserializer is None:
@@ -575,7 +617,7 @@ class Consumer(HandlerRuns):
         )
         return RunAccess(self.options, self._doors, cluster, hooks, lambda: subscription.topics, self._subscribe_also)
 
-    async def _take(self, runner: Runner, deadline: float) -> tuple[PartitionState, list[ConsumerRecord]] | None:
+    async def _take(self, runner: Runner, deadline: float) -> tuple[PartitionState, list[AnyRecord]] | None:
         """Records that a run wants, as many as it has room for. Keys and values are bytes."""
         state = await self._next_ready(runner, deadline)
         if state is None:
@@ -584,7 +626,7 @@ class Consumer(HandlerRuns):
         self._after_reading(state)
         return state, records
 
-    def _decode_raw(self, tp: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> list[ConsumerRecord]:
+    def _decode_raw(self, tp: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> list[AnyRecord]:
         return decode_records(tp, buf, pos, header, from_offset=offset, check_crc=self.options.check_crcs)
 
     def _subscribe_also(self, topic: str) -> None:

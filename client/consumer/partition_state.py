@@ -17,7 +17,7 @@ from typing import TypeVar
 from strandline.client.consumer.batches import FetchedBatch
 from strandline.client.consumer.fetch_buffer import FetchBuffer, RawBatch, end_of_unreadable
 from strandline.client.consumer.fetch_state import AwaitReset, Failure, FetchState
-from strandline.client.consumer.records import ConsumerRecord, TopicPartition, Undecodable
+from strandline.client.consumer.records import AnyRecord, TopicPartition, Undecodable
 from strandline.client.errors import ClientError, CorruptRecords, UnknownTopic
 from strandline.protocol.errors import BrokerError, StrandlineError
 from strandline.protocol.messages.data import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -26,7 +26,7 @@ from strandline.protocol.records.batch import BatchHeader, Buffer, check_crc, co
 Rows = TypeVar("Rows", bound=Sized)
 DecoderOf = Callable[[TopicPartition, Buffer, int, BatchHeader, int], Rows]
 """Partition, buffer, position in it, header, first offset that is wanted -> the rows from there on."""
-Decoder = DecoderOf[list[ConsumerRecord]]
+Decoder = DecoderOf[list[AnyRecord]]
 
 EARLIEST, LATEST = EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
@@ -38,7 +38,7 @@ class OpenBatch:
 
     __slots__ = ("end_offset", "records", "source")
 
-    def __init__(self, records: list[ConsumerRecord], source: RawBatch | None, end_offset: int) -> None:
+    def __init__(self, records: list[AnyRecord], source: RawBatch | None, end_offset: int) -> None:
         self.records = records
         """The decoded records. Those from the position on were not returned yet."""
         self.source = source
@@ -118,7 +118,7 @@ class PartitionState:
         """The next offset that the program gets, if `cursor` is None; -1 while there is no position."""
         self._epoch = -1
         """The leader epoch of the last record before `_position`; -1 if it is not known."""
-        self.cursor: ConsumerRecord | None = None
+        self.cursor: AnyRecord | None = None
         """The last record that `async for` or a limited call returned. The position is after it. None: `_position` counts."""
         self.leader_epoch = -1
         """The leader epoch of the newest metadata, which fetches name; -1 before the first."""
@@ -331,7 +331,7 @@ class PartitionState:
         """Whether something that was fetched may have records for the program."""
         return self._open is not None or bool(self._buffer)
 
-    def rest(self, decode: Decoder) -> list[ConsumerRecord]:
+    def rest(self, decode: Decoder) -> list[AnyRecord]:
         """The next records, of one batch, without moving the position. Empty if nothing is buffered. ClientError if the next
         record cannot be deserialized."""
         while True:
@@ -366,7 +366,7 @@ class PartitionState:
         """The batch whose records `rest` has returned; None if there is none."""
         return self._open
 
-    def catch_up(self, opened: OpenBatch | None, before: ConsumerRecord | None, record: ConsumerRecord) -> bool:
+    def catch_up(self, opened: OpenBatch | None, before: AnyRecord | None, record: AnyRecord) -> bool:
         """A program on another thread goes through the records of `opened`, has got those up to `record`, and up to `before` when
         this was called last (None: it had got none). Returns False, and changes nothing, if the position was moved since."""
         if self._open is not opened or self.cursor is not before:
@@ -381,7 +381,7 @@ class PartitionState:
         epoch = opened.records[-1].leader_epoch if opened.records else self.position_epoch
         self._advance(opened.end_offset, epoch)
 
-    def pull(self, decode: Decoder, limit: int) -> list[ConsumerRecord]:
+    def pull(self, decode: Decoder, limit: int) -> list[AnyRecord]:
         """Return up to `limit` records, the rest of one batch or a part of it, and move the position after them."""
         records = self.rest(decode)
         if not records:
@@ -473,5 +473,5 @@ class PartitionState:
         )
 
 
-def _offset(record: ConsumerRecord) -> int:
+def _offset(record: AnyRecord) -> int:
     return record.offset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strandline.client.consumer.batches import FetchedBatch
 from strandline.client.consumer.partition_state import Decoder, DecoderOf, PartitionState
-from strandline.client.consumer.records import ConsumerRecord
+from strandline.client.consumer.records import AnyRecord
 from strandline.client.errors import UsageError
 from strandline.protocol.records.batch import BatchHeader
 
@@ -32,10 +32,10 @@ class Room:
         self.is_untouched = False
 
 
-def pull_records(state: PartitionState, decode: Decoder, left: int, *, whole: bool) -> list[ConsumerRecord]:
+def pull_records(state: PartitionState, decode: Decoder, left: int, *, whole: bool) -> list[AnyRecord]:
     """Up to `left` records of one partition. `whole`: never a part of a batch, so that nothing is sliced twice; the last batch
     may exceed `left` then."""
-    records: list[ConsumerRecord] = []
+    records: list[AnyRecord] = []
     while left > 0:
         more = state.pull(decode, NO_LIMIT if whole else left)
         if not more:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import msgspec
 
+from strandline.client.type_variables import K_co, V_co
 from strandline.protocol.records.batch import BatchHeader, Buffer
 from strandline.protocol.records.reader import Headers, decode_columns
 
@@ -62,8 +63,8 @@ class GroupStateChange(NamedTuple):
     """Why, if something went wrong."""
 
 
-class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
-    """One record as the consumer returns it. `key` and `value` are bytes or None, or what the deserializers made of them;
+class ConsumerRecord(msgspec.Struct, Generic[K_co, V_co], frozen=True, gc=False):
+    """One record as the consumer returns it. `key` and `value` are bytes, or what the deserializers made of them, or None;
     `headers` is a tuple of (str, bytes or None) pairs; `leader_epoch` is the epoch of the leader that appended it. Records are
     built in bulk, and the garbage collector does not track them."""
 
@@ -71,8 +72,9 @@ class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
     partition: int
     offset: int
     timestamp_ms: int
-    key: Any
-    value: Any
+    key: K_co | None
+    value: V_co
+    """None if the record is a tombstone. The type says so only if the consumer's does: `Consumer[str, str | None]`."""
     headers: Headers
     leader_epoch: int
 
@@ -82,13 +84,16 @@ class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
         return self.timestamp_ms
 
 
+AnyRecord = ConsumerRecord[Any, Any]
+"""A record on its way to the program; the consumer that returns it knows the types of its key and value."""
+
 Decode = Callable[[bytes], Any]
 
 
 class Undecodable(Exception):
     """A deserializer failed at `offset`; `records` are those before it in its batch."""
 
-    def __init__(self, offset: int, records: list[ConsumerRecord], cause: Exception) -> None:
+    def __init__(self, offset: int, records: list[AnyRecord], cause: Exception) -> None:
         super().__init__(f"a deserializer failed at offset {offset}: {type(cause).__name__}: {cause}")
         self.offset = offset
         self.records = records
@@ -102,7 +107,7 @@ def decode_records(
     *,
     from_offset: int,
     check_crc: bool,
-) -> list[ConsumerRecord]:
+) -> list[AnyRecord]:
     """The records of one batch from `from_offset` on. (A batch may begin before the offset that a fetch asked for.)"""
     columns = decode_columns(buf, pos, header, check_crc).since(from_offset)
     timestamps, keys, headers = columns.timestamps, columns.keys, columns.headers
@@ -121,9 +126,9 @@ def decode_records(
     )
 
 
-def deserialize(records: list[ConsumerRecord], decode_key: Decode | None, decode_value: Decode | None) -> list[ConsumerRecord]:
+def deserialize(records: list[AnyRecord], decode_key: Decode | None, decode_value: Decode | None) -> list[AnyRecord]:
     """The records with their keys and values deserialized. `Undecodable` at the first one whose deserializer fails."""
-    done: list[ConsumerRecord] = []
+    done: list[AnyRecord] = []
     for record in records:
         key, value = record.key, record.value
         try:

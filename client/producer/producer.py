@@ -26,10 +26,10 @@ from __future__ import annotations
 import asyncio
 import sys
 from _thread import get_ident
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Generic, Self, Unpack, overload
 
 from strandline.client.arguments import OFFSET_MAX, TIMESTAMP_MAX, checked_name, checked_partitions, checked_whole
 from strandline.client.cluster.cluster import Cluster
@@ -46,7 +46,7 @@ from strandline.client.errors import (
 )
 from strandline.client.home import Home
 from strandline.client.option_docs import documents
-from strandline.client.options import ProducerKeywords, ProducerOptions, Serializer, parse_options
+from strandline.client.options import PlainProducerKeywords, ProducerKeywords, ProducerOptions, Serializer, parse_options
 from strandline.client.producer.accumulator import Accumulator
 from strandline.client.producer.batch import BARE_OVERHEAD, Batch, Conditions, Headers
 from strandline.client.producer.call_order import CallOrder
@@ -59,6 +59,7 @@ from strandline.client.producer.receipts import Receipt, Receipts, RecordMetadat
 from strandline.client.producer.record_fields import checked_headers, serialized, to_bytes
 from strandline.client.producer.sender import Sender
 from strandline.client.producer.undelivered import Undelivered
+from strandline.client.type_variables import K, V
 from strandline.protocol.doors import Doors, real_doors
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.records.fence import FENCING_TOKEN_MAX
@@ -76,7 +77,7 @@ STOP_AFTER_ERROR_MS = 1_000
 
 
 @documents(ProducerOptions)
-class Producer:
+class Producer(Generic[K, V]):
     """Sends records to the leaders of their partitions, in batches.
 
         async with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
@@ -87,6 +88,50 @@ class Producer:
     again.
 
     `cluster`: connections and metadata that producers share one after the other; the producer does not close them."""
+
+    @overload
+    def __init__(
+        self: Producer[bytes, bytes],
+        *,
+        cluster: SharedCluster | None = None,
+        doors: Doors | None = None,
+        key_serializer: None = None,
+        value_serializer: None = None,
+        **options: Unpack[PlainProducerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        *,
+        cluster: SharedCluster | None = None,
+        doors: Doors | None = None,
+        key_serializer: None = None,
+        value_serializer: Callable[[V], bytes | None],
+        **options: Unpack[PlainProducerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        *,
+        cluster: SharedCluster | None = None,
+        doors: Doors | None = None,
+        key_serializer: Callable[[K], bytes | None],
+        value_serializer: None = None,
+        **options: Unpack[PlainProducerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        *,
+        cluster: SharedCluster | None = None,
+        doors: Doors | None = None,
+        key_serializer: Callable[[K], bytes | None],
+        value_serializer: Callable[[V], bytes | None],
+        **options: Unpack[PlainProducerKeywords],
+    ) -> None: ...
 
     def __init__(
         self, *, cluster: SharedCluster | None = None, doors: Doors | None = None, **options: Unpack[ProducerKeywords]
@@ -222,8 +267,8 @@ class Producer:
     def send_nowait(
         self,
         topic: str,
-        value: Any,
-        key: Any = None,
+        value: V | None,
+        key: K | None = None,
         partition: int | None = None,
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
@@ -273,8 +318,8 @@ class Producer:
     async def send(
         self,
         topic: str,
-        value: Any,
-        key: Any = None,
+        value: V | None,
+        key: K | None = None,
         partition: int | None = None,
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
@@ -328,8 +373,8 @@ class Producer:
     async def send_and_wait(
         self,
         topic: str,
-        value: Any,
-        key: Any = None,
+        value: V | None,
+        key: K | None = None,
         partition: int | None = None,
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
@@ -344,9 +389,9 @@ class Producer:
     def send_many(
         self,
         topic: str,
-        values: Sequence[Any],
+        values: Sequence[V | None],
         *,
-        key: Any = None,
+        key: K | None = None,
         partition: int | None = None,
         expect_offset: int | None = None,
         fencing_token: int | None = None,
@@ -363,16 +408,17 @@ class Producer:
         if key is None and partition is None and self._takes_bare:
             accumulator = self._running()
             self._check_order(topic)
-            if not set(map(type, values)) <= {bytes}:
-                values = [to_bytes("value", value) for value in values]
-                if None in values:
-                    return self._send_each(topic, values, key, partition)
-            receipts = accumulator.append_many(topic, values)
+            plain: Sequence[Any] = values
+            if not set(map(type, plain)) <= {bytes}:
+                plain = [to_bytes("value", value) for value in plain]
+                if None in plain:
+                    return self._send_each(topic, plain, key, partition)
+            receipts = accumulator.append_many(topic, plain)
             self._note_parked(topic)
             return receipts
         return self._send_each(topic, values, key, partition)
 
-    def _send_each(self, topic: str, values: Sequence[Any], key: Any, partition: int | None) -> Receipts:
+    def _send_each(self, topic: str, values: Sequence[V | None], key: Any, partition: int | None) -> Receipts:
         receipts = Receipts()
         for value in values:
             receipts.add_run(self.send_nowait(topic, value, key, partition), 1)
@@ -381,7 +427,7 @@ class Producer:
     def _send_together(
         self,
         topic: str,
-        values: Sequence[Any],
+        values: Sequence[V | None],
         key: Any,
         partition: int | None,
         expect_offset: int | None,
@@ -402,8 +448,8 @@ class Producer:
     async def send_columns(
         self,
         topic: str,
-        values: Sequence[Any],
-        keys: Sequence[Any] | None = None,
+        values: Sequence[V | None],
+        keys: Sequence[K | None] | None = None,
         headers: Sequence[Headers | None] | None = None,
         *,
         partition: int | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Generic, cast
 
 from strandline.client.admin.admin import Admin
 from strandline.client.admin_types import (
@@ -36,6 +36,7 @@ from strandline.client.consumer.run.backoff import Backoff
 from strandline.client.consumer.run.settings import BatchHandler, Concurrency, NoRetry, OnFailure, RecordHandler
 from strandline.client.producer.producer import Producer
 from strandline.client.sync.bridge import Bridge
+from strandline.client.type_variables import K, V
 
 
 class AdminCalls(Bridge[Admin]):
@@ -348,12 +349,12 @@ class AdminCalls(Bridge[Admin]):
         return self._peek(self._client.health)
 
 
-class ConsumerCalls(Bridge[Consumer]):
+class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
     """The calls of `Consumer` that only cross the thread boundary."""
 
     def run(
         self,
-        handler: RecordHandler | BatchHandler,
+        handler: RecordHandler[K, V] | BatchHandler[K, V],
         *,
         concurrency: Concurrency = "partition",
         batch_size: int | None = None,
@@ -447,7 +448,7 @@ class ConsumerCalls(Bridge[Consumer]):
 
     def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
-    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+    ) -> dict[TopicPartition, list[ConsumerRecord[K, V]]]:
         """The records that were fetched, by partition; those of `partitions` only, if some are given. It waits at most
         `timeout_ms` for the first record and returns an empty dict if none came. At most `max_records` (by default
         `max_poll_records`).
@@ -473,7 +474,7 @@ class ConsumerCalls(Bridge[Consumer]):
             self._client.fetch_batches, *partitions, timeout_ms=timeout_ms, max_records=max_records, max_bytes=max_bytes
         )
 
-    def getone(self, *partitions: TopicPartition, timeout_ms: float | None = None) -> ConsumerRecord:
+    def getone(self, *partitions: TopicPartition, timeout_ms: float | None = None) -> ConsumerRecord[K, V]:
         """The next record (of `partitions`, if some are given). It waits without bound, or RequestTimeout after `timeout_ms`.
         Errors are those of `getmany`."""
         return self._run(self._client.getone, *partitions, timeout_ms=timeout_ms)

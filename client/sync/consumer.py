@@ -17,18 +17,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from strandline.client.consumer.consumer import STOP_TIMEOUT_AFTER_ERROR_MS, STOP_TIMEOUT_MS
 from strandline.client.consumer.consumer import Consumer as AsyncConsumer
 from strandline.client.consumer.group.callbacks import RebalanceCallback, checked_callbacks
 from strandline.client.consumer.partition_state import OpenBatch, PartitionState
-from strandline.client.consumer.records import ConsumerRecord
+from strandline.client.consumer.records import AnyRecord, ConsumerRecord
 from strandline.client.errors import UsageError
 from strandline.client.option_docs import documents
-from strandline.client.options import ConsumerKeywords, ConsumerOptions
+from strandline.client.options import ConsumerKeywords, ConsumerOptions, PlainConsumerKeywords
 from strandline.client.sync.callbacks import CallbackThread, in_order
 from strandline.client.sync.calls import ConsumerCalls
+from strandline.client.type_variables import K, V
 from strandline.protocol.doors import Doors
 
 T = TypeVar("T")
@@ -43,21 +44,21 @@ class Run:
 
     __slots__ = ("caught_up", "current", "is_exhausted", "opened", "records", "state", "version")
 
-    def __init__(self, state: PartitionState, records: list[ConsumerRecord]) -> None:
+    def __init__(self, state: PartitionState, records: list[AnyRecord]) -> None:
         self.state = state
         self.records = records
         self.opened: OpenBatch | None = state.opened
         self.version = state.version
         """The version of the state for which the records are the next ones."""
-        self.current: ConsumerRecord | None = None
+        self.current: AnyRecord | None = None
         """The last record that the program has got. The program's thread writes it."""
-        self.caught_up: ConsumerRecord | None = None
+        self.caught_up: AnyRecord | None = None
         """The record that the loop takes for the last one."""
         self.is_exhausted = False
         """The program has got all records and asks for more."""
 
 
-class RunConsumer(AsyncConsumer):
+class RunConsumer(AsyncConsumer[K, V]):
     """The client for asyncio, with runs instead of an asynchronous iterator. All methods belong to the loop."""
 
     _open_run: Run | None = None
@@ -97,7 +98,7 @@ class RunConsumer(AsyncConsumer):
 
 
 @documents(ConsumerOptions)
-class Consumer(ConsumerCalls):
+class Consumer(ConsumerCalls[K, V]):
     """Reads records from the leaders of their partitions, and fetches ahead in the background.
 
         with Consumer("orders", bootstrap_servers="127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
@@ -109,17 +110,58 @@ class Consumer(ConsumerCalls):
     members of the group, and begins where the group has committed."""
 
     _NAME = "consumer"
-    _client: RunConsumer
+    _client: RunConsumer[K, V]
+
+    @overload
+    def __init__(
+        self: Consumer[bytes, bytes],
+        *topics: str | Iterable[str],
+        doors: Doors | None = None,
+        key_deserializer: None = None,
+        value_deserializer: None = None,
+        **options: Unpack[PlainConsumerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        *topics: str | Iterable[str],
+        doors: Doors | None = None,
+        key_deserializer: None = None,
+        value_deserializer: Callable[[bytes], V],
+        **options: Unpack[PlainConsumerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        *topics: str | Iterable[str],
+        doors: Doors | None = None,
+        key_deserializer: Callable[[bytes], K],
+        value_deserializer: None = None,
+        **options: Unpack[PlainConsumerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        *topics: str | Iterable[str],
+        doors: Doors | None = None,
+        key_deserializer: Callable[[bytes], K],
+        value_deserializer: Callable[[bytes], V],
+        **options: Unpack[PlainConsumerKeywords],
+    ) -> None: ...
 
     def __init__(self, *topics: str | Iterable[str], doors: Doors | None = None, **options: Unpack[ConsumerKeywords]) -> None:
         self._callbacks = CallbackThread("strandline consumer callbacks")
         self._in_use = threading.Lock()
         self._user = ""
         """The name of the thread that has `_in_use`."""
-        on_state_change = options.get("on_state_change")
+        given: dict[str, Any] = {**options}
+        on_state_change = given.get("on_state_change")
         if callable(on_state_change):
-            options["on_state_change"] = in_order(self._callbacks, on_state_change)
-        super().__init__(RunConsumer(*topics, doors=doors, **options))
+            given["on_state_change"] = in_order(self._callbacks, on_state_change)
+        super().__init__(RunConsumer[K, V](*topics, doors=doors, **given))
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -231,7 +273,7 @@ class Consumer(ConsumerCalls):
 
     # -- records ------------------------------------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[ConsumerRecord]:
+    def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
         """All records of all partitions, without end. Inside the loop body, the position is after its record. Errors are those of
         `getmany`."""
         while True:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, get_overloads
 
+from strandline.client import type_variables
 from strandline.client.admin.admin import Admin
 from strandline.client.consumer.consumer import Consumer
 from strandline.client.producer.producer import Producer
@@ -154,12 +155,21 @@ def calls(kind: type[Any]) -> str:
     """The class with the calls of one client."""
     methods = [_method(name, member) for name, member in calls_of(kind).items() if name not in BY_HAND[kind]]
     doc = f'    """The calls of `{kind.__name__}` that only cross the thread boundary."""\n\n'
-    return f"class {kind.__name__}Calls(Bridge[{kind.__name__}]):\n{doc}" + "\n".join(methods)
+    names = variables_of(kind)
+    variables = f"[{', '.join(names)}]" if names else ""
+    bases = f"Bridge[{kind.__name__}{variables}]" + (f", Generic{variables}" if names else "")
+    return f"class {kind.__name__}Calls({bases}):\n{doc}" + "\n".join(methods)
+
+
+def variables_of(kind: type[Any]) -> list[str]:
+    """The type variables in the annotations of the generated calls."""
+    calls = [member for name, member in calls_of(kind).items() if name not in BY_HAND[kind] and not isinstance(member, property)]
+    return sorted({word for call in calls for source, word in _names_in(call) if source == type_variables.__name__})
 
 
 def module() -> str:
     """The whole of calls.py, before it is formatted."""
-    imported = {("strandline.client.sync.bridge", "Bridge"), ("typing", "cast")}
+    imported = {("strandline.client.sync.bridge", "Bridge"), ("typing", "cast"), ("typing", "Generic")}
     for kind in BY_HAND:
         imported.add((kind.__module__, kind.__name__))
         for name, member in calls_of(kind).items():

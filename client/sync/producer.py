@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar, Unpack
+from typing import Any, Generic, TypeVar, Unpack, overload
 
 from strandline.client.arguments import TIMESTAMP_MAX, checked_name, checked_whole
 from strandline.client.errors import ClientClosed, RequestTimeout, UsageError
 from strandline.client.option_docs import documents
-from strandline.client.options import ProducerKeywords, ProducerOptions, Serializer, parse_options
+from strandline.client.options import PlainProducerKeywords, ProducerKeywords, ProducerOptions, Serializer, parse_options
 from strandline.client.producer import receipts as originals
 from strandline.client.producer.batch import Headers
 from strandline.client.producer.named_producer import NEEDS_PARTITION
@@ -27,6 +27,7 @@ from strandline.client.producer.undelivered import Undelivered
 from strandline.client.sync.calls import ProducerCalls
 from strandline.client.sync.mailbox import Mailbox
 from strandline.client.sync.receipts import Parcel, Receipt, Receipts
+from strandline.client.type_variables import K, V
 from strandline.protocol.doors import Doors
 from strandline.protocol.records.batch import HEADER_SIZE
 
@@ -34,7 +35,7 @@ T = TypeVar("T")
 
 
 @documents(ProducerOptions)
-class Producer(ProducerCalls):
+class Producer(ProducerCalls, Generic[K, V]):
     """Sends records to the leaders of their partitions, in batches.
 
         with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
@@ -46,13 +47,54 @@ class Producer(ProducerCalls):
 
     _NAME = "producer"
 
+    @overload
+    def __init__(
+        self: Producer[bytes, bytes],
+        *,
+        doors: Doors | None = None,
+        key_serializer: None = None,
+        value_serializer: None = None,
+        **options: Unpack[PlainProducerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        *,
+        doors: Doors | None = None,
+        key_serializer: None = None,
+        value_serializer: Callable[[V], bytes | None],
+        **options: Unpack[PlainProducerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        *,
+        doors: Doors | None = None,
+        key_serializer: Callable[[K], bytes | None],
+        value_serializer: None = None,
+        **options: Unpack[PlainProducerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        *,
+        doors: Doors | None = None,
+        key_serializer: Callable[[K], bytes | None],
+        value_serializer: Callable[[V], bytes | None],
+        **options: Unpack[PlainProducerKeywords],
+    ) -> None: ...
+
     def __init__(self, *, doors: Doors | None = None, **options: Unpack[ProducerKeywords]) -> None:
         checked = parse_options(ProducerOptions, options)
         self._key_serializer: Serializer | None = checked.key_serializer
         self._value_serializer: Serializer | None = checked.value_serializer
-        options.pop("key_serializer", None)
-        options.pop("value_serializer", None)
-        super().__init__(AsyncProducer(doors=doors, **options))
+        rest: dict[str, Any] = {
+            name: value for name, value in options.items() if name not in ("key_serializer", "value_serializer")
+        }
+        super().__init__(AsyncProducer[bytes, bytes](doors=doors, **rest))
         self.options = self._client.options
         self._block_s = checked.max_block_ms / 1000
         self._record_bytes_max = checked.max_request_size - HEADER_SIZE
@@ -118,8 +160,8 @@ class Producer(ProducerCalls):
     def send_nowait(
         self,
         topic: str,
-        value: Any,
-        key: Any = None,
+        value: V | None,
+        key: K | None = None,
         partition: int | None = None,
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
@@ -141,8 +183,8 @@ class Producer(ProducerCalls):
     def send(
         self,
         topic: str,
-        value: Any,
-        key: Any = None,
+        value: V | None,
+        key: K | None = None,
         partition: int | None = None,
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
@@ -213,8 +255,8 @@ class Producer(ProducerCalls):
     def send_and_wait(
         self,
         topic: str,
-        value: Any,
-        key: Any = None,
+        value: V | None,
+        key: K | None = None,
         partition: int | None = None,
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
@@ -224,9 +266,8 @@ class Producer(ProducerCalls):
         """Hand over one record, wait until it is acknowledged, and return where it is. DeliveryTimeout if it is not acknowledged
         within `delivery_timeout_ms`; DeliveryFailed if it was rejected; the errors of `send`. One record at a time is slow:
         `send` many, then `flush`."""
-        value = _encoded("value", value, self._value_serializer)
-        key = _encoded("key", key, self._key_serializer)
-        arguments = value, key, partition, headers, timestamp_ms, expect_offset, fencing_token
+        data = _encoded("value", value, self._value_serializer), _encoded("key", key, self._key_serializer)
+        arguments = *data, partition, headers, timestamp_ms, expect_offset, fencing_token
         return self._run(self._behind, lambda: self._client.send_and_wait(topic, *arguments))
 
     async def _behind(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -237,9 +278,9 @@ class Producer(ProducerCalls):
     def send_many(
         self,
         topic: str,
-        values: Sequence[Any],
+        values: Sequence[V | None],
         *,
-        key: Any = None,
+        key: K | None = None,
         partition: int | None = None,
         expect_offset: int | None = None,
         fencing_token: int | None = None,
@@ -250,20 +291,20 @@ class Producer(ProducerCalls):
 
         With `expect_offset` or `fencing_token`, all values are one batch: all are written, side by side, or none.
         RecordTooLarge if together they do not fit `max_request_size`. The topic's `max.message.bytes` must allow the batch."""
-        values = serialized("value", values, self._value_serializer)
-        key = _encoded("key", key, self._key_serializer)
-        options: Any = {"key": key, "partition": partition, "expect_offset": expect_offset, "fencing_token": fencing_token}
+        data = serialized("value", values, self._value_serializer)
+        options: Any = {"partition": partition, "expect_offset": expect_offset, "fencing_token": fencing_token}
+        options["key"] = _encoded("key", key, self._key_serializer)
 
         async def work() -> originals.Receipts:
-            return self._client.send_many(topic, values, **options)
+            return self._client.send_many(topic, data, **options)
 
         return Receipts(self._running(), self._run(self._behind, work))
 
     def send_columns(
         self,
         topic: str,
-        values: Sequence[Any],
-        keys: Sequence[Any] | None = None,
+        values: Sequence[V | None],
+        keys: Sequence[K | None] | None = None,
         headers: Sequence[Headers | None] | None = None,
         *,
         partition: int | None = None,
@@ -272,9 +313,9 @@ class Producer(ProducerCalls):
         those that their keys choose; then the receipts are ordered by partition. It waits for metadata and for room as `send`
         does, with the same errors, and costs about half as much as that many calls of `send`. UsageError if the columns have
         different lengths."""
-        values = serialized("value", values, self._value_serializer)
-        keys = None if keys is None else serialized("key", keys, self._key_serializer)
-        taken = self._run(self._behind, lambda: self._client.send_columns(topic, values, keys, headers, partition=partition))
+        data = serialized("value", values, self._value_serializer)
+        data_keys = None if keys is None else serialized("key", keys, self._key_serializer)
+        taken = self._run(self._behind, lambda: self._client.send_columns(topic, data, data_keys, headers, partition=partition))
         return Receipts(self._running(), taken)
 
     def wait_for_room(self, size: int | None = None, timeout_ms: float | None = None) -> None:

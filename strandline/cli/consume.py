@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -160,8 +160,8 @@ async def _consume(job: Job) -> None:
     from strandline.client import Admin, Consumer, TopicPartition
 
     quiet_client()
-    servers = {"bootstrap_servers": job.bootstrap, "connect_timeout_ms": CONNECT_TIMEOUT_MS}
-    consumer = Consumer(auto_offset_reset="earliest", client_rack=job.client_rack, **servers)  # type: ignore[arg-type]
+    servers: dict[str, Any] = {"bootstrap_servers": job.bootstrap, "connect_timeout_ms": CONNECT_TIMEOUT_MS}
+    consumer = Consumer(auto_offset_reset="earliest", client_rack=job.client_rack, **servers)
     try:
         async with while_waiting(f"an answer from {job.bootstrap}"):
             await consumer.start()
@@ -171,7 +171,7 @@ async def _consume(job: Job) -> None:
         tps = [TopicPartition(job.topic, p) for p in (sorted(numbers) if job.partition is None else [job.partition])]
         await consumer.assign(tps)
         consumer.pause(*tps)  # otherwise it would fetch from the beginning before the start is known
-        async with Admin(**servers) as admin:  # type: ignore[arg-type]
+        async with Admin(**servers) as admin:
             places = Places(consumer, admin, job, tps)
             await places.begin()
             try:

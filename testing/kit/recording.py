@@ -41,7 +41,7 @@ FINAL = "final read"
 TOMBSTONE_HEADER = "strandline.testing.tombstone"
 
 
-class RecordingProducer(Producer):
+class RecordingProducer(Producer[Any, Any]):
     """A `Producer` that records its sends and their outcomes in `history`, as the process `name`. `options`: of `Producer`."""
 
     def __init__(self, history: History, name: str, *, policies: Policies | None = None, **options: Any) -> None:
@@ -168,7 +168,7 @@ def name_of(value: Any, headers: Headers) -> Any:
     return next((bytes(text) for name, text in headers if name == TOMBSTONE_HEADER and text is not None), None)
 
 
-class RecordingConsumer(Consumer):
+class RecordingConsumer(Consumer[Any, Any]):
     """A `Consumer` that records in `history`, as the process `name`, every record that it returns. `options`: of `Consumer`."""
 
     def __init__(self, history: History, name: str, *topics: str, **options: Any) -> None:
@@ -180,13 +180,13 @@ class RecordingConsumer(Consumer):
 
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
-    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+    ) -> dict[TopicPartition, list[ConsumerRecord[Any, Any]]]:
         polled = await super().getmany(*partitions, timeout_ms=timeout_ms, max_records=max_records)
         for place, records in polled.items():
             self._note(place, records)
         return polled
 
-    async def getone(self, *partitions: TopicPartition, timeout_ms: float | None = None) -> ConsumerRecord:
+    async def getone(self, *partitions: TopicPartition, timeout_ms: float | None = None) -> ConsumerRecord[Any, Any]:
         record = await super().getone(*partitions, timeout_ms=timeout_ms)
         self._note(TopicPartition(record.topic, record.partition), [record])
         return record
@@ -205,19 +205,21 @@ class RecordingConsumer(Consumer):
                 self.history.poll(self.name, tuple(place), seen, leader_epoch=batch.leader_epoch)
         return polled
 
-    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord[Any, Any]]:
         async for record in super().__aiter__():
             self._note(TopicPartition(record.topic, record.partition), [record])
             yield record
 
-    def _note(self, place: TopicPartition, records: list[ConsumerRecord]) -> None:
+    def _note(self, place: TopicPartition, records: list[ConsumerRecord[Any, Any]]) -> None:
         seen = []
         for record in records:
             value = self._raw.pop((place, record.offset), record.value)
             seen.append((record.offset, name_of(value, record.headers)))
         self.history.poll(self.name, tuple(place), seen, leader_epoch=records[-1].leader_epoch)
 
-    def _decode(self, place: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> list[ConsumerRecord]:
+    def _decode(
+        self, place: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int
+    ) -> list[ConsumerRecord[Any, Any]]:
         if self.options.value_deserializer is not None:
             for record in decode_records(place, buf, pos, header, from_offset=offset, check_crc=False):
                 self._raw[place, record.offset] = record.value

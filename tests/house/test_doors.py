@@ -100,6 +100,7 @@ DOORS: Mapping[str, Mapping[str, str]] = {
     },
     "client/consumer/run/run.py": {".add_signal_handler": "the program says which signals end its run"},
     "client/home.py": {"threading.get_ident": "which thread a client was started in; it is compared, and nothing else"},
+    "client/type_variables.py": {"typing_extensions.TypeVar": "for type checkers only: it is not imported when a program runs"},
     "client/code_reference.py": {"sys.stdout": "a page of the documents is written by running it; no client imports it"},
     "client/sync/loop_thread.py": {
         "threading.Thread": "the loop of a client without asyncio runs on it; a simulation has no such clients",

@@ -25,17 +25,39 @@ if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
 
 PROGRAM = ROOT / "tests" / "house" / "users_program.py"
+TYPES = ROOT / "tests" / "house" / "users_types.py"
 CLI = "from strandline.cli import main; main()"
 WRONG = """
 from strandline import Producer, TopicPartition, nonsense
 from strandline.client import Receipt
 
 async def main() -> None:
-    async with Producer(ack="all") as producer:
+    async with Producer(ack="all"), Producer() as producer:
         receipt: Receipt = await producer.send_and_wait("orders", b"1")
         place: TopicPartition = receipt.result().offset
 """
 """A misspelled name, a misspelled option, and two results of another type: in lines 2, 6, 7 and 8."""
+WRONG_TYPES = """
+import strandline.sync
+from strandline import Consumer, ConsumerRecord, Producer
+
+def handle(record: ConsumerRecord[bytes, int]) -> None: ...
+
+async def main() -> None:
+    async with Producer(key_serializer=str.encode) as producer:
+        await producer.send("orders", b"1", key=b"alice")
+        await producer.send("orders", "1", key="alice")
+    with strandline.sync.Producer() as plain:
+        plain.send("orders", "1")
+    async with Consumer("orders", value_deserializer=bytes.decode) as consumer:
+        async for record in consumer:
+            print(record.value + 1, len(record.key))
+        await consumer.run(handle)
+    Consumer("orders", value_deserializer=str.encode)
+    undecided: Producer[str, str] = Producer(bootstrap_servers="127.0.0.1:9092")
+"""
+"""A key, two values, a result, a handler and a deserializer of another type than the serializers say, and none for a str."""
+WRONG_LINES = {"wrong.py": [2, 6, 7, 8], "wrong_types.py": [9, 10, 12, 15, 16, 17, 18]}
 
 
 KINDS = ["build_wheel", "build_editable"]
@@ -79,10 +101,12 @@ def test_type_checkers_see_the_types_of_an_installed_package(checker, installed:
     (tmp_path / "program.py").write_text(PROGRAM.read_text())
     for number, program in enumerate(programs_of_pages().values()):
         (tmp_path / f"program_{number}.py").write_text(program)
+    (tmp_path / "types_of_program.py").write_text(TYPES.read_text())
     (tmp_path / "wrong.py").write_text(WRONG)
+    (tmp_path / "wrong_types.py").write_text(WRONG_TYPES)
     errors, output = checker(installed, tmp_path)
-    assert [e for e in errors if e[0] != "wrong.py"] == [], output
-    assert sorted({line for file, line in errors if file == "wrong.py"}) == [2, 6, 7, 8], output
+    assert [e for e in errors if e[0] not in WRONG_LINES] == [], output
+    assert {name: sorted({line for file, line in errors if file == name}) for name in WRONG_LINES} == WRONG_LINES, output
 
 
 async def test_programs_of_the_pages_run_unchanged(cluster: Cluster, tmp_path: Path) -> None:

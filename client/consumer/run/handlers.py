@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from strandline.client.consumer.records import ConsumerRecord
+from strandline.client.consumer.records import AnyRecord
 from strandline.client.consumer.run.headers import with_attempt
 from strandline.client.consumer.run.schedule import Delivery
 from strandline.client.consumer.run.settings import BatchHandler, RecordHandler
@@ -39,7 +39,12 @@ class Handler:
     """The handler of one `run`."""
 
     def __init__(
-        self, function: RecordHandler | BatchHandler, options: ConsumerOptions, *, takes_batches: bool, calls_max: int
+        self,
+        function: RecordHandler[Any, Any] | BatchHandler[Any, Any],
+        options: ConsumerOptions,
+        *,
+        takes_batches: bool,
+        calls_max: int,
     ) -> None:
         self._function: Callable[[Any], Awaitable[object] | object] = function
         self._takes_batches = takes_batches
@@ -69,7 +74,7 @@ class Handler:
         records = [self._decoded(delivery) for delivery in deliveries]
         return self._function(records if self._takes_batches else records[0])
 
-    def _decoded(self, delivery: Delivery) -> ConsumerRecord:
+    def _decoded(self, delivery: Delivery) -> AnyRecord:
         record = delivery.record
         if delivery.attempt > 1:
             record = with_attempt(record, delivery.attempt)

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from strandline.client.consumer.records import ConsumerRecord
+from strandline.client.consumer.records import AnyRecord
 
 PREFIX = "strandline."
 GROUP = PREFIX + "group"
@@ -50,7 +50,7 @@ HeaderList = list[tuple[str, bytes | None]]
 class Retried(NamedTuple):
     """What the headers of a record in a retry topic say."""
 
-    record: ConsumerRecord
+    record: AnyRecord
     """The record as it was at its origin, with all headers."""
     attempt: int
     """The number of the attempt that is to come; at least 1."""
@@ -60,18 +60,18 @@ class Retried(NamedTuple):
     """The group whose handler failed; None: not known."""
 
 
-def attempt_of(record: ConsumerRecord) -> int:
+def attempt_of(record: AnyRecord) -> int:
     """The number of this attempt to handle the record, in a handler of `Consumer.run`; 1 is the first."""
     return _number(dict(record.headers).get(ATTEMPT), 1, _ATTEMPT_MAX) or 1
 
 
-def with_attempt(record: ConsumerRecord, attempt: int) -> ConsumerRecord:
+def with_attempt(record: AnyRecord, attempt: int) -> AnyRecord:
     """The record with the number of this attempt among its headers."""
     kept = tuple((name, value) for name, value in record.headers if name != ATTEMPT)
     return msgspec.structs.replace(record, headers=(*kept, (ATTEMPT, b"%d" % attempt)))
 
 
-def parse(record: ConsumerRecord) -> Retried:
+def parse(record: AnyRecord) -> Retried:
     """Read the headers of a record of a retry topic. A record that has none of ours was never handled."""
     headers = dict(record.headers)
     group = headers.get(GROUP)
@@ -83,7 +83,7 @@ def parse(record: ConsumerRecord) -> Retried:
     )
 
 
-def _at_origin(record: ConsumerRecord, headers: dict[str, bytes | None]) -> ConsumerRecord:
+def _at_origin(record: AnyRecord, headers: dict[str, bytes | None]) -> AnyRecord:
     topic, timestamp = headers.get(TOPIC), _number(headers.get(TIMESTAMP), -1, _INT64_MAX)
     partition, offset = _number(headers.get(PARTITION), 0, _INT64_MAX), _number(headers.get(OFFSET), 0, _INT64_MAX)
     if topic is None or partition is None or offset is None:
@@ -105,15 +105,13 @@ def _number(text: bytes | None, least: int, most: int) -> int | None:
     return number if least <= number <= most else None
 
 
-def retry_headers(
-    record: ConsumerRecord, group_id: str | None, error: BaseException, attempt: int, not_before_ms: int
-) -> HeaderList:
+def retry_headers(record: AnyRecord, group_id: str | None, error: BaseException, attempt: int, not_before_ms: int) -> HeaderList:
     """The headers of a record that is to be handled for the `attempt`-th time. `record` is the record at its origin."""
     own = [(ATTEMPT, b"%d" % attempt), (NOT_BEFORE, b"%d" % not_before_ms)]
     return _headers(record, group_id, error) + own
 
 
-def dead_letter_headers(record: ConsumerRecord, group_id: str | None, error: BaseException, attempts: int) -> HeaderList:
+def dead_letter_headers(record: AnyRecord, group_id: str | None, error: BaseException, attempts: int) -> HeaderList:
     """The headers of a record that is given up after so many attempts. `record` is the record at its origin."""
     return [*_headers(record, group_id, error), (ATTEMPTS, b"%d" % attempts)]
 
@@ -123,7 +121,7 @@ def without_traceback(headers: HeaderList) -> HeaderList:
     return [(name, value) for name, value in headers if name != TRACEBACK]
 
 
-def _headers(record: ConsumerRecord, group_id: str | None, error: BaseException) -> HeaderList:
+def _headers(record: AnyRecord, group_id: str | None, error: BaseException) -> HeaderList:
     return [
         *((name, value) for name, value in record.headers if not name.startswith(PREFIX)),
         *([] if group_id is None else [(GROUP, group_id.encode())]),

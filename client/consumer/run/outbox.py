@@ -6,7 +6,7 @@ handled again; in the worst case both.
 
 from __future__ import annotations
 
-from strandline.client.consumer.records import ConsumerRecord
+from strandline.client.consumer.records import AnyRecord
 from strandline.client.consumer.run.headers import HeaderList, without_traceback
 from strandline.client.errors import DeliveryFailed, RecordTooLarge, UsageError
 from strandline.client.options import REQUEST_SIZE_MAX, ClientOptions, table_of
@@ -54,7 +54,7 @@ class Outbox:
         if self._is_own:
             await self._producer.stop(timeout_ms=0)
 
-    async def send(self, topic: str, record: ConsumerRecord, headers: HeaderList) -> None:
+    async def send(self, topic: str, record: AnyRecord, headers: HeaderList) -> None:
         """Send the record's key and value with these headers, and wait for the acknowledgement. A record that is too large is
         sent without the traceback. Raises the errors of `Producer.send_and_wait`."""
         try:

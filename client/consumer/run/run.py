@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, Generic, NamedTuple, overload
 
 from strandline.client.consumer.run.backoff import Backoff
 from strandline.client.consumer.run.handlers import Handler
@@ -15,6 +15,7 @@ from strandline.client.consumer.run.settings import BatchHandler, Concurrency, N
 from strandline.client.errors import UsageError
 from strandline.client.options import ConsumerOptions
 from strandline.client.producer.producer import Producer
+from strandline.client.type_variables import K, V
 from strandline.protocol.doors import Doors
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class RunAccess(NamedTuple):
     """Subscribes to one more topic. UsageError if partitions are assigned by hand."""
 
 
-class HandlerRuns:
+class HandlerRuns(Generic[K, V]):
     """The calls of a consumer that hand its records to a handler."""
 
     _runner: Runner | None = None
@@ -49,7 +50,7 @@ class HandlerRuns:
     @overload
     async def run(
         self,
-        handler: RecordHandler,
+        handler: RecordHandler[K, V],
         *,
         concurrency: Concurrency = "partition",
         batch_size: None = None,
@@ -68,7 +69,7 @@ class HandlerRuns:
     @overload
     async def run(
         self,
-        handler: BatchHandler,
+        handler: BatchHandler[K, V],
         *,
         concurrency: Concurrency = "partition",
         batch_size: int,
@@ -86,7 +87,7 @@ class HandlerRuns:
 
     async def run(
         self,
-        handler: RecordHandler | BatchHandler,
+        handler: RecordHandler[K, V] | BatchHandler[K, V],
         *,
         concurrency: Concurrency = "partition",
         batch_size: int | None = None,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from strandline.client.consumer.group.handed_over import Offset
 from strandline.client.consumer.group.member import GroupMember
 from strandline.client.consumer.partition_state import PartitionState
-from strandline.client.consumer.records import ConsumerRecord, TopicPartition
+from strandline.client.consumer.records import AnyRecord, TopicPartition
 from strandline.client.consumer.run import headers
 from strandline.client.consumer.run.counters import Counters
 from strandline.client.consumer.run.handlers import Handler, Undecodable
@@ -48,7 +48,7 @@ COMMIT_S = 5.0
 class RunHooks(NamedTuple):
     """What the consumer does for the runner."""
 
-    take: Callable[[Runner, float], Awaitable[tuple[PartitionState, list[ConsumerRecord]] | None]]
+    take: Callable[[Runner, float], Awaitable[tuple[PartitionState, list[AnyRecord]] | None]]
     """Waits for records that the runner wants, until a time on the loop's clock, and returns those that it has room for, with
     keys and values in bytes. Raises what `getmany` raises."""
     wake: Callable[[], None]
@@ -246,7 +246,7 @@ class Runner:
         """How many unfinished records one partition may have."""
         return max(1, self._settings.max_in_flight // max(1, self._hooks.partition_count()))
 
-    def _take(self, state: PartitionState, records: list[ConsumerRecord]) -> None:
+    def _take(self, state: PartitionState, records: list[AnyRecord]) -> None:
         """These records were taken from the buffer of the state, and its position is behind them."""
         if not records:
             return
@@ -269,7 +269,7 @@ class Runner:
             work = self._works[state] = self._by_tp[state.tp] = Work(state, -1)
         return work
 
-    def _take_retried(self, work: Work, record: ConsumerRecord) -> None:
+    def _take_retried(self, work: Work, record: AnyRecord) -> None:
         retried = headers.parse(record)
         if retried.group_id is not None and retried.group_id != self._options.group_id:
             work.taken.finish(record.offset)

@@ -20,11 +20,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from strandline.client.consumer.partition_state import PartitionState
-from strandline.client.consumer.records import ConsumerRecord
+from strandline.client.consumer.records import AnyRecord
 from strandline.client.consumer.run.taken import TakenRecords
 
 LaneKey = bytes | None
-LaneOf = Callable[[ConsumerRecord], LaneKey]
+LaneOf = Callable[[AnyRecord], LaneKey]
 
 
 class Delivery:
@@ -32,7 +32,7 @@ class Delivery:
 
     __slots__ = ("attempt", "is_alone", "offset", "record")
 
-    def __init__(self, record: ConsumerRecord, offset: int, attempt: int = 1) -> None:
+    def __init__(self, record: AnyRecord, offset: int, attempt: int = 1) -> None:
         """`record`: as the handler gets it, with key and value in bytes. `offset`: where it was read. It differs from the
         record's own offset if it was read from a retry topic."""
         self.record = record
@@ -270,17 +270,17 @@ class Schedule:
         return dropped
 
 
-def lane_of_partition(record: ConsumerRecord) -> LaneKey:
+def lane_of_partition(record: AnyRecord) -> LaneKey:
     """All records of a partition share a lane."""
     return None
 
 
-def lane_of_key(record: ConsumerRecord) -> LaneKey:
+def lane_of_key(record: AnyRecord) -> LaneKey:
     """All records of a key share a lane."""
     key: LaneKey = record.key
     return key
 
 
-def records_of(deliveries: Sequence[Delivery]) -> list[ConsumerRecord]:
+def records_of(deliveries: Sequence[Delivery]) -> list[AnyRecord]:
     """The records of these deliveries, in order."""
     return [delivery.record for delivery in deliveries]

@@ -11,11 +11,12 @@ from strandline.client.arguments import checked_name, checked_whole
 from strandline.client.consumer.records import ConsumerRecord
 from strandline.client.consumer.run.backoff import Backoff
 from strandline.client.option_types import Number
+from strandline.client.type_variables import K, V
 from strandline.protocol.errors import UsageError
 
-RecordHandler = Callable[[ConsumerRecord], Awaitable[object] | object]
+RecordHandler = Callable[[ConsumerRecord[K, V]], Awaitable[object] | object]
 """Handles one record."""
-BatchHandler = Callable[[list[ConsumerRecord]], Awaitable[object] | object]
+BatchHandler = Callable[[list[ConsumerRecord[K, V]]], Awaitable[object] | object]
 """Handles several records, which it gets in order."""
 Concurrency = Literal["partition", "key"] | int
 OnFailure = Literal["stop", "skip"]

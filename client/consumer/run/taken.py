@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from strandline.client.consumer.group.handed_over import Offset
-from strandline.client.consumer.records import ConsumerRecord
+from strandline.client.consumer.records import AnyRecord
 
 
 class TakenRecords:
@@ -33,7 +33,7 @@ class TakenRecords:
         """How many records are unfinished."""
         return len(self._open)
 
-    def take(self, records: Iterable[ConsumerRecord]) -> None:
+    def take(self, records: Iterable[AnyRecord]) -> None:
         """These records were taken. Their offsets are ascending, and above those of all records before."""
         opened, epoch = self._open, self._last_epoch
         for record in records:
