@@ -82,6 +82,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "strandline group seek billing --to earliest --dry-run",
         "strandline group seek billing --to @2026-01-01T12:00 --topic orders",
         "strandline group seek billing --to shift:-10 --topic orders:0,1 --yes",
+        "strandline group seek billing --export > offsets.csv",
+        "strandline group seek billing --from-file offsets.csv --dry-run",
+    ),
+    "group delete-offsets": (
+        "strandline group delete-offsets billing --topic orders",
+        "strandline group delete-offsets billing -t orders:0,1 -t payments --yes",
     ),
     "group delete": ("strandline group delete billing", "strandline group delete billing audit --yes"),
     "group remove-member": (

@@ -21,6 +21,7 @@ from strandline.cli.common import (
     new_app,
     run,
 )
+from strandline.cli.group_delete_offsets import delete_offsets
 from strandline.cli.group_seek import seek
 from strandline.cli.group_state import MEMBER_COLUMNS, OFFSET_COLUMNS, STATE_COLUMNS, GroupState
 from strandline.cli.output import Form, Output, Table, View, show
@@ -180,6 +181,7 @@ def _lags(found: list[GroupState], remarks: list[str]) -> View:
 
 
 app.command()(seek)
+app.command("delete-offsets")(delete_offsets)
 
 
 @app.command()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -19,6 +20,7 @@ from strandline.cli.common import (
     confirm,
     run,
 )
+from strandline.cli.group_csv import csv_text, read_csv
 from strandline.cli.output import Form, Output, Table, View, show
 from strandline.cli.start import BeforeEnd, Beginning, End, Offset, Start, Time, parse_start
 from strandline.cli.topic_offsets import offsets_at
@@ -43,6 +45,8 @@ class Current(NamedTuple):
 
 
 Target = Start | Shift | Current
+Chosen = Mapping[str, Sequence[int] | None]
+"""Topic -> the partitions that were chosen; None for all."""
 
 
 class Seek(NamedTuple):
@@ -66,14 +70,14 @@ class Seek(NamedTuple):
 def seek(
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.", autocompletion=names.groups)],
     to: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--to",
             metavar="WHERE",
             help="earliest, latest, an offset, -N (N before the end), @2026-01-01T12:00 (UTC), @-1h (an hour ago), shift:-10 "
             "or shift:10, or current.",
         ),
-    ],
+    ] = None,
     topics: Annotated[
         list[str] | None,
         typer.Option(
@@ -83,6 +87,21 @@ def seek(
             help="Only this topic, or these partitions of it; several times. By default, all that the group has offsets for.",
         ),
     ] = None,
+    from_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-file",
+            metavar="FILE",
+            help="Instead of --to: a file with a line topic,partition,offset for each partition, as --export prints it.",
+        ),
+    ] = None,
+    export: Annotated[
+        bool,
+        typer.Option(
+            "--export",
+            help="Print the new offsets in lines for --from-file, and change nothing. Without --to, where the group is.",
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new offsets, and change nothing.")] = False,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -91,20 +110,50 @@ def seek(
     """Move the committed offsets of a group. Its members have to be stopped: they would not notice. Asks first, unless --yes is
     given.
 
-    An offset that is not in the log becomes the nearest one. With --topic, a group that does not exist yet is created.
+    An offset that is not in the log becomes the nearest one. With --topic or --from-file, a group that does not exist yet is
+    created.
     """
-    target = parse_target(to, int(time.time() * 1000))
-    if not dry_run:
+    _check_together(to, topics, from_file, export, yes)
+    targets: Target | Mapping[tuple[str, int], int]
+    chosen: Chosen
+    if from_file is None:
+        targets, chosen = parse_target(to or CURRENT, int(time.time() * 1000)), chosen_partitions(topics or ())
+    else:
+        targets = read_csv(from_file, group)
+        chosen = _by_topic(targets)
+    if not dry_run and not export:
         check_terminal(yes, "group seek replaces committed offsets")
-    plan = run(_plan(bootstrap, group, target, _chosen(topics or ())))
+    plan = run(_plan(bootstrap, group, targets, chosen))
     movable = {each.tp: each.new for each in plan if each.new is not None}
     if not movable:
         raise UsageError(f"{group} has no offset to move; --topic TOPIC chooses the partitions")
+    if export:
+        _print_csv(_view(group, plan, {}, dry_run=True), movable, output)
+        return
     if dry_run:
         show(_view(group, plan, {}, dry_run=True), output)
         return
     confirm(f"This moves {len(movable)} offsets of {group}.", yes)
     show(_view(group, plan, run(_commit(bootstrap, group, movable)), dry_run=False), output)
+
+
+def _check_together(to: str | None, topics: Sequence[str] | None, from_file: Path | None, export: bool, yes: bool) -> None:
+    """UsageError for options that contradict each other."""
+    if from_file is not None and (to is not None or topics):
+        raise UsageError("--from-file has the partitions and their offsets: leave out --to and --topic")
+    if from_file is None and to is None and not export:
+        raise UsageError("--to WHERE or --from-file FILE says where the group continues")
+    if export and yes:
+        raise UsageError("--export changes nothing: leave out --yes")
+
+
+def _print_csv(view: View, offsets: Mapping[TopicPartition, int], output: Form) -> None:
+    """The offsets as lines of a file, or the document if that was asked for; and the remarks of the view."""
+    if output not in (Form.json, Form.yaml):
+        print(csv_text({(tp.topic, tp.partition): offset for tp, offset in offsets.items()}), flush=True)
+        view = View(None, (), view.remarks, view.code)
+        output = Form.table
+    show(view, output)
 
 
 def parse_target(text: str, now_ms: int) -> Target:
@@ -122,8 +171,8 @@ def parse_target(text: str, now_ms: int) -> Target:
         raise UsageError(str(e).replace("--from", "--to").replace("; not", ", shift:N, or current; not")) from None
 
 
-def _chosen(topics: Sequence[str]) -> dict[str, list[int] | None]:
-    """Topic -> the partitions that were chosen; None for all. UsageError if one is malformed."""
+def chosen_partitions(topics: Sequence[str]) -> dict[str, list[int] | None]:
+    """What the values of --topic choose. UsageError if one is malformed."""
     chosen: dict[str, list[int] | None] = {}
     for text in topics:
         topic, colon, numbers = text.partition(":")
@@ -133,18 +182,36 @@ def _chosen(topics: Sequence[str]) -> dict[str, list[int] | None]:
     return chosen
 
 
-async def _plan(bootstrap: str, group: str, target: Target, chosen: Mapping[str, list[int] | None]) -> list[Seek]:
+def _by_topic(places: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    chosen: dict[str, list[int]] = {}
+    for topic, number in places:
+        chosen.setdefault(topic, []).append(number)
+    return chosen
+
+
+async def _plan(bootstrap: str, group: str, targets: Target | Mapping[tuple[str, int], int], chosen: Chosen) -> list[Seek]:
+    """`targets`: one for all partitions, or the offset of each."""
     from strandline.client import Admin
 
     async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         current = {tp: found.offset for tp, found in (await admin.list_group_offsets(group)).items()}
         tps = await _partitions(admin, chosen) if chosen else sorted(current)
         starts, ends = await offsets_at(admin, tps, EARLIEST), await offsets_at(admin, tps, LATEST)
-        times = await offsets_at(admin, tps, target.timestamp_ms) if isinstance(target, Time) else {}
-    return [planned(tp, target, current.get(tp), starts.get(tp), ends.get(tp), times.get(tp)) for tp in tps]
+        times = await offsets_at(admin, tps, targets.timestamp_ms) if isinstance(targets, Time) else {}
+    return [
+        planned(
+            tp,
+            Offset(targets[tp]) if isinstance(targets, Mapping) else targets,
+            current.get(tp),
+            starts.get(tp),
+            ends.get(tp),
+            times.get(tp),
+        )
+        for tp in tps
+    ]
 
 
-async def _partitions(admin: Admin, chosen: Mapping[str, list[int] | None]) -> list[TopicPartition]:
+async def _partitions(admin: Admin, chosen: Chosen) -> list[TopicPartition]:
     from strandline.client import TopicPartition
 
     tps: list[TopicPartition] = []

@@ -30,6 +30,14 @@ def _settings(option: str | None) -> Callable[[str], list[str]]:
     return words
 
 
+def _ago(duration: str) -> str:
+    """A duration in ISO 8601 (`P1DT2H30M`), as kafka-consumer-groups.sh takes it, in ours (`-1d2h30m`)."""
+    parts = re.fullmatch(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?", duration)
+    if parts is None or not any(parts.groups()):
+        return duration
+    return "-" + "".join(number + unit for number, unit in zip(parts.groups(), "dhms", strict=True) if number)
+
+
 EVERYWHERE: Mapping[str, Translation] = {
     "--bootstrap-server": ("--bootstrap",),
     "--bootstrap-servers": ("--bootstrap",),
@@ -69,6 +77,7 @@ OF_COMMAND: Mapping[str, Mapping[str, Translation]] = {
     "group lag": _GROUP,
     "group delete": _GROUP,
     "group remove-member": _GROUP,
+    "group delete-offsets": {**_GROUP, "--delete-offsets": (), "--execute": ("--yes",)},
     "group seek": {
         **_GROUP,
         "--reset-offsets": (),
@@ -77,6 +86,7 @@ OF_COMMAND: Mapping[str, Mapping[str, Translation]] = {
         "--to-current": ("--to", "current"),
         "--to-offset": ("--to",),
         "--to-datetime": lambda value: ["--to", f"@{value}"],
+        "--by-duration": lambda value: ["--to", f"@{_ago(value)}"],
         "--shift-by": lambda value: ["--to", f"shift:{value}"],
         "--all-topics": (),
         "--execute": ("--yes",),

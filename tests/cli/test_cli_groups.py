@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_world import ENVIRONMENT, Outcome, Up, one_sentence, run, wait_until
 from terminal import at_a_terminal
 
+from strandline.cli.group_csv import csv_text, parse_csv
 from strandline.cli.group_seek import Current, Shift, parse_target, planned
 from strandline.cli.group_state import GroupState, assignment_text
 from strandline.cli.start import BeforeEnd, Beginning, End, Offset, Time
@@ -198,9 +200,82 @@ def test_seek_creates_a_group_for_named_topics(up: Up, topic: str) -> None:
     assert group(up, "lag", "fresh", "-o", "json").json()["lags"][0]["lag"] == 0
 
 
+def test_exported_lines_are_kafkas_and_are_read_again() -> None:
+    offsets = {("orders", 0): 5, ("orders", 1): 0, ("payments", 0): 7}
+    assert csv_text(offsets) == "orders,0,5\norders,1,0\npayments,0,7"
+    assert parse_csv(csv_text(offsets).splitlines(), "billing", "f") == offsets
+
+
+def test_file_for_several_groups_gives_the_lines_of_one() -> None:
+    """kafka-consumer-groups.sh begins the lines with the group if it exports several."""
+    lines = ["billing,orders,0,5", "audit,orders,0,9", "", '"billing","orders",1,6']
+    assert parse_csv(lines, "billing", "f") == {("orders", 0): 5, ("orders", 1): 6}
+
+
+@pytest.mark.parametrize("line", ["topic,partition,offset", "orders,0", "orders,0,-1", ",0,1", "orders,0,1 5", "a,b,orders,0,1"])
+def test_line_that_is_no_offset_is_named(line: str) -> None:
+    with pytest.raises(UsageError, match=r"f\.csv, line 2: .* such as orders,0,1042"):
+        parse_csv(["orders,1,1", line], "billing", "f.csv")
+
+
+def test_partition_with_two_lines_is_an_error() -> None:
+    with pytest.raises(UsageError, match="orders-0 has an offset in an earlier line"):
+        parse_csv(["orders,0,1", "orders,0,2"], "billing", "f.csv")
+
+
+@pytest.mark.processes
+def test_offsets_travel_through_a_file(up: Up, topic: str, tmp_path: Path) -> None:
+    """What --export prints is read by --from-file, also for another group, and with several topics. Kafka's names work, too."""
+    other = f"{topic}-other"
+    assert run("topic", "create", other, "--partitions", "1", "-b", up.bootstrap).code == 0
+    for name in (topic, other):
+        assert group(up, "seek", "exporters", "--to", "latest", "--topic", name, "--yes").code == 0
+    file = tmp_path / "offsets.csv"
+    words = ("--group", "exporters", "--reset-offsets", "--to-current", "--all-topics", "--export", "--dry-run")
+    exported = group(up, "seek", *words)
+    assert exported.out == f"{topic},0,4\n{topic},1,4\n{topic},2,4\n{other},0,0\n"
+    assert group(up, "seek", "exporters", "--export").out == exported.out
+    assert group(up, "seek", "exporters", "--to", "shift:-1", "--topic", topic, "--export").out.startswith(f"{topic},0,3\n")
+    file.write_text(f"{topic},0,1\n{topic},2,99\n{other},0,0\n")
+    dry = group(up, "seek", "importers", "--from-file", str(file), "--dry-run")
+    assert (dry.code, "3 offsets would be moved" in dry.out) == (0, True)
+    assert "has no offset 99; the nearest is 4" in dry.err
+    moved = group(up, "seek", "--group", "importers", "--reset-offsets", "--from-file", str(file), "--execute", "-o", "json")
+    assert [(p["topic"], p["partition"], p["new_offset"]) for p in moved.json()["partitions"]] == [
+        (topic, 0, 1),
+        (topic, 2, 4),
+        (other, 0, 0),
+    ]
+    assert group(up, "seek", "importers", "--export").out == f"{topic},0,1\n{topic},2,4\n{other},0,0\n"
+    file.write_text(f"{topic},7,1\n")
+    assert "has no partition 7" in one_sentence(group(up, "seek", "importers", "--from-file", str(file), "--yes"))
+    assert "cannot read" in one_sentence(group(up, "seek", "importers", "--from-file", str(tmp_path / "none"), "--yes"))
+
+
+@pytest.mark.processes
+def test_offsets_are_deleted_by_topic_and_partition(up: Up, topic: str) -> None:
+    """Not while a member of the group is subscribed to the topic, as in Kafka (KIP-496); nor without a word of the person."""
+    with member(up, topic, "forgetful"):
+        wait_until(lambda: "Stable" in group(up, "list", "-o", "plain").out, "the group is stable")
+        wait_until(lambda: f"{topic}\t0\t4" in group(up, "describe", "forgetful", "-o", "plain").out, "it has committed")
+        refused = group(up, "delete-offsets", "forgetful", "--topic", topic, "--yes")
+        assert (refused.code, "a member of forgetful is subscribed to it" in refused.err) == (1, True)
+    assert "give --yes" in one_sentence(group(up, "delete-offsets", "forgetful", "-t", topic))
+    one = group(up, "delete-offsets", "--group", "forgetful", "--topic", f"{topic}:1", "--yes", "-o", "json").json()
+    assert one["partitions"] == [{"topic": topic, "partition": 1, "deleted_offset": 4, "error": None}]
+    assert "no committed offset for" in one_sentence(group(up, "delete-offsets", "forgetful", "-t", f"{topic}:1", "--yes"))
+    rest = group(up, "delete-offsets", "forgetful", "-t", topic, "--yes")
+    assert "2 offsets deleted" in rest.out
+    assert "no committed offset for" in one_sentence(group(up, "delete-offsets", "forgetful", "-t", topic, "--yes"))
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (("group", "seek", "g", "--yes"), "--to WHERE or --from-file FILE"),
+        (("group", "seek", "g", "--to", "0", "--from-file", "f", "--yes"), "leave out --to"),
+        (("group", "seek", "g", "--export", "--yes"), "leave out --yes"),
+        (("group", "delete-offsets", "g", "--topic", "t:x", "--yes"), "TOPIC:0,1"),
         (("consume", "t", "--group", "g", "-e"), "leave out --partition and --exit-at-end"),
         (("consume", "t", "--group", "g", "--from", "5"), "beginning or end"),
         (("group", "describe", "g", "--members", "--state"), "exclude each other"),
