@@ -211,7 +211,8 @@ class Table(Generic[K, V]):
 
     async def _tend(self) -> None:
         """Make sure from time to time that the table has read up to the log ends, and write snapshots."""
-        loop, reader = asyncio.get_running_loop(), self._running()
+        loop, reader = asyncio.get_running_loop(), self._reader
+        assert reader is not None
         kept_s = (reader.tombstones_kept_ms or TEND_S * 4000) / 1000
         pause_s = max(TEND_S_MIN, min(TEND_S, kept_s / 4, self.options.snapshot_interval_ms / 1000))
         saved_at = loop.time()
@@ -453,7 +454,8 @@ class Table(Generic[K, V]):
 
     def metrics(self) -> dict[str, Any]:
         """`keys`, `records` (that were read), `reloads` (of partitions), `snapshots` (that were written), `writes`,
-        `conditional_writes` and their `conditional_attempts`, and `consumer` and `producer`: the metrics of these."""
+        `conditional_writes`, their `conditional_attempts` and how many of these were `writes_in_doubt`, and `consumer` and
+        `producer`: the metrics of these."""
         counters = {} if self._writer is None else self._writer.counters
         return {
             "keys": len(self._rows),

@@ -43,7 +43,7 @@ class Writer:
         self._writes = 0
         self._locks: dict[int, asyncio.Lock] = {}
         """By partition. One conditional write at a time: two would only conflict with each other."""
-        self.counters = {"writes": 0, "conditional_writes": 0, "conditional_attempts": 0}
+        self.counters = {"writes": 0, "conditional_writes": 0, "conditional_attempts": 0, "writes_in_doubt": 0}
 
     async def partition_of(self, key: bytes) -> int:
         """Where the producer would send this key."""
@@ -140,6 +140,7 @@ class Writer:
                     return False
                 return await self._look(partition, own, e.log_end_offset, deadline, is_in_doubt=is_in_doubt)
             except DeliveryTimeout:
+                self.counters["writes_in_doubt"] += 1
                 is_in_doubt = True
             except TimeoutError:
                 raise self._in_doubt(partition) from None
