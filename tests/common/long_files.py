@@ -12,6 +12,7 @@ LONG_FILES = (
     "cli/test_cli_partial.py",
     "cli/test_cli_topics_and_records.py",
     "processes/test_faults.py",
+    "processes/test_groups.py",
     "cli/test_cli_produce.py",
     "cli/test_cli_simulate.py",
     "processes/test_disks.py",
