@@ -1,4 +1,4 @@
-"""The client: `Producer`, `Consumer`, `Admin`, their records and their errors, for asyncio.
+"""The client: `Producer`, `Consumer`, `Table`, `Admin`, their records and their errors, for asyncio.
 
 options.py, option_types.py    the options, and what they accept
 errors.py                      the tree of errors          home.py         the event loop that a client belongs to
@@ -11,6 +11,7 @@ cluster/     connections, metadata and its refreshes, requests to any broker, qu
 producer/    the producer: accumulator and partition queues (pure), the sender and how deliveries fail
 consumer/    the consumer: partition states and fetch sessions (pure), the fetcher, records and columns; group/: its membership;
              run/: hands records to a handler
+table/       the latest value of each key of a topic, in memory, with conditional writes and snapshots
 """
 
 from strandline.client.admin.admin import Admin
@@ -88,6 +89,8 @@ from strandline.client.errors import (
 from strandline.client.producer.producer import Producer
 from strandline.client.producer.receipts import BatchMetadata, Receipt, Receipts, RecordMetadata
 from strandline.client.producer.undelivered import Undelivered
+from strandline.client.table.entry import TableChange, TableEntry, VersionConflict
+from strandline.client.table.table import Table, TableChanges
 
 __all__ = [
     "Admin",
@@ -154,6 +157,10 @@ __all__ = [
     "RequestFailed",
     "RequestTimeout",
     "StrandlineError",
+    "Table",
+    "TableChange",
+    "TableChanges",
+    "TableEntry",
     "TokenFenced",
     "TopicDescription",
     "TopicPartition",
@@ -165,4 +172,5 @@ __all__ = [
     "attempt_of",
     "UncleanElection",
     "Undelivered",
+    "VersionConflict",
 ]

@@ -23,6 +23,7 @@ StrandlineError
     GroupMembershipFailed   the coordinator of the group does not accept the consumer
     RebalanceCallbackFailed a callback of `subscribe` has raised an error
     HandlerFailed       the handler of `Consumer.run` has raised an error for a record, for which there is no other way
+    VersionConflict     a key of a `Table` has another version than a write expects (table/entry.py)
 """
 
 from __future__ import annotations

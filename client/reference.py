@@ -16,13 +16,14 @@ from strandline import client
 from strandline.client import errors
 from strandline.client.option_docs import options_table
 from strandline.client.options import ALIASES, AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions, table_of
+from strandline.client.table.options import TableOptions
 
 _INTRODUCTION = """\
 # The Python client
 
 Generated from the code by `python -m strandline.client.reference`; do not edit.
 
-`Producer`, `Consumer` and `Admin` are for asyncio. They, what they take and return, and all errors are imported from
+`Producer`, `Consumer`, `Table` and `Admin` are for asyncio. They, what they take and return, and all errors are imported from
 `strandline`. They speak Strandline's own protocol: Kafka's clients do not reach a Strandline cluster, and these do not reach
 Kafka's brokers.
 
@@ -104,6 +105,7 @@ _TO_DO: Mapping[str, str] = {
     "RebalanceCallbackFailed": "Correct the callback: `e.__cause__` is its error.",
     "HandlerFailed": "Correct the handler, or what it needs: `e.__cause__` is its error, `e.offset` the record. Or choose `retry`, `dlq` or "
     '`on_failure="skip"`.',
+    "VersionConflict": "Decide again: `e.actual` and `e.value` are what the key has. `Table.update` does it in a loop.",
 }
 """By error, what a program or a person should do about it."""
 
@@ -318,6 +320,7 @@ def reference() -> str:
     parts += ["\n## Options of every client\n\n", *options_table(table_of(ClientOptions)), *_aliases()]
     parts += _client(client.Producer, ProducerOptions)
     parts += _client(client.Consumer, ConsumerOptions)
+    parts += _client(client.Table, TableOptions)
     parts += _client(client.Admin, AdminOptions)
     parts += ["\n## What calls take and return\n\n", *_values()]
     parts += ["\n## Errors\n\n", *_errors()]
@@ -386,7 +389,7 @@ def _values() -> Iterator[str]:
             yield f"| `{name}` | {', '.join(f'`{field}`' for field in fields)} |\n"
 
 
-_CLIENTS = (client.Producer, client.Consumer, client.Admin, client.Receipt)
+_CLIENTS = (client.Producer, client.Consumer, client.Table, client.TableChanges, client.Admin, client.Receipt)
 
 
 def _fields(kind: type[Any]) -> list[str]:

@@ -14,15 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Final
+
+import msgspec
 
 from strandline.client.table.changes import Watcher
 
-Row = tuple[bytes, int, int]
-"""Value, offset, partition. A plain tuple of atomic objects, which the garbage collector soon stops to visit."""
-VALUE: Final = 0
-OFFSET: Final = 1
-PARTITION: Final = 2
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """The latest record of a key. The garbage collector does not track rows: a million of them would cost it more time than it
+    takes to make them."""
+
+    value: bytes
+    offset: int
+    partition: int
 
 
 class Rows:
@@ -71,7 +75,7 @@ class Rows:
         doubles, row = self._doubles.get(key), self._rows.get(key)
         if doubles is not None:
             return sorted(doubles)
-        return [] if row is None else [row[PARTITION]]
+        return [] if row is None else [row.partition]
 
     # -- loading ------------------------------------------------------------------------------------------------------
 
@@ -105,11 +109,11 @@ class Rows:
 
     def _replace(self, partition: int, rows: dict[bytes, Row]) -> None:
         """Make these the only rows of a partition."""
-        gone = [key for key, row in self.everything() if row[PARTITION] == partition and key not in rows]
+        gone = [key for key, row in self.everything() if row.partition == partition and key not in rows]
         for key in gone:
             self._put(key, partition, None, None)
         for key, row in rows.items():
-            self._put(key, partition, row, row[OFFSET])
+            self._put(key, partition, row, row.offset)
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -122,7 +126,7 @@ class Rows:
         elif None in values or None in keys:
             _apply_each(staged, partition, keys, values, offsets)
         else:
-            staged.update(zip(keys, zip(values, offsets, repeat(partition)), strict=True))  # type: ignore[arg-type]
+            staged.update(zip(keys, map(Row, values, offsets, repeat(partition)), strict=True))  # type: ignore[arg-type]
 
     def _apply_live(
         self, partition: int, keys: Sequence[bytes | None], values: Sequence[bytes | None], offsets: Sequence[int]
@@ -130,25 +134,26 @@ class Rows:
         self._loaded[partition] = None
         for key, value, offset in zip(keys, values, offsets, strict=True):
             if key is not None:
-                self._put(key, partition, None if value is None else (value, offset, partition), offset)
+                self._put(key, partition, None if value is None else Row(value, offset, partition), offset)
 
     def _put(self, key: bytes, partition: int, row: Row | None, offset: int | None) -> None:
         """The latest row of a key in a partition; None: it has none any more. `offset`: of the record that says so; None: it is
         not known."""
         old = self._rows.get(key)
         shown = row
-        if old is not None and (old[PARTITION] != partition or key in self._doubles):
+        if old is not None and (old.partition != partition or key in self._doubles):
             shown = self._put_double(key, partition, row, old)
         if shown is None:
             self._rows.pop(key, None)
         else:
             self._rows[key] = shown
         if self._watchers and shown != old:
-            self._notify(key, old, shown, offset if shown is row else shown and shown[OFFSET])
+            version = offset if shown is row or shown is None else shown.offset
+            self._notify(key, old, shown, version)
 
     def _put_double(self, key: bytes, partition: int, row: Row | None, old: Row) -> Row | None:
         """As `_put`, for a key that another partition has, too. Returns the row that the table shows."""
-        rows = self._doubles.setdefault(key, {old[PARTITION]: old})
+        rows = self._doubles.setdefault(key, {old.partition: old})
         if row is None:
             rows.pop(partition, None)
         else:
@@ -173,7 +178,7 @@ class Rows:
     def _notify(self, key: bytes, old: Row | None, new: Row | None, version: int | None) -> None:
         for watcher in self._watchers:
             if watcher.wants(key):
-                watcher.add(key, old and old[VALUE], new and new[VALUE], version)
+                watcher.add(key, None if old is None else old.value, None if new is None else new.value, version)
 
 
 def _apply_each(
@@ -189,4 +194,4 @@ def _apply_each(
         if value is None:
             staged.pop(key, None)
         else:
-            staged[key] = (value, offset, partition)
+            staged[key] = Row(value, offset, partition)

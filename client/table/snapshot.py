@@ -59,11 +59,11 @@ def encode(place: Place, rows: Sequence[tuple[bytes, Row]]) -> list[bytes]:
     """The file of a snapshot, in pieces."""
     count = len(rows)
     keys = [key for key, _ in rows]
-    values = [row[0] for _, row in rows]
+    values = [row.value for _, row in rows]
     head = _HEAD.pack(place.topic_id, place.partition, place.next_offset, place.leader_epoch, place.fresh_at_ms, count)
     pieces = [
         head,
-        pack(f"<{count}q", *[row[1] for _, row in rows]),
+        pack(f"<{count}q", *[row.offset for _, row in rows]),
         pack(f"<{count}I", *map(len, keys)),
         pack(f"<{count}I", *map(len, values)),
         b"".join(keys),
@@ -87,9 +87,9 @@ def decode(data: bytes, from_offset: int = 0) -> tuple[Place, dict[bytes, Row]]:
     keys_at = at + _ROW_BYTES * count
     keys = _fields(data, keys_at, key_sizes)
     values = _fields(data, keys_at + sum(key_sizes), value_sizes)
-    rows = dict(zip(keys, zip(values, offsets, repeat(place.partition)), strict=True))
+    rows = dict(zip(keys, map(Row, values, offsets, repeat(place.partition)), strict=True))
     if from_offset and count and min(offsets) < from_offset:
-        rows = {key: row for key, row in rows.items() if row[1] >= from_offset}
+        rows = {key: row for key, row in rows.items() if row.offset >= from_offset}
     return place, rows
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from strandline.client.consumer.consumer import Consumer
 from strandline.client.consumer.records import TopicPartition
 from strandline.client.table.progress import Phase, Progress, tombstones_are_there
-from strandline.client.table.rows import PARTITION, Row, Rows
+from strandline.client.table.rows import Row, Rows
 from strandline.client.table.snapshot import BadSnapshot, Place, decode, encode, read_place
 from strandline.client.table.snapshot_files import SnapshotFiles
 from strandline.protocol.loggers import get_logger
@@ -90,7 +90,7 @@ class Snapshots:
     def _write(self, places: Mapping[int, Place], everything: list[tuple[bytes, Row]]) -> None:
         by_partition: dict[int, list[tuple[bytes, Row]]] = {partition: [] for partition in places}
         for item in everything:
-            found = by_partition.get(item[1][PARTITION])
+            found = by_partition.get(item[1].partition)
             if found is not None:
                 found.append(item)
         for partition, place in places.items():

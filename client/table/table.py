@@ -30,7 +30,7 @@ from strandline.client.table.changes import RawChange, Watcher
 from strandline.client.table.entry import ANY, Anything, K, TableChange, TableEntry, V, VersionConflict
 from strandline.client.table.options import TableKeywords, TableOptions, options_for
 from strandline.client.table.reader import Reader, failed
-from strandline.client.table.rows import OFFSET, PARTITION, VALUE, Row, Rows
+from strandline.client.table.rows import Row, Rows
 from strandline.client.table.snapshots import Snapshots
 from strandline.client.table.writer import Writer
 from strandline.protocol.doors import Doors, real_doors
@@ -249,23 +249,23 @@ class Table(Generic[K, V]):
     def get(self, key: K, default: V | None = None) -> V | None:
         """The value of a key; `default` if there is no such key. It is deserialized at each call: the object is yours."""
         row = self._row(key)
-        return default if row is None else self._value(row)
+        return default if row is None else self._value(row.value)
 
     def entry(self, key: K) -> TableEntry[V] | None:
         """The value of a key, and its version for `put(..., expect=)`; None if there is no such key."""
         row = self._row(key)
-        return None if row is None else TableEntry(self._value(row), row[OFFSET], row[PARTITION])
+        return None if row is None else TableEntry(self._value(row.value), row.offset, row.partition)
 
     def version(self, key: K) -> int | None:
         """The version of a key: the offset of its latest record; None if there is no such key."""
         row = self._row(key)
-        return None if row is None else row[OFFSET]
+        return None if row is None else row.offset
 
     def __getitem__(self, key: K) -> V:
         row = self._row(key)
         if row is None:
             raise KeyError(key)
-        return self._value(row)
+        return self._value(row.value)
 
     def __contains__(self, key: object) -> bool:
         return self._row(key) is not None
@@ -285,12 +285,12 @@ class Table(Generic[K, V]):
     def values(self) -> Iterator[V]:
         """The values as they are at this call, as for `keys`."""
         self._running()
-        return (self._value(row) for _, row in self._rows.items())
+        return (self._value(row.value) for _, row in self._rows.items())
 
     def items(self) -> Iterator[tuple[K, V]]:
         """Keys and values as they are at this call, as for `keys`."""
         self._running()
-        return ((self._key(key), self._value(row)) for key, row in self._rows.items())
+        return ((self._key(key), self._value(row.value)) for key, row in self._rows.items())
 
     def watch(self, key: K | None = None, *, prefix: K | None = None) -> TableChanges[K, V]:
         """The changes from this call on, as an async iterator of `TableChange`: of one key, of the keys whose bytes begin with
@@ -382,10 +382,10 @@ class Table(Generic[K, V]):
         return VersionConflict(
             key=self._key(key),
             expected=expected,
-            actual=None if row is None else row[OFFSET],
-            value=None if row is None else self._value(row),
+            actual=None if row is None else row.offset,
+            value=None if row is None else self._value(row.value),
             topic=self.topic,
-            partition=None if row is None else row[PARTITION],
+            partition=None if row is None else row.partition,
         )
 
     def _deadline(self, timeout_ms: float | None) -> float:
@@ -411,8 +411,8 @@ class Table(Generic[K, V]):
     def _key(self, key: bytes) -> K:
         return cast(K, self._deserialize("key", key, self.options.key_deserializer))
 
-    def _value(self, row: Row) -> V:
-        return cast(V, self._deserialize("value", row[VALUE], self.options.value_deserializer))
+    def _value(self, value: bytes) -> V:
+        return cast(V, self._deserialize("value", value, self.options.value_deserializer))
 
     def _deserialize(self, what: str, data: bytes, deserializer: Callable[[bytes], Any] | None) -> Any:
         if deserializer is None:
@@ -493,8 +493,8 @@ class TableChanges(Generic[K, V]):
 
     def _decoded(self, change: RawChange) -> TableChange[K, V]:
         table = self._table
-        old = None if change.old is None else table._value((change.old, 0, 0))
-        new = None if change.new is None else table._value((change.new, 0, 0))
+        old = None if change.old is None else table._value(change.old)
+        new = None if change.new is None else table._value(change.new)
         return TableChange(table._key(change.key), old, new, change.version, change.merged)
 
     def _raise_failure(self) -> None:

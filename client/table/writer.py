@@ -21,7 +21,7 @@ from strandline.client.errors import DeliveryTimeout, OffsetConflict, RequestTim
 from strandline.client.producer.partitioner import partition_for_key
 from strandline.client.producer.producer import Producer
 from strandline.client.table.reader import OwnWrite, Reader
-from strandline.client.table.rows import OFFSET, Row, Rows
+from strandline.client.table.rows import Row, Rows
 
 MARK = "strandline.table.write"
 """The header of conditional records."""
@@ -115,7 +115,7 @@ class Writer:
 
     def _version(self, key: bytes) -> int | None:
         row = self._rows.get(key)
-        return None if row is None else row[OFFSET]
+        return None if row is None else row.offset
 
     def _begin_own_write(self, partition: int) -> OwnWrite:
         self._writes += 1

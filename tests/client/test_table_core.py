@@ -37,7 +37,7 @@ def shown(rows: Rows) -> dict[bytes, Row]:
 
 def test_later_records_win_and_tombstones_delete() -> None:
     rows = loaded([(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"b", None), (b"c", b"4")])
-    assert shown(rows) == {b"a": (b"3", 2, 0), b"c": (b"4", 4, 0)}
+    assert shown(rows) == {b"a": Row(b"3", 2, 0), b"c": Row(b"4", 4, 0)}
     assert (len(rows), b"a" in rows, b"b" in rows) == (2, True, False)
 
 
@@ -47,7 +47,7 @@ def test_contents_are_the_old_ones_until_a_load_is_finished() -> None:
     apply(rows, 0, [(b"c", b"3"), (b"a", b"4")], 10)
     assert set(rows.keys()) == {b"a", b"b"}
     rows.finish(0)
-    assert shown(rows) == {b"c": (b"3", 10, 0), b"a": (b"4", 11, 0)}
+    assert shown(rows) == {b"c": Row(b"3", 10, 0), b"a": Row(b"4", 11, 0)}
 
 
 def test_key_of_two_partitions_has_the_row_of_its_home() -> None:
@@ -56,11 +56,11 @@ def test_key_of_two_partitions_has_the_row_of_its_home() -> None:
         rows = loaded([(b"a", b"old")], [(b"a", b"new")], home=home)
         row = rows.get(b"a")
         assert row is not None
-        assert row[0] == value
+        assert row.value == value
         assert rows.partitions_of(b"a") == [0, 1]
         assert len(rows.everything()) == 2
     apply(rows, 1, [(b"a", None)], 1)
-    assert shown(rows) == {b"a": (b"old", 0, 0)}
+    assert shown(rows) == {b"a": Row(b"old", 0, 0)}
     assert rows.partitions_of(b"a") == [0]
     apply(rows, 0, [(b"a", None)], 1)
     assert shown(rows) == {}
@@ -70,7 +70,7 @@ def test_dropped_partition_takes_its_keys_along() -> None:
     rows = loaded([(b"a", b"1")], [(b"b", b"2")])
     rows.drop(1)
     rows.drop(7)
-    assert shown(rows) == {b"a": (b"1", 0, 0)}
+    assert shown(rows) == {b"a": Row(b"1", 0, 0)}
 
 
 RECORDS = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"dd"]), st.none() | st.sampled_from([b"1", b"2"])), max_size=12)
@@ -99,7 +99,7 @@ def test_changes_lead_from_the_old_contents_to_the_new_ones(before: Records, aft
     """Also if the partition is read again from its beginning."""
     for again in (False, True):
         rows = loaded(before)
-        mirror = {key: row[0] for key, row in rows.items()}
+        mirror = {key: row.value for key, row in rows.items()}
         watcher = Watcher(None, b"", lambda: None)
         rows.watch(watcher)
         if again:
@@ -112,7 +112,7 @@ def test_changes_lead_from_the_old_contents_to_the_new_ones(before: Records, aft
             mirror.pop(change.key, None)
             if change.new is not None:
                 mirror[change.key] = change.new
-        assert mirror == {key: row[0] for key, row in rows.items()}
+        assert mirror == {key: row.value for key, row in rows.items()}
 
 
 # -- watchers -----------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_watcher_gets_only_what_it_watches(key: bytes | None, prefix: bytes, exp
 # -- the file of a snapshot -----------------------------------------------------------------------------------------------
 
 PLACE = Place(bytes(range(16)), 3, 42, 7, 1_700_000_000_000)
-ROWS = [(b"a", (b"1", 40, 3)), (b"", (b"", 7, 3)), (b"key", (bytes(300), 41, 3))]
+ROWS = [(b"a", Row(b"1", 40, 3)), (b"", Row(b"", 7, 3)), (b"key", Row(bytes(300), 41, 3))]
 
 
 def test_snapshot_returns_what_was_written() -> None:
