@@ -28,6 +28,8 @@ class Snapshots:
         self._files = SnapshotFiles(folder, topic)
         self._topic = topic
         self._now_ms = now_ms
+        self._writing: asyncio.Future[None] | None = None
+        """The last write. Its thread goes on if the call that waits for it is cancelled."""
         self.written = 0
 
     async def load(self, consumer: Consumer, tombstones_kept_ms: float | None) -> dict[int, tuple[Place, dict[bytes, Row]]]:
@@ -82,8 +84,11 @@ class Snapshots:
         }
         everything = rows.everything()
         # All of it was taken in one step. The rows are immutable, so that the thread may read them while the table changes.
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        self._writing = asyncio.get_running_loop().run_in_executor(None, self._write, places, everything)
         try:
-            await asyncio.get_running_loop().run_in_executor(None, self._write, places, everything)
+            await asyncio.shield(self._writing)
         except OSError as e:
             logger.warning("table.snapshot_failed", topic=self._topic, path=self._files.path(0), reason=str(e))
 

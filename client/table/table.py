@@ -175,6 +175,8 @@ class Table(Generic[K, V]):
             return
         self._home.check()
         self._stopped = True
+        if self._tender is not None:
+            self._tender.cancel()
         try:
             await self._last_snapshot()
         finally:

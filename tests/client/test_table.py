@@ -307,6 +307,14 @@ async def test_rows_that_were_trimmed_are_not_in_a_snapshot_either(cluster: Clus
         assert (len(table), table.metrics()["records"]) == (40, 0)
 
 
+async def test_snapshots_are_written_while_the_table_runs(cluster: Cluster, tmp_path: Path) -> None:
+    """A program that is killed has one, too."""
+    await fill(cluster, 0, 100)
+    async with table_of(cluster, snapshot_dir=str(tmp_path), snapshot_interval_ms=1) as table:
+        await until(lambda: table.metrics()["snapshots"] > 0)
+        assert (tmp_path / "users-0.table").stat().st_size > 1000
+
+
 async def test_table_works_without_its_disk(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with capture_logs() as lines:
