@@ -1,1 +1,1 @@
-"""Other clients' interfaces on top of this one: `strandline.compat.aiokafka`."""
+"""Other clients' interfaces on top of this one: `strandline.compat.aiokafka`, `strandline.compat.faststream`."""

@@ -119,6 +119,13 @@ DOORS: Mapping[str, Mapping[str, str]] = {
     },
     "client/compat/aiokafka/options.py": {"warnings": "of options that aiokafka has deprecated"},
     "client/compat/aiokafka/partitioner.py": {"random.choice": "a program that calls aiokafka's partitioner gets what that does"},
+    "client/compat/faststream/broker.py": {
+        "faststream": "the class that is derived from; only a program that uses FastStream imports this",
+        "aiokafka": "the class of an option's default, to recognise it",
+    },
+    "client/compat/faststream/consumer.py": {
+        "aiokafka": "the classes of the errors that FastStream catches, and of the listeners that it hands over",
+    },
     "client/sync/bridge.py": {"asyncio.run_coroutine_threadsafe": "`stop` waits for the thread of a client without asyncio"},
     "client/sync/receipts.py": {"asyncio.run_coroutine_threadsafe": "`result` waits for the thread of a client without asyncio"},
     "client/sync/mailbox.py": {

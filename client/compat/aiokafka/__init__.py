@@ -10,7 +10,6 @@ options.py    aiokafka's options: what becomes of each
 errors.py structs.py abc.py helpers.py partitioner.py assignors.py      names that programs import
 producer.py batch.py                                                    AIOKafkaProducer
 consumer.py reader.py listener.py                                       AIOKafkaConsumer
-admin.py                                                                AIOKafkaAdminClient
 """
 
 from strandline.client.compat.aiokafka.abc import ConsumerRebalanceListener

@@ -66,7 +66,7 @@ def check_loop(loop: asyncio.AbstractEventLoop | None, api_version: str | None) 
 
 def servers(given: str | Sequence[str]) -> list[str]:
     """Bootstrap servers, with the default port where none is named."""
-    listed = given.split(",") if isinstance(given, str) else list(given)
+    listed = [server for text in ([given] if isinstance(given, str) else given) for server in text.split(",")]
     return [_with_port(server.strip()) for server in listed if server.strip()]
 
 

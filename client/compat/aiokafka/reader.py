@@ -23,6 +23,8 @@ class Reader(Consumer):
 
     decode_key: Decode | None = None
     decode_value: Decode | None = None
+    record: type[ConsumerRecord[Any, Any]] = ConsumerRecord
+    """The class of the records."""
 
     def _decode(
         self, tp: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int
@@ -34,11 +36,12 @@ class Reader(Consumer):
         keys, headers = columns.keys or [None] * count, columns.headers or [()] * count
         timestamp_type = int(header.is_log_append_time)
         records: list[Any] = []
+        make = self.record
         for row in range(count):
             key, value = keys[row], columns.values[row]
             try:
                 records.append(
-                    ConsumerRecord(
+                    make(
                         tp.topic,
                         tp.partition,
                         offsets[row],
