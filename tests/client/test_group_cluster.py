@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from contextlib import suppress
 
+from thorough import examples
 from waiting import until
 
 from strandline.client import Consumer, NewTopic, Producer, TopicPartition
@@ -151,7 +152,7 @@ async def come_and_go(watched: Watched, tasks: dict[int, asyncio.Future[None]]) 
         tasks[number] = asyncio.ensure_future(watched.run(number))
 
 
-@simulated(seeds=8, limit_s=400)
+@simulated(seeds=examples(12), limit_s=400)
 async def test_simulated_group_reads_everything_and_shares_nothing(cluster: SimulatedCluster) -> None:
     """Under drawn faults each record is read, and no partition by two members at a time. No thread takes part."""
     threads = threading.active_count()

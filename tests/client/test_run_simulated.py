@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
+from thorough import examples
+
 from strandline.client import Backoff, Consumer, ConsumerRecord, NewTopic, TopicPartition
 from strandline.client.consumer.run import headers
 from strandline.client.errors import StrandlineError
@@ -201,7 +203,7 @@ async def play(cluster: SimulatedCluster, *, moves: bool, **run: Any) -> Watch:
 IN_PLACE = {"retry": Backoff(first_ms=50, max_ms=1_000, attempts=None)}
 
 
-@simulated(seeds=6, limit_s=400, **GROUP_SETTINGS)
+@simulated(seeds=examples(12), limit_s=400, **GROUP_SETTINGS)
 async def test_partitions_are_handled_in_order_by_one_member_at_a_time(cluster: SimulatedCluster) -> None:
     threads = threading.active_count()
     watch = await play(cluster, moves=True, **IN_PLACE)
@@ -209,13 +211,13 @@ async def test_partitions_are_handled_in_order_by_one_member_at_a_time(cluster: 
     assert threading.active_count() == threads
 
 
-@simulated(seeds=6, limit_s=400, **GROUP_SETTINGS)
+@simulated(seeds=examples(12), limit_s=400, **GROUP_SETTINGS)
 async def test_keys_are_handled_in_order_by_one_member_at_a_time(cluster: SimulatedCluster) -> None:
     watch = await play(cluster, moves=True, concurrency="key", max_tasks=8, **IN_PLACE)
     check_order(watch)
 
 
-@simulated(seeds=4, limit_s=400, **GROUP_SETTINGS)
+@simulated(seeds=examples(8), limit_s=400, **GROUP_SETTINGS)
 async def test_every_record_is_handled_with_a_retry_topic(cluster: SimulatedCluster) -> None:
     """A record in the retry topic counts as finished where it was. It belongs to another partition than its origin, and may be
     handled by another member."""
@@ -233,7 +235,7 @@ async def test_every_record_is_handled_with_a_retry_topic(cluster: SimulatedClus
     await stop_all(cluster, members)
 
 
-@simulated(seeds=4, faults=None, limit_s=400)
+@simulated(seeds=examples(8), faults=None, limit_s=400)
 async def test_calm_run_handles_once_and_puts_poison_aside_once(cluster: SimulatedCluster) -> None:
     """Members that come and go in order cost no repetition. Each poison record is in the dead-letter topic once."""
     await create_topics(cluster)

@@ -19,6 +19,7 @@ from classic_world import GROUP, ClassicWorld, RecordedAsker, subscription
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from thorough import examples
 
 from strandline.broker.groups.classic.group import ClassicGroup, State
 from strandline.broker.groups.config import GroupConfig
@@ -342,4 +343,4 @@ class ClassicGroups(RuleBasedStateMachine):
 
 
 TestClassicGroups = ClassicGroups.TestCase
-TestClassicGroups.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestClassicGroups.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)

@@ -1,4 +1,4 @@
-"""All scenarios, and a hundred random seeds: no promise is broken, and twice is the same. Three hundred seeds, which are marked
+"""All scenarios, and sixty random seeds: no promise is broken, and twice is the same. Three hundred seeds, which are marked
 `slow`, miss nothing interesting.
 
 The sweep is run once, on two cores, and takes a minute; everything else here is about sweeps and takes seconds.
@@ -23,13 +23,13 @@ from strandline.testing.simulation.runs.replay import Replay
 from strandline.testing.simulation.scenarios import SCENARIOS
 from strandline.testing.simulation.scenarios.play import AS_WRITTEN, is_perturbed
 
-SEEDS = range(1_000, 1_100)
-FURTHER_SEEDS = range(1_100, 1_300)
+SEEDS = range(1_000, 1_060)
+FURTHER_SEEDS = range(1_060, 1_300)
 """Together these are a large sweep, which judges marks."""
 MORE_SEEDS = range(1_300, 1_600)
 """For what these have missed: one seed in fifty sees a follower's damaged tail, so that one block of 400 sees none."""
-WRITTEN, PERTURBED = 1, 2
-"""Of each scenario: as written, with other delays, and with a fault in addition. `make soak` goes on with perturbed ones for as
+WRITTEN, PERTURBED = 1, 1
+"""Of each scenario: as written, and with other delays. `make soak` goes on with perturbed ones for as
 long as it is let."""
 PERTURBED_FURTHER = range(AS_WRITTEN + PERTURBED, AS_WRITTEN + 3)
 BROKEN = Replay(0, "S01", mutation="M11")
@@ -64,8 +64,8 @@ def test_every_fiftieth_run_was_the_same_in_another_process(swept: Tally) -> Non
     assert not [failure for failure in swept.failures if failure.invariant == "determinism"]
 
 
-def test_a_hundred_random_seeds_reach_nine_marks_of_ten(swept: Tally) -> None:
-    """They have reached 123 of 127; that none stays at zero, 300 seeds have to show. A nemesis that has become too weak is seen
+def test_sixty_random_seeds_reach_nine_marks_of_ten(swept: Tally) -> None:
+    """That none stays at zero, 300 seeds have to show. A nemesis that has become too weak is seen
     here."""
     expected = [name for name, mark in MARKS.items() if mark.reach == SWEEP]
     missed = missing(swept.marks[SWEEP], reach=SWEEP)
