@@ -66,7 +66,7 @@ async def test_sum_of_the_increments_is_the_value(cluster: SimulatedCluster) -> 
     total = sum(map(int, contents[0].values()))
     assert total == len(records) == sum(racer.done for racer in racers)
     assert sum(racer.failed for racer in racers) == 0, "each write in doubt was looked up"
-    assert total > 20
+    assert total > 5
     marks = [dict(record.headers)[MARK] for record in records]
     assert len(set(marks)) == len(marks)
     assert sum(racer.metrics["conditional_attempts"] - racer.metrics["conditional_writes"] for racer in racers) > 0
