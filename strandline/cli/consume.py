@@ -13,9 +13,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from strandline.cli import interrupts
 from strandline.cli.common import (
@@ -34,6 +32,7 @@ from strandline.cli.common import (
     while_waiting,
 )
 from strandline.cli.consume_job import Job, RecordWriter
+from strandline.cli.consume_options import ClientRack, Count, ExitAtEnd, Format, From, Group, Json, Partition
 from strandline.cli.consume_places import named
 from strandline.cli.start import parse_start
 from strandline.protocol.errors import UsageError
@@ -63,58 +62,14 @@ Examples:
 def consume(
     topic: Topic = None,
     topic_option: TopicOption = None,
-    from_: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            "-o",
-            metavar="WHERE",
-            show_default=False,
-            help="beginning, end, an offset, -N (N offsets before the end of each partition; -1 is the last one), "
-            "@2026-01-01T12:00 (UTC), or @-5m (five minutes ago). Default: end; with --exit-at-end, beginning.",
-        ),
-    ] = None,
-    count: Annotated[
-        int | None, typer.Option("-n", "-c", "--count", metavar="N", help="Stop after N records.", min=1, show_default=False)
-    ] = None,
-    exit_at_end: Annotated[
-        bool, typer.Option("--exit-at-end", "-e", help="Stop at the end that the topic had when the command started.")
-    ] = False,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", metavar="N", help="Only this partition.", min=0)] = None,
-    form: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            "-f",
-            metavar="FORMAT",
-            show_default=False,
-            help=r"%t topic, %p partition, %o offset, %e leader epoch, %T time in ms, %k key, %v value, %h headers, \n, \t; "
-            r"or json. Default: %v\n",
-        ),
-    ] = None,
-    json: Annotated[
-        bool,
-        typer.Option("--json", "-J", help='One JSON object per record. Bytes that are not UTF-8 become {"base64": "..."}.'),
-    ] = False,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group",
-            "-g",
-            metavar="ID",
-            show_default=False,
-            help="Read as a member of this consumer group, from its committed offsets on, and commit what was printed.",
-        ),
-    ] = None,
-    client_rack: Annotated[
-        str | None,
-        typer.Option(
-            "--client-rack",
-            metavar="RACK",
-            show_default=False,
-            help="Read from replicas in this rack where there are any, instead of from leaders.",
-        ),
-    ] = None,
+    from_: From = None,
+    count: Count = None,
+    exit_at_end: ExitAtEnd = False,
+    partition: Partition = None,
+    form: Format = None,
+    json: Json = False,
+    group: Group = None,
+    client_rack: ClientRack = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Print the records of a topic: new ones until Ctrl-C, or the present ones. A partition without a leader delays none of the
