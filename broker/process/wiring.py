@@ -121,47 +121,15 @@ def open_replicas(
     on_log_dir_failed: Callable[[LogDir, bool], None],
 ) -> Opened:
     """The parts that need the data directories. The logs in them are not recovered yet."""
-    loop = asyncio.get_running_loop()
-    fetchers = FetcherManager(
-        broker_id=config.node_id,
-        broker_epoch=lambda: link.lifecycle.broker_epoch,
-        fetchers_per_leader=config.num_replica_fetchers,
-        settings=_fetcher_settings(config),
-        address_of=lambda broker_id: _address_of(link.metadata, config, broker_id),
-        on_progress=lambda keys: replicas.complete_follower_appends(keys),
-        on_disk_error=lambda error: replicas.on_disk_error(error),
+    fetchers, replicas = _replication(
+        config, log_dirs, link=link, doors=doors, call_soon=call_soon, on_log_dir_failed=on_log_dir_failed
     )
-    replicas = ReplicaManager(
-        broker_id=config.node_id,
-        log_dirs=log_dirs,
-        config=ReplicaConfig(
-            replica_lag_time_max_ms=config.replica_lag_time_max_ms,
-            fetch_max_bytes=config.fetch_max_bytes,
-            max_incremental_fetch_session_cache_slots=config.max_incremental_fetch_session_cache_slots,
-            producer_id_expiration_ms=config.producer_id_expiration_ms,
-            replica_alter_log_dirs_io_max_bytes_per_second=config.replica_alter_log_dirs_io_max_bytes_per_second,
-            replica_selector_class=config.replica_selector_class,
-            topic_defaults=config.topic_defaults,
-        ),
-        doors=doors,
-        now=loop.time,
-        call_later=loop.call_later,
-        call_soon=call_soon,
-        alter_partition=link.alter_partition,
-        fetchers=fetchers,
-        run_blocking=run_blocking,
-        on_log_dir_failed=on_log_dir_failed,
-        on_leader_damaged=link.lifecycle.step_down,
-        on_records_lost=link.lifecycle.report_loss,
-    )
-    replicas.moves.assign = link.directory_assignment.submit
-    link.directory_assignment.on_answered = lambda answered: replicas.moves.on_assigned(*answered)
     tasks = LogManagerTasks(log_dirs, files, wall_clock_ms=doors.wall_clock_ms, on_disk_error=replicas.on_disk_error)
-    cleaner_threads = WorkThreads(config.log_cleaner_threads)
 
     def requests_served() -> int:
         return request_metrics.requests + fetchers.fetches
 
+    cleaner_threads = WorkThreads(config.log_cleaner_threads)
     cleaner = LogCleaner(
         log_dirs,
         replicas.directory,
@@ -176,6 +144,80 @@ def open_replicas(
         requests_served=requests_served,
     )
     work_threads = WorkThreads(PREPARING_THREADS)
+    groups, group_lag = _groups(config, replicas, link=link, doors=doors, requests_served=requests_served)
+    dynamic_config = DynamicConfig(config)
+    opened = Opened(
+        log_dirs, tasks, fetchers, replicas, work_threads, cleaner, cleaner_threads, dynamic_config, groups, group_lag
+    )
+    _cordon(opened, link, config)
+    _listen_to_changes(opened)
+    opened.dynamic_config.listen("cordoned.log.dirs", lambda new: _cordon(opened, link, new))
+    return opened
+
+
+def _replication(
+    config: BrokerConfig,
+    log_dirs: LogDirs,
+    *,
+    link: ControllerLink,
+    doors: Doors,
+    call_soon: Callable[[Callable[[], None]], object],
+    on_log_dir_failed: Callable[[LogDir, bool], None],
+) -> tuple[FetcherManager, ReplicaManager]:
+    """The replicas of this broker, and the fetchers of those that follow."""
+    loop = asyncio.get_running_loop()
+    fetchers = FetcherManager(
+        broker_id=config.node_id,
+        broker_epoch=lambda: link.lifecycle.broker_epoch,
+        fetchers_per_leader=config.num_replica_fetchers,
+        settings=_fetcher_settings(config),
+        address_of=lambda broker_id: _address_of(link.metadata, config, broker_id),
+        on_progress=lambda keys: replicas.complete_follower_appends(keys),
+        on_disk_error=lambda error: replicas.on_disk_error(error),
+    )
+    replicas = ReplicaManager(
+        broker_id=config.node_id,
+        log_dirs=log_dirs,
+        config=_replica_config(config),
+        doors=doors,
+        now=loop.time,
+        call_later=loop.call_later,
+        call_soon=call_soon,
+        alter_partition=link.alter_partition,
+        fetchers=fetchers,
+        run_blocking=run_blocking,
+        on_log_dir_failed=on_log_dir_failed,
+        on_leader_damaged=link.lifecycle.step_down,
+        on_records_lost=link.lifecycle.report_loss,
+    )
+    replicas.moves.assign = link.directory_assignment.submit
+    link.directory_assignment.on_answered = lambda answered: replicas.moves.on_assigned(*answered)
+    return fetchers, replicas
+
+
+def _replica_config(config: BrokerConfig) -> ReplicaConfig:
+    return ReplicaConfig(
+        replica_lag_time_max_ms=config.replica_lag_time_max_ms,
+        fetch_max_bytes=config.fetch_max_bytes,
+        max_incremental_fetch_session_cache_slots=config.max_incremental_fetch_session_cache_slots,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+        replica_alter_log_dirs_io_max_bytes_per_second=config.replica_alter_log_dirs_io_max_bytes_per_second,
+        replica_selector_class=config.replica_selector_class,
+        topic_defaults=config.topic_defaults,
+    )
+
+
+def _groups(
+    config: BrokerConfig,
+    replicas: ReplicaManager,
+    *,
+    link: ControllerLink,
+    doors: Doors,
+    requests_served: Callable[[], int],
+) -> tuple[GroupCoordinator, LagMonitor]:
+    """The coordinator of consumer groups, and the monitor of their lag. `requests_served`: how many requests the broker has
+    answered, from which background work sees whether the broker is busy."""
+    loop = asyncio.get_running_loop()
     groups = GroupCoordinator(
         config.groups,
         replicas.directory,
@@ -199,14 +241,7 @@ def open_replicas(
         wall_clock_ms=doors.wall_clock_ms,
     )
     groups.on_offsets = group_lag.wake
-    dynamic_config = DynamicConfig(config)
-    opened = Opened(
-        log_dirs, tasks, fetchers, replicas, work_threads, cleaner, cleaner_threads, dynamic_config, groups, group_lag
-    )
-    _cordon(opened, link, config)
-    _listen_to_changes(opened)
-    opened.dynamic_config.listen("cordoned.log.dirs", lambda new: _cordon(opened, link, new))
-    return opened
+    return groups, group_lag
 
 
 def _cordon(opened: Opened, link: ControllerLink, config: BrokerConfig) -> None:
