@@ -118,7 +118,6 @@ DOORS: Mapping[str, Mapping[str, str]] = {
         "weakref": "the threads that are alive; all of them are marked or closed",
     },
     "client/compat/aiokafka/options.py": {"warnings": "of options that aiokafka has deprecated"},
-    "client/compat/aiokafka/partitioner.py": {"random.choice": "a program that calls aiokafka's partitioner gets what that does"},
     "client/compat/faststream/broker.py": {
         "faststream": "the class that is derived from; only a program that uses FastStream imports this",
         "aiokafka": "the class of an option's default, to recognise it",

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 from strandline.client.producer.partitioner import partition_for_key
+from strandline.protocol.doors import real_doors
 
 
 class DefaultPartitioner:
     """As an option of the producer, it selects this client's own partitioner: the same for keys, and records without a key fill
     one batch after another. A program may call it."""
 
+    def __init__(self) -> None:
+        self._random = real_doors().random
+
     def __call__(self, key: bytes | None, all_partitions: Sequence[int], available: Sequence[int]) -> int:
         if key is None:
-            return random.choice(available or all_partitions)
+            return self._random.choice(available or all_partitions)
         return all_partitions[partition_for_key(key, len(all_partitions))]
 
 
