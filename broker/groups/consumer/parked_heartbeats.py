@@ -37,9 +37,7 @@ class ParkedHeartbeat:
     asker: Asker
     response: ConsumerGroupHeartbeatResponse
     assignment_epoch: int
-    """Of the group, when the heartbeat began to wait."""
-    missing: tuple[TopicIdPartition, ...]
-    """The partitions of the member's target that other members owned then."""
+    """Of the group, when the heartbeat began to wait. All that wait in a group have the same one: a new one wakes them all."""
 
 
 class ParkedHeartbeats:
@@ -50,6 +48,9 @@ class ParkedHeartbeats:
         self._deadlines = deadlines
         self._parked: dict[str, dict[str, ParkedHeartbeat]] = {}
         """Group -> member -> its heartbeat. No group is empty."""
+        self._missing: dict[str, dict[str, tuple[TopicIdPartition, ...]]] = {}
+        """Group -> member -> the partitions of its target that other members owned when its heartbeat began to wait. Members that
+        miss none are left out, so a record costs no look at each member of a large group. No group is empty."""
         self._changed: dict[str, None] = {}
         """The groups with parked heartbeats of which a record was replayed."""
 
@@ -61,7 +62,9 @@ class ParkedHeartbeats:
     ) -> None:
         """Keep the response back until there is news for the member, or until `due`."""
         missing = _missing(group, member) if member.current.state is MemberState.UNRELEASED_PARTITIONS else ()
-        parked = ParkedHeartbeat(asker, response, group.assignment_epoch, missing)
+        if missing:
+            self._missing.setdefault(group.group_id, {})[member.member_id] = missing
+        parked = ParkedHeartbeat(asker, response, group.assignment_epoch)
         self._parked.setdefault(group.group_id, {})[member.member_id] = parked
         key = (PARKED, group.group_id, member.member_id)
         self._deadlines.set(key, due, partial(self._on_due, group.group_id, member.member_id))
@@ -74,6 +77,9 @@ class ParkedHeartbeats:
             return []
         if not members:
             del self._parked[group_id]
+        missing = self._missing.get(group_id)
+        if missing is not None and missing.pop(member_id, None) is not None and not missing:
+            del self._missing[group_id]
         self._deadlines.cancel((PARKED, group_id, member_id))
         return [(parked.asker, parked.response)]
 
@@ -91,21 +97,27 @@ class ParkedHeartbeats:
         """All requests that wait, which are forgotten: the leadership has ended."""
         askers = [parked.asker for members in self._parked.values() for parked in members.values()]
         self._parked.clear()
+        self._missing.clear()
         return askers
 
     def _woken_of(self, group_id: str) -> Replies:
-        group, members = self._groups.get(group_id), self._parked.get(group_id, {})
-        woken = [member_id for member_id, parked in members.items() if _has_news(group, member_id, parked)]
+        group, members = self._groups.get(group_id), self._parked.get(group_id)
+        if members is None:
+            return []
+        if group is None or group.assignment_epoch != next(iter(members.values())).assignment_epoch:
+            woken = list(members)
+        else:
+            gone = [] if members.keys() <= group.members.keys() else [name for name in members if name not in group.members]
+            free = [name for name, missing in self._missing.get(group_id, {}).items() if _is_one_free(group, missing)]
+            woken = list(dict.fromkeys((*gone, *free)))
         return [reply for member_id in woken for reply in self.take(group_id, member_id)]
 
     def _on_due(self, group_id: str, member_id: str, now: float, now_ms: int) -> Result:
         return Result([], self.take(group_id, member_id))
 
 
-def _has_news(group: ConsumerGroup | None, member_id: str, parked: ParkedHeartbeat) -> bool:
-    if group is None or member_id not in group.members or group.assignment_epoch != parked.assignment_epoch:
-        return True
-    return any(group.owner_of(topic_id, number) is None for topic_id, number in parked.missing)
+def _is_one_free(group: ConsumerGroup, missing: tuple[TopicIdPartition, ...]) -> bool:
+    return any(group.owner_of(topic_id, number) is None for topic_id, number in missing)
 
 
 def _missing(group: ConsumerGroup, member: Member) -> tuple[TopicIdPartition, ...]:
