@@ -11,10 +11,12 @@ from waiting import until
 
 pytest.importorskip("faststream.kafka", reason="FastStream is not installed: pip install -e '.[dev]'")
 
+import aiokafka.errors
 from faststream import AckPolicy
 from faststream.kafka import KafkaMessage, TestKafkaBroker, TopicPartition
 
 from strandline import Admin
+from strandline.client.compat.faststream.consumer import FastStreamConsumer
 from strandline.compat.aiokafka.errors import UnsupportedByStrandline
 from strandline.compat.faststream import KafkaBroker
 from strandline.testing import Cluster
@@ -161,6 +163,18 @@ async def test_consumer_only_broker_has_no_producer(cluster: Cluster) -> None:
         await broker.start()
         await until(lambda: texts == ["a"], "the record was handled")
         await broker.stop()
+
+
+async def test_errors_are_the_ones_that_faststream_catches(cluster: Cluster) -> None:
+    """FastStream goes on after aiokafka's own KafkaError, and ends after its ConsumerStoppedError; other classes end its task."""
+    consumer = FastStreamConsumer("orders", bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="none")
+    await consumer.start()
+    with pytest.raises(aiokafka.errors.KafkaError) as caught:
+        await consumer.getone()
+    assert type(caught.value).__module__ == "aiokafka.errors"
+    await consumer.stop()
+    with pytest.raises(aiokafka.errors.ConsumerStoppedError):
+        await consumer.getone()
 
 
 async def test_broker_for_tests_needs_no_cluster() -> None:
