@@ -179,7 +179,7 @@ of an operator: `list_groups`, `describe_groups`, `group_lag`, `alter_group_offs
 _SYNC = """
 ## Without asyncio
 
-`strandline.sync` has `Producer`, `Consumer` and `Admin` for programs without an event loop: the same names, arguments, results and
+`strandline.sync` has `Producer`, `Consumer`, `Table` and `Admin` for programs without an event loop: the same names, arguments, results and
 errors, without `await`. Records, errors and all other names come from `strandline`.
 
 ```python

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, cast
 
 from strandline.client.admin.admin import Admin
@@ -36,6 +36,8 @@ from strandline.client.consumer.run.backoff import Backoff
 from strandline.client.consumer.run.settings import BatchHandler, Concurrency, NoRetry, OnFailure, RecordHandler
 from strandline.client.producer.producer import Producer
 from strandline.client.sync.bridge import Bridge
+from strandline.client.table.entry import ANY, Anything
+from strandline.client.table.table import Table
 from strandline.client.type_variables import K, V
 
 
@@ -652,4 +654,47 @@ class ProducerCalls(Bridge[Producer]):
     def metrics(self) -> dict[str, float]:
         """Counters since the start (`requests`, `batches`, `records`, `bytes`, `retries`, `failed_records`), and what waits
         now: bytes (`buffered_bytes`), batches, requests and calls."""
+        return self._peek(self._client.metrics)
+
+
+class TableCalls(Bridge[Table[K, V]], Generic[K, V]):
+    """The calls of `Table` that only cross the thread boundary."""
+
+    def caught_up(self, *, timeout_ms: float | None = None) -> None:
+        """Wait until the table shows every record that was acknowledged before this call, whoever wrote it. It asks the
+        leaders for their log ends, and waits at most `timeout_ms` (by default `max_block_ms`); RequestTimeout."""
+        self._run(self._client.caught_up, timeout_ms=timeout_ms)
+
+    def put(self, key: K, value: V, *, expect: int | Anything | None = ANY, timeout_ms: float | None = None) -> int:
+        """Write a value. Returns its version when the record is acknowledged and this table shows it (or a later one).
+
+        `expect`: write only if the key has this version (`version`, `entry`, or what `put` has returned); None: only if there
+        is no such key. VersionConflict if it has another one, with its version and value. It needs one round trip if no other
+        record is written to the key's partition at the same time, and more otherwise.
+
+        It waits at most `timeout_ms` (by default `max_block_ms`). RequestTimeout if nothing was written, or if the message
+        says that the record was; DeliveryTimeout if it is not known whether it was written. RecordTooLarge; UsageError for a
+        value of the wrong type; the errors of `Producer.send`."""
+        return self._run(self._client.put, key, value, expect=expect, timeout_ms=timeout_ms)
+
+    def delete(self, key: K, *, expect: int | Anything | None = ANY, timeout_ms: float | None = None) -> int:
+        """Delete a key, by a record without a value (a tombstone); also if there is no such key. Otherwise as `put`. Returns
+        the offset of the tombstone."""
+        return self._run(self._client.delete, key, expect=expect, timeout_ms=timeout_ms)
+
+    def update(self, key: K, change: Callable[[V | None], V | None], *, timeout_ms: float | None = None) -> V | None:
+        """Replace the value of a key by `change(value)`; None stands for no such key, before and after. If another writer
+        changes the key at the same time, `change` is called again with the newer value, so it must only compute. Returns the
+        new value. Time limit and errors are those of `put`."""
+        return self._run(self._client.update, key, change, timeout_ms=timeout_ms)
+
+    def health(self) -> dict[str, Any]:
+        """`state` ("not started", "loading", "ok", "degraded", "failed" or "stopped"), `last_error`, and by partition `phase`
+        ("new", "loading" or "live") and `fresh_age_ms`: the table has every record that was acknowledged so long ago."""
+        return self._peek(self._client.health)
+
+    def metrics(self) -> dict[str, Any]:
+        """`keys`, `records` (that were read), `reloads` (of partitions), `snapshots` (that were written), `writes`,
+        `conditional_writes`, their `conditional_attempts` and how many of these were `writes_in_doubt`, and `consumer` and
+        `producer`: the metrics of these."""
         return self._peek(self._client.metrics)

@@ -19,11 +19,13 @@ from strandline.client import type_variables
 from strandline.client.admin.admin import Admin
 from strandline.client.consumer.consumer import Consumer
 from strandline.client.producer.producer import Producer
+from strandline.client.table.table import Table
 
 BY_HAND: dict[type[Any], tuple[str, ...]] = {
     Admin: ("start", "stop"),
     Consumer: ("start", "stop", "subscribe", "unsubscribe"),
     Producer: ("start", "stop", "send", "send_nowait", "send_and_wait", "send_many", "send_columns", "flush", "wait_for_room"),
+    Table: ("start", "stop", "get", "entry", "version", "keys", "values", "items", "watch"),
 }
 """By client, the calls that calls.py leaves out."""
 
@@ -32,6 +34,7 @@ PEEKS = ("health", "metrics")
 
 WORDS = (
     (r"async with", "with"),
+    (r"an async iterator", "an iterator"),
     (r"async for", "for"),
     (r"`await` the receipt", "ask the receipt for its `result()`"),
     (r"`await` the result for", "its `result()` is"),
@@ -91,7 +94,7 @@ def _origins(module: str) -> dict[str, str]:
 def _names_in(function: Any) -> Iterator[tuple[str, str]]:
     """The module and name of each name in the annotations of a call."""
     words = {*re.findall(r"[A-Za-z_]\w*", " ".join(map(str, function.__annotations__.values())))}
-    defaults = {str(p.default) for p in inspect.signature(function).parameters.values() if isinstance(p.default, type)}
+    defaults = {repr(p.default) for p in inspect.signature(function).parameters.values()}
     builtins = vars(sys.modules["builtins"])
     for word in sorted(words | defaults):
         if word not in builtins and word in vars(sys.modules[function.__module__]):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple
 
 from strandline.client.errors import ClientError
-
-K = TypeVar("K")
-V = TypeVar("V")
+from strandline.client.type_variables import K, V
 
 
 class Anything:

@@ -27,12 +27,13 @@ from strandline.client.producer.partitioner import partition_for_key
 from strandline.client.producer.producer import Producer
 from strandline.client.producer.record_fields import to_bytes
 from strandline.client.table.changes import RawChange, Watcher
-from strandline.client.table.entry import ANY, Anything, K, TableChange, TableEntry, V, VersionConflict
+from strandline.client.table.entry import ANY, Anything, TableChange, TableEntry, VersionConflict
 from strandline.client.table.options import TableKeywords, TableOptions, options_for
 from strandline.client.table.reader import Reader, failed
 from strandline.client.table.rows import Row, Rows
 from strandline.client.table.snapshots import Snapshots
 from strandline.client.table.writer import Writer
+from strandline.client.type_variables import K, V
 from strandline.protocol.doors import Doors, real_doors
 from strandline.protocol.loggers import get_logger
 
@@ -233,12 +234,17 @@ class Table(Generic[K, V]):
         """The reader of a table that runs. Its failure is raised."""
         if self._home is None or self._reader is None:
             raise ClientClosed("the table was not started: use `async with Table(...)`, or `await table.start()`")
-        self._home.check()
+        self._check_caller()
         if self._reader.failure is not None:
             raise failed(self.topic, copy_of(self._reader.failure))
         if self._stopped:
             raise ClientClosed("the table was stopped")
         return self._reader
+
+    def _check_caller(self) -> None:
+        """UsageError if a call comes from another event loop or thread."""
+        if self._home is not None:
+            self._home.check()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
