@@ -11,7 +11,7 @@ Everything is drawn apart from the rest of a run, so that a seed without groups 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -19,6 +19,8 @@ NEWER, CLASSIC = "consumer", "classic"
 """The protocol of a member."""
 JOBS = "jobs"
 """The topic of the groups' own."""
+DEAD_LETTERS, RETRIES = "spoiled", "second"
+"""The topics for records whose handler failed. No pattern of a member matches them."""
 GROUP_NAMES = ("alpha", "beta")
 CRASH, PAUSE, LEAVE, IDLE, SWITCH = "crash", "pause", "leave", "idle", "switch"
 """What happens to a member once: its process dies; its process is paused; it leaves the group; it does not ask for records;
@@ -36,6 +38,8 @@ CLASSIC_SHARE = 0.25
 """Share of groups whose members speak the classic protocol."""
 MIXED_SHARE = 0.15
 """Share of groups with members of both."""
+HANDLERS_SHARE = 0.6
+"""Share of runs with groups in which members hand their records to a handler that fails for some."""
 STATIC_SHARE = 0.3
 """Share of members with an instance id."""
 
@@ -67,6 +71,9 @@ class MemberPlan:
     """How long it is away."""
     later_topics: tuple[str, ...] = ()
     """The topics to which it subscribes at a `SWITCH`."""
+    run: dict[str, Any] = field(default_factory=dict)
+    """If it uses `Consumer.run`: `concurrency`, `attempts`, `first_ms` (of the Backoff), `retry_topic` (whether there is one),
+    `max_in_flight`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +208,27 @@ def _with_event(draw: Random, member: MemberPlan, names: Sequence[str], faults_s
     )
 
 
+def with_handlers(draw: Random, members: Sequence[MemberPlan]) -> tuple[MemberPlan, ...]:
+    """The same members, some of which use `Consumer.run`. The handlers know topics by name, so they leave out `jobs`, which is
+    recreated."""
+    return tuple(_with_handler(draw, member) if draw.random() < 0.7 and _may_handle(member) else member for member in members)
+
+
+def _may_handle(member: MemberPlan) -> bool:
+    return member.protocol == NEWER and not member.pattern and JOBS not in (*member.topics, *member.later_topics)
+
+
+def _with_handler(draw: Random, member: MemberPlan) -> MemberPlan:
+    run = {
+        "concurrency": draw.choice(("partition", "key")),
+        "attempts": draw.choice((1, 2, 3)),
+        "first_ms": draw.choice((5, 20, 50)),
+        "retry_topic": draw.random() < 0.5,
+        "max_in_flight": draw.choice((4, 30, 1000)),
+    }
+    return _replaced(member, run=run, commits=AUTO, options={**member.options, "enable_auto_commit": True})
+
+
 def _replaced(member: MemberPlan, **changes: Any) -> MemberPlan:
     return MemberPlan(**{**{name: getattr(member, name) for name in MemberPlan.__slots__}, **changes})
 
@@ -222,6 +250,10 @@ def member_text(plan: MemberPlan) -> str:
     """One line for people."""
     name = f"static {plan.instance_id}" if plan.instance_id else "dynamic"
     topics = f"pattern {plan.pattern}" if plan.pattern else "topics " + ",".join(plan.topics)
+    how = "commits " + plan.commits + (f", handles {_pairs(plan.run)}" if plan.run else "")
     event = f", {plan.event} at {plan.event_at_s:.1f} s for {plan.event_for_s:.1f} s" if plan.event else ""
-    pairs = " ".join(f"{key}={value}" for key, value in plan.options.items())
-    return f"{plan.protocol}, {name}, {topics}, commits {plan.commits}{event}; {pairs}"
+    return f"{plan.protocol}, {name}, {topics}, {how}{event}; {_pairs(plan.options)}"
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in values.items())

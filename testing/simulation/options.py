@@ -17,7 +17,15 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from strandline.testing.simulation.group_plans import GROUPS_SHARE, GroupDraw, MemberPlan, draw_groups, member_text
+from strandline.testing.simulation.group_plans import (
+    GROUPS_SHARE,
+    HANDLERS_SHARE,
+    GroupDraw,
+    MemberPlan,
+    draw_groups,
+    member_text,
+    with_handlers,
+)
 
 FAULTS: dict[str, float] = {
     "crash": 2.0,
@@ -373,7 +381,7 @@ def _pairs(values: Mapping[str, Any]) -> str:
 def draw_options(seed: int | str) -> Options:
     """Draw everything that the seed decides before its run begins."""
     options, doubles = _with_directories(_draw_options(seed), Random(f"{seed}/directories")), Random(f"{seed}/doubles")
-    options = _with_groups(options, Random(f"{seed}/groups"))
+    options = _with_handlers(_with_groups(options, Random(f"{seed}/groups")), Random(f"{seed}/handlers"))
     if options.loss_permitted and options.faults and doubles.random() < DOUBLES_SHARE:
         return with_double_faults(options, doubles)
     return options
@@ -415,6 +423,14 @@ def with_groups(options: Options, draw: Random) -> Options:
         group_work=drawn.work,
         **_with_group_faults(options, drawn),
     )
+
+
+def _with_handlers(options: Options, draw: Random) -> Options:
+    """The same run, in some cases with members that use `Consumer.run`. It is drawn apart, so that a seed without them is the
+    same as before there were any."""
+    if not options.members or draw.random() >= HANDLERS_SHARE:
+        return options
+    return options.replaced(members=with_handlers(draw, options.members))
 
 
 def _with_group_faults(options: Options, drawn: GroupDraw) -> dict[str, Any]:

@@ -14,11 +14,12 @@ causes: partitions without a leader, fenced brokers, logs that are behind, what 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
 from strandline.client import NewTopic, TopicPartition
+from strandline.client.consumer.run import headers
 from strandline.controller.metadata.features import LEVEL_0_ONLY
 from strandline.protocol.errors import BrokerError, StrandlineError
 from strandline.protocol.partitions import TopicIdPartition
@@ -26,7 +27,10 @@ from strandline.protocol.records.reader import iter_records
 from strandline.storage.directory.future_logs import FUTURE_SUFFIX
 from strandline.testing.comparison import cleaned_logs_differ, logs_differ, whole_log
 from strandline.testing.simulation.cluster.cluster import SimCluster
+from strandline.testing.simulation.cluster.groups.handling import Origin
+from strandline.testing.simulation.cluster.groups.work import DeadLetter
 from strandline.testing.simulation.cluster.workload import Workload
+from strandline.testing.simulation.group_plans import DEAD_LETTERS
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.violation import Violation
 from strandline.testing.simulation.kernel.disk import Latency
@@ -422,7 +426,7 @@ class Phases:
     def _check_coverage(self) -> None:
         """I39: a group has finished every record below its committed offset, and its members have skipped none."""
         if self.options.members and not self.options.loss_permitted:
-            complaint = self.workload.groups.skipped(self._offsets_of)
+            complaint = self.workload.groups.skipped(self._offsets_of, self._dead_letters)
             if complaint:
                 raise Violation("I39", complaint)
 
@@ -439,6 +443,16 @@ class Phases:
         except BrokerError:
             return []  # a replica on a disk that rots, or one that I4 is about
         return sorted(set[int].intersection(*found)) if found else []
+
+    def _dead_letters(self) -> Iterator[DeadLetter]:
+        """The records of the dead-letter topic. Each is on all replicas by now, but a disk that rots may not return it."""
+        for name, replicas in self._replicas():
+            if name.rpartition("-")[0] == DEAD_LETTERS:
+                n, log = next((n, p.log) for n, p in replicas if n not in self.budget.rotten)
+                for record in iter_records(_readable_log(name, n, log, log.log_start_offset)):
+                    said = {key: value or b"" for key, value in record.headers}
+                    numbers = int(said[headers.PARTITION]), int(said[headers.OFFSET])
+                    yield DeadLetter(said[headers.GROUP].decode(), Origin(said[headers.TOPIC].decode(), *numbers))
 
     def _compare_replicas(self) -> None:
         for name, replicas in self._replicas():

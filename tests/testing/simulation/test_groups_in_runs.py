@@ -60,7 +60,7 @@ def test_i39_program_skips_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_i39_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Reader, "_subscribe", lambda self, stay: stay.consumer.subscribe("nothing"))
+    monkeypatch.setattr(Reader, "subscribe", lambda self, stay: stay.consumer.subscribe("nothing"))
     report = run_seed(1, options=calm(1, NEWER))
     assert report.violations[0]["invariant"] == "I39", str(report)
     assert "has the owners [] in group alpha" in report.violations[0]["text"]

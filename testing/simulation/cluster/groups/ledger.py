@@ -202,6 +202,29 @@ class Stay:
             text = f"{self.identity} was given records of {place_text(place)}, which {other.identity} owns"
             self.ledger.violated("I36", text, self)
 
+    def handed(self, tp: TopicPartition, offset: int) -> None:
+        """I36: a handler is called for a record of this partition."""
+        key = self.owned.get(tp)
+        if key is None:
+            text = f"{self.identity} handles {tp} at {offset}, but owns {sorted(self.owned)}"
+            self.ledger.violated("I36", text, self)
+            return
+        self._begins.pop(key, None)
+        self._check_overlap(Place(self.plan.group, key))
+        self._check_session([tp])
+
+    def handled(self, tp: TopicPartition, offset: int) -> None:
+        """I36: the call for this record has ended, and was not cancelled. A process that was paused may not know yet that its
+        session has ended."""
+        silent_ms, key = self.silent_ms(), self.owned.get(tp)
+        if silent_ms is not None and silent_ms > self.ledger.session_ms:
+            return
+        if key is None:
+            text = f"{self.identity} has handled {tp} at {offset}, but owns {sorted(self.owned)}"
+            self.ledger.violated("I36", text, self)
+        else:
+            self._check_overlap(Place(self.plan.group, key))
+
     def finish(self, records: Mapping[TopicIdPartition, Sequence[int]]) -> None:
         """The program has finished the records at these offsets."""
         for key, offsets in records.items():

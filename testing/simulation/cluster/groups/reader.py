@@ -28,7 +28,7 @@ class Reader(Program):
         self._uncommitted: dict[TopicPartition, int] = {}
         """The offsets behind the finished records of the partitions that it owns."""
         try:
-            self._subscribe(stay)
+            self.subscribe(stay)
             return await self._read(stay)
         except GroupMembershipFailed as e:
             self.around.gave_up(client, "the membership", e)
@@ -38,11 +38,11 @@ class Reader(Program):
             await consumer.stop()
             self.around.ledger.end(stay)
 
-    def _subscribe(self, stay: Stay) -> None:
+    def subscribe(self, stay: Stay) -> None:
         callbacks = {
-            "on_assigned": self._callback(stay, self._on_assigned),
-            "on_revoked": self._callback(stay, self._on_gone),
-            "on_lost": self._callback(stay, self._on_gone),
+            "on_assigned": self._callback(stay, self.on_assigned),
+            "on_revoked": self._callback(stay, self.on_gone),
+            "on_lost": self._callback(stay, self.on_gone),
         }
         if stay.pattern:
             stay.consumer.subscribe(pattern=stay.pattern, **callbacks)
@@ -59,7 +59,7 @@ class Reader(Program):
 
         return rebalanced
 
-    async def _on_assigned(self, stay: Stay, partitions: list[TopicPartition]) -> None:
+    async def on_assigned(self, stay: Stay, partitions: list[TopicPartition]) -> None:
         group = stay.consumer.health()["group"]
         stay.on_assigned(partitions, group["member_id"], group["member_epoch"])
         for tp in partitions:
@@ -67,7 +67,7 @@ class Reader(Program):
             if position >= 0:
                 stay.begins_at(tp, position)
 
-    async def _on_gone(self, stay: Stay, partitions: list[TopicPartition]) -> None:
+    async def on_gone(self, stay: Stay, partitions: list[TopicPartition]) -> None:
         stay.on_gone(partitions)
         for tp in partitions:
             self._uncommitted.pop(tp, None)
@@ -83,7 +83,7 @@ class Reader(Program):
                 await asyncio.sleep(self.plan.event_for_s)
             if self.happens(SWITCH):
                 stay.topics, stay.pattern = self.plan.later_topics, ""
-                self._subscribe(stay)
+                self.subscribe(stay)
             await self._turn(stay)
         return False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from strandline.client import TopicPartition
 from strandline.controller.metadata.internal_topics import INTERNAL_TOPICS
@@ -13,11 +13,12 @@ from strandline.protocol.partitions import TopicIdPartition
 from strandline.testing.simulation.cluster.cluster import Client, SimCluster
 from strandline.testing.simulation.cluster.groups.classic_member import ClassicMember
 from strandline.testing.simulation.cluster.groups.clerk import Clerk
+from strandline.testing.simulation.cluster.groups.handling import Handling, Origin, failures_of
 from strandline.testing.simulation.cluster.groups.jobs import Jobs
 from strandline.testing.simulation.cluster.groups.ledger import GroupLedger, Place, Stay, place_text
 from strandline.testing.simulation.cluster.groups.program import Surroundings
 from strandline.testing.simulation.cluster.groups.reader import Reader
-from strandline.testing.simulation.group_plans import CLASSIC, CRASH, PAUSE, MemberPlan
+from strandline.testing.simulation.group_plans import CLASSIC, CRASH, PAUSE, RETRIES, MemberPlan
 from strandline.testing.simulation.invariants import groups
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.kernel.scheduler import cancel
@@ -26,6 +27,11 @@ from strandline.testing.simulation.options import Options
 Begin = Callable[[str, Callable[[Client, str], Any], float], None]
 """Begins a client: its name, its work, and when its process dies (0: never), after which another process has the same work."""
 ADMIN = {"request_timeout_ms": 1000, "max_block_ms": 1000, "connect_timeout_ms": 500}
+
+
+class DeadLetter(NamedTuple):
+    group: str
+    origin: Origin
 
 
 class Observed:
@@ -76,7 +82,7 @@ class GroupWork:
 
     async def _live(self, client: Client, name: str, plan: MemberPlan) -> None:
         self.ledger.stays.pop(name.removesuffix("'"), None)  # the process that this one replaces is dead
-        kind = ClassicMember if plan.protocol == CLASSIC else Reader
+        kind = ClassicMember if plan.protocol == CLASSIC else Handling if plan.run else Reader
         if plan.event == PAUSE:
             after, machine = self.cluster.world.scheduler.after, client.machine
             self._pauses.append(after(plan.event_at_s, machine.pause))
@@ -139,13 +145,23 @@ class GroupWork:
         if self.options.loss_permitted:
             return  # the log may be shorter than it was, and the offsets may be lost
         committed = self.ledger.coordinators.committed(owner.plan.group, key)
+        if tp.topic == RETRIES and committed < end:  # a record may be taken, and wait for its time
+            yield f"group {owner.plan.group} has committed {committed} of {end} of {tp}"
         last = max(self.ledger.finished.get(Place(owner.plan.group, key), ()), default=-1)
         if last >= self._log_start(key) and committed <= last:
             yield f"group {owner.plan.group} has finished {tp} up to {last + 1}, and committed {committed}"
 
-    def skipped(self, offsets_of: Callable[[TopicIdPartition], list[int]]) -> str:
+    def skipped(self, offsets_of: Callable[[TopicIdPartition], list[int]], dead: Callable[[], Iterator[DeadLetter]]) -> str:
         """I39: a record below the committed offset of a group that no member has finished, or one between the committed offset
-        and the first record that a member was given; empty if there is none. `offsets_of`: the records of a partition."""
+        and the first record that a member was given; empty if there is none. `offsets_of`: the records of a partition. `dead`:
+        those of the dead-letter topic, which count as finished."""
+        for letter in dead() if any(plan.run for plan in self.options.members) else ():
+            if not failures_of(letter.group, letter.origin):
+                return f"group {letter.group} has dead-lettered {letter.origin}, although no handler fails for it"
+            topic = self.cluster.image().topic(letter.origin.topic)
+            if topic is not None:
+                place = Place(letter.group, (bytes(topic.topic_id), letter.origin.partition))
+                self.ledger.finished.setdefault(place, set()).add(letter.origin.offset)
         for place in [place for place in self.ledger.finished if place.group not in self.ledger.sought]:
             committed = self.ledger.coordinators.committed(place.group, place.key)
             missing = self.ledger.missing(place, offsets_of(place.key), committed)
