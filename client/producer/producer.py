@@ -56,7 +56,7 @@ from strandline.client.producer.identity import ProducerIdentity
 from strandline.client.producer.named_producer import NEEDS_PARTITION, resume_after_written_rows
 from strandline.client.producer.parking import Failure, ParkingLot
 from strandline.client.producer.receipts import Receipt, Receipts, RecordMetadata
-from strandline.client.producer.record_fields import checked_headers, serialized, to_bytes
+from strandline.client.producer.record_fields import checked_headers, column_of, serialized, to_bytes
 from strandline.client.producer.sender import Sender
 from strandline.client.producer.undelivered import Undelivered
 from strandline.client.type_variables import K, V
@@ -408,7 +408,7 @@ class Producer(Generic[K, V]):
         if key is None and partition is None and self._takes_bare:
             accumulator = self._running()
             self._check_order(topic)
-            plain: Sequence[Any] = values
+            plain = column_of("values", values)
             if not set(map(type, plain)) <= {bytes}:
                 plain = [to_bytes("value", value) for value in plain]
                 if None in plain:
@@ -420,7 +420,7 @@ class Producer(Generic[K, V]):
 
     def _send_each(self, topic: str, values: Sequence[V | None], key: Any, partition: int | None) -> Receipts:
         receipts = Receipts()
-        for value in values:
+        for value in column_of("values", values):
             receipts.add_run(self.send_nowait(topic, value, key, partition), 1)
         return receipts
 
@@ -462,7 +462,7 @@ class Producer(Generic[K, V]):
         columns = Columns(
             serialized("value", values, self._value_serializer),
             None if keys is None else serialized("key", keys, self._key_serializer),
-            None if headers is None else list(map(checked_headers, headers)),
+            None if headers is None else list(map(checked_headers, column_of("headers", headers))),
         )
         columns.check_lengths()
         receipts = Receipts()

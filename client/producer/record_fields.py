@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import NoneType
 from typing import Any
 
-from strandline.client.arguments import check_encodes
+from strandline.client.arguments import check_encodes, checked_list
 from strandline.client.options import Serializer
 from strandline.client.producer.batch import Headers
 from strandline.protocol.errors import UsageError
@@ -21,13 +20,21 @@ def to_bytes(what: str, data: Any) -> bytes | None:
     raise UsageError(f"a {what} is bytes or None, not {type(data).__name__}; give the producer a {what}_serializer")
 
 
-def serialized(what: str, column: Sequence[Any], serializer: Serializer | None) -> Sequence[bytes | None]:
+def column_of(what: str, items: Any) -> list[Any]:
+    """The values, keys or headers of many records, as a list of its own: a deque or an iterator cannot be sliced, and the
+    program may change its list while the call waits. UsageError for a single str or bytes, for a mapping, and for what is no
+    iterable."""
+    return checked_list(f"the {what} of several records", items)
+
+
+def serialized(what: str, column: Any, serializer: Serializer | None) -> list[bytes | None]:
     """Keys or values as bytes."""
+    data = column_of(f"{what}s", column)
     if serializer is not None:
-        column = [None if data is None else serializer(data) for data in column]
-    if set(map(type, column)) <= {bytes, NoneType}:
-        return column
-    return [to_bytes(what, data) for data in column]
+        data = [None if item is None else serializer(item) for item in data]
+    if set(map(type, data)) <= {bytes, NoneType}:
+        return data
+    return [to_bytes(what, item) for item in data]
 
 
 def checked_headers(headers: Headers | None) -> Headers | None:

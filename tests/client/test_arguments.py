@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -177,3 +178,55 @@ async def test_position_beyond_int64_is_rejected(wrong: Any) -> None:
                 consumer.seek(("orders", 0), wrong)
             with pytest.raises(UsageError):
                 await consumer.offsets_for_times({TopicPartition("orders", 0): wrong})
+
+
+ITERABLES: dict[str, Callable[[list[Any]], Any]] = {"deque": deque, "iterator": iter, "tuple": tuple}
+"""What a program may have instead of a list. A deque is a Sequence for type checkers, and cannot be sliced."""
+
+
+@pytest.mark.parametrize("kind", ITERABLES)
+async def test_many_values_may_be_any_iterable(kind: str) -> None:
+    """A deque was a TypeError that left an empty batch behind, and encoding that ended the producer for all records: "an error
+    inside the producer, which can send nothing more"."""
+    make = ITERABLES[kind]
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            await producer.partitions_for("orders")
+            await producer.send_many("orders", make([b"1", b"2"]))
+            await producer.send_many("orders", make([b"3"]), partition=0)
+            await producer.send_many("orders", make([b"4"]), partition=0, expect_offset=3)
+            await (await producer.send_columns("orders", make([b"5"]), make([b"k"]), make([[("h", b"")]]), partition=0))
+        assert sorted(cluster.values("orders")) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+NO_VALUES: dict[str, Any] = {"str": "tea", "bytes": b"tea", "dict": {b"1": b"tea"}, "None": None, "number": 5}
+
+
+@pytest.mark.parametrize("kind", NO_VALUES)
+async def test_one_value_instead_of_many_is_refused(kind: str) -> None:
+    """A dict's keys would be sent as values, and a str's letters need a message that helps. The producer sends on."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            await producer.partitions_for("orders")
+            for partition in (None, 0):
+                with pytest.raises(UsageError, match="must be a list"):
+                    producer.send_many("orders", NO_VALUES[kind], partition=partition)
+                with pytest.raises(UsageError, match="must be a list"):
+                    await producer.send_columns("orders", NO_VALUES[kind], partition=partition)
+            await producer.send_and_wait("orders", b"right")
+        assert cluster.values("orders") == [b"right"]
+
+
+async def test_list_that_changes_during_the_call_is_sent_as_it_was() -> None:
+    """While `send_columns` waited for metadata, a program that emptied its buffer also emptied what was to be sent."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            values = [b"1", b"2"]
+            call = asyncio.create_task(producer.send_columns("orders", values, partition=0))
+            await asyncio.sleep(0)
+            values.clear()
+            await (await call)
+        assert cluster.values("orders") == [b"1", b"2"]
