@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -52,6 +53,8 @@ SEEDS = 60
 GUARD_S = 45.0
 """Seconds for one guard and one instrument. If they do not suffice, the result says what was left out."""
 RUN = ("unit", "scenarios", "random")
+_OUTCOME = re.compile(r"(\S+::.*?) (PASSED|SKIPPED|XFAIL|FAILED|ERROR)\b")
+"""A line of pytest. The id of a test may have spaces."""
 ALL_PASSED, SOME_FAILED = 0, 1
 """Exit codes of pytest."""
 
@@ -222,12 +225,13 @@ def _progress(output: str) -> tuple[int, str | None]:
     """The number of tests that passed, and the first that failed."""
     passed = 0
     for line in output.splitlines():
-        name, _, outcome = line.rpartition("::")[2].partition(" ")
-        if "::" not in line:
+        found = _OUTCOME.match(line)
+        if found is None:
             continue
-        if outcome.startswith(("FAILED", "ERROR")):
-            return passed, f"{line.rpartition('::')[0]}::{name}"
-        passed += outcome.startswith(("PASSED", "SKIPPED", "XFAIL"))
+        name, outcome = found.groups()
+        if outcome in ("FAILED", "ERROR"):
+            return passed, name
+        passed += 1
     return passed, None
 
 

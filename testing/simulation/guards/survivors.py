@@ -30,5 +30,9 @@ WHY: dict[str, str] = {
     "G183": "blind spot: no tried test recreates a topic while a producer uses it; `test_recreated_topics.py` was not tried",
     "G193": "out of reach: no broker of this version sends a batch that ends before the requested offset",
     "G198": "`tests/storage/test_malformed_batches.py` notices; the hunt ended before it tried that one of 691 tests",
+    "G257": "blind spot: no tried test lets the load of a coordinator fail",
+    "G260": "blind spot: in no tried test does the leadership end in the very step that ends the load; G261 ends it before",
+    "G287": "checked twice: the coordinator refuses the commit of a member epoch that has ended (G269)",
+    "G289": "blind spot: in no tried test does the tenure end between the commit of a revocation and its callback",
 }
 """Guard -> reason. Only those in the list of `table.survivors` are printed."""
