@@ -80,6 +80,8 @@ _SECTIONS: Mapping[str, Mapping[ErrorCode, str]] = {
         ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "The record is in the log already.",
         ErrorCode.INVALID_PRODUCER_EPOCH: "A newer producer has taken over, if it is a named one: stop. Otherwise the "
         "producer goes on with a new epoch.",
+        ErrorCode.INVALID_TXN_STATE: "A producer with an open transaction wrote outside of it: one of its processes is wrong.",
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED: "Nothing: the transaction's new coordinator ends it.",
         ErrorCode.UNKNOWN_PRODUCER_ID: "The log has no row of this work epoch: call `written()` to learn where to continue.",
         ErrorCode.PRODUCER_FENCED: "Stop: the newer producer writes the remaining rows.",
         ErrorCode.UNEXPECTED_LOG_END: "OffsetConflict: read up to the log end that it names, decide again, and send again.",

@@ -79,6 +79,8 @@ class ErrorCode(IntEnum):
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     DUPLICATE_SEQUENCE_NUMBER = 46
     INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    TRANSACTION_COORDINATOR_FENCED = 52
     KAFKA_STORAGE_ERROR = 56
     LOG_DIR_NOT_FOUND = 57
     UNKNOWN_PRODUCER_ID = 59
@@ -196,6 +198,8 @@ ERRORS: dict[ErrorCode, Flags] = {
         (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, _FATAL, "the batch's sequence number is not the next one of its producer"),
         (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, _FATAL, "the batch was appended before, longer ago than the broker remembers"),
         (ErrorCode.INVALID_PRODUCER_EPOCH, _FATAL, "the producer's epoch is older than the newest one seen"),
+        (ErrorCode.INVALID_TXN_STATE, _FATAL, "the state of the transaction does not allow it"),
+        (ErrorCode.TRANSACTION_COORDINATOR_FENCED, _FATAL, "another transaction coordinator has taken over"),
         (ErrorCode.KAFKA_STORAGE_ERROR, _REFRESH, "the disk of the log failed: its directory is offline, or the data damaged"),
         (ErrorCode.LOG_DIR_NOT_FOUND, _FATAL, "the broker has no such log directory"),
         (ErrorCode.UNKNOWN_PRODUCER_ID, _FATAL, "the broker has no state of this producer id"),

@@ -1,0 +1,97 @@
+"""Markers: the control batches that end transactions. The transaction coordinator writes one into each partition of a
+transaction.
+
+    attributes           transactional | control
+    producer id, epoch   those of the transaction's producer; the epoch may be higher than that of its batches
+    base sequence        -1
+    record count         1
+
+    key                  version i16 = 0 | type i16      0: ABORT, 1: COMMIT
+    value                version i16 = 0 | coordinator epoch i32
+
+A marker takes one offset, and consumers do not see it. The coordinator epoch is the leader epoch of the coordinator's partition:
+a log refuses markers of a coordinator that was replaced. Of an old marker the cleaner may leave the header without the record;
+such a batch ends nothing, because the records of its transaction are gone.
+"""
+
+from __future__ import annotations
+
+from struct import Struct, error
+from typing import NamedTuple
+
+from strandline.protocol.errors import BrokerError
+from strandline.protocol.records import batch as v2
+from strandline.protocol.records.batch import BatchHeader, Buffer
+from strandline.protocol.records.builder import encode_batch
+from strandline.protocol.records.control import ControlType, decode_control_type, encode_control_key
+from strandline.protocol.records.fence import is_fence
+from strandline.protocol.records.varint import decode_varint
+
+NO_COORDINATOR_EPOCH = -1
+_VALUE = Struct(">hi")
+_MARKER_MASK = v2.TRANSACTIONAL_MASK | v2.CONTROL_MASK
+
+
+class EndTransactionMarker(NamedTuple):
+    """How a transaction ended, and the coordinator that has decided it."""
+
+    is_commit: bool
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+
+
+def encode_marker(
+    marker: EndTransactionMarker,
+    producer_id: int,
+    producer_epoch: int,
+    timestamp_ms: int,
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytes:
+    """The control batch of the marker."""
+    key = encode_control_key(ControlType.COMMIT if marker.is_commit else ControlType.ABORT)
+    return encode_batch(
+        [(key, _VALUE.pack(0, marker.coordinator_epoch), (), timestamp_ms)],
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=True,
+        is_control=True,
+    )
+
+
+def is_marker(header: BatchHeader) -> bool:
+    """Whether the batch is a marker, with its record or without it."""
+    return header.attributes & _MARKER_MASK == _MARKER_MASK and not is_fence(header)
+
+
+def read_marker(buf: Buffer, pos: int, header: BatchHeader) -> EndTransactionMarker | None:
+    """The marker in the batch at `pos`, whose checksum must have been checked. None for a batch without a record, and for a
+    control record that ends no transaction."""
+    if not header.record_count or header.compression:
+        return None
+    data = bytes(memoryview(buf)[pos + v2.HEADER_SIZE : pos + header.size])
+    try:
+        key, at = _field(data, _key_position(data))
+        value, _ = _field(data, at)
+        kind = decode_control_type(key)
+        if kind not in (ControlType.ABORT, ControlType.COMMIT):
+            return None
+        return EndTransactionMarker(kind == ControlType.COMMIT, _VALUE.unpack_from(value)[1])
+    except (BrokerError, ValueError, IndexError, error):
+        return None
+
+
+def _key_position(data: bytes) -> int:
+    """Where the key length of the first record is: after length, attributes, timestamp delta and offset delta."""
+    _, at = decode_varint(data, 0)
+    _, at = decode_varint(data, at + 1)
+    return decode_varint(data, at)[1]
+
+
+def _field(data: bytes, pos: int) -> tuple[bytes, int]:
+    size, pos = decode_varint(data, pos)
+    if not 0 <= size <= len(data) - pos:
+        raise ValueError("a field is longer than its record")
+    return data[pos : pos + size], pos + size
