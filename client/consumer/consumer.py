@@ -543,6 +543,7 @@ class Consumer(HandlerRuns[K, V]):
         group = self._group
         if group is not None:
             group.on_poll(only)
+        has_given_way = False
         while True:
             fetcher, _ = self._running()
             if group is not None:
@@ -551,8 +552,10 @@ class Consumer(HandlerRuns[K, V]):
             state = fetcher.next_ready(only)
             if state is not None:
                 return state
-            if self._subscription.failed:
+            if self._subscription.failed and not has_given_way:
                 await asyncio.sleep(0)  # So that a program that ignores the error in a loop lets other tasks run.
+                has_given_way = True
+                continue  # What has arrived meanwhile has found no waiter. From here to the wait there is no other await.
             self._raise_errors(first_time=False)
             if not await (fetcher.wait(deadline) if group is None else group.wait(deadline)):
                 return None

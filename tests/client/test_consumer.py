@@ -489,6 +489,29 @@ async def test_corrupt_batch_does_not_lose_records_before_it() -> None:
             assert (await consumer.getone(timeout_ms=1000)).offset == 20
 
 
+async def test_news_is_noticed_while_a_failed_partition_is_paused() -> None:
+    """With a failed partition, a call that returns records gives way to other tasks once. What they brought in that moment was
+    not looked at again, and woke nobody: the call waited for the next event, for ever if there was none. A program pauses a
+    partition that has failed, and a rebalance holds it: so `getone` of a new member with `auto_offset_reset="none"` hung."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders", partitions=2)
+        fill(cluster, "orders", 2, index=1)
+        failing, fine = ORDERS, TopicPartition("orders", 1)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="error") as consumer:
+            await consumer.assign([failing, fine])
+            consumer.seek(fine, 0)
+            with pytest.raises(OffsetOutOfRange):
+                await consumer.getone(failing)
+            consumer.pause(failing)
+            assert (await consumer.getone(fine, timeout_ms=5000)).value == b"0"
+            consumer.pause(fine)
+            call = asyncio.create_task(consumer.getone())
+            await asyncio.sleep(0)
+            consumer.resume(fine)
+            async with asyncio.timeout(5):
+                assert (await call).value == b"1"
+
+
 async def test_loop_that_ignores_an_error_lets_others_run() -> None:
     """`getone` raised without an await in between: nothing else ran, not even the task that would have ended the loop."""
     async with ScriptedCluster() as cluster:
