@@ -100,7 +100,7 @@ class Fetch(DelayedOperation):
         if answer.is_only_cold:
             self.session.forget_quiet(answer.quiet)
             self._warm_up(answer)
-        elif self._is_enough(answer) or max_wait_ms == 0 or not self.session.partitions:
+        elif self._is_enough(answer) or max_wait_ms == 0 or not self.session.partitions or self._has_more(answer):
             self.is_completed = True
             self.reply(answer)
         else:
@@ -109,6 +109,10 @@ class Fetch(DelayedOperation):
 
     def _is_enough(self, answer: _Answer) -> bool:
         return answer.size >= self._min_bytes or answer.is_urgent
+
+    def _has_more(self, answer: _Answer) -> bool:
+        """Whether there are enough records, and the answer has fewer because the next batch does not fit or is on the disk."""
+        return self._min_bytes > 1 and answer.size > 0 and self._has_counted_enough()
 
     def _park(self, max_wait_ms: int) -> None:
         self.session.parked = self
@@ -128,7 +132,7 @@ class Fetch(DelayedOperation):
         if answer.is_only_cold:
             self._leave()
             self._warm_up(answer)
-        elif self._is_enough(answer):
+        elif self._is_enough(answer) or self._has_more(answer):
             self._leave()
             self.reply(answer)
         else:

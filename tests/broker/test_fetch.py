@@ -301,6 +301,25 @@ def test_min_bytes_counts_each_byte_once_however_often_it_is_woken() -> None:
     assert sum(reads) == 200 * (len(batch(b"x" * 100)))
 
 
+@pytest.mark.parametrize("key", [P, Q])
+def test_min_bytes_counts_batches_that_do_not_fit_into_the_response(key: tuple[bytes, int]) -> None:
+    """A follower far behind would get one small batch per `replica.fetch.wait.max.ms` otherwise, and never catch up."""
+    size = len(batch(b"x" * 100))
+    for is_there_before in (True, False):
+        world = ReplicaWorld()
+        world.topic(partitions=2, replicas=(1,))
+        leader = world[1]
+        limits = {"min_bytes": size + 1, "max_bytes": 2 * size - 1, "max_wait_ms": 60_000}
+        if is_there_before:
+            leader.produce(b"x" * 100)
+            leader.produce(b"x" * 100, key=key)
+        answer = leader.fetch(want(0, epoch=1), want(0, key=Q, epoch=1), **limits)
+        if not is_there_before:
+            leader.produce(b"x" * 100)
+            leader.produce(b"x" * 100, key=key)
+        assert [len(values(answer, 0))] == [1]
+
+
 def test_a_min_bytes_that_the_response_could_not_hold_is_capped() -> None:
     _, leader = leader_with(replicas=(1,))
     parked = leader.fetch(want(0, epoch=1), min_bytes=1 << 30, max_bytes=50, max_wait_ms=60_000)
