@@ -328,12 +328,12 @@ def fields(column: BinaryColumn) -> list[bytes | None]:
     return [data[start:end] for start, end in pairwise(bounds)]
 
 
-def _has_mark(batch: FetchedBatch, own: OwnWrite) -> bool:
-    """Whether the record at the offset of a write has its mark."""
+def _has_mark(batch: FetchedBatch, own: OwnWrite) -> bool | None:
+    """Whether the record at the offset of a write has its mark; None if the cleaner has removed that record."""
     row = bisect_left(batch.offsets, own.offset)
-    if batch.headers is None or row >= len(batch) or batch.offsets[row] != own.offset:
-        return False
-    return own.mark in batch.headers[row]
+    if row >= len(batch) or batch.offsets[row] != own.offset:
+        return None
+    return batch.headers is not None and own.mark in batch.headers[row]
 
 
 def failed(topic: str, error: BaseException) -> StrandlineError:

@@ -368,36 +368,57 @@ class Table(Generic[K, V]):
         self._running()
         assert self._writer is not None
         encoded, deadline = self._key_bytes(key), self._deadline(timeout_ms)
-        partition = await self._writer.partition_of(encoded)
+        partition = await self._writer.partition_of(encoded, deadline)
         if isinstance(expect, Anything):
             offset = await self._writer.write(encoded, value, partition, deadline)
         else:
             expected = None if expect is None else checked_whole("expect", expect, 0, OFFSET_MAX)
             offset = await self._writer.write_if(encoded, value, expected, partition, deadline, self._conflict)
-        if value is None:
+        try:
             await self._delete_elsewhere(encoded, partition, deadline)
+        except StrandlineError as e:
+            if value is None:
+                raise
+            # The value is written and shown. The next write of the key deletes the old record.
+            logger.debug("table.old_record_kept", topic=self.topic, partition=partition, reason=str(e))
         return offset
 
     async def _delete_elsewhere(self, key: bytes, partition: int, deadline: float) -> None:
-        """Delete the key in the partitions where it was before partitions were added to the topic. The table would show that
-        record again."""
+        """Delete the key in the partitions where it was before partitions were added to the topic. Otherwise the table would
+        show that record again after the deletion of the key, and when the key goes to that partition again, because more
+        partitions were added."""
         assert self._writer is not None
         for other in self._rows.partitions_of(key):
             if other != partition:
                 await self._writer.write(key, None, other, deadline)
 
     def _conflict(self, key: bytes, expected: int | None, row: Row | None) -> VersionConflict:
-        return VersionConflict(
-            key=self._key(key),
+        """The error of a conditional write. If a deserializer fails, its error is the cause, because the conflict is what the
+        caller has to know; the value is None then, and the key its bytes."""
+        shown_key: K | bytes = key
+        value: V | None = None
+        failure: ClientError | None = None
+        try:
+            shown_key = self._key(key)
+            value = None if row is None else self._value(row.value)
+        except ClientError as e:
+            failure = e
+        conflict = VersionConflict(
+            key=shown_key,
             expected=expected,
             actual=None if row is None else row.offset,
-            value=None if row is None else self._value(row.value),
+            value=value,
             topic=self.topic,
             partition=None if row is None else row.partition,
         )
+        conflict.__cause__ = failure
+        return conflict
 
     def _deadline(self, timeout_ms: float | None) -> float:
-        return asyncio.get_running_loop().time() + (self.options.max_block_ms if timeout_ms is None else timeout_ms) / 1000
+        wait_ms = self.options.max_block_ms if timeout_ms is None else timeout_ms
+        if wait_ms != wait_ms:
+            raise UsageError("timeout_ms must be a number of milliseconds, not NaN")
+        return asyncio.get_running_loop().time() + wait_ms / 1000
 
     # -- keys and values ----------------------------------------------------------------------------------------------
 

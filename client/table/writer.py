@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from strandline.client.errors import DeliveryTimeout, OffsetConflict, RequestTimeout, StrandlineError
+from strandline.client.errors import ClientClosed, DeliveryTimeout, OffsetConflict, RequestTimeout, StrandlineError
 from strandline.client.producer.partitioner import partition_for_key
 from strandline.client.producer.producer import Producer
 from strandline.client.table.reader import OwnWrite, Reader
@@ -45,9 +45,14 @@ class Writer:
         """By partition. One conditional write at a time: two would only conflict with each other."""
         self.counters = {"writes": 0, "conditional_writes": 0, "conditional_attempts": 0, "writes_in_doubt": 0}
 
-    async def partition_of(self, key: bytes) -> int:
-        """Where the producer would send this key."""
-        partitions = await self._producer.partitions_for(self._topic)
+    async def partition_of(self, key: bytes, deadline: float) -> int:
+        """Where the producer would send this key. RequestTimeout."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                partitions = await self._producer.partitions_for(self._topic)
+        except TimeoutError:
+            text = "the partitions of the topic are not known in time; nothing was written"
+            raise RequestTimeout(text, topic=self._topic) from None
         partitioner = self._producer.options.partitioner
         if partitioner is None:
             return partition_for_key(key, partitions[-1] + 1)
@@ -56,7 +61,11 @@ class Writer:
     async def write(self, key: bytes, value: bytes | None, partition: int, deadline: float) -> int:
         """Write a record without a condition. Returns its offset when the table shows it."""
         self.counters["writes"] += 1
-        receipt = await self._producer.send(self._topic, value, key, partition)
+        try:
+            async with asyncio.timeout_at(deadline):
+                receipt = await self._producer.send(self._topic, value, key, partition)
+        except TimeoutError:
+            raise self._in_doubt(partition) from None
         try:
             async with asyncio.timeout_at(deadline):
                 offset = (await receipt).offset
@@ -144,6 +153,11 @@ class Writer:
                 is_in_doubt = True
             except TimeoutError:
                 raise self._in_doubt(partition) from None
+            except StrandlineError as e:
+                if is_in_doubt and not isinstance(e, ClientClosed):
+                    # This attempt was rejected, but an earlier one may be in the log.
+                    raise self._in_doubt(partition) from e
+                raise
             if own.is_lost or asyncio.get_running_loop().time() >= deadline:
                 raise self._in_doubt(partition)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from math import nan
 from pathlib import Path
 from random import Random
 
@@ -16,9 +17,17 @@ from waiting import until
 from strandline.client import NewTopic, Producer, TopicPartition
 from strandline.client.cluster import metadata_updater
 from strandline.client.consumer import topic_tracker
-from strandline.client.errors import ClientClosed, ClientError, RequestTimeout, UnknownTopic, UsageError
+from strandline.client.errors import (
+    BufferFull,
+    ClientClosed,
+    ClientError,
+    DeliveryTimeout,
+    RequestTimeout,
+    UnknownTopic,
+    UsageError,
+)
 from strandline.client.producer.partitioner import partition_for_key
-from strandline.client.table.entry import TableChange, VersionConflict
+from strandline.client.table.entry import ANY, TableChange, VersionConflict
 from strandline.client.table.table import Table
 from strandline.protocol.doors import Doors
 from strandline.testing import Cluster
@@ -186,6 +195,55 @@ async def test_write_in_doubt_that_never_arrived_is_a_conflict(cluster: Cluster)
             assert records == [b"1", b"2"]
 
 
+async def test_write_stays_in_doubt_if_a_later_attempt_is_rejected(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rejection says nothing of the first attempt, so the error must not say that nothing was written."""
+    outcomes: list[Exception] = [DeliveryTimeout("no response", topic="users"), BufferFull("no room")]
+
+    async def send_and_wait(*_: object, **__: object) -> None:
+        raise outcomes.pop(0)
+
+    async with table_of(cluster) as table:
+        monkeypatch.setattr(table._producer, "send_and_wait", send_and_wait)
+        with pytest.raises(DeliveryTimeout, match="not known whether it was written") as caught:
+            await table.put(b"a", b"1", expect=None)
+        assert isinstance(caught.value.__cause__, BufferFull)
+        assert not outcomes
+
+
+async def test_conflict_is_raised_although_the_value_cannot_be_deserialized(cluster: Cluster) -> None:
+    """A program that replaces a damaged value has to learn its version."""
+    async with table_of(cluster) as raw:
+        version = await raw.put(b"a", b"{")
+    functions = {"value_serializer": str.encode, "value_deserializer": json.loads}
+    async with Table("users", bootstrap_servers=cluster.bootstrap_servers, **functions) as table:
+        with pytest.raises(VersionConflict) as caught:
+            await table.put(b"a", "1", expect=None)
+        assert (caught.value.actual, caught.value.value) == (version, None)
+        assert isinstance(caught.value.__cause__, ClientError)
+        await table.put(b"a", "1", expect=version)
+        assert table.get(b"a") == 1
+
+
+async def test_time_limit_holds_when_the_topic_is_gone(cluster: Cluster) -> None:
+    """The producer waits for metadata longer than the caller wants to."""
+    async with table_of(cluster, max_block_ms=8000) as table, cluster.admin() as admin:
+        await admin.delete_topics(["users"])
+        loop = asyncio.get_running_loop()
+        for expect in (ANY, None, ANY, None):
+            began = loop.time()
+            with pytest.raises((RequestTimeout, DeliveryTimeout)):
+                await table.put(b"a", b"1", expect=expect, timeout_ms=200)
+            assert loop.time() - began < 1
+
+
+async def test_time_limit_is_a_number(cluster: Cluster) -> None:
+    """A timer of NaN never fires, and the call would hang."""
+    async with table_of(cluster) as table:
+        for call in (table.put(b"a", b"1", timeout_ms=nan), table.caught_up(timeout_ms=nan)):
+            with pytest.raises(UsageError, match="timeout_ms"):
+                await call
+
+
 async def test_put_is_bounded_in_time(cluster: Cluster) -> None:
     async with table_of(cluster) as table:
         with cluster.drop("Fetch", where="response"), pytest.raises(RequestTimeout, match="was written at offset 0"):
@@ -232,6 +290,19 @@ async def test_added_partitions_are_read_and_written(cluster: Cluster) -> None:
         await table.delete(moved)
         assert moved not in table
         assert moved not in await contents(cluster)
+
+
+async def test_value_does_not_go_back_when_partitions_are_added_twice(cluster: Cluster) -> None:
+    """The key goes to another partition and back. An old record that is still there would be the present one again."""
+    await cluster.create_topic("grows", partitions=1, cleanup_policy="compact")
+    keys = (b"key-%d" % n for n in range(1000))
+    key = next(key for key in keys if (partition_for_key(key, 2), partition_for_key(key, 3)) == (1, 0))
+    async with cluster.admin() as admin:
+        for count in (2, 3):
+            async with table_of(cluster, "grows") as table:
+                await table.put(key, b"%d" % count)
+            await admin.create_partitions("grows", count)
+    assert await contents(cluster, "grows") == {key: b"3"}
 
 
 async def test_recreated_topic_replaces_the_contents(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
