@@ -409,6 +409,51 @@ async def test_iteration_ends_when_the_consumer_is_stopped(cluster: Cluster) -> 
     assert len(await reading) <= 3
 
 
+async def test_iteration_before_start_is_an_error(cluster: Cluster) -> None:
+    """It ended at once, as if the topic had no records: a program that had forgotten `start` did nothing, and said nothing."""
+    consumer = consumer_of(cluster, "orders")
+    with pytest.raises(theirs.IllegalStateError, match="not started"):
+        await anext(aiter(consumer))
+    with pytest.raises(theirs.IllegalStateError, match="not started"):
+        await consumer.getmany()
+
+
+async def test_second_start_is_an_error_and_does_not_stop_the_consumer(cluster: Cluster) -> None:
+    """It stopped the consumer that was running."""
+    await fill(cluster, 4)
+    async with consumer_of(cluster, "orders", group_id="g") as consumer:
+        with pytest.raises(AssertionError):
+            await consumer.start()
+        assert await asyncio.wait_for(consumer.getone(), 5)
+    with pytest.raises(AssertionError):
+        await consumer.start()
+
+
+async def test_cancelled_start_leaves_the_group(cluster: Cluster) -> None:
+    """`async with` calls no `__aexit__` if `__aenter__` was cancelled: the consumer stayed a member that reads nothing, and kept its
+    partitions until `max_poll_interval_ms`."""
+    async with consumer_of(cluster, "orders", group_id="g") as first:
+        assert len(first.assignment()) == 4
+        second = consumer_of(cluster, "orders", group_id="g")
+        starting = asyncio.create_task(second.start())
+        await until(lambda: second.health().get("group", {}).get("member_epoch", 0) > 0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert second.health()["state"] == "stopped"
+        await read_while(first, lambda: len(first.assignment()) == 4)
+
+
+async def test_assign_after_stop_begins_nothing(cluster: Cluster) -> None:
+    """Its look-up failed in the background: "Task exception was never retrieved"."""
+    consumer = consumer_of(cluster)
+    await consumer.start()
+    await consumer.stop()
+    tasks = asyncio.all_tasks()
+    consumer.assign([P0])
+    assert asyncio.all_tasks() == tasks
+
+
 async def test_cancelled_iteration_goes_on(cluster: Cluster) -> None:
     """A program that waits with a time limit (`asyncio.wait_for(anext(...))`) loses no record."""
     async with consumer_of(cluster, "orders") as consumer:
@@ -493,6 +538,7 @@ async def test_pattern_in_a_group(cluster: Cluster) -> None:
     consumer.subscribe(pattern="^ord")
     async with consumer:
         assert (await consumer.getone()).topic == "orders"
+        assert consumer.subscription() == {"orders"}
 
 
 async def test_pattern_without_a_group_keeps_positions(cluster: Cluster) -> None:

@@ -92,7 +92,10 @@ class AIOKafkaConsumer:
         self._reader = Reader(on_state_change=self._on_state_change, **_options(given, self._common))
         self._reader.decode_key, self._reader.decode_value = key_deserializer, value_deserializer
         self._closed = False
+        self._was_started = False
+        """`start` was called."""
         self._is_started = False
+        """The client runs, or has run."""
         self._records: AsyncIterator[Any] | None = None
         """The iteration of `async for`."""
         self._listener: ListenerCalls | None = None
@@ -115,7 +118,11 @@ class AIOKafkaConsumer:
 
     async def start(self) -> None:
         """Find the cluster, and wait until the first partitions are assigned, if topics are subscribed; at most
-        `request_timeout_ms`. KafkaConnectionError if no bootstrap server answers; UnknownTopicOrPartitionError."""
+        `request_timeout_ms`. KafkaConnectionError if no bootstrap server answers; UnknownTopicOrPartitionError. A second call is
+        an AssertionError, and the consumer goes on."""
+        if self._was_started or self._closed:
+            raise AssertionError("a consumer is started once")
+        self._was_started = True
         try:
             await self._reader.start()
             self._is_started = True
@@ -126,6 +133,9 @@ class AIOKafkaConsumer:
         except StrandlineError as e:
             await self.stop()
             raise translated(e, closed=ConsumerStoppedError) from e
+        except BaseException:  # Cancelled. `async with` does not stop what it has not started, and it would stay in its group.
+            await self.stop()
+            raise
         if self._pattern is not None:
             self._watch_topics()
 
@@ -190,9 +200,12 @@ class AIOKafkaConsumer:
     # -- what every call goes through ---------------------------------------------------------------------------------
 
     async def _ready(self) -> None:
-        """Wait for the look-up of partitions that were assigned by hand."""
+        """Wait for the look-up of partitions that were assigned by hand. ConsumerStoppedError after `stop`, IllegalStateError before
+        `start`."""
         if self._closed:
             raise ConsumerStoppedError("the consumer was stopped")
+        if not self._is_started:  # No ConsumerStoppedError, which would end an `async for` as if there were no more records.
+            raise IllegalStateError("the consumer was not started: call `await consumer.start()` first")
         assigning = self._assigning
         if assigning is not None:
             await asyncio.wait([assigning])
@@ -307,8 +320,12 @@ class AIOKafkaConsumer:
         return [topic.name for topic in described if not topic.is_internal]
 
     def subscription(self) -> frozenset[str]:
-        """The topics that are subscribed by name, or match the pattern."""
-        return frozenset(self._reader.subscription())
+        """The topics that are subscribed by name, or match the pattern. In a group only the coordinator knows all that match; then
+        these are the topics of the assigned partitions."""
+        named = self._reader.subscription()
+        if self._is_subscribed and not named:
+            return frozenset(tp.topic for tp in self._reader.assignment())
+        return frozenset(named)
 
     def unsubscribe(self) -> None:
         """Read nothing, until the next `subscribe` or `assign`."""
@@ -335,7 +352,7 @@ class AIOKafkaConsumer:
             self._begin_assign()
 
     def _begin_assign(self) -> None:
-        if self._assigned is not None:
+        if self._assigned is not None and not self._closed:
             work = self._assign(self._assigning, self._assigned)
             self._assigning = asyncio.get_running_loop().create_task(work)
 
