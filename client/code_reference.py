@@ -81,6 +81,10 @@ _SECTIONS: Mapping[str, Mapping[ErrorCode, str]] = {
         ErrorCode.INVALID_PRODUCER_EPOCH: "A newer producer has taken over, if it is a named one: stop. Otherwise the "
         "producer goes on with a new epoch.",
         ErrorCode.INVALID_TXN_STATE: "A producer with an open transaction wrote outside of it: one of its processes is wrong.",
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING: "Start a new producer: the transactional id has expired, or belongs to another.",
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT: "Choose a shorter timeout, or raise `transaction.max.timeout.ms`.",
+        ErrorCode.CONCURRENT_TRANSACTIONS: "Nothing: repeat the request until the previous transaction is complete.",
+        ErrorCode.TRANSACTION_ABORTABLE: "Abort the transaction, and begin the next one.",
         ErrorCode.TRANSACTION_COORDINATOR_FENCED: "Nothing: the transaction's new coordinator ends it.",
         ErrorCode.UNKNOWN_PRODUCER_ID: "The log has no row of this work epoch: call `written()` to learn where to continue.",
         ErrorCode.PRODUCER_FENCED: "Stop: the newer producer writes the remaining rows.",

@@ -80,6 +80,9 @@ class ErrorCode(IntEnum):
     DUPLICATE_SEQUENCE_NUMBER = 46
     INVALID_PRODUCER_EPOCH = 47
     INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49
+    INVALID_TRANSACTION_TIMEOUT = 50
+    CONCURRENT_TRANSACTIONS = 51
     TRANSACTION_COORDINATOR_FENCED = 52
     KAFKA_STORAGE_ERROR = 56
     LOG_DIR_NOT_FOUND = 57
@@ -125,6 +128,7 @@ class ErrorCode(IntEnum):
     UNRELEASED_INSTANCE_ID = 111
     UNSUPPORTED_ASSIGNOR = 112
     STALE_MEMBER_EPOCH = 113
+    TRANSACTION_ABORTABLE = 120
     INVALID_REGULAR_EXPRESSION = 128
     FENCED_BROKER = 200
     """Not in Kafka: the answering broker is fenced or not registered yet, so it leads no partition."""
@@ -199,6 +203,9 @@ ERRORS: dict[ErrorCode, Flags] = {
         (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, _FATAL, "the batch was appended before, longer ago than the broker remembers"),
         (ErrorCode.INVALID_PRODUCER_EPOCH, _FATAL, "the producer's epoch is older than the newest one seen"),
         (ErrorCode.INVALID_TXN_STATE, _FATAL, "the state of the transaction does not allow it"),
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, _FATAL, "the transactional id belongs to another producer id, or to none"),
+        (ErrorCode.INVALID_TRANSACTION_TIMEOUT, _FATAL, "the timeout of transactions is outside the allowed range"),
+        (ErrorCode.CONCURRENT_TRANSACTIONS, _RETRY, "the previous transaction of this transactional id is not complete yet"),
         (ErrorCode.TRANSACTION_COORDINATOR_FENCED, _FATAL, "another transaction coordinator has taken over"),
         (ErrorCode.KAFKA_STORAGE_ERROR, _REFRESH, "the disk of the log failed: its directory is offline, or the data damaged"),
         (ErrorCode.LOG_DIR_NOT_FOUND, _FATAL, "the broker has no such log directory"),
@@ -252,6 +259,7 @@ ERRORS: dict[ErrorCode, Flags] = {
             _FATAL,
             "the member epoch of the request is out of date: repeat it after the next heartbeat",
         ),
+        (ErrorCode.TRANSACTION_ABORTABLE, _FATAL, "the transaction cannot be committed: abort it, and go on with the next one"),
         (ErrorCode.INVALID_REGULAR_EXPRESSION, _FATAL, "the regular expression is not valid"),
         (ErrorCode.FENCED_BROKER, _REFRESH, "the broker is fenced or has not registered yet"),
         (ErrorCode.UNEXPECTED_LOG_END, _FATAL, "the log end is not at the offset that the append expects; nothing was written"),

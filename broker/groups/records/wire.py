@@ -213,6 +213,10 @@ class Writer:
         for value in values:
             write(value)
 
+    def null_items(self) -> None:
+        """An array that is null."""
+        self._size(-1)
+
     def tags(self, fields: dict[int, bytes]) -> None:
         """The tagged fields at the end of a struct, in ascending order; nothing in an inflexible version."""
         if not self.is_flexible:

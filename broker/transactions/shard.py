@@ -1,0 +1,332 @@
+"""The transactional ids of one partition of `__transaction_state`: a state machine without a clock, a log or a network.
+
+Every method that answers a request returns a `Decision`, or raises the `BrokerError` that the asker gets. `replay` applies one
+record, and nothing else changes what the records say. So a coordinator whose append has failed, or whose leadership has ended,
+has changed nothing.
+
+**A decision takes effect when its record is committed.** Only then the reply is sent, and only then the markers. A request that
+comes in between meets the new state: a producer that has asked for a commit and asks again gets CONCURRENT_TRANSACTIONS, which
+its client repeats.
+
+Who is fenced: a request with another producer id than the present one, or with another epoch, comes from a producer that was
+replaced. The exceptions are retries of requests that had succeeded and whose answer was lost; they are answered like the first
+time (`_is_retry`).
+
+Sources: KIP-98 (the protocol), KIP-360 (a producer that goes on after an error), KIP-890 (TV2: an epoch for each transaction).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from strandline.broker.transactions.records import TransactionRecord
+from strandline.broker.transactions.states import (
+    EPOCH_EXHAUSTED,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    TV2,
+    State,
+    TopicNamePartition,
+    Transaction,
+)
+from strandline.protocol.errors import BrokerError, ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionConfig:
+    """Named after Kafka's keys."""
+
+    transaction_max_timeout_ms: int = 900_000
+    """INVALID_TRANSACTION_TIMEOUT for a producer that asks for more."""
+    transactional_id_expiration_ms: int = 604_800_000
+    """An id without a transaction is forgotten after so long."""
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+
+
+class Markers(NamedTuple):
+    """To be written into every partition of a transaction that is decided. Their epoch is that of the Prepare record."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    partitions: frozenset[TopicNamePartition]
+    version: int
+
+
+@dataclass(slots=True)
+class Decision:
+    """What the shell does: it appends the record, has the shard replay it, and, when the record is committed (or, without one,
+    all that the shard knows), sends the answer and the markers."""
+
+    record: TransactionRecord | None = None
+    answer: ProducerIdAndEpoch | BrokerError | None = None
+    """With which producer id and epoch the producer goes on; or why it has to ask again."""
+    markers: Markers | None = None
+
+
+class TransactionShard:
+    """All that the coordinator of one partition knows, in one leader epoch."""
+
+    def __init__(self, config: TransactionConfig) -> None:
+        self._config = config
+        self.transactions: dict[str, Transaction] = {}
+        """By transactional id."""
+
+    def replay(self, record: TransactionRecord) -> None:
+        """Apply a record."""
+        if record.value is None:
+            self.transactions.pop(record.transactional_id, None)
+        else:
+            self.transactions[record.transactional_id] = record.value
+
+    def on_loaded(self) -> Iterator[Markers]:
+        """All records were replayed: the markers that an earlier coordinator may not have written."""
+        return (markers_of(each) for each in self.transactions.values() if each.state.is_prepared)
+
+    # -- InitProducerId -----------------------------------------------------------------------------------------------
+
+    def init_producer(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None, fresh_id: int, now_ms: int
+    ) -> Decision:
+        """A producer takes a transactional id, and fences the one that has it. `expected`: what a producer has that goes on after
+        an error (KIP-360); it is fenced if somebody else has taken over. `fresh_id`: a producer id that was never given, to be
+        used if one is needed.
+
+        A transaction of the producer before is aborted first; the asker gets CONCURRENT_TRANSACTIONS until that is complete."""
+        if not transactional_id:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
+            limit = self._config.transaction_max_timeout_ms
+            reason = f"a transaction may take 1 to {limit} ms (transaction.max.timeout.ms), and not {timeout_ms}"
+            raise BrokerError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, reason)
+        found = self.transactions.get(transactional_id)
+        if found is None:
+            new = Transaction(
+                transactional_id=transactional_id,
+                producer_id=fresh_id,
+                producer_epoch=0,
+                timeout_ms=timeout_ms,
+                updated_at_ms=now_ms,
+            )
+            return _decision(new)
+        if expected is not None and not _knows(expected, found):
+            raise _fenced(found, expected)
+        if found.state.is_prepared:
+            raise _concurrent(found)
+        if found.state is State.ONGOING:
+            return self._fence(found, fresh_id, now_ms)
+        return _decision(_taken_over(found, timeout_ms, expected, fresh_id, now_ms))
+
+    def _fence(self, found: Transaction, fresh_id: int, now_ms: int) -> Decision:
+        """Abort an ongoing transaction with an epoch that its producer does not have, and cannot get either: as if the abort were
+        not its own."""
+        aborted = _aborted(found, fresh_id, now_ms)
+        fenced = replace(aborted, last_producer_epoch=NO_EPOCH)
+        return Decision(_record(fenced), _concurrent(fenced), markers_of(fenced))
+
+    # -- AddPartitionsToTxn, AddOffsetsToTxn ---------------------------------------------------------------------------
+
+    def add_partitions(
+        self, asker: ProducerIdAndEpoch, transactional_id: str, added: Iterable[TopicNamePartition], version: int, now_ms: int
+    ) -> Decision:
+        """The producer, or the leader of a partition for it (TV2), is about to write records of the transaction there."""
+        found = self._of_producer(transactional_id, asker)
+        if found.state.is_prepared:
+            raise _concurrent(found)
+        partitions = frozenset(added)
+        answer = ProducerIdAndEpoch(found.producer_id, found.producer_epoch)
+        if found.state is State.ONGOING and partitions <= found.partitions:
+            return Decision(answer=answer)
+        return _decision(found.with_partitions(partitions, version, now_ms))
+
+    def missing_partitions(
+        self, asker: ProducerIdAndEpoch, transactional_id: str, asked: Iterable[TopicNamePartition]
+    ) -> frozenset[TopicNamePartition]:
+        """Those that are not in the ongoing transaction: a leader refuses to append records of it there (KIP-890, TV1), because
+        nobody would ever write a marker."""
+        found = self._of_producer(transactional_id, asker)
+        if found.state.is_prepared:
+            raise _concurrent(found)
+        return frozenset(asked) - (found.partitions if found.state is State.ONGOING else frozenset())
+
+    def _of_producer(self, transactional_id: str, asker: ProducerIdAndEpoch) -> Transaction:
+        """The state of an id, whose present producer asks."""
+        found = self._known(transactional_id)
+        if found.producer_id != asker.producer_id:
+            raise _unknown_mapping(found, asker)
+        if found.producer_epoch != asker.producer_epoch:
+            raise _fenced(found, asker)
+        return found
+
+    def _known(self, transactional_id: str) -> Transaction:
+        if not transactional_id:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        found = self.transactions.get(transactional_id)
+        if found is None:
+            reason = f"the coordinator has no producer id for the transactional id {transactional_id!r}"
+            raise BrokerError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, reason)
+        return found
+
+    # -- EndTxn -------------------------------------------------------------------------------------------------------
+
+    def end(
+        self, asker: ProducerIdAndEpoch, transactional_id: str, *, commit: bool, version: int, fresh_id: int, now_ms: int
+    ) -> Decision:
+        """Commit or abort. The answer is what the producer goes on with: in TV2 the next epoch.
+
+        | state            | commit                          | abort                            |
+        | Ongoing          | PrepareCommit                   | PrepareAbort                     |
+        | PrepareCommit    | CONCURRENT_TRANSACTIONS         | INVALID_TXN_STATE                |
+        | PrepareAbort     | INVALID_TXN_STATE(+)            | CONCURRENT_TRANSACTIONS          |
+        | CompleteCommit   | TV1 and retries: the same again | INVALID_TXN_STATE; TV2: abort(*) |
+        | CompleteAbort    | INVALID_TXN_STATE(+)            | TV1 and retries: the same again; TV2: abort(*) |
+        | Empty            | INVALID_TXN_STATE               | INVALID_TXN_STATE; TV2: abort(*) |
+
+        (*) A client of TV2 may abort a transaction that has no partition yet, for the epoch; but not as a retry.
+        (+) TRANSACTION_ABORTABLE if the coordinator has aborted the producer's transaction because of its timeout: the producer
+        aborts, which succeeds, and begins the next one. Kafka answers INVALID_TXN_STATE, which ends the producer."""
+        found = self._known(transactional_id)
+        is_retry = version >= TV2 and _is_retry(found, asker)
+        _check_end(found, asker, is_retry=is_retry)
+        same = (State.PREPARE_COMMIT, State.COMPLETE_COMMIT) if commit else (State.PREPARE_ABORT, State.COMPLETE_ABORT)
+        if found.state is State.ONGOING:
+            return self._ended(found, commit, version, fresh_id, now_ms)
+        if found.state.is_prepared and found.state in same:
+            raise _concurrent(found)
+        if found.state in same and (is_retry or version < TV2):
+            return Decision(answer=ProducerIdAndEpoch(found.producer_id, found.producer_epoch))
+        if not commit and found.state.is_idle and version >= TV2 and not is_retry:
+            return self._ended(found, commit, version, fresh_id, now_ms)
+        if commit and is_retry and found.state in (State.PREPARE_ABORT, State.COMPLETE_ABORT):
+            reason = f"the transaction of {transactional_id!r} was aborted, probably because it has taken more than its timeout"
+            raise BrokerError(ErrorCode.TRANSACTION_ABORTABLE, f"{reason}, {found.timeout_ms} ms")
+        what = "committed" if commit else "aborted"
+        reason = f"a transaction of {transactional_id!r} in the state {found.state.title} cannot be {what}"
+        raise BrokerError(ErrorCode.INVALID_TXN_STATE, reason)
+
+    def _ended(self, found: Transaction, commit: bool, version: int, fresh_id: int, now_ms: int) -> Decision:
+        ended = found.ended(commit=commit, version=version, bump=version >= TV2, fresh_id=fresh_id, now_ms=now_ms)
+        done = ended.completed(now_ms)
+        return Decision(_record(ended), ProducerIdAndEpoch(done.producer_id, done.producer_epoch), markers_of(ended))
+
+    def complete(self, markers: Markers, now_ms: int) -> Decision:
+        """All these markers are written. Does nothing if the transaction is another one by now."""
+        found = self.transactions.get(markers.transactional_id)
+        if found is None or not found.state.is_prepared or markers_of(found) != markers:
+            return Decision()
+        return Decision(_record(found.completed(now_ms)))
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def expire(self, fresh_ids: Iterator[int], now_ms: int) -> Iterator[Decision]:
+        """Abort the transactions that take longer than their timeout, and forget the ids that were not used for long.
+
+        The epoch rises, so no more records of the transaction are appended. Its producer has lost the transaction, but not the
+        id: it gets the new epoch as if it had aborted itself. `fresh_ids`: producer ids that were never given; it takes what it
+        needs."""
+        for found in list(self.transactions.values()):
+            if found.state is State.ONGOING and now_ms >= found.started_at_ms + found.timeout_ms:
+                fresh_id = next(fresh_ids) if found.is_epoch_exhausted else NO_PRODUCER_ID
+                aborted = _aborted(found, fresh_id, now_ms)
+                yield Decision(_record(aborted), markers=markers_of(aborted))
+            elif found.state.is_idle and now_ms >= found.updated_at_ms + self._config.transactional_id_expiration_ms:
+                yield Decision(TransactionRecord(found.transactional_id, None))
+
+
+def markers_of(transaction: Transaction) -> Markers:
+    """The markers of a prepared transaction."""
+    return Markers(
+        transaction.transactional_id,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        transaction.state is State.PREPARE_COMMIT,
+        transaction.partitions,
+        transaction.version,
+    )
+
+
+def _aborted(found: Transaction, fresh_id: int, now_ms: int) -> Transaction:
+    """An ongoing transaction that the coordinator aborts, with the next epoch in both versions."""
+    return found.ended(commit=False, version=found.version, bump=True, fresh_id=fresh_id, now_ms=now_ms)
+
+
+def _taken_over(
+    found: Transaction, timeout_ms: int, expected: ProducerIdAndEpoch | None, fresh_id: int, now_ms: int
+) -> Transaction:
+    """The state after InitProducerId, when no transaction is in the way."""
+    epoch, last_epoch = found.producer_epoch, NO_EPOCH
+    if found.is_epoch_exhausted and (expected is None or expected.producer_epoch == epoch):
+        last_epoch = NO_EPOCH if expected is None else epoch
+        producer_id, epoch = fresh_id, 0
+    elif expected is None:
+        producer_id, epoch = found.producer_id, epoch + 1
+    elif expected.producer_epoch == epoch:
+        producer_id, epoch, last_epoch = found.producer_id, epoch + 1, epoch
+    elif expected.producer_epoch == found.last_producer_epoch:  # the retry of a call that had succeeded
+        producer_id, last_epoch = found.producer_id, found.last_producer_epoch
+    else:
+        raise _fenced(found, expected)
+    return found.initialized(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        last_producer_epoch=last_epoch,
+        timeout_ms=timeout_ms,
+        now_ms=now_ms,
+    )
+
+
+def _knows(expected: ProducerIdAndEpoch, found: Transaction) -> bool:
+    """Whether the producer has this id, or had it before its epochs were exhausted and has not heard of the new one."""
+    is_before = expected.producer_id == found.previous_producer_id and expected.producer_epoch >= EPOCH_EXHAUSTED
+    return expected.producer_id == found.producer_id or is_before
+
+
+def _is_retry(found: Transaction, asker: ProducerIdAndEpoch) -> bool:
+    """Whether the answer to this EndTxn of TV2 was lost: the epoch was bumped for it, or the producer id was replaced."""
+    if found.last_producer_epoch != asker.producer_epoch:
+        return False
+    if found.producer_id == asker.producer_id:
+        return found.producer_epoch == asker.producer_epoch + 1
+    return found.previous_producer_id == asker.producer_id and found.producer_epoch == 0 and not found.state.is_prepared
+
+
+def _check_end(found: Transaction, asker: ProducerIdAndEpoch, *, is_retry: bool) -> None:
+    if is_retry and found.state not in (State.ONGOING, State.EMPTY):
+        return
+    if found.producer_id != asker.producer_id:
+        raise _unknown_mapping(found, asker)
+    if found.producer_epoch != asker.producer_epoch:
+        raise _fenced(found, asker)
+
+
+def _decision(new: Transaction) -> Decision:
+    return Decision(_record(new), ProducerIdAndEpoch(new.producer_id, new.producer_epoch))
+
+
+def _record(new: Transaction) -> TransactionRecord:
+    return TransactionRecord(new.transactional_id, new)
+
+
+def _concurrent(found: Transaction) -> BrokerError:
+    reason = f"the previous transaction of {found.transactional_id!r} is not complete yet ({found.state.title})"
+    return BrokerError(ErrorCode.CONCURRENT_TRANSACTIONS, reason)
+
+
+def _fenced(found: Transaction, asker: ProducerIdAndEpoch) -> BrokerError:
+    reason = (
+        f"producer {asker.producer_id} with epoch {asker.producer_epoch} has lost the transactional id "
+        f"{found.transactional_id!r} to producer {found.producer_id} with epoch {found.producer_epoch}"
+    )
+    return BrokerError(ErrorCode.PRODUCER_FENCED, reason)
+
+
+def _unknown_mapping(found: Transaction, asker: ProducerIdAndEpoch) -> BrokerError:
+    reason = f"the transactional id {found.transactional_id!r} has producer id {found.producer_id}, and not {asker.producer_id}"
+    return BrokerError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, reason)
