@@ -92,6 +92,7 @@ class Batch:
         "state",
         "timestamp_ms",
         "topic",
+        "topic_id",
         "values",
         "waiters",
     )
@@ -115,6 +116,9 @@ class Batch:
         """When its records must be acknowledged or failed, on the loop's clock."""
         self.timestamp_ms = timestamp_ms
         self.conditions = UNCONDITIONAL
+        self.topic_id = b""
+        """The topic that has the expected offset: the batch must not be appended to a topic that was recreated under the name.
+        Empty: any topic, as without an expected offset."""
         self.is_end_doubted = False
         """A leader has rejected it because the log ends *before* the expected offset, and the leader is asked again."""
         self.count = -1

@@ -159,6 +159,9 @@ class Producer(Generic[K, V]):
         self._started_in_handler = False
         """An exception was being handled when the producer was started. So the exception does not end this producer."""
         self._is_named = self.options.producer_name is not None
+        self.expected_topic_id: Callable[[str, int], bytes] = self._known_topic_id
+        """Topic and partition -> the id of the topic of which the program knows the log end. Expected offsets are offsets of that
+        topic's log, and not of one that is recreated under its name. By default the one in the metadata."""
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -442,6 +445,8 @@ class Producer(Generic[K, V]):
         checked_name(topic)
         conditions = self._conditions(expect_offset, fencing_token, key, partition)
         receipts = accumulator.append_alone(topic, partition, key, encoded, None, None, conditions)
+        if receipts:
+            self._bind(receipts[0])
         self._note_parked(topic)
         return receipts
 
@@ -556,6 +561,7 @@ class Producer(Generic[K, V]):
         else:
             conditions = self._conditions(expect_offset, fencing_token, key, partition)
             receipt = accumulator.append_alone(topic, partition, key, [value], headers, timestamp_ms, conditions)[0]
+            self._bind(receipt)
         if accumulator.parked:
             self._note_parked(topic)
         return receipt
@@ -577,6 +583,18 @@ class Producer(Generic[K, V]):
             return Conditions(offset)
         self.options.check_conditional("fencing_token")
         return Conditions(offset, checked_whole("fencing_token", fencing_token, 0, FENCING_TOKEN_MAX))
+
+    def _bind(self, receipt: Receipt) -> None:
+        """Let the record be appended to the present topic only, if it expects an offset. A record that is parked is not bound,
+        because its topic is not known."""
+        batch = receipt.batch
+        if isinstance(batch, Batch) and batch.conditions.expected_offset >= 0:
+            batch.topic_id = self.expected_topic_id(batch.topic, batch.partition)
+
+    def _known_topic_id(self, topic: str, partition: int) -> bytes:
+        """The id of the topic in the metadata; empty if it is not known."""
+        info = None if self._cluster is None else self._cluster.cache.topics.get(topic)
+        return b"" if info is None else info.topic_id
 
     def _note_parked(self, topic: str) -> None:
         if topic in self._accumulator.parked and self._sender is not None:

@@ -185,7 +185,8 @@ class Sender:
             if self._cluster.cache.leader(queue.topic, queue.partition) != broker.broker_id or queue.needs_producer_id:
                 self.on_ready(queue)
                 continue
-            queue.set_topic_id(self._cluster.cache.topics[queue.topic].topic_id)
+            topic_id = self._cluster.cache.topics[queue.topic].topic_id
+            queue.set_topic_id(topic_id)
             batch = self._accumulator.take(queue, now, self._partial_may_go(queue, broker, now), broker.broker_id)
             if batch is None:
                 if queue.failed is not None:
@@ -193,12 +194,25 @@ class Sender:
                 else:
                     self._wait_until_due(queue, broker, now)
                 continue
-            assert batch.data is not None, "a batch that is sent is encoded"
-            room -= len(batch.data)
-            batches.append((queue, batch))
+            if batch.topic_id in (b"", topic_id):
+                assert batch.data is not None, "a batch that is sent is encoded"
+                room -= len(batch.data)
+                batches.append((queue, batch))
+            else:
+                self._on_other_topic(queue, batch, broker.broker_id, now)
             if queue.may_have_more():
                 broker.waiting[queue] = None
         return batches
+
+    def _on_other_topic(self, queue: PartitionQueue, batch: Batch, broker_id: int, now: float) -> None:
+        """The batch expects an offset of a topic that does not have the name according to the metadata, which may be out of date,
+        too. It fails, and the next batch waits for new metadata."""
+        queue.on_condition_failed(batch)
+        self._cluster.cache.forget_leader(queue.topic, queue.partition, broker_id)
+        text = "the topic was deleted and recreated, and the expected offset is one of the deleted log; nothing was written"
+        self.failures.fail_rejected(queue, batch, ErrorCode.UNKNOWN_TOPIC_ID, text, now)
+        if not queue.idle:
+            self.on_ready(queue)
 
     def _partial_may_go(self, queue: PartitionQueue, broker: BrokerQueue, now: float) -> bool:
         """Whether the open batch may be sent as it is."""

@@ -17,11 +17,19 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from strandline.client.errors import ClientClosed, DeliveryTimeout, OffsetConflict, RequestTimeout, StrandlineError
+from strandline.client.errors import (
+    ClientClosed,
+    DeliveryFailed,
+    DeliveryTimeout,
+    OffsetConflict,
+    RequestTimeout,
+    StrandlineError,
+)
 from strandline.client.producer.partitioner import partition_for_key
 from strandline.client.producer.producer import Producer
 from strandline.client.table.reader import OwnWrite, Reader
 from strandline.client.table.rows import Row, Rows
+from strandline.protocol.errors import ErrorCode
 
 MARK = "strandline.table.write"
 """The header of conditional records."""
@@ -41,9 +49,16 @@ class Writer:
         self._table_id = table_id
         """Random bytes, so that no two tables have the same marks."""
         self._writes = 0
+        producer.expected_topic_id = self._topic_id
         self._locks: dict[int, asyncio.Lock] = {}
         """By partition. One conditional write at a time: two would only conflict with each other."""
         self.counters = {"writes": 0, "conditional_writes": 0, "conditional_attempts": 0, "writes_in_doubt": 0}
+
+    def _topic_id(self, topic: str, partition: int) -> bytes:
+        """The id of the topic of which the table has read the partition. A record that expects an offset of it must not be
+        appended to a topic that was recreated under the name."""
+        found = self._reader.progress.get(partition)
+        return b"" if found is None else found.topic_id
 
     async def partition_of(self, key: bytes, deadline: float) -> int:
         """Where the producer would send this key. RequestTimeout."""
@@ -154,6 +169,9 @@ class Writer:
             except TimeoutError:
                 raise self._in_doubt(partition) from None
             except StrandlineError as e:
+                if isinstance(e, DeliveryFailed) and e.code == ErrorCode.UNKNOWN_TOPIC_ID:
+                    await self._pause(deadline)  # The topic was recreated: the reader will notice, and so will the producer.
+                    return False
                 if is_in_doubt and not isinstance(e, ClientClosed):
                     # This attempt was rejected, but an earlier one may be in the log.
                     raise self._in_doubt(partition) from e

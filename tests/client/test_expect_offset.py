@@ -388,3 +388,22 @@ def test_conditional_append_reserves_only_its_own_bytes() -> None:
     with pytest.raises(BufferFull):
         _ = [batches.append_alone("t", 0, None, [bytes(100)], None, None, Conditions(offset)) for offset in range(1000)]
     assert batches.buffered_bytes <= 20_000
+
+
+async def test_expected_offset_is_one_of_the_topic_that_was_known() -> None:
+    """A recreated topic may end at the same offset by chance. The records before that are others than the program has read."""
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            await producer.send_and_wait("orders", b"old", partition=0)
+            cluster.recreate("orders")
+            async with Producer(bootstrap_servers=cluster.bootstrap) as other:
+                await other.send_and_wait("orders", b"new", partition=0)
+            behind = producer.send_nowait("orders", b"behind", partition=0, expect_offset=1)
+            without = producer.send_nowait("orders", b"without a condition", partition=0)
+            with pytest.raises(DeliveryFailed, match="deleted and recreated") as caught:
+                await behind
+            assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_ID
+            assert (await without).offset == 1
+            assert (await producer.send_and_wait("orders", b"2", partition=0, expect_offset=2)).offset == 2
+        assert cluster.values("orders") == [b"new", b"without a condition", b"2"]

@@ -321,6 +321,23 @@ async def test_recreated_topic_replaces_the_contents(cluster: Cluster, monkeypat
         assert seen == {b"a", *(b"key-%d" % n for n in range(10))}
 
 
+async def test_condition_does_not_hold_in_a_recreated_topic(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log of the recreated topic may end where the old one did. The old version says nothing of the new topic's keys: a
+    program that has held a lock would write as if it still had it."""
+    for module in (metadata_updater, topic_tracker):
+        monkeypatch.setattr(module, "MISSING_TOPIC_GRACE_MS", 100)
+    async with table_of(cluster) as table, cluster.admin() as admin:
+        version = await table.put(b"lock", b"mine")
+        await admin.delete_topics(["users"])
+        await admin.create_topics([NewTopic("users", 1, 1)])
+        async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+            await producer.send_and_wait("users", b"1", b"other")
+        with pytest.raises(VersionConflict, match="but there is none"):
+            await table.put(b"lock", b"still mine", expect=version)
+        assert dict(table.items()) == {b"other": b"1"}
+        assert await table.put(b"lock", b"mine", expect=None) == 1
+
+
 async def test_position_outside_the_log_reloads_the_partition(cluster: Cluster) -> None:
     await fill(cluster, 0, 300)
     async with table_of(cluster) as table:
