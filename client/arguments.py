@@ -9,8 +9,10 @@ Each function returns its argument in normal form, and raises UsageError if the 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from typing import Any
 
 from strandline.client.consumer.records import OffsetAndMetadata, TopicPartition
@@ -33,6 +35,13 @@ def checked_whole(what: str, value: Any, least: int = 0, most: int = 2**31 - 1) 
             if least <= number <= most:
                 return number
     raise UsageError(f"{what} is a whole number of at least {least}, not {value!r}")
+
+
+def checked_time(what: str, value: Any) -> float:
+    """A time in milliseconds. UsageError for what is no number, also for NaN, with which a wait would have no end."""
+    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+        raise UsageError(f"{what} is a number of milliseconds, not {value!r}")
+    return float(value)
 
 
 def checked_name(name: object) -> str:

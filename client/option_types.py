@@ -6,6 +6,7 @@ properties file (`"5"`, `"true"`, `"all"`). Both raise `ValueError` without a me
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -174,12 +175,12 @@ class Bytes(OptionType):
 
 
 class Function(OptionType):
-    """A callable; it cannot be written in a properties file."""
+    """A callable; it cannot be written in a properties file. Its result is used at once, so a coroutine function is refused."""
 
-    text = "a function"
+    text = "a function (not async)"
 
     def check(self, value: Any) -> Any:
-        if not callable(value):
+        if not callable(value) or inspect.iscoroutinefunction(value):
             raise ValueError
         return value
 

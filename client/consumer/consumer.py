@@ -38,6 +38,7 @@ from strandline.client.arguments import (
     checked_name,
     checked_partition,
     checked_partitions,
+    checked_time,
     checked_whole,
 )
 from strandline.client.cluster.cluster import Cluster
@@ -221,9 +222,10 @@ class Consumer(HandlerRuns[K, V]):
             return
         self._check_caller()
         self._check_no_handler_stops()
-        self._stopped = True
         if timeout_ms is None:
             timeout_ms = STOP_TIMEOUT_MS if error is None else STOP_TIMEOUT_AFTER_ERROR_MS
+        timeout_ms = checked_time("timeout_ms", timeout_ms)
+        self._stopped = True
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         try:
             await self._end_run(deadline - (1 - RUN_SHARE) * timeout_ms / 1000)
@@ -373,7 +375,8 @@ class Consumer(HandlerRuns[K, V]):
 
     def _deadline(self, timeout_ms: float | None) -> float:
         """`timeout_ms` (by default `max_block_ms`) from now, on the loop's clock."""
-        return asyncio.get_running_loop().time() + (self.options.max_block_ms if timeout_ms is None else timeout_ms) / 1000
+        wait_ms = self.options.max_block_ms if timeout_ms is None else checked_time("timeout_ms", timeout_ms)
+        return asyncio.get_running_loop().time() + wait_ms / 1000
 
     def _check_assigned_is_awaited(self) -> None:
         if self._assigning is not None and inspect.getcoroutinestate(self._assigning) == inspect.CORO_CREATED:
@@ -494,7 +497,7 @@ class Consumer(HandlerRuns[K, V]):
         fetcher, _ = self._running()
         only = {checked_partition(tp) for tp in partitions} or None
         result: dict[TopicPartition, list[Taken]] = {}
-        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        deadline = asyncio.get_running_loop().time() + checked_time("timeout_ms", timeout_ms) / 1000
         await asyncio.sleep(0)
         while not result and await self._next_ready(only, deadline) is not None:
             for state in fetcher.ready_states(only):
@@ -523,7 +526,7 @@ class Consumer(HandlerRuns[K, V]):
         """The next record (of `partitions`, if some are given). It waits without bound, or RequestTimeout after `timeout_ms`.
         Errors are those of `getmany`."""
         only = {checked_partition(tp) for tp in partitions} or None
-        deadline = None if timeout_ms is None else asyncio.get_running_loop().time() + timeout_ms / 1000
+        deadline = None if timeout_ms is None else self._deadline(timeout_ms)
         while True:
             state = await self._next_ready(only, deadline)
             if state is None:

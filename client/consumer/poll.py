@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from strandline.client.arguments import checked_whole
 from strandline.client.consumer.batches import FetchedBatch
 from strandline.client.consumer.partition_state import Decoder, DecoderOf, PartitionState
 from strandline.client.consumer.records import AnyRecord
-from strandline.client.errors import UsageError
 from strandline.protocol.records.batch import BatchHeader
 
 NO_LIMIT = 1 << 62
@@ -62,7 +62,5 @@ def pull_batches(state: PartitionState, decode: DecoderOf[FetchedBatch], room: R
 
 
 def checked_limit(name: str, limit: int | None) -> int | None:
-    """The limit as it was given; None means no limit. UsageError if it is below 1; `name` is its name in the message."""
-    if limit is not None and limit < 1:
-        raise UsageError(f"{name} is at least 1, not {limit}")
-    return limit
+    """The limit; None means no limit. UsageError if it is no whole number of at least 1; `name` is its name in the message."""
+    return None if limit is None else checked_whole(name, limit, 1, NO_LIMIT)

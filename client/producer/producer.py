@@ -31,7 +31,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, Unpack, overload
 
-from strandline.client.arguments import OFFSET_MAX, TIMESTAMP_MAX, checked_name, checked_partitions, checked_whole
+from strandline.client.arguments import OFFSET_MAX, TIMESTAMP_MAX, checked_name, checked_partitions, checked_time, checked_whole
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.shared_cluster import SharedCluster
 from strandline.client.consumer.records import TopicPartition
@@ -221,10 +221,9 @@ class Producer(Generic[K, V]):
             return Undelivered()
         assert self._home is not None
         self._home.check()
+        timeout_ms = self._flush_timeout_ms(error) if timeout_ms is None else checked_time("timeout_ms", timeout_ms)
         self._stopped = True
         self._choose_path()
-        if timeout_ms is None:
-            timeout_ms = self._flush_timeout_ms(error)
         try:
             if timeout_ms != 0:
                 await flush(self._accumulator, timeout_ms)
@@ -483,9 +482,10 @@ class Producer(Generic[K, V]):
             raise self._no_turn(topic) from None
         return receipts
 
-    def _deadline(self) -> float:
-        """`max_block_ms` from now, on the loop's clock."""
-        return asyncio.get_running_loop().time() + self.options.max_block_ms / 1000
+    def _deadline(self, timeout_ms: float | None = None) -> float:
+        """`timeout_ms` (by default `max_block_ms`) from now, on the loop's clock."""
+        wait_ms = self.options.max_block_ms if timeout_ms is None else checked_time("timeout_ms", timeout_ms)
+        return asyncio.get_running_loop().time() + wait_ms / 1000
 
     def _no_turn(self, topic: str) -> BufferFull:
         return BufferFull(f"earlier calls for {topic} still wait after max_block_ms ({self.options.max_block_ms})")
@@ -520,8 +520,7 @@ class Producer(Generic[K, V]):
         default `max_block_ms`)."""
         accumulator = self._running()
         wanted = max(self.options.batch_size, size or 0)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self.options.max_block_ms if timeout_ms is None else timeout_ms) / 1000
+        deadline = self._deadline(timeout_ms)
         while not accumulator.has_room(wanted):
             await self._wait_for_room(deadline)
         self._wake_next()
@@ -740,7 +739,7 @@ class Producer(Generic[K, V]):
             self._sender,
             self.partitions_for,
             alone=alone,
-            timeout_ms=self.options.max_block_ms if timeout_ms is None else timeout_ms,
+            timeout_ms=self.options.max_block_ms if timeout_ms is None else checked_time("timeout_ms", timeout_ms),
         )
 
     # -- the rest -----------------------------------------------------------------------------------------------------
@@ -748,7 +747,9 @@ class Producer(Generic[K, V]):
     async def flush(self, timeout_ms: float | None = None) -> None:
         """Wait until every record that was handed over is acknowledged or has failed; RequestTimeout after `timeout_ms` (by
         default `delivery_timeout_ms`). It does not raise for a record that failed: that record's receipt does."""
-        await flush(self._running(), self.options.delivery_timeout_ms if timeout_ms is None else timeout_ms)
+        accumulator = self._running()
+        wait_ms = self.options.delivery_timeout_ms if timeout_ms is None else checked_time("timeout_ms", timeout_ms)
+        await flush(accumulator, wait_ms)
 
     async def partitions_for(self, topic: str) -> list[int]:
         """The numbers of the topic's partitions, sorted. It waits for metadata; RequestTimeout after `max_block_ms`, UnknownTopic

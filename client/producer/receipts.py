@@ -15,7 +15,7 @@ from typing import NamedTuple, NoReturn, Protocol, Self
 
 import msgspec
 
-from strandline.protocol.errors import StrandlineError
+from strandline.protocol.errors import StrandlineError, UsageError
 
 
 class RecordMetadata(NamedTuple):
@@ -104,12 +104,17 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
 
 
 def _call_back(receipt: Receipt, callback: DeliveryCallback) -> None:
+    """Call it. The UsageError for a coroutine function, which nothing would await, goes to the loop's exception handler."""
+    result: object
     try:
         metadata = receipt.result()
     except StrandlineError as e:
-        callback(None, e)
+        result = callback(None, e)
     else:
-        callback(metadata, None)
+        result = callback(metadata, None)
+    if asyncio.iscoroutine(result):
+        result.close()
+        raise UsageError(f"a delivery callback is a plain function, and {callback!r} is a coroutine function")
 
 
 class BatchMetadata(NamedTuple):

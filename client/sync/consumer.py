@@ -15,10 +15,12 @@ caught up."""
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
+from strandline.client.arguments import checked_time
 from strandline.client.consumer.consumer import STOP_TIMEOUT_AFTER_ERROR_MS, STOP_TIMEOUT_MS
 from strandline.client.consumer.consumer import Consumer as AsyncConsumer
 from strandline.client.consumer.group.callbacks import RebalanceCallback, checked_callbacks
@@ -91,6 +93,12 @@ class RunConsumer(AsyncConsumer[K, V]):
             if current is not None and run.state.catch_up(run.opened, run.caught_up, current):
                 run.caught_up = current
 
+    def end_run(self) -> None:
+        """End the open run after its present record, in a forked process: the next ones belong to the parent, and the call for
+        another run is refused."""
+        if self._open_run is not None:
+            self._open_run.state.version += 1
+
     def _keep_up(self, run: Run) -> None:
         if self._open_run is run and not self._stopped:
             self.catch_up()
@@ -159,7 +167,7 @@ class Consumer(ConsumerCalls[K, V]):
         """The name of the thread that has `_in_use`."""
         given: dict[str, Any] = {**options}
         on_state_change = given.get("on_state_change")
-        if callable(on_state_change):
+        if callable(on_state_change) and not inspect.iscoroutinefunction(on_state_change):  # Anything else is refused below.
             given["on_state_change"] = in_order(self._callbacks, on_state_change)
         super().__init__(RunConsumer[K, V](*topics, doors=doors, **given))
 
@@ -169,6 +177,7 @@ class Consumer(ConsumerCalls[K, V]):
         """Find the cluster and begin to fetch; NoBrokersAvailable if no bootstrap server answers within `connect_timeout_ms`;
         UsageError if the consumer was started before."""
         super().start()
+        self._running().on_forked = self._client.end_run
 
     def stop(self, *, timeout_ms: float | None = None) -> None:
         """Stop fetching and close the connections. Any thread may call it; a call of another thread that waits for records raises
@@ -186,6 +195,7 @@ class Consumer(ConsumerCalls[K, V]):
     def _stop_because(self, timeout_ms: float | None, error: BaseException | None) -> None:
         if timeout_ms is None:
             timeout_ms = STOP_TIMEOUT_MS if error is None else STOP_TIMEOUT_AFTER_ERROR_MS
+        timeout_ms = checked_time("timeout_ms", timeout_ms)
 
         async def work() -> None:
             self._client.catch_up()

@@ -52,13 +52,16 @@ class LoopThread:
         """The thread's identifier."""
         return self._thread.ident
 
-    def check(self) -> None:
-        """UsageError in a forked process, and on the loop's own thread, which must not wait for itself; ClientClosed after
-        `close`."""
+    def check_runs(self) -> None:
+        """UsageError in a forked process; ClientClosed after `close`."""
         if self.is_forked:
             raise forked(self._client)
         if self.is_closed:
             raise ClientClosed(f"the {self._client} was stopped")
+
+    def check(self) -> None:
+        """The errors of `check_runs`; UsageError on the loop's own thread, which must not wait for itself."""
+        self.check_runs()
         if threading.get_ident() == self._thread.ident:
             raise UsageError(
                 f"the {self._client} was called on its own thread, which cannot wait for itself: a delivery callback or a "

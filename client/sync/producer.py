@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar, Unpack, overload
 
-from strandline.client.arguments import TIMESTAMP_MAX, checked_name, checked_whole
+from strandline.client.arguments import TIMESTAMP_MAX, checked_name, checked_time, checked_whole
 from strandline.client.errors import ClientClosed, RequestTimeout, UsageError
 from strandline.client.option_docs import documents
 from strandline.client.options import PlainProducerKeywords, ProducerKeywords, ProducerOptions, Serializer, parse_options
@@ -135,6 +135,7 @@ class Producer(ProducerCalls, Generic[K, V]):
         if timeout_ms is None:
             limit_ms = self.options.delivery_timeout_ms
             timeout_ms = limit_ms if error is None else min(STOP_AFTER_ERROR_MS, limit_ms)
+        timeout_ms = checked_time("timeout_ms", timeout_ms)
         self._plain = {}
         return self._stop(lambda: self._end(timeout_ms, error), timeout_ms / 1000, Undelivered())
 
@@ -330,7 +331,7 @@ class Producer(ProducerCalls, Generic[K, V]):
 
     async def _flush(self, timeout_ms: float) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_ms / 1000
+        deadline = loop.time() + checked_time("timeout_ms", timeout_ms) / 1000
         try:
             async with asyncio.timeout_at(deadline):
                 await self._mailbox.emptied()

@@ -120,8 +120,10 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         """Have the producer's thread call `callback(metadata, error)` when the record is acknowledged (`error` is None) or has
         failed (`metadata` is None); soon, if it is done already. The callback delays all other work of the producer, and must
         not wait for the producer. Returns the receipt. Callbacks of one partition are called in the order of its acknowledged
-        records; that of a failed one may be called before those of earlier records."""
+        records; that of a failed one may be called before those of earlier records. ClientClosed after `stop`, when there is no
+        thread to call it."""
         parcel: Parcel = self.parcel
+        parcel.thread.check_runs()
         parcel.thread.post(lambda: parcel.call_back(self.index, callback))
         return self
 

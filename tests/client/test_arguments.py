@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from waiting import until
 
+from strandline import sync
 from strandline.client import Admin, Consumer, Producer, TopicPartition
 from strandline.client.errors import UsageError
 
@@ -230,3 +232,78 @@ async def test_list_that_changes_during_the_call_is_sent_as_it_was() -> None:
             values.clear()
             await (await call)
         assert cluster.values("orders") == [b"1", b"2"]
+
+
+NO_TIMES: dict[str, Any] = {"NaN": float("nan"), "str": "5", "bool": True}
+
+
+@pytest.mark.parametrize("kind", NO_TIMES)
+async def test_time_limit_that_is_no_number_is_refused(kind: str) -> None:
+    """With NaN a call waited for ever, and with a str it was a TypeError about an operator; `stop` had closed half of the client
+    by then, and a second `stop` did nothing."""
+    wrong = NO_TIMES[kind]
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        producer, consumer = (
+            Producer(bootstrap_servers=cluster.bootstrap),
+            Consumer("orders", bootstrap_servers=cluster.bootstrap),
+        )
+        async with producer, consumer:
+            calls: list[Callable[[], Any]] = [
+                lambda: producer.flush(timeout_ms=wrong),
+                lambda: producer.wait_for_room(timeout_ms=wrong),
+                lambda: producer.stop(timeout_ms=wrong),
+                lambda: consumer.getmany(timeout_ms=wrong),
+                lambda: consumer.getone(timeout_ms=wrong),
+                lambda: consumer.fetch_batches(timeout_ms=wrong),
+                lambda: consumer.stop(timeout_ms=wrong),
+            ]
+            for call in calls:
+                with pytest.raises(UsageError, match="timeout_ms is a number of milliseconds"):
+                    await asyncio.wait_for(call(), 5)
+            await producer.send_and_wait("orders", b"right")
+            assert (await consumer.getone(timeout_ms=5000)).value == b"right"
+
+
+@pytest.mark.parametrize("wrong", [1.5, "5", True, 0])
+async def test_number_of_records_is_whole(wrong: Any) -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Consumer("orders", bootstrap_servers=cluster.bootstrap) as consumer:
+            with pytest.raises(UsageError, match="max_records is a whole number"):
+                await consumer.getmany(max_records=wrong)
+
+
+async def never_awaited(*arguments: Any) -> Any:
+    """A coroutine function, where a plain function is called."""
+
+
+@pytest.mark.parametrize(
+    ("client", "name"),
+    [
+        (Producer, "key_serializer"),
+        (Producer, "value_serializer"),
+        (Producer, "partitioner"),
+        (Consumer, "key_deserializer"),
+        (Consumer, "value_deserializer"),
+        (Consumer, "on_state_change"),
+        (sync.Consumer, "on_state_change"),
+    ],
+)
+def test_coroutine_function_is_refused(client: Any, name: str) -> None:
+    """Values would be coroutines, and `on_state_change` was called and never ran."""
+    with pytest.raises(UsageError, match=f"{name} must be a function \\(not async\\)"):
+        client(**{name: never_awaited})
+
+
+async def test_coroutine_function_as_delivery_callback_is_reported() -> None:
+    """It was called, never awaited, and so never ran; only a RuntimeWarning said so."""
+    problems: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context["exception"]))
+    async with ScriptedCluster() as cluster:
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            receipt = (await producer.send("orders", b"1")).on_delivery(never_awaited)
+            await receipt
+            await until(lambda: problems)
+    assert isinstance(problems[0], UsageError)

@@ -430,8 +430,8 @@ async def test_second_start_is_an_error_and_does_not_stop_the_consumer(cluster: 
 
 
 async def test_cancelled_start_leaves_the_group(cluster: Cluster) -> None:
-    """`async with` calls no `__aexit__` if `__aenter__` was cancelled: the consumer stayed a member that reads nothing, and kept its
-    partitions until `max_poll_interval_ms`."""
+    """`async with` calls no `__aexit__` if `__aenter__` was cancelled: the consumer stayed a member that reads nothing, and kept
+    its partitions until `max_poll_interval_ms`."""
     async with consumer_of(cluster, "orders", group_id="g") as first:
         assert len(first.assignment()) == 4
         second = consumer_of(cluster, "orders", group_id="g")

@@ -211,11 +211,11 @@ async def test_limits_below_one_are_refused() -> None:
     async with ScriptedCluster() as cluster:
         cluster.create("orders")
         async with earliest(cluster, "orders") as consumer:
-            with pytest.raises(UsageError, match="max_records is at least 1"):
+            with pytest.raises(UsageError, match="max_records is a whole number of at least 1"):
                 await consumer.fetch_batches(max_records=0)
-            with pytest.raises(UsageError, match="max_bytes is at least 1"):
+            with pytest.raises(UsageError, match="max_bytes is a whole number of at least 1"):
                 await consumer.fetch_batches(max_bytes=-1)
-            with pytest.raises(UsageError, match="max_records is at least 1"):
+            with pytest.raises(UsageError, match="max_records is a whole number of at least 1"):
                 await consumer.getmany(max_records=-1)
 
 

@@ -142,6 +142,7 @@ def test_fork_refuses_calls_of_the_child(shared: ThreadedCluster) -> None:
                 lambda: producer.send("orders", b"3"),
                 lambda: producer.send("orders", b"3", key=b"k"),
                 lambda: producer.flush(),
+                lambda: receipt.on_delivery(print),
                 lambda: consumer.getmany(),
                 lambda: next(iter(consumer)),
                 lambda: consumer.assignment(),
@@ -167,9 +168,41 @@ def test_fork_refuses_calls_of_the_child(shared: ThreadedCluster) -> None:
                 break
         process.join(10)
         assert process.exitcode == 0
-        assert len(answers) == 8
+        assert len(answers) == 9
         assert all("before this process was forked" in answer for answer in answers), answers
         assert receipt.result().offset == 1
+
+
+def test_loop_over_records_ends_in_a_forked_child(shared: ThreadedCluster) -> None:
+    """The child went on through the rest of the batch, and its parent through the same records."""
+    topic = shared.create_topic(partitions=1)
+    with Producer(bootstrap_servers=shared.bootstrap_servers) as producer:
+        producer.send_many(topic, [b"1", b"2", b"3"]).result()
+    with Consumer(topic, bootstrap_servers=shared.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        records = iter(consumer)
+        assert next(records).value == b"1"
+
+        def child(out: multiprocessing.connection.Connection) -> None:
+            try:
+                out.send(f"returned {next(records)!r}")
+            except UsageError as e:
+                out.send(str(e))
+
+        ours, theirs = multiprocessing.Pipe()
+        process = multiprocessing.get_context("fork").Process(target=child, args=[theirs])
+        process.start()
+        assert ours.poll(10)
+        assert "before this process was forked" in ours.recv()
+        process.join(10)
+        assert [next(records).value for _ in range(2)] == [b"2", b"3"]
+
+
+def test_callback_after_stop_is_refused(shared: ThreadedCluster) -> None:
+    """It was a RuntimeError of the event loop."""
+    with Producer(bootstrap_servers=shared.bootstrap_servers) as producer:
+        receipt = producer.send("orders", b"1")
+    with pytest.raises(ClientClosed):
+        receipt.on_delivery(print)
 
 
 PROGRAM = """

@@ -200,8 +200,8 @@ class AIOKafkaConsumer:
     # -- what every call goes through ---------------------------------------------------------------------------------
 
     async def _ready(self) -> None:
-        """Wait for the look-up of partitions that were assigned by hand. ConsumerStoppedError after `stop`, IllegalStateError before
-        `start`."""
+        """Wait for the look-up of partitions that were assigned by hand. IllegalStateError before `start`, ConsumerStoppedError
+        after `stop`."""
         if self._closed:
             raise ConsumerStoppedError("the consumer was stopped")
         if not self._is_started:  # No ConsumerStoppedError, which would end an `async for` as if there were no more records.
@@ -320,7 +320,7 @@ class AIOKafkaConsumer:
         return [topic.name for topic in described if not topic.is_internal]
 
     def subscription(self) -> frozenset[str]:
-        """The topics that are subscribed by name, or match the pattern. In a group only the coordinator knows all that match; then
+        """The topics that are subscribed by name, or match the pattern. In a group only the coordinator knows all that match, so
         these are the topics of the assigned partitions."""
         named = self._reader.subscription()
         if self._is_subscribed and not named:
