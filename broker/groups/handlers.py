@@ -94,8 +94,9 @@ class GroupHandlers:
         """`is_trusted`: whether this process was not paused for so long that others may have taken over (`PauseDetector`)."""
         self._coordinator = coordinator
         self._is_trusted = is_trusted
-        self._connections: dict[tuple[str, str], int] = {}
-        """(group, member) -> id of the connection of its last heartbeat, for members that return at once."""
+        self._connections: dict[tuple[str, str], ServerConnection] = {}
+        """(group, member) -> the connection of its last heartbeat that was accepted, for members that return at once. The tag of
+        a connection contains the members for which it stands here."""
         self._of_heartbeats = MemberConnections()
         self._of_commits = MemberConnections()
 
@@ -143,9 +144,10 @@ class GroupHandlers:
         body = request.body
         assert isinstance(body, ConsumerGroupHeartbeatRequest)
         self._of_heartbeats.check(request.connection, body.group_id, body.member_id)
+        self._decide(request, body.group_id, lambda shard, context: shard.consumer.heartbeat(body, context))
+        # Not before: heartbeats that are refused, of groups that do not exist, would fill the memory.
         if body.returns_at_once:
             self._note_connection(body, request.connection)
-        self._decide(request, body.group_id, lambda shard, context: shard.consumer.heartbeat(body, context))
 
     def join_group(self, request: ServerRequest) -> None:
         body = request.body
@@ -169,26 +171,26 @@ class GroupHandlers:
 
     def _note_connection(self, body: ConsumerGroupHeartbeatRequest, connection: ServerConnection) -> None:
         member = (body.group_id, body.member_id)
-        if body.member_epoch < 0:
-            self._connections.pop(member, None)
-        elif self._connections.get(member) != connection.id:
-            self._connections[member] = connection.id
-            members = connection.tag
-            if not isinstance(members, dict):
-                members = connection.tag = {}
-            members[member] = None
+        known = self._connections.get(member)
+        if known is connection and body.member_epoch >= 0:
+            return
+        if known is not None:
+            del self._connections[member]
+            _members_of(known).pop(member, None)
+        if body.member_epoch >= 0:
+            self._connections[member] = connection
+            _members_of(connection)[member] = None
 
     def on_connection_lost(self, connection: ServerConnection) -> None:
         """A connection is closed. If its peer closed it, and members sent their last heartbeats on it, their processes may have
         ended."""
-        members = connection.tag
-        if not isinstance(members, dict):
+        if connection.tag is None:
             return
+        members, connection.tag = _members_of(connection), None
         for group_id, member_id in members:
-            if self._connections.get((group_id, member_id)) == connection.id:
-                del self._connections[(group_id, member_id)]
-                if connection.closed_by_peer:
-                    self._coordinator.on_member_connection_lost(group_id, member_id)
+            del self._connections[group_id, member_id]
+            if connection.closed_by_peer:
+                self._coordinator.on_member_connection_lost(group_id, member_id)
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
@@ -292,6 +294,13 @@ class GroupHandlers:
                 self._coordinator.decide(group_id, partial(GroupShard.delete_group, group_id=group_id, asker=asker))
             except BrokerError as e:
                 send([(asker, e)])
+
+
+def _members_of(connection: ServerConnection) -> dict[tuple[str, str], None]:
+    """The members that sent their last heartbeats on this connection, as (group, member). They are its tag."""
+    if not isinstance(connection.tag, dict):
+        connection.tag = {}
+    return connection.tag
 
 
 def _failed_deletion(group_id: str, error: BrokerError) -> DeletedGroup:
