@@ -621,7 +621,7 @@ class Consumer(HandlerRuns[K, V]):
             self._move,
             self._group,
         )
-        return RunAccess(self.options, self._doors, cluster, hooks, lambda: subscription.topics, self._subscribe_also)
+        return RunAccess(self.options, self._doors, cluster, hooks, self._reads, self._subscribe_also)
 
     async def _take(self, runner: Runner, deadline: float) -> tuple[PartitionState, list[AnyRecord]] | None:
         """Records that a run wants, as many as it has room for. Keys and values are bytes."""
@@ -634,6 +634,13 @@ class Consumer(HandlerRuns[K, V]):
 
     def _decode_raw(self, tp: TopicPartition, buf: Buffer, pos: int, header: BatchHeader, offset: int) -> list[AnyRecord]:
         return decode_records(tp, buf, pos, header, from_offset=offset, check_crc=self.options.check_crcs)
+
+    def _reads(self, topic: str) -> bool:
+        """Whether the consumer subscribes to this topic, by name or pattern, or a partition of it is assigned."""
+        subscription = self._subscription
+        if topic in subscription.topics or any(tp.topic == topic for tp in subscription.states):
+            return True
+        return self._subscribed is not None and self._subscribed[0].include(topic)
 
     def _subscribe_also(self, topic: str) -> None:
         """Subscribe to one more topic, with the same callbacks."""

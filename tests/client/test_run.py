@@ -16,7 +16,7 @@ from strandline.client import Consumer, ConsumerRecord, HandlerFailed
 from strandline.client.errors import ClientClosed, ClientError, UnknownTopic, UsageError
 
 from .group_world import member, until_settled
-from .run_world import Gate, P, Seen, add, cluster_with, place, running
+from .run_world import DEAD, Gate, P, Seen, add, cluster_with, place, records_of, running
 
 # -- handlers ---------------------------------------------------------------------------------------------------------
 
@@ -455,6 +455,41 @@ async def test_missing_topics_are_errors_before_the_first_record() -> None:
         with pytest.raises(UsageError, match="subscribed"):
             await consumer.run(print, dlq="orders")
         assert await consumer.getone()
+
+
+@pytest.mark.parametrize("pattern", ["orders.*", "orders[.]dead|x"])
+async def test_dlq_that_matches_the_pattern_is_refused(pattern: str) -> None:
+    """Each dead letter would be handled again, fail again, and be sent there again, without end."""
+    async with cluster_with("a") as (cluster, _), Consumer(group_id="g", bootstrap_servers=cluster.bootstrap) as consumer:
+        consumer.subscribe(pattern=pattern)
+        with pytest.raises(UsageError, match="subscribed"):
+            await asyncio.wait_for(consumer.run(print, dlq=DEAD), 10)
+
+
+async def test_dlq_that_is_assigned_is_refused() -> None:
+    async with cluster_with("a") as (cluster, _), Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
+        await consumer.assign([(DEAD, 0)])
+        with pytest.raises(UsageError, match="subscribed"):
+            await asyncio.wait_for(consumer.run(print, dlq=DEAD), 10)
+
+
+async def test_dlq_that_is_subscribed_during_the_run_ends_it() -> None:
+    """The dead letters are neither handled nor committed."""
+    seen: list[tuple[str, int]] = []
+
+    def fail(record: ConsumerRecord) -> None:
+        seen.append((record.topic, record.offset))
+        raise ValueError
+
+    async with cluster_with("ab") as (cluster, _), running(cluster, fail, dlq=DEAD) as (consumer, task):
+        await until(lambda: len(records_of(cluster, DEAD)) == 2)
+        consumer.subscribe("orders", DEAD)
+        with pytest.raises(UsageError, match="subscribed by now"):
+            await asyncio.wait_for(task, 10)
+        assert seen == [("orders", 0), ("orders", 1)]
+        assert len(records_of(cluster, DEAD)) == 2
+        committed = await consumer.committed((DEAD, 0))
+        assert committed is None or committed == 0
 
 
 async def test_error_of_a_partition_ends_the_run_after_the_calls() -> None:

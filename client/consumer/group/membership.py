@@ -131,6 +131,19 @@ class Topics(NamedTuple):
     names: tuple[str, ...] = ()
     pattern: str | None = None
 
+    def include(self, topic: str) -> bool:
+        """Whether the topic is one of them. The coordinator rejects a pattern that is invalid; it includes nothing here."""
+        if self.pattern is None:
+            return topic in self.names
+        import re2  # Only programs with patterns need it.
+
+        options = re2.Options()
+        options.log_errors = False
+        try:
+            return topic in self.names or re2.compile(self.pattern, options).fullmatch(topic) is not None
+        except re2.error:
+            return topic in self.names
+
 
 class _Fields(NamedTuple):
     """The fields of a heartbeat that may change."""

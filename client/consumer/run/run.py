@@ -31,8 +31,8 @@ class RunAccess(NamedTuple):
     doors: Doors
     cluster: Cluster
     hooks: RunHooks
-    subscribed: Callable[[], Iterable[str]]
-    """The topics that are subscribed by name."""
+    reads: Callable[[str], bool]
+    """Whether the consumer is to read this topic: it subscribes to it by name or pattern, or a partition is assigned."""
     subscribe_also: Callable[[str], None]
     """Subscribes to one more topic. UsageError if partitions are assigned by hand."""
 
@@ -129,7 +129,8 @@ class HandlerRuns(Generic[K, V]):
         wait are dropped, and calls that run may end: within `drain_timeout_ms`, or four fifths of `rebalance_timeout_ms`.
         `stop_on`: signals that call `end_run`, for example `(signal.SIGTERM, signal.SIGINT)`.
 
-        UnknownTopic if one of the topics does not exist; the errors of `getmany`. UsageError while another `run` runs."""
+        UnknownTopic if one of the topics does not exist; the errors of `getmany`. UsageError while another `run` runs, and for a
+        handler that cannot be called with one argument, or is a generator function."""
         access = self._run_access()
         if self._runner is not None:
             raise UsageError("the consumer is running a handler already: one run() at a time")
@@ -194,7 +195,7 @@ def _outbox(settings: RunSettings, access: RunAccess, producer: Producer | None)
 
 async def _prepare(settings: RunSettings, access: RunAccess, outbox: Outbox | None) -> None:
     """Look up the topics for failed records before the first one fails, and subscribe to the retry topic."""
-    if settings.dlq is not None and settings.dlq in access.subscribed():
+    if settings.dlq is not None and access.reads(settings.dlq):
         raise UsageError(f"{settings.dlq!r} is the dlq, and subscribed: its records would be handled again")
     for topic in settings.topics_written:
         await access.cluster.metadata.topic(topic, access.options.max_block_ms)

@@ -24,7 +24,7 @@ from strandline.client.consumer.run.handlers import Handler, Undecodable
 from strandline.client.consumer.run.outbox import Outbox
 from strandline.client.consumer.run.schedule import Call, Delivery, Schedule, Work, lane_of_key, lane_of_partition
 from strandline.client.consumer.run.settings import Fate, RunSettings
-from strandline.client.errors import ClientClosed, ClientError, HandlerFailed
+from strandline.client.errors import ClientClosed, ClientError, HandlerFailed, UsageError
 from strandline.client.options import ConsumerOptions
 from strandline.protocol.doors import Doors
 from strandline.protocol.errors import StrandlineError
@@ -252,7 +252,10 @@ class Runner:
             return
         work = self._work(state)
         work.taken.take(records)
-        if state.tp.topic == self._settings.retry_topic:
+        if state.tp.topic == self._settings.dlq:
+            # A record that fails again would be sent there again, without end. These stay unfinished.
+            self._fail(UsageError(f"{state.tp.topic!r} is the dlq, and subscribed by now: its records would be handled again"))
+        elif state.tp.topic == self._settings.retry_topic:
             for record in records:
                 self._take_retried(work, record)
         else:
