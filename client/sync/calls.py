@@ -398,7 +398,8 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         that wait are dropped, and calls that run may end: within `drain_timeout_ms`, or four fifths of `rebalance_timeout_ms`.
         `stop_on`: signals that call `end_run`, for example `(signal.SIGTERM, signal.SIGINT)`.
 
-        UnknownTopic if one of the topics does not exist; the errors of `getmany`. UsageError while another `run` runs."""
+        UnknownTopic if one of the topics does not exist; the errors of `getmany`. UsageError while another `run` runs, and for
+        a handler that cannot be called with one argument, or is a generator function."""
         self._run(
             cast(Any, self._client.run),
             handler,

@@ -46,6 +46,47 @@ class Failing:
 ALWAYS = 1_000
 
 
+# -- handlers that cannot work -----------------------------------------------------------------------------------------
+
+
+async def no_argument() -> None:
+    pass
+
+
+async def two_arguments(record: ConsumerRecord, session: object) -> None:
+    pass
+
+
+async def asynchronous_generator(record: ConsumerRecord) -> Any:
+    yield record
+
+
+def generator(record: ConsumerRecord) -> Any:
+    yield record
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, "handle", no_argument, two_arguments, asynchronous_generator, generator, asyncio.sleep(0)]
+)
+async def test_handler_that_cannot_work_is_refused(wrong: Any) -> None:
+    """One that cannot be called put every record of the topic into the dead-letter topic. One with a `yield` ran nothing, and
+    every record was committed as finished."""
+    async with cluster_with("a") as (cluster, groups), member(cluster) as consumer:
+        with pytest.raises(UsageError, match="handler"):
+            await asyncio.wait_for(consumer.run(wrong, dlq=DEAD), 5)
+        assert not records_of(cluster, DEAD)
+        assert not groups.committed
+    if asyncio.iscoroutine(wrong):
+        wrong.close()
+
+
+async def test_generator_that_a_handler_returns_has_failed() -> None:
+    """A lambda or a decorator hides the `yield` from the check of the handler."""
+    async with cluster_with("a") as (cluster, _), running(cluster, lambda record: asynchronous_generator(record)) as (_, run):
+        with pytest.raises(HandlerFailed, match="nothing has run"):
+            await asyncio.wait_for(run, 5)
+
+
 # -- without anything -------------------------------------------------------------------------------------------------
 
 

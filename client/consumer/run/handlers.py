@@ -22,6 +22,7 @@ from strandline.client.consumer.run.headers import with_attempt
 from strandline.client.consumer.run.schedule import Delivery
 from strandline.client.consumer.run.settings import BatchHandler, RecordHandler
 from strandline.client.options import ConsumerOptions
+from strandline.protocol.errors import UsageError
 
 
 class Undecodable(Exception):
@@ -46,6 +47,7 @@ class Handler:
         takes_batches: bool,
         calls_max: int,
     ) -> None:
+        check_handler(function)
         self._function: Callable[[Any], Awaitable[object] | object] = function
         self._takes_batches = takes_batches
         self._decode_key, self._decode_value = options.key_deserializer, options.value_deserializer
@@ -62,6 +64,8 @@ class Handler:
             raise result.error
         if inspect.isawaitable(result):
             await result
+        elif inspect.isgenerator(result) or inspect.isasyncgen(result):
+            raise UsageError(f"the handler returned {result!r}, of which nothing has run")
 
     def _call_guarded(self, deliveries: Sequence[Delivery]) -> object:
         """A future cannot hold every error (StopIteration), and would wait for ever then."""
@@ -94,6 +98,20 @@ class Handler:
         """Start no more threads. One whose call does not return goes on by itself."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def check_handler(function: object) -> None:
+    """UsageError for a handler that would fail with every record, and put all of them aside, or do nothing at all."""
+    if not callable(function):
+        raise UsageError(f"a handler is a function, and not {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(f"the handler {function!r} has a `yield`: a call returns a generator, and runs nothing of it")
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as e:
+        raise UsageError(f"a handler is called with one argument, and {function!r} is not to be called so: {e}") from None
+    except ValueError:
+        pass  # Some functions in C do not tell their arguments.
 
 
 def is_coroutine_function(function: object) -> bool:
