@@ -20,13 +20,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Never
 
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.records.batch import HEADER_SIZE, BatchHeader, base_offset_at, read_header
+from strandline.protocol.records.batch import (
+    CONTROL_MASK,
+    HEADER_SIZE,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    base_offset_at,
+    read_header,
+)
 from strandline.protocol.records.fence import NO_TOKEN, make_fence
 from strandline.protocol.records.filler import without_filled_before
+from strandline.protocol.records.marker import EndTransactionMarker, encode_marker, read_marker
 from strandline.storage.disk import Buffer, DiskError, Files
 from strandline.storage.log import log_read, recovery, replacement, retention, truncation
+from strandline.storage.log.aborted_transactions import add_aborted, collect_aborted, save_aborted
 from strandline.storage.log.appending import (
     AppendInfo,
     FencedToken,
@@ -42,10 +52,11 @@ from strandline.storage.log.flushing import DirFailure, FlushWork
 from strandline.storage.log.log_config import FOREVER, LogConfig
 from strandline.storage.log.log_read import LogRead
 from strandline.storage.log.log_state import LogState
-from strandline.storage.log.producer_state import AppendedBatch, Pending, ProducerStates
+from strandline.storage.log.producer_state import TRANSACTION_VERSION_2, AppendedBatch, Pending, ProducerStates
 from strandline.storage.log.replacement import CleanedSegment
 from strandline.storage.log.segment import Segment
 from strandline.storage.log.tail import TailBudget
+from strandline.storage.log.transaction_index import AbortedTransaction
 from strandline.storage.log.validation import NONE_CHECKED, CheckedTimes, check_fetched, check_produced, for_one_segment
 from strandline.storage.metrics import LogMetrics
 
@@ -56,6 +67,12 @@ METADATA_TOPIC = "__cluster_metadata"
 
 def _no_name(number: int) -> bool:
     return False
+
+
+def _check_no_transaction(headers: list[BatchHeader]) -> None:
+    for header in headers:
+        if header.attributes & TRANSACTIONAL_MASK:
+            raise BrokerError(ErrorCode.INVALID_RECORD, "a batch is marked as transactional, but its request has no transaction")
 
 
 class Log(LogState):
@@ -123,6 +140,7 @@ class Log(LogState):
         checked: CheckedTimes = NONE_CHECKED,
         expected_offset: int = -1,
         fencing_token: int = NO_TOKEN,
+        is_transactional: bool = False,
     ) -> AppendInfo:
         """Append a producer's batches, all or none: check them, stamp `records` in place, write it. `checked`: see
         `conversion.prepare`.
@@ -130,20 +148,19 @@ class Log(LogState):
         `expected_offset`: append new batches only if the log end is there; -1: wherever it is. `fencing_token`: append new
         batches only if no append has carried a higher token; if none has carried this one, a fence is written before them.
         NO_TOKEN: the log's token does not matter. Duplicates are recognised before that: an append that had succeeded is not
-        rejected when it is retried.
+        rejected when it is retried. `is_transactional`: the batches may belong to a transaction, because the caller knows it.
 
         BrokerError: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
         OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, UNKNOWN_PRODUCER_ID,
-        FENCED_LEADER_EPOCH, and ConditionFailed; DiskError.
+        INVALID_TXN_STATE, FENCED_LEADER_EPOCH, and ConditionFailed; DiskError.
         """
         self._check_writable()
         if leader_epoch < self.epochs.latest_epoch:
-            raise BrokerError(
-                ErrorCode.FENCED_LEADER_EPOCH,
-                f"leader epoch {leader_epoch} is over: the log has epoch {self.epochs.latest_epoch}",
-            )
+            self._refuse_epoch(leader_epoch)
         records = writable(records)
         headers = check_produced(records, self.config, now_ms, self._accepts_control, checked)
+        if not is_transactional and (headers[0].attributes & TRANSACTIONAL_MASK or len(headers) > 1):
+            _check_no_transaction(headers)
         if NO_TOKEN < fencing_token < self.producers.fences.token:
             duplicates = self._find_unfenced(headers, fencing_token)
         else:
@@ -168,6 +185,33 @@ class Log(LogState):
         self.assign_epoch_start_offset(leader_epoch, offset)
         info = self.append_batches(b"".join((fence, records)), [read_header(fence), *behind], now_ms, time_ms)
         return info._replace(first_offset=offset + 1)
+
+    def append_marker(
+        self,
+        marker: EndTransactionMarker,
+        producer_id: int,
+        producer_epoch: int,
+        leader_epoch: int,
+        now_ms: int,
+        transaction_version: int = TRANSACTION_VERSION_2,
+    ) -> AppendInfo:
+        """Append the marker that ends the transaction of a producer in this log. Without an open transaction it is appended as
+        well, and changes nothing for readers.
+
+        BrokerError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, INVALID_RECORD, FENCED_LEADER_EPOCH,
+        KAFKA_STORAGE_ERROR; DiskError."""
+        self._check_writable()
+        if leader_epoch < self.epochs.latest_epoch:
+            self._refuse_epoch(leader_epoch)
+        self.producers.check_marker(marker, producer_id, producer_epoch, transaction_version)
+        offset = self.log_end_offset
+        data = encode_marker(marker, producer_id, producer_epoch, now_ms, base_offset=offset, leader_epoch=leader_epoch)
+        self.assign_epoch_start_offset(leader_epoch, offset)
+        return self.append_batches(data, [read_header(data)], now_ms, -1)
+
+    def _refuse_epoch(self, leader_epoch: int) -> Never:
+        text = f"leader epoch {leader_epoch} is over: the log has epoch {self.epochs.latest_epoch}"
+        raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH, text)
 
     def append_as_follower(self, records: Buffer, max_epoch: int) -> AppendInfo | None:
         """Append fetched batches unchanged; their offsets must continue exactly at the LEO. Only the first batch of an empty log
@@ -231,20 +275,31 @@ class Log(LogState):
             self.tail.add(header.base_offset, header.base_offset + header.last_offset_delta + 1, records)
             if header.producer_id >= 0:
                 self.producers.update(header, header.last_offset)
+                if header.attributes & TRANSACTIONAL_MASK:
+                    self._remember_transaction(records, 0, header)
             return
         view, position = memoryview(records), 0
         for header in headers:
             self.tail.add(header.base_offset, header.next_offset, view[position : position + header.size])
-            position += header.size
             if header.producer_id >= 0:
                 self.producers.update(header, header.last_offset)
+                if header.attributes & TRANSACTIONAL_MASK:
+                    self._remember_transaction(view, position, header)
+            position += header.size
+
+    def _remember_transaction(self, records: Buffer, position: int, header: BatchHeader) -> None:
+        """Note a transactional batch or a marker, which lies in the last segment."""
+        marker = read_marker(records, position, header) if header.attributes & CONTROL_MASK else None
+        aborted = self.producers.update_transaction(header, marker, self.high_watermark)
+        if aborted is not None:
+            add_aborted(self.segments[-1], aborted)
 
     def _find_duplicates(self, headers: list[BatchHeader]) -> list[AppendedBatch]:
         """The earlier appends of these batches; empty if all batches are new."""
         pending: Pending = {}
         found = []
         for header in headers:
-            if header.producer_id >= 0 and not header.is_control:
+            if header.producer_id >= 0 and not header.attributes & CONTROL_MASK:
                 batch = self.producers.check(header, pending)
                 if batch is not None:
                     found.append(batch)
@@ -309,6 +364,7 @@ class Log(LogState):
         if not old.size:
             return
         old.save_indexes()
+        save_aborted(self, old)
         created_ms = old.created_ms if now_ms is None else now_ms
         self.segments.append(Segment.create(self.files, self.dir, self.log_end_offset, created_ms))
         self.unsynced[self.dir] = None
@@ -323,6 +379,11 @@ class Log(LogState):
         OFFSET_OUT_OF_RANGE outside the log, CORRUPT_MESSAGE at a damaged batch, and ColdRead if the bytes are not in the page
         cache and `may_block` is False."""
         return log_read.read(self, offset, max_bytes, end_offset, min_one, may_block)
+
+    def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions that have offsets within `offset` to `end_offset` (exclusive), in the order of their first
+        offsets. A reader of committed records drops their records."""
+        return collect_aborted(self, offset, end_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int, searches: BatchSearches | None = None) -> tuple[int, int, int] | None:
         """Find the first record at or after `timestamp_ms`; returns (timestamp, offset, leader epoch), or None if there is
@@ -529,6 +590,7 @@ class Log(LogState):
     def _close_orderly(self) -> None:
         for segment in self.segments:
             segment.save_indexes()
+            save_aborted(self, segment)
         if self.log_end_offset > self.log_start_offset or len(self.producers) or self.producers.fences:
             self.save_producers()
         if self.recovery_point < self.log_end_offset or self.unsynced:

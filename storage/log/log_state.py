@@ -112,6 +112,13 @@ class LogState:
         ends = [segment.base_offset for segment in self.segments[1:]]
         return zip(self.segments, [*ends, self.log_end_offset], strict=True)
 
+    @property
+    def last_stable_offset(self) -> int:
+        """LSO: below it, no record belongs to a transaction that is open, or whose marker is not committed. At most the HW."""
+        high_watermark = self.high_watermark
+        transactions = self.producers.transactions
+        return max(transactions.first_unstable(high_watermark), self.log_start_offset) if transactions else high_watermark
+
     def segment_for(self, offset: int) -> int:
         """The index in `segments` of the segment that holds `offset`; 0 for offsets below the first segment."""
         return max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)

@@ -21,12 +21,26 @@ leader by DescribeProducers for the named producers whose last batch lies before
 The fencing tokens of the log (`fences.py`) are kept with the producers, because a fence has the form of a producer's batch: in
 headers, in snapshots and in DescribeProducers.
 
-All states follow from the batch headers of the log, and are rebuilt from them. A snapshot shortens that. It is written when a
+**A transaction** of a producer (not of a named one) is open from its first transactional batch on until a marker ends it
+(`protocol/records/marker.py`). The state has its first offset, and the newest coordinator epoch of the producer's markers. A
+producer with an open transaction is not forgotten. `transactions.py` says what follows from open transactions for readers.
+
+    marker with a lower producer epoch       INVALID_PRODUCER_EPOCH; with transactions of version 2, in which each transaction
+                                             raises the epoch, also the same one, unless no transaction is open (KAFKA-19999)
+    marker of an older coordinator epoch     TRANSACTION_COORDINATOR_FENCED
+    marker of a producer without an open     appended, and ends nothing: the coordinator repeats a marker whose answer was lost
+      transaction
+    marker with a higher producer epoch      fences batches of lower epochs; the next batch has sequence 0
+    batch outside of the open transaction    INVALID_TXN_STATE
+
+All states follow from the batches of the log, and are rebuilt from them. A snapshot shortens that. It is written when a
 segment is rolled, and on an orderly close:
 
     <offset>.snapshot    i16 version = 1 | u32 CRC-32C of the rest | i32 n | n entries      state just before `offset`
     entry                i64 producer id | i16 epoch | i32 last sequence | i64 last offset | i32 offset delta
                          | i64 timestamp | i32 coordinator epoch | i64 first offset of the open transaction (-1)
+
+Of a producer without a batch in its epoch, the sequence and the last offset are -1.
 
 Kafka writes one entry per producer. This format has up to five consecutive entries, oldest first, and one for each fence; a
 reader that keeps the last entry of an id, as Kafka does, reads it correctly.
@@ -43,14 +57,20 @@ import crc32c
 
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.producer_names import FIRST_NAMED, family_of, number_of, work_epoch_of
-from strandline.protocol.records.batch import MAX_SEQUENCE, BatchHeader
+from strandline.protocol.records.batch import CONTROL_MASK, MAX_SEQUENCE, TRANSACTIONAL_MASK, BatchHeader
 from strandline.protocol.records.fence import FIRST_FENCE, producer_id_of, sequence_of, token_of
+from strandline.protocol.records.marker import NO_COORDINATOR_EPOCH, EndTransactionMarker
 from strandline.storage.log.fences import Fences
+from strandline.storage.log.transaction_index import AbortedTransaction
+from strandline.storage.log.transactions import Transactions
 
 BATCHES_KEPT = 5
 _NO_EPOCH = -1
 _HALF = 2**30
 NO_TIMESTAMP = -1
+NO_TRANSACTION = -1
+TRANSACTION_VERSION_2 = 2
+"""The version of the protocol in which each transaction raises the producer epoch (KIP-890)."""
 
 _SNAPSHOT_HEAD = Struct(">hIi")
 _SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
@@ -76,9 +96,9 @@ class AppendedBatch(NamedTuple):
 
 
 class ProducerEntry:
-    """The state of one producer: its epoch and its last batches."""
+    """The state of one producer: its epoch, its last batches, and its transaction."""
 
-    __slots__ = ("batches", "epoch", "work_epoch")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "marker_offset", "marker_timestamp", "txn_first_offset", "work_epoch")
 
     work_epoch: int
     """The newest work epoch of a named producer; 0 for others."""
@@ -88,6 +108,28 @@ class ProducerEntry:
         """The newest producer epoch seen. Batches of older epochs are refused."""
         self.batches: deque[AppendedBatch] = deque(maxlen=BATCHES_KEPT)
         """The last batches of this epoch, oldest first, with sequences without a gap."""
+        self.txn_first_offset = NO_TRANSACTION
+        """The first offset of the open transaction; -1 if there is none."""
+        self.coordinator_epoch = NO_COORDINATOR_EPOCH
+        """The coordinator epoch of the newest marker; -1 if no marker is known."""
+        self.marker_offset = -1
+        """The offset of the newest marker; -1 if it is not known."""
+        self.marker_timestamp = NO_TIMESTAMP
+
+    @property
+    def newest_offset(self) -> int:
+        """The offset of the newest batch or marker; -1 if it is not known."""
+        return max(self.marker_offset, self.batches[-1].last_offset if self.batches else -1)
+
+    @property
+    def newest_timestamp(self) -> int:
+        """The timestamp, in ms, of the newest batch or marker."""
+        return max(self.marker_timestamp, self.batches[-1].timestamp if self.batches else NO_TIMESTAMP)
+
+    def inherit(self, before: ProducerEntry) -> None:
+        """Take over what does not belong to the epoch `before`: the transaction, and the newest marker."""
+        self.txn_first_offset, self.coordinator_epoch = before.txn_first_offset, before.coordinator_epoch
+        self.marker_offset, self.marker_timestamp = before.marker_offset, before.marker_timestamp
 
     def find(self, first_sequence: int, last_sequence: int) -> AppendedBatch | None:
         """The kept batch with exactly these sequences; None if there is none."""
@@ -129,6 +171,9 @@ class ProducerStates:
         self._last_seen: dict[int, tuple[int, int]] = {}
         """By family: the last offset of its newest batch, and the time (ms) at which `expire` first saw that batch."""
         self.fences = Fences()
+        self.transactions = Transactions()
+        self.newest_marker_offset = -1
+        """No marker above this offset has changed the states."""
 
     @classmethod
     def from_leader(cls, known: Iterable[KnownProducer], before: int) -> ProducerStates:
@@ -152,7 +197,20 @@ class ProducerStates:
         return len(self._entries)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProducerStates) and self.dump() == other.dump()
+        return isinstance(other, ProducerStates) and self.dump() == other.dump() and self._ends() == other._ends()
+
+    def _ends(self) -> dict[int, tuple[int, int]]:
+        """The coordinator epochs and the open transactions, for comparisons."""
+        return {
+            producer_id: (entry.coordinator_epoch, entry.txn_first_offset)
+            for producer_id, entry in self._entries.items()
+            if entry.coordinator_epoch >= 0 or entry.txn_first_offset >= 0
+        }
+
+    @property
+    def has_markers(self) -> bool:
+        """Whether a marker of one of the producers is known."""
+        return any(entry.coordinator_epoch >= 0 for entry in self._entries.values())
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -186,7 +244,8 @@ class ProducerStates:
         """Check a batch against the state of its producer. Returns None if it is the producer's next batch, and the earlier batch
         if it is a duplicate.
 
-        Raises INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER or INVALID_RECORD. An unknown
+        Raises INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER, INVALID_RECORD, or
+        INVALID_TXN_STATE. An unknown
         producer may start with any sequence, because its state may have expired or been deleted with its records. An unknown
         named producer must start at row 0: UNKNOWN_PRODUCER_ID.
         """
@@ -203,7 +262,7 @@ class ProducerStates:
         first, last = header.base_sequence, header.last_sequence
         if first < 0:
             raise BrokerError(ErrorCode.INVALID_RECORD, f"a batch of producer {producer_id} has no sequence number")
-        if epoch == known_epoch:
+        if epoch == known_epoch and last_sequence >= 0:
             if entry is not None and entry.epoch == epoch and (duplicate := entry.find(first, last)) is not None:
                 return duplicate
             self._check_sequence(producer_id, last_sequence, first, last)
@@ -212,14 +271,36 @@ class ProducerStates:
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"the first batch of epoch {epoch} of producer {producer_id} has sequence {first}, not 0",
             )
+        if entry is not None and entry.txn_first_offset >= 0 and not header.attributes & TRANSACTIONAL_MASK:
+            text = f"producer {producer_id} has an open transaction in this partition, and the batch is outside of it"
+            raise BrokerError(ErrorCode.INVALID_TXN_STATE, text)
         pending[producer_id] = Position(producer_id, epoch, last)
         return None
+
+    def check_marker(
+        self, marker: EndTransactionMarker, producer_id: int, epoch: int, transaction_version: int = TRANSACTION_VERSION_2
+    ) -> None:
+        """Check a marker before it is appended. INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, INVALID_RECORD."""
+        if not 0 <= producer_id < FIRST_NAMED or epoch < 0:
+            raise BrokerError(ErrorCode.INVALID_RECORD, f"producer {producer_id} with epoch {epoch} has no transactions")
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return
+        must_rise = transaction_version >= TRANSACTION_VERSION_2 and entry.txn_first_offset >= 0
+        if epoch < entry.epoch or (epoch == entry.epoch and must_rise):
+            text = f"a marker has epoch {epoch} of producer {producer_id}; epoch {entry.epoch} has written to this partition"
+            raise BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH, text)
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            text = f"coordinator epoch {marker.coordinator_epoch} is fenced: producer {producer_id} has a marker"
+            raise BrokerError(ErrorCode.TRANSACTION_COORDINATOR_FENCED, f"{text} of coordinator epoch {entry.coordinator_epoch}")
 
     def _check_named(self, header: BatchHeader, pending: Pending) -> AppendedBatch | None:
         producer_id, epoch = header.producer_id, header.producer_epoch
         first, last = header.base_sequence, header.last_sequence
         if producer_id >= FIRST_FENCE:
             raise BrokerError(ErrorCode.INVALID_RECORD, f"producer id {producer_id} is that of a fence, which only leaders write")
+        if header.attributes & TRANSACTIONAL_MASK:
+            raise BrokerError(ErrorCode.INVALID_RECORD, f"named producer {producer_id} sent a transactional batch; it has none")
         if not 0 <= first <= last:
             raise BrokerError(ErrorCode.INVALID_RECORD, f"named producer {producer_id}: {first} to {last} are not row numbers")
         family = family_of(producer_id)
@@ -260,53 +341,104 @@ class ProducerStates:
         if header.base_sequence >= 0:
             entry.batches.append(AppendedBatch(header.last_sequence, last_offset, header.last_offset_delta, header.max_timestamp))
 
+    def update_transaction(
+        self, header: BatchHeader, marker: EndTransactionMarker | None, high_watermark: int
+    ) -> AbortedTransaction | None:
+        """Record what a transactional batch, after its `update`, means for the transaction of its producer. `marker`: the one in
+        a control batch. Returns the transaction that it has aborted, if there is one, for the index of its segment.
+
+        A batch without records begins nothing: the cleaner has emptied it after its transaction had ended."""
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            return None  # a named producer, which has no transactions
+        first = entry.txn_first_offset
+        if not header.attributes & CONTROL_MASK:
+            if first < 0 and header.record_count:
+                entry.txn_first_offset = header.base_offset
+                self.transactions.begin(header.base_offset, header.producer_id)
+            return None
+        offset = self.newest_marker_offset = header.last_offset
+        if marker is None:
+            return None
+        entry.coordinator_epoch, entry.txn_first_offset = marker.coordinator_epoch, NO_TRANSACTION
+        entry.marker_offset, entry.marker_timestamp = offset, header.max_timestamp
+        if first < 0:
+            return None
+        stable = self.transactions.complete(first, offset, high_watermark)
+        return None if marker.is_commit else AbortedTransaction(header.producer_id, first, offset, stable)
+
     def _entry(self, producer_id: int, epoch: int) -> ProducerEntry:
         """The producer's entry. An entry of another epoch or work epoch is replaced by a new one."""
         family = producer_id if producer_id < FIRST_NAMED else family_of(producer_id)
         entry = self._entries.get(family)
         if entry is None or entry.epoch != epoch or family | entry.work_epoch != producer_id:
+            before = entry
             entry = self._entries[family] = ProducerEntry(epoch)
             entry.work_epoch = work_epoch_of(producer_id)
+            if before is not None:
+                entry.inherit(before)
         return entry
 
     def before(self, offset: int) -> ProducerStates:
-        """The states without the batches from `offset` on; a replay from there restores the rest."""
+        """The states without the batches from `offset` on; a replay from there restores the rest.
+
+        A transaction that was open at `offset` and has ended since is missing. If it has records after `offset`, it begins with
+        the first of these in the replay; what lies before `offset` is not in the log for which these states are."""
         earlier = ProducerStates()
         for family, entry in self._entries.items():
             for batch in entry.batches:
                 if batch.last_offset < offset:
-                    earlier._entry(family | entry.work_epoch, entry.epoch).batches.append(batch)
+                    kept = earlier._entry(family | entry.work_epoch, entry.epoch)
+                    kept.batches.append(batch)
+                    kept.coordinator_epoch = entry.coordinator_epoch
+                    if entry.txn_first_offset < offset:
+                        kept.txn_first_offset = entry.txn_first_offset
         earlier.fences = self.fences.before(offset)
+        earlier._restore_transactions(min(self.newest_marker_offset, offset - 1))
         return earlier
+
+    def _restore_transactions(self, newest_marker_offset: int) -> None:
+        ongoing = {
+            entry.txn_first_offset: producer_id for producer_id, entry in self._entries.items() if entry.txn_first_offset >= 0
+        }
+        self.transactions = Transactions(ongoing)
+        self.newest_marker_offset = newest_marker_offset
 
     def all_end_before(self, offset: int) -> bool:
         """Whether a truncation to `offset` would leave the states as they are."""
         if self.fences and self.fences.newest.offset >= offset:
+            return False
+        if self.newest_marker_offset >= offset:
             return False
         return all(not e.batches or e.batches[-1].last_offset < offset for e in self._entries.values())
 
     def clear(self) -> None:
         self._entries.clear()
         self.fences = Fences()
+        self._restore_transactions(-1)
 
     def expire(self, now_ms: int, expiration_ms: int, is_kept: Callable[[int], bool]) -> None:
-        """Forget producers that have not written for `expiration_ms`.
+        """Forget producers that have not written for `expiration_ms` and have no open transaction.
 
         Record timestamps do not show when a producer wrote: it may copy records of last year, and if it were forgotten between a
         batch and its retry, the batch would be appended twice. `is_kept`: whether the cluster still knows the name with this
         number; such a producer is kept."""
         known, self._last_seen = self._last_seen, {}
         for family, entry in list(self._entries.items()):
-            if not entry.batches or (family >= FIRST_NAMED and is_kept(number_of(family))):
+            if self._has_open_end(entry) or (family >= FIRST_NAMED and is_kept(number_of(family))):
                 continue
-            last = entry.batches[-1]
+            offset = entry.newest_offset
             seen = known.get(family)
-            if seen is None or seen[0] != last.last_offset:
-                seen = (last.last_offset, now_ms)
-            if now_ms - max(last.timestamp, seen[1]) > expiration_ms:
+            if seen is None or seen[0] != offset:
+                seen = (offset, now_ms)
+            if now_ms - max(entry.newest_timestamp, seen[1]) > expiration_ms:
                 del self._entries[family]
             else:
                 self._last_seen[family] = seen
+
+    def _has_open_end(self, entry: ProducerEntry) -> bool:
+        """Whether the producer has an open transaction, or may have one again if the newest marker is truncated."""
+        return entry.txn_first_offset >= 0 or self.transactions.has_unreplicated(entry.marker_offset)
 
     # -- snapshots ------------------------------------------------------------------------------------------------
 
@@ -321,7 +453,7 @@ class ProducerStates:
         for family, entry in self._entries.items():
             producer_id = family | entry.work_epoch
             if not entry.batches:
-                yield producer_id, entry.epoch, -1, -1, 0, -1, -1, -1
+                yield producer_id, entry.epoch, -1, -1, 0, entry.marker_timestamp, entry.coordinator_epoch, entry.txn_first_offset
             for batch in entry.batches:
                 yield (
                     producer_id,
@@ -330,25 +462,34 @@ class ProducerStates:
                     batch.last_offset,
                     batch.offset_delta,
                     batch.timestamp,
-                    -1,
-                    -1,
+                    entry.coordinator_epoch,
+                    entry.txn_first_offset,
                 )
         for token, offset in self.fences:
             yield producer_id_of(token), 0, sequence_of(token), offset, 0, NO_TIMESTAMP, -1, -1
 
     @classmethod
-    def decode(cls, data: bytes) -> ProducerStates | None:
-        """The states of a snapshot; None unless it is whole and of a known version."""
+    def decode(cls, data: bytes, offset: int = 0) -> ProducerStates | None:
+        """The states of the snapshot at `offset`; None unless it is whole and of a known version."""
         rows = snapshot_rows(data)
         if rows is None:
             return None
         states = cls()
         for row in rows:
             states._add_row(*row)
+        states._restore_transactions(offset - 1 if states.has_markers else -1)
         return states
 
     def _add_row(
-        self, producer_id: int, epoch: int, sequence: int, offset: int, delta: int, timestamp: int, *_transaction: int
+        self,
+        producer_id: int,
+        epoch: int,
+        sequence: int,
+        offset: int,
+        delta: int,
+        timestamp: int,
+        coordinator_epoch: int,
+        txn_first_offset: int,
     ) -> None:
         if producer_id >= FIRST_FENCE:
             self.fences.add(token_of(producer_id, sequence), offset)
@@ -356,6 +497,9 @@ class ProducerStates:
         entry = self._entry(producer_id, epoch)
         if sequence >= 0:
             entry.batches.append(AppendedBatch(sequence, offset, delta, timestamp))
+        else:
+            entry.marker_timestamp = timestamp
+        entry.coordinator_epoch, entry.txn_first_offset = coordinator_epoch, txn_first_offset
 
 
 def snapshot_rows(data: bytes) -> list[tuple[int, int, int, int, int, int, int, int]] | None:

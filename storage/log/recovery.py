@@ -27,16 +27,17 @@ from strandline.protocol.errors import BrokerError
 from strandline.protocol.loggers import get_logger
 from strandline.storage.checkpoints import LEADER_EPOCHS, LeaderEpochCheckpoint, read_if_present
 from strandline.storage.disk import join, parent
+from strandline.storage.log.aborted_transactions import load_aborted
 from strandline.storage.log.epoch_cache import LeaderEpochCache
 from strandline.storage.log.log_state import LogState
 from strandline.storage.log.producer_recovery import load_producers, remove_needless_snapshots, remove_snapshots
 from strandline.storage.log.recovery_scan import scan
 from strandline.storage.log.replacement import finish_replacements
-from strandline.storage.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from strandline.storage.log.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment
 
 logger = get_logger(__name__)
 
-_SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)\Z", re.ASCII)
+_SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)\Z", re.ASCII)
 _LEFTOVER = re.compile(r"(\d{20}(\.\w+)+\.(deleted|tmp|cleaned)|(leader-epoch-checkpoint|partition\.metadata)\.tmp)\Z", re.ASCII)
 
 
@@ -51,20 +52,28 @@ def load(log: LogState, *, clean_shutdown: bool, keep_below: int, now_ms: int) -
     empty = _open_segments(log, names, now_ms)
     checkpoint = None if fresh else load_epochs(log, empty=empty, clean=clean_shutdown)
     log.epochs = LeaderEpochCache(checkpoint or ())
+    unknown_from = None
     if not empty and not (clean_shutdown and checkpoint is not None and _load_clean(log)):
+        unknown_from = log.segments[log.segment_for(log.recovery_point) if checkpoint is not None else 0].base_offset
         scan(log, checkpoint, keep_below)
     if empty or not clean_shutdown:
         # Names that a killed process created may be in the page cache only, so the next flush has to cover them.
         log.unsynced[log.dir] = log.unsynced[parent(log.dir)] = None
         if checkpoint is not None:
             log.unsynced[join(log.dir, LEADER_EPOCHS)] = None
-    apply_checkpoints(log, checkpoint, names, trust_snapshots=clean_shutdown)
+    apply_checkpoints(log, checkpoint, names, trust_snapshots=clean_shutdown, unknown_from=unknown_from)
 
 
 def apply_checkpoints(
-    log: LogState, checkpoint: list[tuple[int, int]] | None, names: list[str], *, trust_snapshots: bool
+    log: LogState,
+    checkpoint: list[tuple[int, int]] | None,
+    names: list[str],
+    *,
+    trust_snapshots: bool,
+    unknown_from: int | None = None,
 ) -> None:
-    """Limit the offsets of the checkpoints to what the log has, and load epochs and producer states."""
+    """Limit the offsets of the checkpoints to what the log has, and load epochs and producer states. `unknown_from`: the indexes
+    of aborted transactions of the segments from this offset on are rebuilt; None: they are used as they are."""
     end = log.log_end_offset
     if end < log.log_start_offset:
         _restart_empty(log)
@@ -85,7 +94,8 @@ def apply_checkpoints(
     if has_snapshots:
         remove_snapshots(log, above=max(trusted_to, log.segments[0].base_offset))
     if names:
-        load_producers(log, trusted_to=trusted_to)
+        rebuilt_from = load_aborted(log, names, end if unknown_from is None else unknown_from)
+        load_producers(log, trusted_to=trusted_to, aborted_from=rebuilt_from)
     if has_snapshots:
         remove_needless_snapshots(log)
 
@@ -109,7 +119,7 @@ def _remove_leftovers(log: LogState, names: list[str]) -> None:
     present = set(names)
     for name in names:
         match = _SEGMENT_FILE.match(name)
-        orphan = match is not None and match[2] in (INDEX_SUFFIX, TIME_INDEX_SUFFIX) and match[1] + LOG_SUFFIX not in present
+        orphan = match is not None and match[2] != LOG_SUFFIX and match[1] + LOG_SUFFIX not in present
         if orphan or _LEFTOVER.match(name):
             log.files.remove(join(log.dir, name))
 

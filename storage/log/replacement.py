@@ -6,7 +6,8 @@
 
 The new segment has every offset of the old ones (fillers keep the offsets without gaps), so its name and its last batch tell
 which old segments it replaces. The old ones vanish lowest offset first: if the old segment of the same name is still there, all
-are.
+are. If there are aborted transactions, the index of the new segment gets the name of the first old one's before anything else is
+renamed. If a crash leaves it beside the old segments, it has entries beyond the first one's end, so a start rebuilds it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from strandline.protocol.errors import BrokerError, StrandlineError
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.records.batch import check_crc, corrupt
 from strandline.storage.disk import Files, join
+from strandline.storage.log.aborted_transactions import joined
 from strandline.storage.log.batch_iteration import iter_batches
 from strandline.storage.log.log_state import LogState
 from strandline.storage.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, Segment, file_name
+from strandline.storage.log.transaction_index import TRANSACTION_INDEX_SUFFIX
 
 logger = get_logger(__name__)
 
@@ -50,15 +53,18 @@ def replace_segments(log: LogState, old: Sequence[Segment], cleaned: CleanedSegm
     """Replace segments, as `Log.replace_segments` describes."""
     first = _check_unchanged(log, old, cleaned, truncations)
     log.tombstones_removed_below = max(log.tombstones_removed_below, cleaned.removed_tombstones_end)
-    files, path = log.files, old[0].path
+    files, path, aborted = log.files, old[0].path, joined(old)
+    if aborted is not None:
+        files.write_atomic(path(TRANSACTION_INDEX_SUFFIX), aborted.entries)
     files.rename(path(LOG_SUFFIX) + CLEANED_SUFFIX, path(LOG_SUFFIX) + SWAP_SUFFIX)
     files.fsync_dir(log.dir)
-    paths = [gone for segment in old for gone in segment.remove(keep_snapshot=segment is old[0])]
+    paths = [gone for segment in old for gone in segment.remove(is_rewritten=segment is old[0])]
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         files.rename(path(suffix) + CLEANED_SUFFIX, path(suffix))
     files.rename(path(LOG_SUFFIX) + SWAP_SUFFIX, path(LOG_SUFFIX))
     files.fsync_dir(log.dir)
     log.segments[first : first + len(old)] = [Segment.open(files, log.dir, cleaned.base_offset, old[-1].created_ms)]
+    log.segments[first].aborted = aborted
     log.tail.drop_below(cleaned.end_offset)
     log.cursors = {offset: cursor for offset, cursor in log.cursors.items() if all(cursor[0] is not each for each in old)}
     logger.info("log.segments_replaced", **log.fields, segments=len(old), segment=cleaned.base_offset)
@@ -103,16 +109,17 @@ def _finish(log: LogState, base: int, present: list[int]) -> None:
         return
     for covered in present:
         if base <= covered < (base if end is None else end):
-            _remove(log, covered, keep_snapshot=covered == base)
+            _remove(log, covered, is_rewritten=covered == base)
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         files.remove(join(log.dir, file_name(base, suffix)))
     files.rename(swap, join(log.dir, file_name(base, LOG_SUFFIX)))
     logger.info("log.replacement_finished", **log.fields, segment=base)
 
 
-def _remove(log: LogState, base: int, *, keep_snapshot: bool) -> None:
-    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
-        if suffix != SNAPSHOT_SUFFIX or not keep_snapshot:
+def _remove(log: LogState, base: int, *, is_rewritten: bool) -> None:
+    kept = (SNAPSHOT_SUFFIX, TRANSACTION_INDEX_SUFFIX) if is_rewritten else ()
+    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TRANSACTION_INDEX_SUFFIX):
+        if suffix not in kept:
             log.files.remove(join(log.dir, file_name(base, suffix)))
 
 

@@ -1,8 +1,9 @@
-"""A segment: one `.log` file of consecutive batches, with its two indexes.
+"""A segment: one `.log` file of consecutive batches, with its indexes.
 
     00000000000000005000.log         batches from offset 5000 on
     00000000000000005000.index       offset -> position        } sparse, rebuilt from the batches if damaged, loaded at first use
     00000000000000005000.timeindex   timestamp -> offset       } (`index.py`)
+    00000000000000005000.txnindex    aborted transactions, if there are any (`transaction_index.py`)
 
 Only the last segment of a log is appended to. The bytes of the others no longer change, except by a truncation.
 """
@@ -17,6 +18,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records.batch import HEADER, HEADER_SIZE, LENGTH_PREFIX, MAGIC, BatchHeader, check_crc, corrupt
 from strandline.storage.disk import Buffer, File, Files, join
 from strandline.storage.log.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
+from strandline.storage.log.transaction_index import TRANSACTION_INDEX_SUFFIX, TransactionIndex
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -98,13 +100,14 @@ def parse_header(buf: Buffer, pos: int, room: int) -> BatchHeader:
 
 
 class Segment:
-    """One segment of a log: its file, its two indexes, and its timestamps."""
+    """One segment of a log: its file, its indexes, and its timestamps."""
 
     __slots__ = (
         "_indexed_timestamp",
         "_offset_index",
         "_time_index",
         "_unindexed",
+        "aborted",
         "base_offset",
         "created_ms",
         "directory",
@@ -141,6 +144,8 @@ class Segment:
         """A timestamp at or below the last entry of the time index. Saves a look at the index per append."""
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
+        self.aborted: TransactionIndex | None = None
+        """The aborted transactions whose markers are in this segment; None if there is none."""
 
     @classmethod
     def create(cls, files: Files, directory: str, base_offset: int, now_ms: int) -> Segment:
@@ -430,6 +435,8 @@ class Segment:
         self._indexed_timestamp = NO_TIMESTAMP
         self.max_timestamp, self.max_timestamp_offset = at.max_timestamp, at.max_timestamp_offset
         self._unindexed = at.position - index.last()[1]
+        if self.aborted is not None:
+            self.aborted.truncate_from(at.offset)
         self.is_indexed_in_part = False
         if not at.position:
             self.first_timestamp = NO_TIMESTAMP
@@ -438,12 +445,16 @@ class Segment:
         self.save_indexes()
         self.file.close()
 
-    def remove(self, *, keep_snapshot: bool = False) -> list[str]:
-        """Rename the segment's files. Returns the new paths, which the caller unlinks; that may be slow. `keep_snapshot`: the
-        snapshot of the producers at the base offset stays."""
+    def remove(self, *, is_rewritten: bool = False) -> list[str]:
+        """Rename the segment's files. Returns the new paths, which the caller unlinks; that may be slow. `is_rewritten`: a
+        segment with the same base offset takes its place. The snapshot of the producers there, and the index of aborted
+        transactions, are those of the new one, and stay."""
         self.file.close()
         gone = []
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, *(() if keep_snapshot else (SNAPSHOT_SUFFIX,))):
+        suffixes = [LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX]
+        if not is_rewritten:
+            suffixes += [SNAPSHOT_SUFFIX] if self.aborted is None else [SNAPSHOT_SUFFIX, TRANSACTION_INDEX_SUFFIX]
+        for suffix in suffixes:
             path = self.path(suffix)
             if self.files.exists(path):
                 self.files.rename(path, path + DELETED_SUFFIX)

@@ -98,6 +98,8 @@ def check_batch(
     validate_records(records, position, header)
     if header.attributes & ~TIMESTAMP_TYPE_MASK:
         _check_attributes(header.attributes, accept_control)
+        if header.attributes & TRANSACTIONAL_MASK and header.producer_id < 0:
+            raise BrokerError(ErrorCode.INVALID_RECORD, "a batch is marked as transactional and has no producer id")
     if header.producer_id != NO_PRODUCER_ID and (header.producer_id < 0 or header.base_sequence < 0):
         text = f"a batch names producer {header.producer_id} and sequence {header.base_sequence}; neither may be below 0"
         raise BrokerError(ErrorCode.INVALID_RECORD, text)
@@ -105,13 +107,12 @@ def check_batch(
 
 
 def _check_attributes(attributes: int, accept_control: bool) -> None:
-    """Refuse attributes that no producer may set, and those that are not supported: unknown codecs and transactions."""
+    """Refuse attributes that no producer may set, and unknown codecs. `Log.append_as_leader` checks who may write transactional
+    batches."""
     check_codec(attributes & COMPRESSION_MASK)
     if attributes & CONTROL_MASK and not accept_control:
         raise BrokerError(ErrorCode.INVALID_RECORD, "a client cannot write control batches")
-    if attributes & TRANSACTIONAL_MASK:
-        raise BrokerError(ErrorCode.INVALID_RECORD, "a batch is marked as transactional; transactions are not supported")
-    unknown = attributes & ~(COMPRESSION_MASK | TIMESTAMP_TYPE_MASK | CONTROL_MASK)
+    unknown = attributes & ~(COMPRESSION_MASK | TIMESTAMP_TYPE_MASK | CONTROL_MASK | TRANSACTIONAL_MASK)
     if unknown:
         raise BrokerError(ErrorCode.INVALID_RECORD, f"a batch has attributes that no producer may set: {unknown & 0xFFFF:#06x}")
 
