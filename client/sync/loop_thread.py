@@ -8,7 +8,7 @@ A caller that is interrupted (KeyboardInterrupt) while it waits cancels the task
 so in the child every call raises UsageError: `os.register_at_fork` marks the copies, which costs the calls themselves nothing.
 
 The thread is a daemon, so a program that forgets `stop` ends all the same. `atexit` stops the loops before the interpreter is
-torn down, because a thread that still runs then may crash the process."""
+torn down, because a thread that still runs then may crash the process. Before that a client may end its work (`at_exit`)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 import uvloop
@@ -28,6 +29,7 @@ from strandline.client.errors import ClientClosed, UsageError
 T = TypeVar("T")
 P = ParamSpec("P")
 
+CANCEL_ROUNDS = 10
 JOIN_S = 2.0
 """How long `close` waits for the thread to end."""
 
@@ -43,6 +45,8 @@ class LoopThread:
         self.is_closed = False
         self.on_forked: Callable[[], None] = lambda: None
         """Called in a forked process."""
+        self.at_exit: Callable[[], None] = lambda: None
+        """Called at the end of a program that has not stopped the client. It must return soon."""
         self._thread = threading.Thread(target=self._run, name=f"strandline {client}", daemon=True)
         self._thread.start()
         _running.add(self)
@@ -116,10 +120,13 @@ class LoopThread:
             self.loop.close()
 
     def _cancel_tasks(self) -> None:
-        tasks = asyncio.all_tasks(self.loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
+        """Until none is left: a task that ends may begin another one, such as a connection that is made again."""
+        for _ in range(CANCEL_ROUNDS):
+            tasks = asyncio.all_tasks(self.loop)
+            if not tasks:
+                break
+            for task in tasks:
+                task.cancel()
             self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
 
@@ -156,6 +163,8 @@ def _mark_forked() -> None:
 
 def _close_all() -> None:
     for thread in list(_running):
+        with suppress(Exception):  # The program ends in any case.
+            thread.at_exit()
         thread.close()
 
 

@@ -29,8 +29,10 @@ from strandline.client.sync.mailbox import Mailbox
 from strandline.client.sync.receipts import Parcel, Receipt, Receipts
 from strandline.client.type_variables import K, V
 from strandline.protocol.doors import Doors
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.records.batch import HEADER_SIZE
 
+logger = get_logger(__name__)
 T = TypeVar("T")
 
 
@@ -112,7 +114,9 @@ class Producer(ProducerCalls, Generic[K, V]):
         its name within `max_block_ms` (RequestTimeout); ProducerFenced if the name has a higher work epoch. UsageError if the
         producer was started before."""
         super().start()
-        self._running().on_forked = self._plain.clear
+        thread = self._running()
+        thread.on_forked = self._plain.clear
+        thread.at_exit = self._stop_at_exit
 
     async def _begin(self) -> None:
         await self._client.start()
@@ -130,6 +134,13 @@ class Producer(ProducerCalls, Generic[K, V]):
 
     def _exit(self, error: BaseException | None) -> None:
         self._stop_because(None, error)
+
+    def _stop_at_exit(self) -> None:
+        """Deliver what a program that ends without `stop` has sent, for a second, and log what was not delivered."""
+        undelivered = self._stop_because(min(STOP_AFTER_ERROR_MS, self.options.delivery_timeout_ms), None)
+        if undelivered.records:
+            reason = f"the program ended without stop(): {undelivered}"
+            logger.warning("producer.stopped_with_undelivered", records=undelivered.records, reason=reason)
 
     def _stop_because(self, timeout_ms: float | None, error: BaseException | None) -> Undelivered:
         if timeout_ms is None:

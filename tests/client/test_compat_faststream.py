@@ -39,6 +39,22 @@ async def committed(cluster: Cluster, group: str) -> dict[str, int]:
         return {str(tp): found.offset for tp, found in (await admin.list_group_offsets(group)).items()}
 
 
+async def test_created_topic_has_the_replicas_of_the_cluster() -> None:
+    """FastStream asks for one replica by default: a disk that is lost took the records with it, whatever `acks` was."""
+    async with Cluster(brokers=3) as cluster, Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        broker = KafkaBroker(cluster.bootstrap_servers, logger=None)
+
+        @broker.subscriber("fresh", group_id="g")
+        async def handle(order: str) -> None: ...
+
+        await broker.start()
+        try:
+            (topic,) = await admin.describe_topics(["fresh"])
+            assert len(topic.partitions[0].replicas) == 3
+        finally:
+            await broker.stop()
+
+
 async def test_handler_gets_what_was_published_and_publishes_its_result(cluster: Cluster) -> None:
     """A body is decoded into the handler's type, headers and keys arrive, and a topic that is missing is created."""
     broker, billed, seen = broker_of(cluster), asyncio.Event(), []

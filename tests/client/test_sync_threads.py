@@ -221,3 +221,23 @@ def test_program_without_stop_ends(shared: ThreadedCluster) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM, shared.bootstrap_servers], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout, done.stderr) == (0, "sent\n", "")
     assert time.monotonic() - began < 15
+
+
+UNSENT = """
+import sys
+from strandline.sync import Producer
+producer = Producer(bootstrap_servers=sys.argv[1], linger_ms=60_000)
+producer.start()
+for _ in range(100):
+    producer.send(sys.argv[2], b"x")
+"""
+
+
+def test_program_without_stop_delivers_what_it_has_sent(shared: ThreadedCluster) -> None:
+    """The last thousands of records were lost without a word, and a destroyed task was reported instead."""
+    topic = shared.create_topic(partitions=1)
+    program = [sys.executable, "-c", UNSENT, shared.bootstrap_servers, topic]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
+    with Consumer(bootstrap_servers=shared.bootstrap_servers) as consumer:
+        assert consumer.end_offsets([(topic, 0)]) == {(topic, 0): 100}

@@ -57,6 +57,11 @@ def _producer_options(options: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
+CLUSTER_DEFAULT = -1
+"""Instead of one replica, FastStream's default for a topic that a subscriber only names: a topic that has one by accident loses
+its records with a disk, whatever `acks` is."""
+
+
 class Topics(AdminService):
     """Creates the topics of subscribers, and answers `broker.ping`."""
 
@@ -79,7 +84,8 @@ class Topics(AdminService):
         return [CreateResult(topic.name, await self._create(topic)) for topic in topics]
 
     async def _create(self, topic: Any) -> StrandlineError | None:
-        new = NewTopic(topic.name, partitions=topic.num_partitions, replication_factor=topic.replication_factor)
+        replicas = topic.replication_factor if topic.replication_factor > 1 else CLUSTER_DEFAULT
+        new = NewTopic(topic.name, partitions=topic.num_partitions, replication_factor=replicas)
         try:
             await self.client.create_topics([new])
         except RequestFailed as e:
