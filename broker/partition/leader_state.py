@@ -341,6 +341,11 @@ class LeaderState:
         """Whether the follower's log reaches the high watermark and the start of this leader epoch (KAFKA-7128)."""
         return replica.log_end_offset >= max(self.log.high_watermark, self.epoch_start_offset)
 
+    def knows_history_of(self, replica: Replica) -> bool:
+        """Whether its fetch was compared with an epoch that this log has. Below our log start we have none, so a log that ends
+        there may hold a fork; it starts over, and has no records then (`Partition.has_unknown_history`)."""
+        return replica.log_start_offset >= replica.log_end_offset or replica.log_end_offset > self.log.log_start_offset
+
     # -- the ISR ------------------------------------------------------------------------------------------------------
 
     def maybe_finish_recovery(self) -> None:
@@ -357,7 +362,7 @@ class LeaderState:
         isr = self.isr
         if self.is_recovering or not isinstance(isr, CommittedIsr) or replica.broker_id in isr.maximal:
             return
-        if self.is_in_sync(replica) and self._is_eligible(replica):
+        if self.is_in_sync(replica) and self.knows_history_of(replica) and self._is_eligible(replica):
             self.propose(isr.expand(replica.broker_id, replica.broker_epoch))
 
     def on_brokers_changed(self, changed: list[int]) -> None:

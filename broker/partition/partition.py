@@ -395,8 +395,7 @@ class Partition:
 
         False if the response is stale; then nothing was changed. Also False if the leader's first batch begins before our log
         end. The leader's log start lies inside that batch then, our records below it are another history, and they are dropped.
-        They are also dropped if the leader's log starts at our log end: it has forgotten the epochs before, so the comparison
-        of the fetch has said nothing about them, and the high watermark would cover them.
+        A response of a leader that cannot know our history does not get here (`has_unknown_history`).
         Raises `DiskError`, and `BrokerError` if the records cannot be appended.
         """
         if not self._is_at(position):
@@ -408,9 +407,6 @@ class Partition:
             self._cut_damage(log_.corrupt_at)
             if log_.log_end_offset != position.fetch_offset:
                 return False
-        if log_.log_end_offset <= response.log_start_offset and self._has_unknown_history(response.log_start_offset):
-            self._drop_fork(response.log_start_offset)
-            return False
         if len(records):
             first = read_header(records, 0)
             if first.base_offset < log_.log_end_offset <= response.log_start_offset and log_.size_bytes:
@@ -506,20 +502,22 @@ class Partition:
         """The leader says that our history diverges from its own: truncate.
 
         If the leader's log starts after the point where the histories part, the leader cannot know that point and names its log
-        start. Then everything that we have below its log start is removed at once: it may belong to another history, and no
-        replica can tell any more. A log without records stays as it is, and so does that of a member of the ISR or ELR: it has no
-        other history below the leader's log start, where everything is committed, and must not end below it.
+        start. The next fetch is from there or from below then, and finds an unknown history or is out of range.
         """
-        if not self._is_at(position):
-            return
         self.truncate_to_divergence(position, diverging)
-        if self._has_unknown_history(leader_log_start_offset):
-            self._drop_fork(leader_log_start_offset)
 
-    def _has_unknown_history(self, leader_log_start_offset: int) -> bool:
-        """Whether this log ends where the leader's log starts, or before, and has records. The leader cannot tell if they are of
-        its history. Those of a member of the ISR or ELR are."""
-        return not self.may_be_elected and self.log.log_start_offset < self.log.log_end_offset <= leader_log_start_offset
+    def has_unknown_history(self, position: FetchPosition, leader_log_start_offset: int) -> bool:
+        """Whether this log has records and ends where the leader's log starts, or before. The leader has forgotten the epochs
+        below its log start, so its comparison with the last epoch of the fetch says nothing about those records: they may be a
+        fork, which must not come below the high watermark. The log starts over at the leader's log start, as the leader has it
+        (`truncate_fully_and_start_at`). Its end does not become lower, because the leader may count on it already.
+
+        The records of a member of the ISR or ELR are of the leader's history, and so are records that this leader has sent."""
+        return (
+            self._is_at(position)
+            and not self.may_be_elected
+            and self.log.log_start_offset < position.fetch_offset <= leader_log_start_offset
+        )
 
     def _drop_fork(self, leader_log_start_offset: int) -> None:
         """Remove all records, which lie below the leader's log start and may belong to another history.
@@ -561,11 +559,12 @@ class Partition:
     def truncate_fully_and_start_at(
         self, position: FetchPosition, offset: int, producers: Iterable[KnownProducer] = (), clean_below: int = 0
     ) -> None:
-        """The fetch was out of range because the leader has deleted the records after our log end: empty the log and start at
-        `offset`, with the leader's state of named producers whose batches are deleted. `clean_below`: the leader's first dirty
-        offset."""
+        """The fetch was out of range because the leader has deleted the records after our log end, or nobody knows any more
+        whether our records are of its history (they end where its log starts): empty the log and start at `offset`, with the
+        leader's state of named producers whose batches are deleted. `clean_below`: the leader's first dirty offset."""
         if self._is_at(position):
-            self._restart_at(offset, producers, "the leader has deleted the records after the log end")
+            what = "the records after the log end" if offset > position.fetch_offset else "all its records"
+            self._restart_at(offset, producers, f"the leader has deleted {what}")
             self.context.metrics.restarted_out_of_range += 1
             self.copy_clean_below = clean_below
 

@@ -86,7 +86,8 @@ class FetchState(Enum):
     DELAYED = "delayed"
     """After an error, or throttled: not fetched before `due`."""
     AWAITING_LEADER_RANGE = "awaiting_leader_range"
-    """Out of range, or about to begin a fresh copy: not fetched before the leader has said where its log starts and ends."""
+    """Out of range, of an unknown history, or about to begin a fresh copy: not fetched before the leader has said where its log
+    starts and ends."""
 
 
 _FETCHING, _DELAYED, _AWAITING_LEADER_RANGE = FetchState
@@ -431,6 +432,9 @@ class FetcherCore:
             ):
                 self._await_fresh_copy(entry, sent, answer.tombstones_removed_below, now)
                 return False
+            elif entry.partition.has_unknown_history(sent, answer.log_start_offset):
+                self._await_range(entry, sent, lacks_below=0)
+                return False
             else:
                 appended = entry.partition.append_fetched(sent, answer, records)
         except DiskError as e:
@@ -520,9 +524,9 @@ class FetcherCore:
         return taken
 
     def on_leader_range(self, key: TopicIdPartition, asked: FetchPosition, found: LeaderRange, now: float) -> None:
-        """Apply the leader's range. If its log ends before ours, cut our tail. If it starts after our log end, start over at its
-        start, with its state of producers; also if a fresh copy is needed, and the leader's log is compacted far enough for one.
-        Otherwise fetch again later."""
+        """Apply the leader's range. If its log ends before ours, cut our tail. If it starts after our log end, or there and our
+        history is not known, start over at its start, with its state of producers; also if a fresh copy is needed, and the
+        leader's log is compacted far enough for one. Otherwise fetch again later."""
         entry = self._entries.get(key)
         if entry is None or entry.sent is not asked:
             return
@@ -530,7 +534,7 @@ class FetcherCore:
         try:
             if end < asked.fetch_offset:
                 partition.truncate_to_leader_end(asked, end)
-            elif start > asked.fetch_offset:
+            elif start > asked.fetch_offset or partition.has_unknown_history(asked, start):
                 partition.truncate_fully_and_start_at(asked, start, producers, clean_below)
             elif entry.lacks_below and clean_below >= entry.lacks_below:
                 partition.begin_copy(asked, start, clean_below, producers)

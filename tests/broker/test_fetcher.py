@@ -158,6 +158,27 @@ def test_a_late_leader_range_is_ignored_after_the_partition_was_added_again() ->
     assert world[2].leo == 1
 
 
+def test_fork_that_ends_at_the_leaders_log_start_is_dropped_before_it_counts() -> None:
+    """The follower's log end stays where the leader has seen it, its high watermark never covers the fork, and the producers are
+    those of the leader."""
+    world = ReplicaWorld(2)
+    world.topic(replicas=(1, 2), isr=(1,), epoch=5)
+    for value in "abcd":
+        world[1].produce(value, acks=1)
+    world[1].p.log.increment_log_start_offset(4)
+    follower = world[2].p.log
+    for _ in range(4):
+        follower.append_as_leader(memoryview(batch("fork")), 1, NOW_MS)
+    link = Link(world, 2, 1)
+    seen = []
+    for _ in range(4):
+        link.round()
+        seen.append((follower.log_start_offset, follower.high_watermark, follower.log_end_offset))
+    assert seen[-1] == (4, 4, 4)
+    assert set(seen) <= {(0, 0, 4), (4, 4, 4)}
+    assert world[1].p.leader_state.isr.maximal == {1, 2}
+
+
 def test_a_lost_session_becomes_a_full_fetch_at_once() -> None:
     world = ReplicaWorld(2)
     world.topic(replicas=(1, 2), partitions=2)

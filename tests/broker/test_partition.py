@@ -707,36 +707,42 @@ def test_truncation_within_a_batch_logs_all_records_that_go() -> None:
 
 
 @pytest.mark.parametrize(
-    ("leader_start", "left"),
-    [(3, (0, 4)), (4, (3, 3)), (6, (5, 5)), (0, (0, 4))],
-    ids=["below", "at", "behind", "at its beginning"],
+    ("isr", "leader_start", "is_unknown"),
+    [((1,), 9, False), ((1,), 10, True), ((1,), 12, True), ((1, 2), 10, False)],
+    ids=["it starts in our log", "it starts at our end", "it starts behind our end", "we are in the ISR"],
 )
-def test_a_log_that_ends_where_the_leaders_log_starts_is_emptied(leader_start: int, left: tuple[int, int]) -> None:
-    """The leader has deleted the point where the histories part: our records below it may be of another history. The empty log
-    begins one before it, so that the leader is asked for more than a number (`leader_range.py`)."""
-    world = ReplicaWorld(2)
-    world.topic(replicas=(1, 2), isr=(1,), epoch=5)
-    follower = world[2].p
-    for _ in range(10):
-        follower.log.append_as_leader(memoryview(batch("x")), 1, NOW_MS)
-    follower.on_diverging(follower.fetch_position(), EpochEndOffset(1, 4), leader_start)
-    assert (follower.log.log_start_offset, follower.log.log_end_offset) == left
-
-
-@pytest.mark.parametrize(("isr", "left"), [((1,), (9, 9)), ((1, 2), (10, 10))], ids=["behind", "in the ISR"])
-def test_log_that_ends_at_the_leaders_log_start_is_emptied_without_a_divergence(
-    isr: tuple[int, ...], left: tuple[int, int]
-) -> None:
+def test_history_is_unknown_at_the_leaders_log_start(isr: tuple[int, ...], leader_start: int, is_unknown: bool) -> None:
     """The leader's epochs begin at its log start, so it sees no divergence there; the records below may be a fork, and the high
-    watermark of the response covers them. Those of a member of the ISR are not."""
+    watermark of the response would cover them. Those of a member of the ISR are not."""
     world = ReplicaWorld(2)
     world.topic(replicas=(1, 2), isr=isr, epoch=5)
     follower = world[2].p
     for _ in range(10):
         follower.log.append_as_leader(memoryview(batch("x")), 1, NOW_MS)
-    response = FetchPartitionResponse(*P, high_watermark=10, log_start_offset=10)
-    assert follower.append_fetched(follower.fetch_position(), response, memoryview(b"")) is (2 in isr)
-    assert (follower.log.log_start_offset, follower.log.log_end_offset) == left
+    assert follower.has_unknown_history(follower.fetch_position(), leader_start) is is_unknown
+    stale = FetchPosition(4, 10, 1, 0)
+    assert not follower.has_unknown_history(stale, leader_start), "the response of an earlier epoch says nothing"
+    follower.truncate_fully_and_start_at(follower.fetch_position(), leader_start)
+    assert not follower.has_unknown_history(follower.fetch_position(), leader_start), "it has no records any more"
+
+
+def test_follower_with_an_unknown_history_does_not_join_the_isr() -> None:
+    """It starts over, which must not happen to a member of the ISR: it could lead with a fork, or from below the high
+    watermark."""
+    world = ReplicaWorld(2)
+    world.topic(replicas=(1, 2), isr=(1,), epoch=5)
+    leader = world[1].p
+    for _ in range(4):
+        world[1].produce("x", acks=1)
+    leader.log.increment_log_start_offset(4)
+    state = leader.leader_state
+    for _ in range(4):
+        world[2].p.log.append_as_leader(memoryview(batch("fork")), 1, NOW_MS)
+    world[1].fetch_from(world[2])
+    assert state.isr.maximal == {1}
+    world[2].p.truncate_fully_and_start_at(world[2].p.fetch_position(), 4)
+    world[1].fetch_from(world[2])
+    assert state.isr.maximal == {1, 2}
 
 
 def test_a_stale_divergence_truncates_nothing() -> None:

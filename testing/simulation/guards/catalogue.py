@@ -164,10 +164,10 @@ _room(
     ),
     (
         "G17",
-        "Partition.on_diverging",
-        "not self._is_at(position)",
-        NEVER,
-        "a follower starts its log over because of a stale response about divergence",
+        "Partition.has_unknown_history",
+        "self._is_at(position)",
+        ALWAYS,
+        "a follower starts its log over because of a stale response",
     ),
     (
         "G18",
@@ -248,8 +248,8 @@ _room(
     ),
     (
         "G233",
-        "Partition._has_unknown_history",
-        "self.log.log_start_offset < self.log.log_end_offset <= leader_log_start_offset",
+        "Partition.has_unknown_history",
+        "self.log.log_start_offset < position.fetch_offset <= leader_log_start_offset",
         NEVER,
         "a follower keeps records whose history its leader no longer knows",
     ),
@@ -1973,5 +1973,15 @@ _room(
         "self._assignment and not self._is_suspended and self._loop.time() >= self.view.valid_until",
         NEVER,
         "a consumer returns records after a pause in which it may have lost its partitions",
+    ),
+)
+_room(
+    "broker/partition/leader_state.py",
+    (
+        "G292",
+        "LeaderState.maybe_expand_isr",
+        "self.knows_history_of(replica)",
+        ALWAYS,
+        "a follower joins the ISR with records that may be a fork",
     ),
 )
