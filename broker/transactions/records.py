@@ -73,7 +73,7 @@ def _encode_value(value: Transaction) -> bytes:
 
 def _write_partitions(writer: Writer, partitions: Iterable[TopicNamePartition]) -> None:
     by_topic: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
+    for topic, number in partitions:
         by_topic.setdefault(topic, []).append(number)
 
     def write(topic: str) -> None:
@@ -131,7 +131,7 @@ def _decode_value(transactional_id: str, data: bytes) -> Transaction:
         next_producer_id=tags[_NEXT_ID].int64() if _NEXT_ID in tags else NO_PRODUCER_ID,
         timeout_ms=timeout_ms,
         state=state,
-        partitions=frozenset(partition for topic in partitions for partition in topic),
+        partitions=tuple(sorted(partition for topic in partitions for partition in topic)),
         started_at_ms=started_at_ms,
         updated_at_ms=updated_at_ms,
         version=tags[_VERSION].int16() if _VERSION in tags else 0,

@@ -56,7 +56,7 @@ class Markers(NamedTuple):
     producer_id: int
     producer_epoch: int
     is_commit: bool
-    partitions: frozenset[TopicNamePartition]
+    partitions: tuple[TopicNamePartition, ...]
     version: int
 
 
@@ -140,21 +140,21 @@ class TransactionShard:
         found = self._of_producer(transactional_id, asker)
         if found.state.is_prepared:
             raise _concurrent(found)
-        partitions = frozenset(added)
-        answer = ProducerIdAndEpoch(found.producer_id, found.producer_epoch)
-        if found.state is State.ONGOING and partitions <= found.partitions:
-            return Decision(answer=answer)
-        return _decision(found.with_partitions(partitions, version, now_ms))
+        added = list(added)
+        if found.state is State.ONGOING and all(partition in found.partitions for partition in added):
+            return Decision(answer=ProducerIdAndEpoch(found.producer_id, found.producer_epoch))
+        return _decision(found.with_partitions(added, version, now_ms))
 
     def missing_partitions(
         self, asker: ProducerIdAndEpoch, transactional_id: str, asked: Iterable[TopicNamePartition]
-    ) -> frozenset[TopicNamePartition]:
+    ) -> list[TopicNamePartition]:
         """Those that are not in the ongoing transaction: a leader refuses to append records of it there (KIP-890, TV1), because
         nobody would ever write a marker."""
         found = self._of_producer(transactional_id, asker)
         if found.state.is_prepared:
             raise _concurrent(found)
-        return frozenset(asked) - (found.partitions if found.state is State.ONGOING else frozenset())
+        known = found.partitions if found.state is State.ONGOING else ()
+        return [partition for partition in asked if partition not in known]
 
     def _of_producer(self, transactional_id: str, asker: ProducerIdAndEpoch) -> Transaction:
         """The state of an id, whose present producer asks."""

@@ -7,6 +7,7 @@ appended. The transaction's version stands in its record, because a later coordi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -83,8 +84,8 @@ class Transaction:
     """The producer goes on with this id when its prepared transaction is completed, because its epochs are exhausted."""
     timeout_ms: int
     state: State = State.EMPTY
-    partitions: frozenset[TopicNamePartition] = frozenset()
-    """That have records of the transaction, and need a marker."""
+    partitions: tuple[TopicNamePartition, ...] = ()
+    """That have records of the transaction, and need a marker; sorted."""
     started_at_ms: int = -1
     updated_at_ms: int
     version: int = TV2
@@ -105,16 +106,16 @@ class Transaction:
             last_producer_epoch=last_producer_epoch,
             previous_producer_id=self.producer_id,
             timeout_ms=timeout_ms,
-            partitions=frozenset(),
+            partitions=(),
             started_at_ms=-1,
             updated_at_ms=now_ms,
         )
 
-    def with_partitions(self, added: frozenset[TopicNamePartition], version: int, now_ms: int) -> Transaction:
+    def with_partitions(self, added: Iterable[TopicNamePartition], version: int, now_ms: int) -> Transaction:
         """Records of the transaction are about to be written to these partitions. The first ones begin it."""
         return self._to(
             State.ONGOING,
-            partitions=self.partitions | added,
+            partitions=tuple(sorted({*self.partitions, *added})),
             started_at_ms=now_ms if self.state.is_idle else self.started_at_ms,
             updated_at_ms=now_ms,
             previous_producer_id=self.producer_id,
@@ -143,7 +144,7 @@ class Transaction:
             producer_epoch=0 if rotates else self.producer_epoch,
             previous_producer_id=self.producer_id,
             next_producer_id=NO_PRODUCER_ID,
-            partitions=frozenset(),
+            partitions=(),
             updated_at_ms=now_ms,
         )
 

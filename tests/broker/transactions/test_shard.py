@@ -200,7 +200,7 @@ def test_partitions_are_written_down_once() -> None:
     assert len(world.log) == records
     world.now_ms += 1
     world.add(producer, ORDERS, OFFSETS)
-    assert (world.found.partitions, world.found.started_at_ms) == ({ORDERS, OFFSETS}, NOW_MS)
+    assert (world.found.partitions, world.found.started_at_ms) == ((OFFSETS, ORDERS), NOW_MS)
 
 
 def test_only_the_present_producer_adds_partitions() -> None:
@@ -220,14 +220,14 @@ def test_leader_refuses_what_is_not_in_the_transaction() -> None:
     world = World()
     producer = world.init()
     ask = world.shard.missing_partitions
-    assert ask(producer, ID, [ORDERS]) == {ORDERS}
+    assert ask(producer, ID, [ORDERS]) == [ORDERS]
     world.add(producer, ORDERS)
-    assert ask(producer, ID, [ORDERS, OFFSETS]) == {OFFSETS}
+    assert ask(producer, ID, [ORDERS, OFFSETS]) == [OFFSETS]
     world.end(producer, version=TV1)
     with refused(ErrorCode.CONCURRENT_TRANSACTIONS):
         ask(producer, ID, [ORDERS])
     world.complete()
-    assert ask(producer, ID, [ORDERS]) == {ORDERS}
+    assert ask(producer, ID, [ORDERS]) == [ORDERS]
 
 
 # -- EndTxn -----------------------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def test_markers_have_the_epoch_after_the_end(version: int, epoch: int) -> None:
     producer = world.init()
     world.add(producer, ORDERS, OFFSETS, version=version)
     world.end(producer, version=version)
-    assert world.markers == [Markers(ID, 1000, epoch, True, frozenset({ORDERS, OFFSETS}), version)]
+    assert world.markers == [Markers(ID, 1000, epoch, True, (OFFSETS, ORDERS), version)]
 
 
 def test_next_transaction_of_tv2_has_the_next_epoch_only() -> None:
