@@ -140,7 +140,9 @@ class ClassicProtocol:
 
     def _join(self, group: ClassicGroup, join: Join, out: Result) -> None:
         body = join.body
-        earlier_id = group.static_members.get(body.group_instance_id or "") if not body.member_id else None
+        earlier_id = None
+        if body.group_instance_id is not None and not body.member_id:
+            earlier_id = group.static_members.get(body.group_instance_id)
         if not group.accepts(earlier_id or body.member_id, self._config.group_max_size):
             self._leave_out(group, join, out)
             return

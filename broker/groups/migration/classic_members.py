@@ -108,7 +108,7 @@ class ClassicMembers:
         """Raises INCONSISTENT_GROUP_PROTOCOL or GROUP_MAX_SIZE_REACHED."""
         if self._config.group_consumer_migration_policy == "disabled":
             raise _inconsistent(f"the group {group.group_id} is of the newer protocol (group.consumer.migration.policy=disabled)")
-        is_member = body.member_id in group.members or (body.group_instance_id or "") in group.static_members
+        is_member = body.member_id in group.members or body.group_instance_id in group.static_members
         if not is_member and len(group.members) >= self._config.group_consumer_max_size:
             raise BrokerError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group {group.group_id} is full")
         if body.protocol_type != CONSUMER_PROTOCOL_TYPE or not _shares_protocol(group, protocols_of(body)):

@@ -419,3 +419,19 @@ def test_a_leave_does_not_free_a_group_that_waits_for_a_static_member() -> None:
         > 10 s pass
           log: generation 3, empty
     """)
+
+
+def test_an_empty_instance_id_is_not_that_of_dynamic_members() -> None:
+    """Kafka accepts it, too. A dynamic member that joins must not take the place of the static one: the group would have an
+    instance id without a member, and every later member would get a server error."""
+    check("""
+        > A joins id=none instance=
+          log: generation 0, empty
+        > B joins id=none
+          B: MEMBER_ID_REQUIRED B
+        > B joins
+        > C joins id=none
+          C: MEMBER_ID_REQUIRED C
+        > group
+          PreparingRebalance, generation 0, leader ?, members ? B, pending C
+    """)
