@@ -479,8 +479,10 @@ def _no_deduplication() -> list[Patch]:
 
 @mutation("M17", "a broker remembers only the last batch of a producer, not the last five (KAFKA-5494)")
 def _remember_one() -> list[Patch]:
-    def forgetful(self: ProducerEntry, epoch: int) -> None:
-        self.epoch = epoch
+    begin = ProducerEntry.__init__
+
+    def forgetful(self: ProducerEntry, *arguments: Any) -> None:
+        begin(self, *arguments)
         self.batches = deque(maxlen=1)
 
     return [(ProducerEntry, "__init__", forgetful)]
