@@ -9,10 +9,8 @@ Each function returns its argument in normal form, and raises UsageError if the 
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Iterable, Mapping
-from numbers import Real
 from typing import Any
 
 from strandline.client.consumer.records import OffsetAndMetadata, TopicPartition
@@ -39,9 +37,11 @@ def checked_whole(what: str, value: Any, least: int = 0, most: int = 2**31 - 1) 
 
 def checked_time(what: str, value: Any) -> float:
     """A time in milliseconds. UsageError for what is no number, also for NaN, with which a wait would have no end."""
-    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+    is_number = not isinstance(value, (bool, str, bytes)) and hasattr(value, "__float__")
+    number = float(value) if is_number else None
+    if number is None or number != number:
         raise UsageError(f"{what} is a number of milliseconds, not {value!r}")
-    return float(value)
+    return number
 
 
 def checked_name(name: object) -> str:

@@ -10,6 +10,7 @@ The receipt of a record that was sent before its topic's metadata is known point
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple, NoReturn, Protocol, Self
 
@@ -112,7 +113,7 @@ def _call_back(receipt: Receipt, callback: DeliveryCallback) -> None:
         result = callback(None, e)
     else:
         result = callback(metadata, None)
-    if asyncio.iscoroutine(result):
+    if inspect.iscoroutine(result):
         result.close()
         raise UsageError(f"a delivery callback is a plain function, and {callback!r} is a coroutine function")
 
