@@ -21,6 +21,7 @@ from strandline.storage.log.log_config import LogConfig
 from strandline.storage.log.producer_state import ProducerStates
 from strandline.storage.log.segment import SNAPSHOT_SUFFIX, Segment, file_name
 from strandline.storage.log.tail import RecentTail, TailBudget
+from strandline.storage.log.transaction_index import TRANSACTION_INDEX_SUFFIX
 from strandline.storage.metrics import LogMetrics
 
 logger = get_logger(__name__)
@@ -122,6 +123,12 @@ class LogState:
     def segment_for(self, offset: int) -> int:
         """The index in `segments` of the segment that holds `offset`; 0 for offsets below the first segment."""
         return max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
+
+    def remove_files(self, segment: Segment, *, is_rewritten: bool = False) -> list[str]:
+        """Rename the segment's files, as `Segment.remove` does. The next flush does not look for them."""
+        if segment.aborted is not None and not is_rewritten:
+            self.unsynced.pop(segment.path(TRANSACTION_INDEX_SUFFIX), None)
+        return segment.remove(is_rewritten=is_rewritten)
 
     def mark_corrupt(self, offset: int, reason: str = "not a valid batch") -> None:
         """Record that the batch at `offset` is damaged. The lowest such offset counts."""

@@ -58,7 +58,7 @@ def replace_segments(log: LogState, old: Sequence[Segment], cleaned: CleanedSegm
         files.write_atomic(path(TRANSACTION_INDEX_SUFFIX), aborted.entries)
     files.rename(path(LOG_SUFFIX) + CLEANED_SUFFIX, path(LOG_SUFFIX) + SWAP_SUFFIX)
     files.fsync_dir(log.dir)
-    paths = [gone for segment in old for gone in segment.remove(is_rewritten=segment is old[0])]
+    paths = [gone for segment in old for gone in log.remove_files(segment, is_rewritten=segment is old[0])]
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         files.rename(path(suffix) + CLEANED_SUFFIX, path(suffix))
     files.rename(path(LOG_SUFFIX) + SWAP_SUFFIX, path(LOG_SUFFIX))

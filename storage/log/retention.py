@@ -34,7 +34,7 @@ def delete_segments(log: LogState, count: int) -> list[str]:
     if log.corrupt_at is not None and log.corrupt_at < start:
         log.corrupt_at = None
     # No segment was taken out before this line. If the disk fails, each is still in the log or has its file closed.
-    paths = [path for _ in range(count) for path in log.segments.pop(0).remove()]
+    paths = [path for _ in range(count) for path in log.remove_files(log.segments.pop(0))]
     logger.info("log.segments_deleted", **log.fields, segments=count)
     return paths
 

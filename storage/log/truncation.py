@@ -93,7 +93,7 @@ def _lower(log: LogState, end: int, durable: int) -> None:
 def discard(log: LogState, segment: Segment) -> None:
     """Unlink the segment's files at once, because their names may be needed again. They are usually small: the records were never
     committed."""
-    for path in segment.remove():
+    for path in log.remove_files(segment):
         log.files.remove(path)
     log.unsynced[log.dir] = None
 
