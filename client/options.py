@@ -508,8 +508,17 @@ ALIASES = {
     "max_batch_size": "batch_size",
     "max_in_flight": "max_in_flight_requests_per_connection",
     "socket_connection_setup_timeout_ms": "connect_timeout_ms",
+    "socket_timeout_ms": "request_timeout_ms",
+    "metadata_broker_list": "bootstrap_servers",
+    "message_timeout_ms": "delivery_timeout_ms",
+    "message_max_bytes": "max_request_size",
+    "queue_buffering_max_ms": "linger_ms",
+    "request_required_acks": "acks",
+    "compression_codec": "compression_type",
+    "fetch_wait_max_ms": "fetch_max_wait_ms",
+    "fetch_message_max_bytes": "max_partition_fetch_bytes",
 }
-"""Other clients' names for the same option."""
+"""Other clients' names for the same option: of aiokafka, Java's client and librdkafka."""
 
 AnyOptions = TypeVar("AnyOptions", bound=ClientOptions)
 

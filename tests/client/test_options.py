@@ -163,3 +163,15 @@ def test_idempotence_follows_acks_unless_told() -> None:
 )
 def test_type_checkers_know_exactly_the_options(kind, keywords) -> None:
     assert set(keywords.__annotations__) - {"config"} == {field.name for field in dataclasses.fields(kind)}
+
+
+def test_names_of_librdkafka_are_understood() -> None:
+    """The nearest of our names would be another option: `message.timeout.ms` is not `request_timeout_ms`."""
+    config = {
+        "metadata.broker.list": "a:1",
+        "message.timeout.ms": "4000",
+        "queue.buffering.max.ms": "3",
+        "compression.codec": "lz4",
+    }
+    parsed = parse_options(ProducerOptions, {"config": config})
+    assert (parsed.delivery_timeout_ms, parsed.linger_ms, parsed.compression_type) == (4000, 3, "lz4")
