@@ -11,6 +11,9 @@ arrival of the request records a follower's progress, never a later visit: the f
 A consumer that names its rack may be sent to another replica, in that rack (`replica_selector.py`). Such an answer has no records
 for the partition, and does not wait. A follower serves such a consumer up to its own high watermark.
 
+A consumer that reads committed records only (isolation level 1) gets those below the last stable offset, and with them the
+aborted transactions that have records among them, which it drops. That offset moves only when the high watermark does.
+
 A read that would block on the disk is not done here. A thread brings the page into the cache, and then the visit is repeated with
 every check. Meanwhile no other request waits.
 """
@@ -31,13 +34,17 @@ from strandline.broker.replication.throttle import CHUNK_S
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import CurrentLeader, EpochEndOffset
-from strandline.protocol.messages.data import FetchPartitionResponse, FetchRequest, FetchResponse
+from strandline.protocol.messages.data import AbortedTransaction, FetchPartitionResponse, FetchRequest, FetchResponse
 from strandline.protocol.partitions import TopicIdPartition
+from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.files import Buffer, ColdRead, DiskError
+from strandline.storage.log.log import Log
 
 logger = get_logger(__name__)
 
+READ_COMMITTED = 1
+"""The isolation level of consumers that see no record of an open or aborted transaction."""
 WAIT_MS_MAX = 300_000
 """The longest wait, whatever the request says. A client that is gone is noticed when a partition moves, or at the end of the
 wait."""
@@ -75,7 +82,17 @@ class _Answer:
 class Fetch(DelayedOperation):
     """One fetch request, from its arrival until the broker responds."""
 
-    __slots__ = ("_counted", "_is_full", "_max_bytes", "_min_bytes", "_warmed", "handler", "request", "session")
+    __slots__ = (
+        "_counted",
+        "_is_full",
+        "_max_bytes",
+        "_min_bytes",
+        "_reads_committed",
+        "_warmed",
+        "handler",
+        "request",
+        "session",
+    )
 
     def __init__(self, handler: FetchHandler, request: ServerRequest, session: FetchSession, is_full: bool) -> None:
         super().__init__()
@@ -89,6 +106,7 @@ class Fetch(DelayedOperation):
         self._max_bytes = min(max(0, body.max_bytes), handler.response_bytes_max)
         self._min_bytes = min(max(0, body.min_bytes), max(1, self._max_bytes))
         """Not 0 because the limit is 0: each fetch gets at least one batch, and waits for it."""
+        self._reads_committed = body.isolation_level == READ_COMMITTED
         self._warmed: TopicIdPartition | None = None
         """The partition whose bytes were brought into the page cache for this request: reading it may block now."""
         self._counted: dict[TopicIdPartition, tuple[int, int]] = {}
@@ -227,14 +245,18 @@ class Fetch(DelayedOperation):
         answer.throttle_cost_s += (answer.size - before) / leader_state.throttle_rate
 
     def visit_for_consumer(self, cached: SessionPartition, partition: Partition, answer: _Answer) -> None:
-        """Add what a consumer may see of the partition to the answer: records below the high watermark."""
+        """Add what a consumer may see of the partition to the answer: records below the high watermark, or below the last stable
+        offset if it reads committed records only."""
         partition.check_leader_epoch(cached.current_leader_epoch)
         if partition.leader_state is None:
             partition.check_serves_readers(self.session.rack_id)
         diverging = partition.divergence(cached.fetch_offset, cached.last_fetched_epoch)
         if diverging is None and self.session.rack_id and self.maybe_nominate(cached, partition, answer):
             return
-        self._add(cached, partition, partition.log.high_watermark, diverging, False, answer)
+        self._add(cached, partition, self._readable_end(partition), diverging, False, answer)
+
+    def _readable_end(self, partition: Partition) -> int:
+        return partition.log.last_stable_offset if self._reads_committed else partition.log.high_watermark
 
     def maybe_nominate(self, cached: SessionPartition, partition: Partition, answer: _Answer) -> bool:
         """If this broker leads and another replica should serve the consumer, answer with its id, without records and at once
@@ -247,7 +269,8 @@ class Fetch(DelayedOperation):
             return False
         high_watermark = partition.log.high_watermark
         start = partition.log.log_start_offset
-        response = FetchPartitionResponse(cached.key[0], cached.key[1], 0, high_watermark, high_watermark, start)
+        stable = partition.log.last_stable_offset
+        response = FetchPartitionResponse(cached.key[0], cached.key[1], 0, high_watermark, stable, start)
         response.preferred_read_replica = selected
         answer.responses.append(response)
         answer.records.append([])
@@ -289,7 +312,10 @@ class Fetch(DelayedOperation):
             if not look_again:
                 answer.quiet.append(cached)
             return
-        response = FetchPartitionResponse(cached.key[0], cached.key[1], 0, high_watermark, high_watermark, start)
+        stable = log_.last_stable_offset
+        response = FetchPartitionResponse(cached.key[0], cached.key[1], 0, high_watermark, stable, start)
+        if size and self._reads_committed and not self.session.is_follower:
+            response.aborted_transactions = _aborted(log_, cached.fetch_offset, buffers)
         if log_.tombstones_removed_below and self.session.is_follower:
             # Read after the records: a tombstone that they lack lies below it.
             response.tombstones_removed_below = min(log_.tombstones_removed_below, log_.log_end_offset)
@@ -330,7 +356,7 @@ class Fetch(DelayedOperation):
             partition = cached.partition
             if partition is None or cached.current_leader_epoch not in (-1, partition.leader_epoch):
                 return True
-            end = partition.log.log_end_offset if self.session.is_follower else partition.log.high_watermark
+            end = partition.log.log_end_offset if self.session.is_follower else self._readable_end(partition)
             offset, size = self._counted.get(cached.key, (cached.fetch_offset, 0))
             if offset < end and size < cached.max_bytes:
                 try:
@@ -379,6 +405,15 @@ class Fetch(DelayedOperation):
             session.parked = None
         if not session.id:
             session.close()
+
+
+def _aborted(log: Log, offset: int, buffers: list[Buffer]) -> list[AbortedTransaction] | None:
+    """The aborted transactions that have records in these buffers, which were read at `offset`; None if there are none."""
+    end = offset
+    for _, header in iter_headers(buffers[-1]):
+        end = header.next_offset
+    found = log.aborted_transactions(offset, end)
+    return [AbortedTransaction(*transaction[:3]) for transaction in found] or None
 
 
 class FetchHandler:

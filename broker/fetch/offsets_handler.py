@@ -1,9 +1,9 @@
 """Serving ListOffsets and OffsetForLeaderEpoch: where a log begins, where it ends, and where its leader epochs end.
 
-Only the leader answers, and only in the leader epoch that the request means. For a client, "latest" is the offset up to which it
-may read. A new leader may know an older high watermark than the one that clients saw at the previous leader. Until the high
-watermark has passed the start of this leader epoch, the answer is OFFSET_NOT_AVAILABLE (KIP-207): a smaller offset would look
-like lost records.
+Only the leader answers, and only in the leader epoch that the request means. For a client, "latest" is the offset up to which
+it may read: the high watermark, or the last stable offset if it reads committed records only. A new leader may know an older
+high watermark than the one that clients saw at the previous leader. Until the high watermark has passed the start of this
+leader epoch, the answer is OFFSET_NOT_AVAILABLE (KIP-207): a smaller offset would look like lost records.
 
 A lookup by timestamp has to decode the records of a compressed batch. A thread does that, with the connection on hold. Then these
 partitions are looked up again, from the present state: this broker may have lost the leadership meanwhile.
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from strandline.broker.disk_work import RunBlocking
+from strandline.broker.fetch.fetch_handler import READ_COMMITTED
 from strandline.broker.partition.directory import PartitionDirectory
 from strandline.broker.partition.leader_state import LeaderState
 from strandline.broker.partition.log_failures import LogFailures
@@ -122,6 +123,7 @@ class _Lookup:
         self._guard = guard
         self._searches = searches
         self._from_follower = body.replica_id >= 0
+        self._reads_committed = body.isolation_level == READ_COMMITTED
         self._twice = _named_twice((item.topic_id, item.partition) for item in body.partitions)
         answers = [ListOffsetsPartitionResponse(item.topic_id, item.partition) for item in body.partitions]
         self._open = list(zip(body.partitions, answers, strict=True))
@@ -137,7 +139,14 @@ class _Lookup:
         self.slow, still_open, size = [], [], 0
         for item, answer in self._open:
             if size < SEARCH_BYTES_MAX:
-                ask = partial(list_offset, item=item, answer=answer, from_follower=self._from_follower, searches=self._searches)
+                ask = partial(
+                    list_offset,
+                    item=item,
+                    answer=answer,
+                    from_follower=self._from_follower,
+                    searches=self._searches,
+                    reads_committed=self._reads_committed,
+                )
                 try:
                     answer.error_code = self._guard((item.topic_id, item.partition), self._twice, ask)
                     continue
@@ -173,15 +182,21 @@ def list_offset(
     answer: ListOffsetsPartitionResponse,
     from_follower: bool,
     searches: BatchSearches | None,
+    reads_committed: bool = False,
 ) -> None:
     """Fill in the answer of ListOffsets for one partition. Raises `BrokerError` and `SlowSearch`, as `find_offset` does."""
     leader_state = partition.leading(item.current_leader_epoch)
-    found = find_offset(partition, leader_state, item.timestamp, from_follower, searches)
+    found = find_offset(partition, leader_state, item.timestamp, from_follower, searches, reads_committed)
     answer.timestamp, answer.offset, answer.leader_epoch = found
 
 
 def find_offset(
-    partition: Partition, leader_state: LeaderState, timestamp: int, from_follower: bool, searches: BatchSearches | None = None
+    partition: Partition,
+    leader_state: LeaderState,
+    timestamp: int,
+    from_follower: bool,
+    searches: BatchSearches | None = None,
+    reads_committed: bool = False,
 ) -> Found:
     """The offset of a timestamp, or of one of ListOffsets' symbolic timestamps.
 
@@ -194,8 +209,8 @@ def find_offset(
         return -1, log.log_end_offset, log.latest_epoch
     if timestamp == FIRST_DIRTY_TIMESTAMP and from_follower:
         return -1, max(log.first_dirty_offset, log.log_start_offset), -1
-    end = log.high_watermark
-    is_end_known = end >= leader_state.epoch_start_offset
+    is_end_known = log.high_watermark >= leader_state.epoch_start_offset
+    end = log.last_stable_offset if reads_committed else log.high_watermark
     if timestamp == LATEST_TIMESTAMP:
         if not is_end_known:
             raise BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE)

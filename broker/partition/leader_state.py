@@ -37,6 +37,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode, to_code
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.cluster import AlterPartitionPartitionResponse
 from strandline.protocol.partitions import TopicIdPartition
+from strandline.protocol.records.marker import EndTransactionMarker
 from strandline.storage.log.validation import NONE_CHECKED, CheckedTimes
 
 if TYPE_CHECKING:
@@ -201,16 +202,18 @@ class LeaderState:
         checked: CheckedTimes = NONE_CHECKED,
         expected_offset: int = -1,
         fencing_token: int = -1,
+        is_transactional: bool = False,
     ) -> AppendInfo:
         """Append a producer's batches. For `acks=all` the caller has checked the min ISR. `checked`: times of batches that were
         checked before. `expected_offset`: where the log end must be; -1: anywhere. `fencing_token`: the highest token that the
-        log may have; -1: any. Raises what `Log.append_as_leader` raises."""
+        log may have; -1: any. `is_transactional`: the batches may belong to a transaction. Raises what `Log.append_as_leader`
+        raises."""
         log_ = self.log
         end = log_.log_end_offset
         for replica in self.replicas.values():
             if replica.log_end_offset == end:
                 replica.before_leader_appends()
-        info = log_.append_as_leader(records, self.epoch, now_ms, checked, expected_offset, fencing_token)
+        info = log_.append_as_leader(records, self.epoch, now_ms, checked, expected_offset, fencing_token, is_transactional)
         if not info.duplicate:
             metrics = self.metrics
             metrics.bytes_in += info.size
@@ -219,6 +222,20 @@ class LeaderState:
             # If the ISR has another member, the HW waits for that member's fetch.
             if len(self.isr.maximal) == 1:
                 self.maybe_increment_high_watermark()
+        return info
+
+    def append_marker(
+        self, marker: EndTransactionMarker, producer_id: int, producer_epoch: int, now_ms: int, transaction_version: int
+    ) -> AppendInfo:
+        """Append the marker that ends a producer's transaction here. Raises what `Log.append_marker` raises."""
+        log_ = self.log
+        for replica in self.replicas.values():
+            if replica.log_end_offset == log_.log_end_offset:
+                replica.before_leader_appends()
+        info = log_.append_marker(marker, producer_id, producer_epoch, self.epoch, now_ms, transaction_version)
+        self.events.log_end_moved()
+        if len(self.isr.maximal) == 1:
+            self.maybe_increment_high_watermark()
         return info
 
     # -- the high watermark -------------------------------------------------------------------------------------------

@@ -164,8 +164,20 @@ class FetchRequest(Message):
     cluster_id: Name | None = None
 
 
+class AbortedTransaction(Message, frozen=True):  # type: ignore[misc]  # msgspec allows it
+    """The records of this producer from the first offset to the last one, which is that of the ABORT marker, were aborted."""
+
+    producer_id: Int64
+    first_offset: Offset
+    last_offset: Offset
+
+
 class FetchPartitionResponse(Message):
     """The leader's offsets of one partition, or an error.
+
+    `last_stable_offset`: below it, no record belongs to a transaction whose end is not committed. A request with
+    `isolation_level` 1 (read_committed) gets records below it only, and `aborted_transactions`: those that have records among
+    them, in the order of their first offsets.
 
     `tombstones_removed_below`, in responses to followers only: every tombstone that the leader's log lacks, because a cleaner has
     removed it after `delete.retention.ms`, lies below this offset. A follower whose log ends below it may hold values that such a
@@ -183,6 +195,7 @@ class FetchPartitionResponse(Message):
     snapshot_id: SnapshotId = SnapshotId()
     preferred_read_replica: NodeId = -1
     tombstones_removed_below: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    aborted_transactions: list[AbortedTransaction] | None = None
 
 
 class FetchResponse(Message):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
+from real_kafka import dump, kafka_tools
 from storage_kit import DIR, NOW_MS, batch, open_log, read_all
 
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.records import batch as v2
 from strandline.protocol.records.marker import EndTransactionMarker, encode_marker, is_marker
 from strandline.storage.disk import Files
+from strandline.storage.files import RealFiles
 from strandline.storage.log.log import AppendInfo, Log, LogConfig
 from strandline.storage.log.transaction_index import AbortedTransaction
 from strandline.storage.memory.memory_files import MemoryFiles
@@ -381,3 +384,29 @@ def test_a_restart_does_not_forget_an_uncommitted_marker() -> None:
     assert again.last_stable_offset == 0
     again.update_high_watermark(4)
     assert again.last_stable_offset == 4
+
+
+# -- Kafka's tool -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.kafka
+def test_kafka_reads_markers_indexes_and_snapshots(tmp_path: Path) -> None:
+    script = kafka_tools()
+    directory = tmp_path / "orders-0"
+    log = open_log(RealFiles(), str(directory))
+    write(log, 7, 0)
+    write(log, 8, 0)
+    end(log, 7, EndTransactionMarker(False, 3))
+    end(log, 8, EndTransactionMarker(True, 4), epoch=1, version=2)
+    write(log, 9, 0)
+    log.close()
+    base = f"{0:020d}"
+    text = dump(script, [directory / f"{base}.log", directory / f"{base}.txnindex", directory / f"{5:020d}.snapshot"])
+    assert "endTxnMarker: ABORT coordinatorEpoch: 3" in text
+    assert "endTxnMarker: COMMIT coordinatorEpoch: 4" in text
+    assert text.count("isTransactional: true isControl: true") == 2
+    assert "version: 0 producerId: 7 firstOffset: 0 lastOffset: 2 lastStableOffset: 1" in text
+    lines = {line.split()[1]: line for line in text.splitlines() if line.startswith("producerId:")}
+    assert "coordinatorEpoch: 3 currentTxnFirstOffset: OptionalLong.empty" in lines["7"]
+    assert "producerEpoch: 1 coordinatorEpoch: 4" in lines["8"]
+    assert "currentTxnFirstOffset: OptionalLong[4]" in lines["9"]

@@ -308,7 +308,16 @@ class Probes:
         return append
 
     def _note_token(
-        self, info: AppendInfo, log: Log, _: Any, epoch: int, _now: int, _checked: Any = (), _offset: int = -1, token: int = -1
+        self,
+        info: AppendInfo,
+        log: Log,
+        _: Any,
+        epoch: int,
+        _now: int,
+        _checked: Any = (),
+        _offset: int = -1,
+        token: int = -1,
+        _is_transactional: bool = False,
     ) -> None:
         replica = replica_of(log)
         if replica is not None and token >= 0 and not info.duplicate:
