@@ -12,7 +12,7 @@ read again.
 
 A changed batch keeps base offset, last offset, producer and sequences, so that nothing else about it changes. The encoded
 records are copied as they are. Control batches, and everything above the offsets of the map, stay untouched. Only of the fences
-(`protocol/records/fence.py`) the older ones are removed.
+(`protocol/records/fence.py`) the older ones are removed. The records of aborted transactions are removed whatever their keys are.
 """
 
 from __future__ import annotations
@@ -74,6 +74,14 @@ def clean_batch(data: Buffer, header: BatchHeader, rules: Rules, reader: LayoutR
         offsets = layout.offsets(header.base_offset)
         removed_end = max(offsets[row] for row in set(live).difference(kept)) + 1
     return CleanedBatch(_with_rows(data, header, layout, kept, rules), removed_end)
+
+
+def clean_aborted(data: Buffer, header: BatchHeader, rules: Rules) -> CleanedBatch:
+    """Remove the records of an aborted transaction. The batch stays, empty, if its sequence numbers are needed. A tombstone among
+    them has deleted nothing, so it does not count as removed."""
+    if (header.producer_id, header.last_offset) not in rules.last_batches:
+        return CleanedBatch(None)
+    return CleanedBatch(_emptied(header) if header.record_count else data)
 
 
 def _with_marked_rows(data: Buffer, header: BatchHeader, kept: list[int], rules: Rules) -> Buffer | None:

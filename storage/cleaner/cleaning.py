@@ -1,8 +1,11 @@
 """One cleaning of a log: build the offset map from its dirty part, then rewrite the closed segments without superseded records.
 
-    clean                | dirty                        | not cleanable
-    one record per key   | closed segments below the HW | the open segment, and records that are not committed
-    0                    first_dirty                    end
+    clean                | dirty                         | not cleanable
+    one record per key   | closed segments below the LSO | the open segment, and records that are not committed or decided
+    0                    first_dirty                     end
+
+Below the last stable offset (LSO), the end of every transaction is decided. The records of an aborted one supersede no other
+record, and are removed at once. Markers stay, because replicas and readers find the ends of transactions by them.
 
 `plan` takes a snapshot of the log on the event loop. `build_map` and `SegmentGroup.rewrite` read and write files only, so they
 may run on a thread with a `Files` of its own; they are generators that yield the number of bytes of each step, so the caller can
@@ -25,10 +28,12 @@ from typing import NamedTuple
 from strandline.protocol.errors import BrokerError
 from strandline.protocol.records.batch import BatchHeader, Buffer, check_crc, corrupt
 from strandline.protocol.records.layout import LayoutReader
-from strandline.storage.cleaner.batch_cleaning import Rules, clean_batch
+from strandline.storage.cleaner.aborted_ranges import AbortedRanges
+from strandline.storage.cleaner.batch_cleaning import Rules, clean_aborted, clean_batch
 from strandline.storage.cleaner.offset_map import OffsetMap
 from strandline.storage.cleaner.segment_writer import SegmentWriter
 from strandline.storage.disk import Files
+from strandline.storage.log.aborted_transactions import collect_aborted
 from strandline.storage.log.batch_iteration import iter_batches
 from strandline.storage.log.epoch_cache import LeaderEpochCache
 from strandline.storage.log.index import MAX_RELATIVE_OFFSET
@@ -65,6 +70,8 @@ class CleaningPlan(NamedTuple):
     epochs: LeaderEpochCache
     """A copy of the log's leader epochs."""
     log_start_offset: int
+    aborted: AbortedRanges
+    """The aborted transactions that have records in the segments."""
     buffer_bytes: int = 1 << 20
     """How many bytes are read, and written, at a time."""
 
@@ -75,7 +82,7 @@ class CleaningPlan(NamedTuple):
 
 
 def plan(log: LogState, first_dirty: int, *, clean_to: int | None = None) -> CleaningPlan:
-    """Plan the cleaning of the closed segments whose records are all committed.
+    """Plan the cleaning of the closed segments whose records are all committed, and those of transactions decided.
 
     `first_dirty`: where the last cleaning ended; see `within`. `clean_to`: no segment that ends after this offset is cleaned
     (min.compaction.lag.ms)."""
@@ -91,6 +98,7 @@ def plan(log: LogState, first_dirty: int, *, clean_to: int | None = None) -> Cle
         log.config.index_interval_bytes,
         LeaderEpochCache(log.epochs.entries),
         log.log_start_offset,
+        AbortedRanges(collect_aborted(log, closed[0].base_offset, closed[-1].end_offset) if closed else ()),
     )
 
 
@@ -101,8 +109,8 @@ def within(log: LogState, first_dirty: int) -> int:
 
 
 def closed_segments(log: LogState, clean_to: int | None = None) -> list[ClosedSegment]:
-    """The closed segments whose records are all committed, and lie below `clean_to` and below a damaged batch."""
-    limit = min(log.high_watermark, log.segments[-1].base_offset, log.log_end_offset if clean_to is None else clean_to)
+    """The closed segments that end at or below the last stable offset and `clean_to`, and lie below a damaged batch."""
+    limit = min(log.last_stable_offset, log.segments[-1].base_offset, log.log_end_offset if clean_to is None else clean_to)
     if log.corrupt_at is not None:
         limit = min(limit, log.corrupt_at)
     closed = []
@@ -131,15 +139,15 @@ def build_map(files: Files, plan: CleaningPlan, offset_map: OffsetMap) -> Iterat
         if each.end_offset <= plan.first_dirty:
             continue
         for header, data in _batches(files, plan, each):
-            if not _put(offset_map, header, data, reader):
+            if not _put(offset_map, header, data, reader, is_aborted=header in plan.aborted):
                 return
             yield header.size
 
 
-def _put(offset_map: OffsetMap, header: BatchHeader, data: Buffer, reader: LayoutReader) -> bool:
-    """Put the keys of one batch into the map. False if it is full."""
+def _put(offset_map: OffsetMap, header: BatchHeader, data: Buffer, reader: LayoutReader, *, is_aborted: bool) -> bool:
+    """Put the keys of one batch into the map, unless its transaction was aborted. False if it is full."""
     latest = offset_map.latest_offset
-    if header.record_count and not header.is_control and header.last_offset > latest:
+    if not is_aborted and header.record_count and not header.is_control and header.last_offset > latest:
         layout = reader.read(data, header)
         offsets = layout.offsets(header.base_offset)
         first = bisect_right(offsets, latest)
@@ -206,7 +214,10 @@ class SegmentGroup:
         for each in self.members:
             for header, data in _batches(files, self.plan, each):
                 written = writer.size
-                cleaned = clean_batch(data, header, rules, reader)
+                if header in self.plan.aborted:
+                    cleaned = clean_aborted(data, header, rules)
+                else:
+                    cleaned = clean_batch(data, header, rules, reader)
                 writer.add(header, data, cleaned.data)
                 self._removed_tombstones_end = max(self._removed_tombstones_end, cleaned.removed_tombstones_end)
                 yield header.size + writer.size - written

@@ -325,6 +325,23 @@ def test_a_damaged_index_is_rebuilt(damage: bytes) -> None:
     assert files.read(path) == whole
 
 
+def test_a_rebuilt_index_survives_the_next_power_cut() -> None:
+    """The recovery point passes the segments that were rebuilt, so no later start rebuilds them."""
+    files = MemoryFiles(Random(0))
+    files.make_dirs("data")
+    files.fsync_dir("")
+    log = segmented(files)
+    log.flush()
+    log.abandon()
+    for name in (0, 3):
+        files.remove(f"{DIR}/{name:020d}.txnindex")
+    log = open_log(files)
+    log.flush()
+    log.abandon()
+    files.crash()
+    assert first_offsets(open_log(files, recovery_point=10)) == ABORTED
+
+
 def test_the_index_of_a_vanished_segment_is_removed() -> None:
     files = MemoryFiles(Random(0))
     segmented(files).close()
