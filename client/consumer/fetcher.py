@@ -402,7 +402,7 @@ class Fetcher:
             self._on_nomination(state, answer.preferred_read_replica)
         else:
             state.on_high_watermark(answer.high_watermark)
-            self._on_data(state, records)
+            self._on_data(state, answer, records)
         self.check_soon(state)
 
     def _on_followed(
@@ -429,7 +429,7 @@ class Fetcher:
         if len(records):
             self._preferred.on_records(state.key, self._loop.time())
             self.counters["fetched_bytes_from_followers"] += len(records)
-        self._on_data(state, records)
+        self._on_data(state, answer, records)
 
     def _on_nomination(self, state: PartitionState, replica_id: int) -> None:
         """The leader names a replica that the partition should be read from."""
@@ -440,12 +440,14 @@ class Fetcher:
         elif not self._preferred.is_leader_only(state.key, now):
             self._preferred.choose(state.key, replica_id, now, self._cluster.metadata.refreshes)
 
-    def _on_data(self, state: PartitionState, records: memoryview) -> None:
+    def _on_data(self, state: PartitionState, answer: FetchPartitionResponse, records: memoryview) -> None:
         size = len(records)
         if size:
             self.counters["fetched_bytes"] += size
             self._seen_data_at = self._loop.time()
             fetch_offset = state.fetch_offset
+            if answer.aborted_transactions:
+                state.on_aborted(answer.aborted_transactions)
             state.on_fetched(records)
             if state.fetch_offset == fetch_offset:  # No batch can be used, so they are damaged. Ask again, but not at once.
                 state.back_off(self._loop.time() + self._options.retry_backoff_ms / 1000)

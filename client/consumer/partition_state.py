@@ -14,13 +14,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Sized
 from typing import TypeVar
 
+from strandline.client.consumer.aborted import AbortedTransactions
 from strandline.client.consumer.batches import FetchedBatch
 from strandline.client.consumer.fetch_buffer import FetchBuffer, RawBatch, end_of_unreadable
 from strandline.client.consumer.fetch_state import AwaitReset, Failure, FetchState
 from strandline.client.consumer.records import AnyRecord, TopicPartition, Undecodable
 from strandline.client.errors import ClientError, CorruptRecords, UnknownTopic
 from strandline.protocol.errors import BrokerError, StrandlineError
-from strandline.protocol.messages.data import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from strandline.protocol.messages.data import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, AbortedTransaction
 from strandline.protocol.records.batch import BatchHeader, Buffer, check_crc, corrupt
 
 Rows = TypeVar("Rows", bound=Sized)
@@ -52,6 +53,7 @@ class PartitionState:
     """One assigned partition of a consumer: its position, its buffer, and whether it may be fetched."""
 
     __slots__ = (
+        "_aborted",
         "_buffer",
         "_checks_crcs",
         "_epoch",
@@ -128,6 +130,8 @@ class PartitionState:
         """No fetch begins at this offset or after it; None: there is no bound."""
         self._buffer = FetchBuffer()
         """Its end is `fetch_offset`, which is never before the position."""
+        self._aborted: AbortedTransactions | None = None
+        """The aborted transactions in the buffer; None if there was never one."""
         self._open: OpenBatch | None = None
         """The batch that is returned record by record. Its records are before all of `_buffer`, unless its source is still the
         first batch there."""
@@ -324,6 +328,15 @@ class PartitionState:
         except BrokerError as e:
             self.fail(self._corrupt(e, self.fetch_offset, -1))
 
+    def on_aborted(self, transactions: list[AbortedTransaction]) -> None:
+        """The response whose batches come next names these transactions. Their records are not for the program."""
+        if self._aborted is None:
+            self._aborted = AbortedTransactions()
+        self._aborted.add(transactions)
+
+    def _is_aborted(self, header: BatchHeader) -> bool:
+        return self._aborted is not None and header.is_transactional and self._aborted.has(header)
+
     # -- reading ------------------------------------------------------------------------------------------------------
 
     @property
@@ -428,7 +441,7 @@ class PartitionState:
         buf, pos, header = first = self._buffer.first
         rows: Rows | None = None
         try:
-            if not header.is_control and header.record_count:
+            if not header.is_control and header.record_count and not self._is_aborted(header):
                 rows = decode(self.tp, buf, pos, header, self._position)
             elif self._checks_crcs and not check_crc(buf, pos, header.size):
                 corrupt(f"the batch at offset {header.base_offset} fails its checksum")
