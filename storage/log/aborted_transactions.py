@@ -70,7 +70,7 @@ def load_aborted(log: LogState, names: Sequence[str], rebuilt_from: int) -> int:
                 logger.warning("log.transaction_index_damaged", **log.fields, segment=segment.base_offset)
         if segment.base_offset >= rebuilt_from:
             segment.aborted = TransactionIndex()
-    for name in files:
+    for name in sorted(files):
         log.files.remove(join(log.dir, name))  # of a segment that the log does not have any more
     return rebuilt_from
 

@@ -36,9 +36,10 @@ print(json.dumps(failed))
 def test_the_image_skips_the_modules_that_need_pytest() -> None:
     words = [sys.executable, "-c", LOOK, str(ROOT), "broker", "client", "controller", "protocol", "storage", "testing"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
-    skipped = re.search(r"skipped = \((.*?)\);", (ROOT / "deploy" / "Dockerfile").read_text())
+    skipped = re.search(r"skipped = \((.*?)\);", (ROOT / "deploy" / "Dockerfile").read_text(), re.DOTALL)
     assert skipped is not None
-    assert sorted(json.loads(done.stdout)) == sorted(re.findall(r'"(.*?)"', skipped[1]))
+    found = set(re.findall(r'"(.*?)"', skipped[1]))
+    assert found - {"strandline.cli.top_screen"} == set(json.loads(done.stdout)), "textual is another package that it lacks"
 
 
 def test_the_image_has_every_folder_of_the_wheel() -> None:

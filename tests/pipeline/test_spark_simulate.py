@@ -57,7 +57,7 @@ def test_command_exits_with_3_after_a_violation(command: Callable[..., Result]) 
         (["--seeds", "many"], "takes a number, or a range such as 0..99; not 'many'"),
         (["--seeds", "0"], "takes a number, or a range"),
         (["--seeds", "0..9", "--draw", "1"], "--draw is for a number of seeds"),
-        (["--seeds", "9", "--scenario", "S99"], "there is no scenario 'S99'"),
+        (["--seeds", "9", "--scenario", "S999"], "there is no scenario 'S999'"),
     ],
 )
 def test_wrong_seeds_are_rejected_before_spark_starts(words: list[str], message: str) -> None:
