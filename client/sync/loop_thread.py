@@ -30,6 +30,9 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 CANCEL_ROUNDS = 10
+WAKE_S = 0.5
+"""How long a thread that waits for a result sleeps at most."""
+INFINITE_S = float("inf")
 JOIN_S = 2.0
 """How long `close` waits for the thread to end."""
 
@@ -132,9 +135,18 @@ class LoopThread:
 
 def wait_for(future: Future[T], timeout_s: float | None = None) -> T:
     """The result of a future. If the wait itself is interrupted, the work behind it is cancelled. TimeoutError after
-    `timeout_s`."""
+    `timeout_s`.
+
+    It waits in short pieces: a Ctrl-C that arrives in the moment before the thread blocks is noticed only when it wakes."""
+    left_s = INFINITE_S if timeout_s is None else timeout_s
     try:
-        return future.result(timeout_s)
+        while True:
+            try:
+                return future.result(min(left_s, WAKE_S))
+            except TimeoutError:
+                left_s -= WAKE_S
+                if left_s <= 0 or future.done():  # Then it is perhaps the error of the work.
+                    return future.result(0)
     except CancelledError:
         raise ClientClosed("the client was stopped while the call waited") from None
     except BaseException:

@@ -10,11 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 import pytest
 
 from strandline import ClientClosed, NoBrokersAvailable, UsageError
-from strandline.client.sync.loop_thread import LoopThread
+from strandline.client.sync.loop_thread import LoopThread, wait_for
 from strandline.sync import Admin, Consumer, Producer
 from strandline.testing import Cluster, ThreadedCluster
 
@@ -241,3 +242,31 @@ def test_program_without_stop_delivers_what_it_has_sent(shared: ThreadedCluster)
     assert (done.returncode, done.stderr) == (0, "")
     with Consumer(bootstrap_servers=shared.bootstrap_servers) as consumer:
         assert consumer.end_offsets([(topic, 0)]) == {(topic, 0): 100}
+
+
+def test_wait_notices_an_interrupt_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that arrives just before the thread blocks does not wake it. Then only the next piece of the wait sees it."""
+    future: Future[int] = Future()
+    waits = []
+
+    def result(timeout_s: float | None) -> int:
+        waits.append(timeout_s)
+        if len(waits) == 3:
+            raise KeyboardInterrupt
+        raise TimeoutError
+
+    monkeypatch.setattr(future, "result", result)
+    with pytest.raises(KeyboardInterrupt):
+        wait_for(future)
+    assert all(timeout_s is not None and timeout_s <= 0.5 for timeout_s in waits)
+    assert future.cancelled()
+
+
+def test_wait_ends_after_its_time_and_passes_on_the_works_own_timeout() -> None:
+    future: Future[int] = Future()
+    with pytest.raises(TimeoutError):
+        wait_for(future, 0.01)
+    failed: Future[int] = Future()
+    failed.set_exception(TimeoutError("of the work"))
+    with pytest.raises(TimeoutError, match="of the work"):
+        wait_for(failed)
