@@ -11,7 +11,7 @@ from collections import deque
 from time import perf_counter
 from typing import Any
 
-from loads_kafka import _java_producer
+from loads_kafka import _aiokafka_consumer, _confluent_consumer, _java_producer
 from shapes import Shape, shapes
 from systems import Kafka
 
@@ -111,25 +111,21 @@ async def read(system: Kafka, topic: str, records: int) -> Figures:
         await system.create_topic(filled, PARTITIONS)
         await _java_producer(system, filled, count, size)
         part = count // 4
+        poll = await asyncio.to_thread(_confluent_poll, system.bootstrap, filled, part)
+        consume = await asyncio.to_thread(_confluent_consumer, system.bootstrap, filled, count)
         figures |= {
-            f"read async for, {size} B, aiokafka, records/s": await _aiokafka_reader(
-                system.bootstrap, filled, part, one_by_one=True
-            ),
-            f"read getmany, {size} B, aiokafka, records/s": await _aiokafka_reader(system.bootstrap, filled, count),
-            f"read poll, {size} B, confluent-kafka, records/s": await asyncio.to_thread(
-                _confluent_reader, system.bootstrap, filled, part, one_by_one=True
-            ),
-            f"read consume, {size} B, confluent-kafka, records/s": await asyncio.to_thread(
-                _confluent_reader, system.bootstrap, filled, count
-            ),
-            f"read await poll, {size} B, confluent-kafka asyncio, records/s": await _confluent_aio_reader(
+            f"read async for, {size} B, aiokafka, records/s": await _aiokafka_one_by_one(system.bootstrap, filled, part),
+            f"read getmany, {size} B, aiokafka, records/s": await _aiokafka_consumer(system, filled, count),
+            f"read poll, {size} B, confluent-kafka, records/s": poll,
+            f"read consume, {size} B, confluent-kafka, records/s": consume,
+            f"read await poll, {size} B, confluent-kafka asyncio, records/s": await _confluent_aio_poll(
                 system.bootstrap, filled, count // 100
             ),
         }
     return figures
 
 
-async def _aiokafka_reader(bootstrap: str, topic: str, records: int, one_by_one: bool = False) -> float:
+async def _aiokafka_one_by_one(bootstrap: str, topic: str, records: int) -> float:
     from aiokafka import AIOKafkaConsumer, TopicPartition
 
     partitions = [TopicPartition(topic, p) for p in range(PARTITIONS)]
@@ -139,16 +135,10 @@ async def _aiokafka_reader(bootstrap: str, topic: str, records: int, one_by_one:
     try:
         await consumer.seek_to_beginning(*partitions)
         started, read = perf_counter(), 0
-        if one_by_one:
-            async for _ in consumer:
-                read += 1
-                if read == records:
-                    break
-        while read < records:
-            polled = await consumer.getmany(timeout_ms=10_000)
-            if not polled:
-                raise RuntimeError("aiokafka got no records for 10 s")
-            read += sum(map(len, polled.values()))
+        async for _ in consumer:
+            read += 1
+            if read == records:
+                break
         return read / (perf_counter() - started)
     finally:
         await consumer.stop()
@@ -164,7 +154,7 @@ def _settings(bootstrap: str, topic: str) -> dict[str, Any]:
     }
 
 
-def _confluent_reader(bootstrap: str, topic: str, records: int, one_by_one: bool = False) -> float:
+def _confluent_poll(bootstrap: str, topic: str, records: int) -> float:
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer(_settings(bootstrap, topic))
@@ -172,11 +162,8 @@ def _confluent_reader(bootstrap: str, topic: str, records: int, one_by_one: bool
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
         started, read = perf_counter(), 0
         while read < records:
-            if one_by_one:
-                message = consumer.poll(10.0)
-                read += message is not None and message.error() is None
-            else:
-                read += sum(message.error() is None for message in consumer.consume(10_000, 1.0))
+            message = consumer.poll(10.0)
+            read += message is not None and message.error() is None
             if perf_counter() - started > 300:
                 raise RuntimeError("confluent-kafka did not read the records within 300 s")
         return read / (perf_counter() - started)
@@ -184,7 +171,7 @@ def _confluent_reader(bootstrap: str, topic: str, records: int, one_by_one: bool
         consumer.close()
 
 
-async def _confluent_aio_reader(bootstrap: str, topic: str, records: int) -> float:
+async def _confluent_aio_poll(bootstrap: str, topic: str, records: int) -> float:
     from confluent_kafka import TopicPartition
     from confluent_kafka.aio import AIOConsumer
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
+from typing import Any
 
 from shapes import Shape, shapes
 from systems import Ours
 
 from strandline.bench.loads import Load, produce
-from strandline.client import Consumer, ConsumerRecord, Producer, TopicPartition
+from strandline.client import Consumer, ConsumerRecord, FetchedBatch, Producer, TopicPartition
 from strandline.client.errors import BufferFull
 from strandline.client.producer.receipts import Receipt
 
@@ -93,32 +94,27 @@ async def _read_one_by_one(bootstrap: str, topic: str, records: int) -> float:
     return await _timed(bootstrap, topic, work)
 
 
-async def _getmany(bootstrap: str, topic: str, records: int) -> float:
-    async def work(consumer: Consumer) -> None:
-        left = records
-        while left > 0:
-            polled = await consumer.getmany(timeout_ms=10_000)
-            if not polled:
-                raise RuntimeError("no records came for 10 s")
-            left -= sum(map(len, polled.values()))
+async def _polls(records: int, poll: Callable[[], Awaitable[Mapping[Any, Any]]], count: Callable[[Any], int]) -> None:
+    """Call `poll` until it has returned so many records. `count`: of the records of one partition."""
+    left = records
+    while left > 0:
+        polled = await poll()
+        if not polled:
+            raise RuntimeError("no records came for 10 s")
+        left -= sum(map(count, polled.values()))
 
-    return await _timed(bootstrap, topic, work)
+
+async def _getmany(bootstrap: str, topic: str, records: int) -> float:
+    return await _timed(bootstrap, topic, lambda c: _polls(records, lambda: c.getmany(timeout_ms=10_000), len))
 
 
 async def _fetch_batches(bootstrap: str, topic: str, records: int) -> float:
     """Touch the columns, because a batch decodes them when they are first asked for."""
 
-    async def work(consumer: Consumer) -> None:
-        left = records
-        while left > 0:
-            polled = await consumer.fetch_batches(timeout_ms=10_000)
-            if not polled:
-                raise RuntimeError("no records came for 10 s")
-            for batches in polled.values():
-                for batch in batches:
-                    left -= len(batch.values)
+    def count(batches: list[FetchedBatch]) -> int:
+        return sum(len(batch.values) for batch in batches)
 
-    return await _timed(bootstrap, topic, work)
+    return await _timed(bootstrap, topic, lambda c: _polls(records, lambda: c.fetch_batches(timeout_ms=10_000), count))
 
 
 async def _run(bootstrap: str, topic: str, records: int) -> float:
