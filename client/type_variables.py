@@ -20,6 +20,6 @@ else:
     from typing import TypeVar
 
     K, V = TypeVar("K"), TypeVar("V")
-    """What a program has as the key and as the value of a record."""
+    """The types of the key and the value of a record, as the program sends or receives them."""
     K_co, V_co = TypeVar("K_co", covariant=True), TypeVar("V_co", covariant=True)
     """The same in a record, which does not change: a function that takes records with any value takes those with a str."""

@@ -559,9 +559,9 @@ class Partition:
     def truncate_fully_and_start_at(
         self, position: FetchPosition, offset: int, producers: Iterable[KnownProducer] = (), clean_below: int = 0
     ) -> None:
-        """The fetch was out of range because the leader has deleted the records after our log end, or nobody knows any more
-        whether our records are of its history (they end where its log starts): empty the log and start at `offset`, with the
-        leader's state of named producers whose batches are deleted. `clean_below`: the leader's first dirty offset."""
+        """Empty the log and start at `offset`, with the leader's state of named producers whose batches are deleted: the leader
+        has deleted the records after our log end, or our log ends where the leader's starts and may hold a fork
+        (`has_unknown_history`). `clean_below`: the leader's first dirty offset."""
         if self._is_at(position):
             what = "the records after the log end" if offset > position.fetch_offset else "all its records"
             self._restart_at(offset, producers, f"the leader has deleted {what}")

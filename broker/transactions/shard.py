@@ -148,8 +148,8 @@ class TransactionShard:
     def missing_partitions(
         self, asker: ProducerIdAndEpoch, transactional_id: str, asked: Iterable[TopicNamePartition]
     ) -> list[TopicNamePartition]:
-        """Those that are not in the ongoing transaction: a leader refuses to append records of it there (KIP-890, TV1), because
-        nobody would ever write a marker."""
+        """The partitions among `asked` that the ongoing transaction does not have. Their leaders refuse its records (KIP-890,
+        TV1), because the coordinator writes markers only into partitions that it knows."""
         found = self._of_producer(transactional_id, asker)
         if found.state.is_prepared:
             raise _concurrent(found)

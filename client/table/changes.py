@@ -23,7 +23,7 @@ class RawChange(NamedTuple):
 
 
 class Watcher:
-    """The keys that somebody watches, and their changes that were not taken yet."""
+    """One watcher: the keys that it watches, and the changes of them that it has not taken yet."""
 
     def __init__(self, key: bytes | None, prefix: bytes, wake: Callable[[], None]) -> None:
         """`key`: the only key to watch; None: all that begin with `prefix`. `wake` is called when there is a change."""

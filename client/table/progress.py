@@ -36,7 +36,7 @@ class Progress:
         self.applied = -1
         """LIVE: the table shows all records below this offset. -1 before that."""
         self.leader_epoch = -1
-        """Of the last record that was read; -1: not known."""
+        """The leader epoch of the last record that was read; -1 if it is not known."""
         self.epoch_end = -1
         """The offset after that record."""
         self.fresh_at_ms = 0

@@ -172,7 +172,7 @@ def parse_target(text: str, now_ms: int) -> Target:
 
 
 def chosen_partitions(topics: Sequence[str]) -> dict[str, list[int] | None]:
-    """What the values of --topic choose. UsageError if one is malformed."""
+    """The topics and partitions that the values of --topic name. UsageError if a value is malformed."""
     chosen: dict[str, list[int] | None] = {}
     for text in topics:
         topic, colon, numbers = text.partition(":")

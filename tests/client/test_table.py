@@ -61,7 +61,7 @@ async def fill(cluster: Cluster, first: int, end: int, topic: str = "users") -> 
 
 
 async def contents(cluster: Cluster, topic: str = "users") -> dict[bytes, bytes]:
-    """What a new table without a snapshot has."""
+    """The contents of a new table, which reads the whole log because it has no snapshot."""
     async with table_of(cluster, topic) as table:
         return dict(table.items())
 

@@ -352,7 +352,7 @@ def test_the_index_of_a_vanished_segment_is_removed() -> None:
 
 @pytest.mark.parametrize("cut", range(11))
 def test_a_truncation_opens_transactions_again(cut: int) -> None:
-    """What a truncated log knows is what a log knows that never had more."""
+    """A truncated log has the same state as a log to which the removed batches were never appended."""
     log, other = segmented(), open_log()
     for data in read_all(log, 0, cut):
         other.append_as_follower(data, 0)

@@ -90,8 +90,8 @@ def visible(history: list[Written], offset: int, end: int) -> list[int]:
 
 
 def seen(log: Log, offset: int, end: int) -> list[int]:
-    """What Kafka's consumer makes of a fetch response: it drops the batches of an aborted producer, from the first offset of the
-    transaction on until the ABORT marker."""
+    """The offsets that Kafka's consumer returns from a fetch response: it drops the batches of an aborted producer, from the
+    first offset of the transaction until the ABORT marker."""
     aborted = list(log.aborted_transactions(offset, end))
     assert aborted == sorted(aborted, key=lambda each: each.first_offset)
     dropped: set[int] = set()
