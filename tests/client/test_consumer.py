@@ -491,8 +491,8 @@ async def test_corrupt_batch_does_not_lose_records_before_it() -> None:
 
 async def test_news_is_noticed_while_a_failed_partition_is_paused() -> None:
     """With a failed partition, a call that returns records gives way to other tasks once. Records that arrived in that moment
-    were missed: the call slept until the next event, or for ever. A program pauses a partition that has failed, and a rebalance holds
-    it: so `getone` of a new member with `auto_offset_reset="none"` hung."""
+    were missed: the call slept until the next event, or for ever. A program pauses a partition that has failed, and a rebalance
+    holds it: so `getone` of a new member with `auto_offset_reset="none"` hung."""
     async with ScriptedCluster() as cluster:
         cluster.create("orders", partitions=2)
         fill(cluster, "orders", 2, index=1)
