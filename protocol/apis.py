@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandline.protocol.messages import admin, cluster, data, groups
+from strandline.protocol.messages import admin, cluster, data, groups, transactions
 from strandline.protocol.messages.common import Message
 
 BROKER = "broker"
@@ -46,6 +46,11 @@ DELETE_TOPICS = 20
 DELETE_RECORDS = 21
 INIT_PRODUCER_ID = 22
 OFFSET_FOR_LEADER_EPOCH = 23
+ADD_PARTITIONS_TO_TXN = 24
+ADD_OFFSETS_TO_TXN = 25
+END_TXN = 26
+WRITE_TXN_MARKERS = 27
+TXN_OFFSET_COMMIT = 28
 DESCRIBE_CONFIGS = 32
 ALTER_REPLICA_LOG_DIRS = 34
 DESCRIBE_LOG_DIRS = 35
@@ -68,6 +73,8 @@ DESCRIBE_PRODUCERS = 61
 BROKER_REGISTRATION = 62
 BROKER_HEARTBEAT = 63
 UNREGISTER_BROKER = 64
+DESCRIBE_TRANSACTIONS = 65
+LIST_TRANSACTIONS = 66
 ALLOCATE_PRODUCER_IDS = 67
 CONSUMER_GROUP_HEARTBEAT = 68
 CONSUMER_GROUP_DESCRIBE = 69
@@ -85,7 +92,7 @@ _BOTH = (BROKER, CONTROLLER)
 APIS: dict[int, Api] = {
     api.key: api
     for api in [
-        Api(PRODUCE, "Produce", data.ProduceRequest, data.ProduceResponse, (BROKER,), max_version=2),
+        Api(PRODUCE, "Produce", data.ProduceRequest, data.ProduceResponse, (BROKER,), max_version=4),
         Api(FETCH, "Fetch", data.FetchRequest, data.FetchResponse, _BOTH),
         Api(LIST_OFFSETS, "ListOffsets", data.ListOffsetsRequest, data.ListOffsetsResponse, (BROKER,)),
         Api(METADATA, "Metadata", admin.MetadataRequest, admin.MetadataResponse, (BROKER,)),
@@ -115,6 +122,35 @@ APIS: dict[int, Api] = {
             "OffsetForLeaderEpoch",
             data.OffsetForLeaderEpochRequest,
             data.OffsetForLeaderEpochResponse,
+            (BROKER,),
+        ),
+        Api(
+            ADD_PARTITIONS_TO_TXN,
+            "AddPartitionsToTxn",
+            transactions.AddPartitionsToTxnRequest,
+            transactions.AddPartitionsToTxnResponse,
+            (BROKER,),
+        ),
+        Api(
+            ADD_OFFSETS_TO_TXN,
+            "AddOffsetsToTxn",
+            transactions.AddOffsetsToTxnRequest,
+            transactions.AddOffsetsToTxnResponse,
+            (BROKER,),
+        ),
+        Api(END_TXN, "EndTxn", transactions.EndTxnRequest, transactions.EndTxnResponse, (BROKER,)),
+        Api(
+            WRITE_TXN_MARKERS,
+            "WriteTxnMarkers",
+            transactions.WriteTxnMarkersRequest,
+            transactions.WriteTxnMarkersResponse,
+            (BROKER,),
+        ),
+        Api(
+            TXN_OFFSET_COMMIT,
+            "TxnOffsetCommit",
+            transactions.TxnOffsetCommitRequest,
+            transactions.TxnOffsetCommitResponse,
             (BROKER,),
         ),
         Api(DESCRIBE_CONFIGS, "DescribeConfigs", admin.DescribeConfigsRequest, admin.DescribeConfigsResponse, _BOTH),
@@ -181,6 +217,20 @@ APIS: dict[int, Api] = {
         ),
         Api(BROKER_HEARTBEAT, "BrokerHeartbeat", cluster.BrokerHeartbeatRequest, cluster.BrokerHeartbeatResponse, (CONTROLLER,)),
         Api(UNREGISTER_BROKER, "UnregisterBroker", admin.UnregisterBrokerRequest, admin.UnregisterBrokerResponse, _BOTH),
+        Api(
+            DESCRIBE_TRANSACTIONS,
+            "DescribeTransactions",
+            transactions.DescribeTransactionsRequest,
+            transactions.DescribeTransactionsResponse,
+            (BROKER,),
+        ),
+        Api(
+            LIST_TRANSACTIONS,
+            "ListTransactions",
+            transactions.ListTransactionsRequest,
+            transactions.ListTransactionsResponse,
+            (BROKER,),
+        ),
         Api(
             ALLOCATE_PRODUCER_IDS,
             "AllocateProducerIds",

@@ -55,6 +55,10 @@ class ProducePartition(Message):
 class ProduceRequest(Message):
     """Record batches for partitions that the receiver leads. `records[i]` belongs to `partitions[i]`.
 
+    With a `transactional_id`, the batches are marked as transactional, and belong to the producer's ongoing transaction. In
+    version 4 the leader adds its partitions to the transaction (TV2 of KIP-890); in version 3 the producer has added them
+    before, and the leader verifies that.
+
     `acks`: when the leader responds. 0: never; 1: after its own append; -1: when the high watermark has passed the batch.
     """
 
@@ -65,7 +69,9 @@ class ProduceRequest(Message):
     records: Annotated[list[memoryview], MANY]
 
     def version(self) -> int:
-        """1 with an expected offset, 2 with a fencing token: an older broker would ignore it, and append."""
+        """1 with an expected offset, 2 with a fencing token: an older broker would ignore it, and append. 4 in a transaction."""
+        if self.transactional_id is not None:
+            return 4
         version = 0
         for partition in self.partitions:
             if partition.fencing_token >= 0:

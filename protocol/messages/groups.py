@@ -38,12 +38,13 @@ Bytes = Annotated[bytes, Meta(max_length=8 * 1024 * 1024)]
 
 # -- FindCoordinator --------------------------------------------------------------------------------------------------
 
-KEY_TYPE_GROUP = 0
+KEY_TYPE_GROUP, KEY_TYPE_TRANSACTION = 0, 1
 
 
 class FindCoordinatorRequest(Message):
-    """Asks any broker for the coordinators of these groups. If the internal topic does not exist, the broker has it created, and
-    answers COORDINATOR_NOT_AVAILABLE meanwhile. `key_type`: 0 for groups."""
+    """Asks any broker for the coordinators of these groups or transactional ids. If the internal topic does not exist, the
+    broker has it created, and answers COORDINATOR_NOT_AVAILABLE meanwhile. `key_type`: 0 for groups, 1 for transactional
+    ids."""
 
     keys: Annotated[list[GroupId], MANY]
     key_type: Int8 = KEY_TYPE_GROUP
