@@ -10,7 +10,7 @@ type 1 names it.
 
 **Two protocols of transactions** (`transaction_version`). In version 2, which Strandline's client speaks, the leader of a
 partition adds it to the transaction, and the end of each transaction gives the producer its next epoch. In version 1 the
-producer adds each partition before it writes there, and keeps its epoch. """
+producer adds each partition before it writes there, and keeps its epoch."""
 
 from __future__ import annotations
 
