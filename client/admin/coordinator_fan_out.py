@@ -1,4 +1,4 @@
-"""A question about many groups: all groups of one coordinator in one request, all coordinators at the same time.
+"""A question about many groups or transactional ids: those of one coordinator in one request, all coordinators at once.
 
 A coordinator that does not answer holds up no other. Groups whose coordinator has moved, is loading or cannot be reached are
 asked for again until the deadline; after that they have the last error as their result, so one broker that is down costs only
@@ -13,12 +13,12 @@ from typing import Generic, TypeVar
 
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.connection_state import ConnectionState
-from strandline.client.consumer.group.coordinator import ANSWER_TIMEOUT_MS, find_coordinators
+from strandline.client.cluster.coordinator import ANSWER_TIMEOUT_MS, find_coordinators
 from strandline.client.errors import RequestFailed, RequestTimeout, to_client_error
 from strandline.protocol.apis import api_name
 from strandline.protocol.errors import StrandlineError
 from strandline.protocol.messages.common import Message
-from strandline.protocol.messages.groups import Coordinator
+from strandline.protocol.messages.groups import KEY_TYPE_GROUP, Coordinator
 
 RETRY_S = 0.05
 RETRY_MAX_S = 0.5
@@ -51,8 +51,9 @@ Ask = Callable[[Asked, list[str]], Awaitable[Mapping[str, Answer | StrandlineErr
 class CoordinatorFanOut(Generic[Answer]):
     """One call about several groups."""
 
-    def __init__(self, cluster: Cluster, ask: Ask[Answer], deadline: float) -> None:
-        """`deadline`: on the loop's clock."""
+    def __init__(self, cluster: Cluster, ask: Ask[Answer], deadline: float, key_type: int = KEY_TYPE_GROUP) -> None:
+        """`deadline`: on the loop's clock. `key_type`: of transactional ids, in place of groups."""
+        self._key_type = key_type
         self._cluster = cluster
         self._ask = ask
         self._deadline = deadline
@@ -76,7 +77,7 @@ class CoordinatorFanOut(Generic[Answer]):
 
     async def _round(self, group_ids: list[str]) -> None:
         try:
-            found = await find_coordinators(self._cluster, group_ids, self._left_ms())
+            found = await find_coordinators(self._cluster, group_ids, self._left_ms(), self._key_type)
         except StrandlineError as e:
             self._take(dict.fromkeys(group_ids, e))
             return

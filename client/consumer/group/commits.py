@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from strandline.client.consumer.group.coordinator import ANSWER_TIMEOUT_MS, GroupCoordinator
+from strandline.client.cluster.coordinator import ANSWER_TIMEOUT_MS, CoordinatorConnection
 from strandline.client.consumer.group.membership import by_topic_id
 from strandline.client.consumer.partition_state import PartitionState
 from strandline.client.consumer.records import OffsetAndMetadata
@@ -78,7 +78,9 @@ class Membership(NamedTuple):
 class Commits:
     """Commits and fetches offsets of one group."""
 
-    def __init__(self, options: ConsumerOptions, group_id: str, coordinator: GroupCoordinator, membership: Membership) -> None:
+    def __init__(
+        self, options: ConsumerOptions, group_id: str, coordinator: CoordinatorConnection, membership: Membership
+    ) -> None:
         self._options = options
         self._group_id = group_id
         self._coordinator = coordinator

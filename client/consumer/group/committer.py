@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
+from strandline.client.cluster.coordinator import CoordinatorConnection
 from strandline.client.consumer.group.assignment import Assignment
 from strandline.client.consumer.group.commits import Commits, Membership, Sender
-from strandline.client.consumer.group.coordinator import GroupCoordinator
 from strandline.client.consumer.group.handed_over import HandedOver
 from strandline.client.consumer.group.heartbeats import Act, MemberView
 from strandline.client.consumer.group.membership import Identity
@@ -34,7 +34,7 @@ class Committer:
         self,
         options: ConsumerOptions,
         identity: Identity,
-        coordinator: GroupCoordinator,
+        coordinator: CoordinatorConnection,
         subscription: Subscription,
         assignment: Assignment,
         handed: HandedOver,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.connection_state import ConnectionState
-from strandline.client.consumer.group.coordinator import ANSWER_TIMEOUT_MS, GroupCoordinator
+from strandline.client.cluster.coordinator import ANSWER_TIMEOUT_MS, CoordinatorConnection
 from strandline.client.consumer.group.membership import FIRST_INTERVAL_S, Identity, Membership, MemberState
 from strandline.client.consumer.partition_state import PartitionState
 from strandline.client.option_types import Address
@@ -108,7 +108,7 @@ class Heartbeats:
         self._progress = progress
         self._publish = publish
         self._membership = Membership(identity, random, retry_backoff_s=max(0.001, options.retry_backoff_ms / 1000))
-        self._coordinator = GroupCoordinator(cluster, identity.group_id, self._connect)
+        self._coordinator = CoordinatorConnection(cluster, identity.group_id, self._connect)
         self._connection: ConnectionState | None = None
         """The connection to the coordinator, which nothing else uses."""
         self._was_answered = False

@@ -12,11 +12,11 @@ from collections.abc import Container, Coroutine, Iterable, Mapping
 from typing import Any
 
 from strandline.client.cluster.cluster import Cluster
+from strandline.client.cluster.coordinator import CoordinatorConnection
 from strandline.client.consumer.fetcher import Fetcher
 from strandline.client.consumer.group.assignment import Assignment
 from strandline.client.consumer.group.callbacks import Callbacks
 from strandline.client.consumer.group.committer import Committer
-from strandline.client.consumer.group.coordinator import GroupCoordinator
 from strandline.client.consumer.group.handed_over import HandedOver, Ledger
 from strandline.client.consumer.group.heartbeat_thread import ThreadLink, may_use_threads
 from strandline.client.consumer.group.heartbeats import Act, Heartbeats, MemberView, Progress
@@ -68,7 +68,7 @@ class GroupMember:
         )
         self._handed = handed = HandedOver()
         self._assignment = assignment = Assignment(subscription, fetcher, handed)
-        self._coordinator = GroupCoordinator(cluster, group_id, cluster.connections.state_at)
+        self._coordinator = CoordinatorConnection(cluster, group_id, cluster.connections.state_at)
         standing = Standing(lambda: self.view, self._post, lambda: self._topics is not None, self._update_holds)
         self._committer = committer = Committer(
             options, identity, self._coordinator, subscription, assignment, handed, standing.view, standing.post

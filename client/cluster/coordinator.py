@@ -1,4 +1,4 @@
-"""The coordinator of a group: which broker it is, and requests to it.
+"""The coordinator of a group or of a transactional id: which broker it is, and requests to it.
 
 Any broker knows the coordinator (FindCoordinator). It moves with the leadership of a partition, so whoever gets an error that
 says so, or loses the connection, asks again. Each call here is one attempt within its time limit; its caller decides about the
@@ -17,7 +17,7 @@ from strandline.client.option_types import Address
 from strandline.protocol.apis import FIND_COORDINATOR, api_name
 from strandline.protocol.errors import BrokerError, ErrorCode, to_code
 from strandline.protocol.messages.common import Message
-from strandline.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from strandline.protocol.messages.groups import KEY_TYPE_GROUP, Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 ANSWER_TIMEOUT_MS = 3_000
 """A coordinator answers as soon as its followers have what it writes. If it takes longer, another broker may be the
@@ -28,13 +28,17 @@ MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABL
 _UNREACHABLE = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT})
 
 
-class GroupCoordinator:
-    """Sends requests to the coordinator of one group, which it finds when it needs it."""
+class CoordinatorConnection:
+    """Sends requests to the coordinator of one group or transactional id, which it finds when it needs it."""
 
-    def __init__(self, cluster: Cluster, group_id: str, connect: Callable[[Address], ConnectionState]) -> None:
-        """`connect` returns the connection to an address; it may be one that others use as well."""
+    def __init__(
+        self, cluster: Cluster, key: str, connect: Callable[[Address], ConnectionState], key_type: int = KEY_TYPE_GROUP
+    ) -> None:
+        """`key`: the id of the group, or the transactional id. `connect` returns the connection to an address; it may be one that
+        others use as well."""
         self._cluster = cluster
-        self._group_id = group_id
+        self._key = key
+        self._key_type = key_type
         self._connect = connect
         self._connection: ConnectionState | None = None
         """None: the coordinator is not known."""
@@ -68,24 +72,28 @@ class GroupCoordinator:
             raise to_client_error(e, api=api_name(api_key), broker_id=node_id) from e
 
     async def _find(self, timeout_ms: float) -> ConnectionState:
-        found = (await find_coordinators(self._cluster, [self._group_id], timeout_ms))[self._group_id]
+        found = (await find_coordinators(self._cluster, [self._key], timeout_ms, self._key_type))[self._key]
         if isinstance(found, RequestFailed):
             raise found
         self._connection, self.node_id = self._connect((found.host, found.port)), found.node_id
         return self._connection
 
 
-async def find_coordinators(cluster: Cluster, group_ids: list[str], timeout_ms: float) -> dict[str, Coordinator | RequestFailed]:
-    """By group, its coordinator, or why there is none now. One request to any broker; its errors are those of `ask_any`."""
-    response = await cluster.any_broker.ask_any(FIND_COORDINATOR, FindCoordinatorRequest(group_ids), timeout_ms)
+async def find_coordinators(
+    cluster: Cluster, keys: list[str], timeout_ms: float, key_type: int = KEY_TYPE_GROUP
+) -> dict[str, Coordinator | RequestFailed]:
+    """By group or transactional id, its coordinator, or why there is none now. One request to any broker; its errors are those of
+    `ask_any`."""
+    response = await cluster.any_broker.ask_any(FIND_COORDINATOR, FindCoordinatorRequest(keys, key_type), timeout_ms)
     assert isinstance(response, FindCoordinatorResponse)
     found = {coordinator.key: coordinator for coordinator in response.coordinators}
-    return {group_id: _checked(group_id, found.get(group_id)) for group_id in group_ids}
+    return {key: _checked(key, found.get(key), key_type) for key in keys}
 
 
-def _checked(group_id: str, found: Coordinator | None) -> Coordinator | RequestFailed:
+def _checked(key: str, found: Coordinator | None, key_type: int) -> Coordinator | RequestFailed:
     if found is not None and not found.error_code:
         return found
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE if found is None else to_code(found.error_code)
     text = describe(code, None if found is None else found.error_message)
-    return RequestFailed(f"group {group_id!r} has no coordinator now: {text}", api="FindCoordinator", code=code)
+    what = "group" if key_type == KEY_TYPE_GROUP else "transactional id"
+    return RequestFailed(f"{what} {key!r} has no coordinator now: {text}", api="FindCoordinator", code=code)
