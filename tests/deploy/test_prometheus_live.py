@@ -110,10 +110,12 @@ async def test_a_killed_broker_fires_alerts_that_resolve_on_its_return(watched: 
 
 
 async def test_every_query_of_the_dashboard_returns_series(watched: Watched) -> None:
-    """The cluster is under load, and had a fail-over of a leader and one of the controller, which some queries need."""
+    """The cluster is under load, and had a fail-over of a leader, of a coordinator and of the controller, which some queries
+    need."""
     cluster, prometheus, load, admin = watched
     ((active, _),) = await prometheus.query("kafka_controller_kafkacontroller_activecontrollercount == 1")
-    for name in ("broker-2", active["instance"]):
+    (offsets,) = await admin.describe_topics(["__consumer_offsets"])
+    for name in (f"broker-{offsets.partitions[0].leader_id}", active["instance"]):
         cluster.kill(name)
         await cluster.wait_ended(name)
         await load.progress(300)
