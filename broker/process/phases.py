@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strandline.broker.broker_channels import BrokerChannels
 from strandline.broker.disk_work import WorkThreads
 from strandline.broker.dynamic_config import DynamicConfig
 from strandline.broker.groups.coordinator import GroupCoordinator
@@ -30,6 +31,7 @@ class Opened:
     dynamic_config: DynamicConfig
     groups: GroupCoordinator
     group_lag: LagMonitor
+    channels: BrokerChannels
 
 
 @dataclass(frozen=True, slots=True)

@@ -399,6 +399,7 @@ class BrokerServer:
         if self.opened is not None:
             self.opened.fetchers.close()
             self.opened.group_lag.stop()
+            self.opened.channels.close()
             self.opened.log_cleaner.kill()
             self.opened.replicas.moves.stop()
         for server in self._servers:

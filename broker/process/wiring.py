@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from strandline.broker.admin import AdminHandlers
+from strandline.broker.broker_channels import BrokerChannels, BrokerTarget
 from strandline.broker.config import BrokerConfig
 from strandline.broker.disk_work import WorkThreads, run_blocking
 from strandline.broker.dynamic_config import DynamicConfig
@@ -146,8 +147,9 @@ def open_replicas(
     work_threads = WorkThreads(PREPARING_THREADS)
     groups, group_lag = _groups(config, replicas, link=link, doors=doors, requests_served=requests_served)
     dynamic_config = DynamicConfig(config)
+    channels = BrokerChannels(config.node_id, lambda broker_id: _target_of(link.metadata, config, broker_id))
     opened = Opened(
-        log_dirs, tasks, fetchers, replicas, work_threads, cleaner, cleaner_threads, dynamic_config, groups, group_lag
+        log_dirs, tasks, fetchers, replicas, work_threads, cleaner, cleaner_threads, dynamic_config, groups, group_lag, channels
     )
     _cordon(opened, link, config)
     _listen_to_changes(opened)
@@ -298,6 +300,11 @@ def _address_of(metadata: MetadataLoader, config: BrokerConfig, broker_id: int) 
     broker = metadata.image.brokers.get(broker_id)
     endpoint = broker.endpoint(config.inter_broker_listener_name) if broker is not None else None
     return None if endpoint is None else (endpoint.host, endpoint.port)
+
+
+def _target_of(metadata: MetadataLoader, config: BrokerConfig, broker_id: int) -> BrokerTarget | None:
+    broker, address = metadata.image.brokers.get(broker_id), _address_of(metadata, config, broker_id)
+    return None if broker is None or address is None else BrokerTarget(*address, broker.broker_epoch)
 
 
 def _cleaner_settings(config: BrokerConfig) -> CleanerSettings:

@@ -1,0 +1,129 @@
+"""Requests to other brokers: one connection for each broker, opened when there is a request for it.
+
+The transaction coordinator sends its markers this way, and leaders ask the coordinator to add partitions. A broker that is itself
+the other side is asked over the network too, like any other.
+
+A connection belongs to one registration of the other broker. When its address or its broker epoch changes, the next request
+opens a new connection, and those in flight on the old one fail. Every failure is a retriable `BrokerError`: whether the other
+broker has seen the request is not known then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from strandline.protocol.apis import api_name
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.common import Message
+from strandline.protocol.rpc.connection import Connection
+
+CONNECT_TIMEOUT_MS = 1000
+
+
+class BrokerTarget(NamedTuple):
+    """One registration of a broker, and where it listens."""
+
+    host: str
+    port: int
+    broker_epoch: int
+
+
+class BrokerChannels:
+    """The connections of one broker to the others."""
+
+    def __init__(self, broker_id: int, target_of: Callable[[int], BrokerTarget | None]) -> None:
+        """`target_of`: the present registration of a broker; None: it is not known."""
+        self._client_id = f"broker-{broker_id}"
+        self._target_of = target_of
+        self._channels: dict[int, _Channel] = {}
+        self._is_closed = False
+
+    async def request(self, broker_id: int, api_key: int, body: Message, timeout_ms: int) -> Message:
+        """Send a request and return its answer, within `timeout_ms` altogether. Raises a retriable `BrokerError` without one; a
+        refusal of the other broker is raised with its code."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                connection = await self._channel(broker_id).ready(self._client_id)
+                return await connection.request(api_key, body, timeout_ms=timeout_ms)
+        except TimeoutError:
+            text = f"{api_name(api_key)} got no answer from broker {broker_id} in {timeout_ms} ms"
+            raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, text) from None
+
+    def close(self) -> None:
+        """Close all connections for good. The requests in flight fail."""
+        self._is_closed = True
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+
+    @property
+    def connected_to(self) -> list[int]:
+        """The brokers to which there is a connection."""
+        return sorted(broker_id for broker_id, channel in self._channels.items() if channel.is_open)
+
+    def _channel(self, broker_id: int) -> _Channel:
+        """The channel to the present registration of a broker. Raises BROKER_NOT_AVAILABLE."""
+        target = None if self._is_closed else self._target_of(broker_id)
+        known = self._channels.get(broker_id)
+        if known is not None and known.target == target:
+            return known
+        if known is not None:
+            known.close()
+            del self._channels[broker_id]
+        if target is None:
+            raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"the address of broker {broker_id} is not known")
+        channel = self._channels[broker_id] = _Channel(target)
+        return channel
+
+
+class _Channel:
+    """The connection to one registration of a broker."""
+
+    def __init__(self, target: BrokerTarget) -> None:
+        self.target = target
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Task[Connection] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None and not self._connection.closed
+
+    def close(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def ready(self, client_id: str) -> Connection:
+        """The open connection. Callers that come while it is being opened share the attempt."""
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        if self._connecting is None:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect(client_id), name="broker-connect")
+            self._connecting.add_done_callback(_mark_retrieved)
+        attempt = self._connecting
+        try:
+            return await asyncio.shield(attempt)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if attempt.cancelled() and not (caller is not None and caller.cancelling()):
+                raise BrokerError(ErrorCode.NETWORK_EXCEPTION, "the connection to the broker was closed") from None
+            raise
+        finally:
+            if attempt.done() and self._connecting is attempt:
+                self._connecting = None
+
+    async def _connect(self, client_id: str) -> Connection:
+        host, port, _ = self.target
+        self._connection = await Connection.connect(host, port, client_id=client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS)
+        return self._connection
+
+
+def _mark_retrieved(attempt: asyncio.Task[Connection]) -> None:
+    """Perhaps no request waits for this attempt any more, so that nobody would look at its error."""
+    if not attempt.cancelled():
+        attempt.exception()
