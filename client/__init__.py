@@ -6,7 +6,7 @@ admin_types.py                 what the admin client returns
 arguments.py                   names and partitions, checked
 reference.py, option_docs.py   docs/client.md, and the options that `help` shows
 
-admin/       the admin client: its calls by subject (topics, partitions, groups, configs, nodes)
+admin/       the admin client: its calls by subject (topics, partitions, groups, transactions, ...)
 cluster/     connections, metadata and its refreshes, requests to any broker, questions to the leaders of many partitions
 producer/    the producer: accumulator and partition queues (pure), the sender and how deliveries fail
 consumer/    the consumer: partition states and fetch sessions (pure), the fetcher, records and columns; group/: its membership;
@@ -15,6 +15,13 @@ table/       the latest value of each key of a topic, in memory, with conditiona
 """
 
 from strandline.client.admin.admin import Admin
+from strandline.client.admin.transaction_types import (
+    HangingTransaction,
+    OpenTransaction,
+    TransactionDescription,
+    TransactionListing,
+    TransactionSummary,
+)
 from strandline.client.admin_types import (
     BrokerDescription,
     BrokerFeatures,
@@ -127,6 +134,7 @@ __all__ = [
     "GroupStateChange",
     "GroupSummary",
     "HandlerFailed",
+    "HangingTransaction",
     "HeadersColumn",
     "LogDirDescription",
     "LogDirMoveResult",
@@ -137,6 +145,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "OffsetConflict",
     "OffsetOutOfRange",
+    "OpenTransaction",
     "PartitionDescription",
     "PartitionLag",
     "PartitionProducers",
@@ -165,6 +174,9 @@ __all__ = [
     "TopicDescription",
     "TopicPartition",
     "TopicRecreated",
+    "TransactionDescription",
+    "TransactionListing",
+    "TransactionSummary",
     "UnknownTopic",
     "UsageError",
     "arrow_batches",

@@ -314,6 +314,10 @@ class ProducerDescription:
     last_timestamp_ms: int
     name: str | None = None
     """The name of a named producer, while the cluster knows it."""
+    coordinator_epoch: int = -1
+    """Of the newest marker of this producer: the leader epoch of its transaction coordinator's partition; -1: there is none."""
+    transaction_start_offset: int | None = None
+    """The first record of its open transaction; None: it has none in this partition."""
 
     @property
     def is_named(self) -> bool:

@@ -80,12 +80,6 @@ _SECTIONS: Mapping[str, Mapping[ErrorCode, str]] = {
         ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "The record is in the log already.",
         ErrorCode.INVALID_PRODUCER_EPOCH: "A newer producer has taken over, if it is a named one: stop. Otherwise the "
         "producer goes on with a new epoch.",
-        ErrorCode.INVALID_TXN_STATE: "A producer with an open transaction wrote outside of it: one of its processes is wrong.",
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING: "Start a new producer: the transactional id has expired, or belongs to another.",
-        ErrorCode.INVALID_TRANSACTION_TIMEOUT: "Choose a shorter timeout, or raise `transaction.max.timeout.ms`.",
-        ErrorCode.CONCURRENT_TRANSACTIONS: "Nothing: repeat the request until the previous transaction is complete.",
-        ErrorCode.TRANSACTION_ABORTABLE: "Abort the transaction, and begin the next one.",
-        ErrorCode.TRANSACTION_COORDINATOR_FENCED: "Nothing: the transaction's new coordinator ends it.",
         ErrorCode.UNKNOWN_PRODUCER_ID: "The log has no row of this work epoch: call `written()` to learn where to continue.",
         ErrorCode.PRODUCER_FENCED: "Stop: the newer producer writes the remaining rows.",
         ErrorCode.UNEXPECTED_LOG_END: "OffsetConflict: read up to the log end that it names, decide again, and send again.",
@@ -127,6 +121,16 @@ _SECTIONS: Mapping[str, Mapping[ErrorCode, str]] = {
         ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "Stop the members that read the topic first.",
         ErrorCode.OFFSET_METADATA_TOO_LARGE: "Commit a shorter text, or raise `offset.metadata.max.bytes`.",
     },
+    "Transactions": {
+        ErrorCode.INVALID_TXN_STATE: "A producer with an open transaction wrote outside of it: one of its processes is wrong.",
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING: "Start a new producer: the transactional id has expired, or belongs to another.",
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT: "Choose a shorter timeout, or raise `transaction.max.timeout.ms`.",
+        ErrorCode.CONCURRENT_TRANSACTIONS: "Nothing: repeat the request until the previous transaction is complete.",
+        ErrorCode.TRANSACTION_ABORTABLE: "Abort the transaction, and begin the next one.",
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED: "Nothing: the transaction's new coordinator ends it.",
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "Correct the name (`strandline transaction list`).",
+        ErrorCode.UNSTABLE_OFFSET_COMMIT: "Nothing: the client repeats the request until the transaction has ended.",
+    },
     "Elections, moves, disks, brokers": {
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "Wait until the preferred leader is back in the ISR.",
         ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: "Start a broker with a complete replica, or decide by hand "
@@ -157,7 +161,6 @@ NEVER_SENT = (
     ErrorCode.TOPIC_DELETION_DISABLED,
     ErrorCode.INVALID_FETCH_SIZE,
     ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-    ErrorCode.UNSTABLE_OFFSET_COMMIT,
     ErrorCode.REASSIGNMENT_IN_PROGRESS,
     ErrorCode.STALE_CONTROLLER_EPOCH,
     ErrorCode.FENCED_BROKER,

@@ -121,6 +121,7 @@ class ErrorCode(IntEnum):
     BROKER_ID_NOT_REGISTERED = 102
     INCONSISTENT_TOPIC_ID = 103
     INCONSISTENT_CLUSTER_ID = 104
+    TRANSACTIONAL_ID_NOT_FOUND = 105
     FETCH_SESSION_TOPIC_ID_ERROR = 106
     INELIGIBLE_REPLICA = 107
     NEW_LEADER_ELECTED = 108
@@ -244,6 +245,7 @@ ERRORS: dict[ErrorCode, Flags] = {
         (ErrorCode.BROKER_ID_NOT_REGISTERED, _FATAL, "the broker id is not registered"),
         (ErrorCode.INCONSISTENT_TOPIC_ID, _REFRESH, "the topic id is not that of the log"),
         (ErrorCode.INCONSISTENT_CLUSTER_ID, _FATAL, "the peer belongs to another cluster"),
+        (ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, _FATAL, "the coordinator does not know the transactional id"),
         (
             ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
             _RETRY,

@@ -1,4 +1,4 @@
-"""The admin client: topics, consumer groups, configs, the cluster, its features, the quorum, elections, reassignments.
+"""The admin client: topics, groups, transactions, configs, the cluster, its features, the quorum, elections, reassignments.
 
     async with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
         await admin.create_topics([NewTopic("orders", partitions=3, replication_factor=3)])
@@ -14,9 +14,9 @@ from typing import Any, Self, Unpack
 from strandline.client.admin.configs import ConfigCalls
 from strandline.client.admin.features import FeatureCalls
 from strandline.client.admin.groups import GroupCalls
-from strandline.client.admin.partitions import PartitionCalls
 from strandline.client.admin.reassignments import ReassignmentCalls
 from strandline.client.admin.topics import TopicCalls
+from strandline.client.admin.transactions import TransactionCalls
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.errors import UsageError
 from strandline.client.home import Home
@@ -26,9 +26,9 @@ from strandline.protocol.doors import Doors, real_doors
 
 
 @documents(AdminOptions)
-class Admin(TopicCalls, PartitionCalls, ReassignmentCalls, GroupCalls, ConfigCalls, FeatureCalls):
-    """Creates, describes, changes and deletes topics, consumer groups and configuration, and describes the cluster and its
-    quorum.
+class Admin(TopicCalls, TransactionCalls, ReassignmentCalls, GroupCalls, ConfigCalls, FeatureCalls):
+    """Creates, describes, changes and deletes topics, consumer groups and configuration, ends transactions that hang, and
+    describes the cluster and its quorum.
 
         async with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
             await admin.create_topics([NewTopic("orders", partitions=6, replication_factor=3)])

@@ -6,13 +6,15 @@ whole because one broker does not answer: what that broker alone could say is ma
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from strandline.client.admin.classic_assignment import CONSUMER_PROTOCOL, decode_assignment
-from strandline.client.admin.coordinator_fan_out import RETRY_S, Asked, CoordinatorFanOut, or_raise
+from strandline.client.admin.coordinator_fan_out import Asked, CoordinatorFanOut, or_raise
+from strandline.client.admin.every_broker import ask_every_broker
 from strandline.client.admin.leader_offsets import OffsetQuestions
+from strandline.client.admin.requests import error_in
 from strandline.client.admin.topic_descriptions import TopicDescriptions
 from strandline.client.admin_types import (
     GroupDescription,
@@ -37,8 +39,6 @@ from strandline.protocol.messages.data import LATEST_TIMESTAMP
 from strandline.protocol.partitions import TopicIdPartition
 
 NO_MEMBER = ""
-UNREACHABLE_S = 3.0
-"""How long a broker that cannot be reached is asked for its groups. If it is gone, others coordinate them."""
 REASON = "removed by an administrator"
 
 Committed = dict[TopicPartition, OffsetAndMetadata]
@@ -54,42 +54,18 @@ class GroupCalls(TopicDescriptions):
         "classic") only, if some are given. Each broker names the groups that it coordinates; `errors` of the result names the
         brokers that have not answered within `timeout_ms`, and why."""
         request = messages.ListGroupsRequest(checked_list("states", states), checked_list("types", types))
-        cluster, deadline = self._running(), self._deadline(timeout_ms)
-        await cluster.metadata.refresh(timeout_ms)
-        brokers = sorted(cluster.cache.brokers)
-        answers = await asyncio.gather(*(self._list(broker_id, request, deadline) for broker_id in brokers))
-        listing = GroupListing([], {})
-        for broker_id, (found, error) in zip(brokers, answers, strict=True):
-            listing.groups.extend(found)
-            if error is not None:
-                listing.errors[broker_id] = error
-        listing.groups.sort(key=lambda group: group.group_id)
-        return listing
+        found, errors = await ask_every_broker(self._running(), partial(self._list_groups_of, request), timeout_ms)
+        return GroupListing(sorted(found, key=lambda group: group.group_id), errors)
 
-    async def _list(
-        self, broker_id: int, request: messages.ListGroupsRequest, deadline: float
+    async def _list_groups_of(
+        self, request: messages.ListGroupsRequest, broker_id: int, timeout_ms: float
     ) -> tuple[list[GroupSummary], StrandlineError | None]:
         """The groups of one broker, and why there may be more of them. A broker that is loading groups names the others."""
-        found: list[GroupSummary] = []
-        reached_by = min(deadline, self._loop_time() + UNREACHABLE_S)
-        while True:
-            error: StrandlineError | None
-            try:
-                response = await self._ask_broker(broker_id, apis.LIST_GROUPS, request, reached_by)
-            except StrandlineError as e:
-                error = e
-            else:
-                assert isinstance(response, messages.ListGroupsResponse)
-                reached_by = deadline
-                found = [GroupSummary(g.group_id, g.group_state, g.group_type, g.protocol_type) for g in response.groups]
-                error = _error(response.error_code, None, "ListGroups")
-            if error is None or not error.retriable or self._loop_time() + RETRY_S >= reached_by:
-                return found, error
-            await asyncio.sleep(RETRY_S)
-
-    async def _ask_broker(self, broker_id: int, api_key: int, request: Any, deadline: float) -> Any:
-        timeout_ms = max(1.0, min((deadline - self._loop_time()) * 1000, self.options.request_timeout_ms))
-        return await self._running().connections.request(broker_id, api_key, request, timeout_ms)
+        timeout_ms = min(timeout_ms, self.options.request_timeout_ms)
+        response = await self._running().connections.request(broker_id, apis.LIST_GROUPS, request, timeout_ms)
+        assert isinstance(response, messages.ListGroupsResponse)
+        found = [GroupSummary(g.group_id, g.group_state, g.group_type, g.protocol_type) for g in response.groups]
+        return found, error_in(response.error_code, None, "ListGroups")
 
     # -- describing ---------------------------------------------------------------------------------------------------
 
@@ -114,7 +90,7 @@ class GroupCalls(TopicDescriptions):
         response = await asked.request(apis.CONSUMER_GROUP_DESCRIBE, request)
         assert isinstance(response, messages.ConsumerGroupDescribeResponse)
         return {
-            group.group_id: _error(group.error_code, group.error_message, "ConsumerGroupDescribe")
+            group.group_id: error_in(group.error_code, group.error_message, "ConsumerGroupDescribe")
             or GroupDescription(
                 group.group_id,
                 state=group.group_state,
@@ -132,7 +108,7 @@ class GroupCalls(TopicDescriptions):
         response = await asked.request(apis.DESCRIBE_GROUPS, messages.DescribeGroupsRequest(group_ids))
         assert isinstance(response, messages.DescribeGroupsResponse)
         return {
-            group.group_id: _error(group.error_code, group.error_message, "DescribeGroups")
+            group.group_id: error_in(group.error_code, group.error_message, "DescribeGroups")
             or GroupDescription(
                 group.group_id,
                 state=group.group_state,
@@ -158,7 +134,7 @@ class GroupCalls(TopicDescriptions):
             return {
                 deleted.group_id: GroupResult()
                 if deleted.error_code == is_gone
-                else _error(deleted.error_code, deleted.error_message, "DeleteGroups") or GroupResult()
+                else error_in(deleted.error_code, deleted.error_message, "DeleteGroups") or GroupResult()
                 for deleted in response.results
             }
 
@@ -199,7 +175,7 @@ class GroupCalls(TopicDescriptions):
                 GroupMemberResult(m.member_id, m.group_instance_id, to_code(0 if m.error_code == is_gone else m.error_code))
                 for m in response.members
             ]
-            return {ids[0]: _error(response.error_code, None, "LeaveGroup") or results}
+            return {ids[0]: error_in(response.error_code, None, "LeaveGroup") or results}
 
         results: list[GroupMemberResult] = await self._ask_one(ask, group_id, timeout_ms)
         return results
@@ -235,7 +211,7 @@ class GroupCalls(TopicDescriptions):
             response = await asked.request(apis.OFFSET_FETCH, request)
             assert isinstance(response, messages.OffsetFetchResponse)
             return {
-                group.group_id: _error(group.error_code, group.error_message, "OffsetFetch")
+                group.group_id: error_in(group.error_code, group.error_message, "OffsetFetch")
                 or {
                     (p.topic_id, p.partition): OffsetAndMetadata(p.committed_offset, p.metadata or "", p.committed_leader_epoch)
                     for p in group.partitions
@@ -291,7 +267,7 @@ class GroupCalls(TopicDescriptions):
             response = await asked.request(apis.OFFSET_DELETE, messages.OffsetDeleteRequest(ids[0], by_topic_id(keys)))
             assert isinstance(response, messages.OffsetDeleteResponse)
             codes = {(p.topic_id, p.partition): to_code(p.error_code) for p in response.partitions}
-            return {ids[0]: _error(response.error_code, response.error_message, "OffsetDelete") or _offset_results(keys, codes)}
+            return {ids[0]: error_in(response.error_code, response.error_message, "OffsetDelete") or _offset_results(keys, codes)}
 
         results: dict[TopicPartition, GroupOffsetResult] = await self._ask_one(ask, group_id, timeout_ms)
         return results
@@ -362,14 +338,8 @@ def _checked_groups(group_ids: Iterable[str]) -> list[str]:
     return ids
 
 
-def _error(error_code: int, message: str | None, api: str) -> RequestFailed | None:
-    """The error that a part of a response contains."""
-    code = to_code(error_code)
-    return RequestFailed(describe(code, message), api=api, code=code) if code != ErrorCode.NONE else None
-
-
 def _retriable(code: ErrorCode, api: str) -> RequestFailed | None:
-    error = _error(code, None, api)
+    error = error_in(code, None, api)
     return error if error is not None and error.retriable else None
 
 

@@ -121,6 +121,12 @@ def check_code(error_code: int, message: str | None, api: str, topic: str | None
         raise RequestFailed(describe(code, message), api=api, topic=topic, code=code)
 
 
+def error_in(error_code: int, message: str | None, api: str) -> RequestFailed | None:
+    """The error that a part of a response contains; None for code 0."""
+    code = to_code(error_code)
+    return RequestFailed(describe(code, message), api=api, code=code) if code != ErrorCode.NONE else None
+
+
 class _NotFound(UnknownTopic):
     """UnknownTopic as a final answer."""
 

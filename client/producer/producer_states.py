@@ -132,7 +132,16 @@ class ProducerQuestions:
 
 def _description(tp: TopicPartition, leader_id: int, answer: DescribeProducersPartitionResponse) -> PartitionProducers:
     producers = [
-        ProducerDescription(p.producer_id, p.producer_epoch, p.last_sequence, p.last_offset, p.last_timestamp, p.name)
+        ProducerDescription(
+            p.producer_id,
+            p.producer_epoch,
+            p.last_sequence,
+            p.last_offset,
+            p.last_timestamp,
+            p.name,
+            p.coordinator_epoch,
+            None if p.current_txn_start_offset < 0 else p.current_txn_start_offset,
+        )
         for p in answer.active_producers
         if p.producer_id < FIRST_FENCE
     ]

@@ -6,6 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, cast
 
 from strandline.client.admin.admin import Admin
+from strandline.client.admin.transaction_types import (
+    HangingTransaction,
+    OpenTransaction,
+    TransactionDescription,
+    TransactionListing,
+)
 from strandline.client.admin_types import (
     ClusterDescription,
     ConfigEntry,
@@ -39,6 +45,7 @@ from strandline.client.sync.bridge import Bridge
 from strandline.client.table.entry import ANY, Anything
 from strandline.client.table.table import Table
 from strandline.client.type_variables import K, V
+from strandline.protocol.errors import StrandlineError
 
 
 class AdminCalls(Bridge[Admin]):
@@ -295,6 +302,73 @@ class AdminCalls(Bridge[Admin]):
         log) or -1 (after the last one that consumers may read); None if there is no such record. A partition whose leader has
         not answered within `timeout_ms`, or that has none, is not in the result. UnknownTopic if a topic does not exist."""
         return self._run(self._client.list_offsets, wanted, timeout_ms=timeout_ms)
+
+    def list_transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        longer_than_ms: int = -1,
+        pattern: str | None = None,
+        timeout_ms: float = 30000,
+    ) -> TransactionListing:
+        """The transactional ids of the cluster, sorted; only those in these states ("Ongoing", ...), of these producer ids,
+        whose transaction has run for longer than `longer_than_ms`, and that match the regular expression `pattern` as a whole.
+        `errors` of the result names the brokers that have not answered within `timeout_ms`, and why. UsageError for a state
+        that does not exist."""
+        return self._run(
+            self._client.list_transactions,
+            states=states,
+            producer_ids=producer_ids,
+            longer_than_ms=longer_than_ms,
+            pattern=pattern,
+            timeout_ms=timeout_ms,
+        )
+
+    def describe_transactions(
+        self, transactional_ids: Iterable[str], *, timeout_ms: float = 30000
+    ) -> dict[str, TransactionDescription]:
+        """By transactional id, its state, producer, and the partitions of its transaction. An id that does not exist, or whose
+        coordinator has not answered within `timeout_ms`, has an `error`."""
+        return self._run(self._client.describe_transactions, transactional_ids, timeout_ms=timeout_ms)
+
+    def open_transactions(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float = 30000
+    ) -> list[OpenTransaction]:
+        """The transactions that have records in these partitions and no marker yet, as the leaders know them, by partition and
+        start offset. UnknownTopic; RequestTimeout."""
+        return self._run(self._client.open_transactions, partitions, timeout_ms=timeout_ms)
+
+    def find_hanging_transactions(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]],
+        *,
+        older_than_ms: int = 900000,
+        now_ms: int,
+        timeout_ms: float = 30000,
+    ) -> list[HangingTransaction]:
+        """The transactions that are open in these partitions, whose last record is older than `older_than_ms` at `now_ms` (in
+        ms since 1970), and that no coordinator will end. A coordinator aborts a transaction after its timeout, so nothing
+        younger than `transaction.max.timeout.ms`, 15 minutes, need be looked at.
+
+        RequestTimeout if a leader or a broker has not answered within `timeout_ms`: without its answer it is not known what
+        hangs."""
+        return self._run(
+            self._client.find_hanging_transactions, partitions, older_than_ms=older_than_ms, now_ms=now_ms, timeout_ms=timeout_ms
+        )
+
+    def abort_transaction(self, opened: OpenTransaction, *, timeout_ms: float = 30000) -> None:
+        """End a hanging transaction in one partition: write a marker that aborts it. Use it only for one that
+        `find_hanging_transactions` has found; the rest of a live transaction could still be committed. RequestFailed if the
+        leader refuses it, for example because the transaction has ended; RequestTimeout."""
+        self._run(self._client.abort_transaction, opened, timeout_ms=timeout_ms)
+
+    def fence_producers(
+        self, transactional_ids: Iterable[str], *, timeout_ms: float = 30000
+    ) -> dict[str, StrandlineError | None]:
+        """Take these transactional ids away from the producers that have them, and abort their transactions. By id, None, or
+        the error. The producers get ProducerFenced with their next request."""
+        return self._run(self._client.fence_producers, transactional_ids, timeout_ms=timeout_ms)
 
     def create_topics(
         self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, timeout_ms: float = 30000

@@ -345,7 +345,10 @@ class DescribeProducersRequest(Message):
 
 
 class ProducerState(Message):
-    """The newest batch of a producer in a log. `name` is set for a named producer that the cluster knows."""
+    """The newest batch of a producer in a log. `name` is set for a named producer that the cluster knows.
+
+    `coordinator_epoch`: of the newest marker of this producer, which is the leader epoch of its coordinator's partition.
+    `current_txn_start_offset`: of the first record of its open transaction. Both are -1 if there is none."""
 
     producer_id: Int64
     producer_epoch: Int16
@@ -353,6 +356,8 @@ class ProducerState(Message):
     last_offset: Offset
     last_timestamp: Int64
     name: ProducerName | None = None
+    coordinator_epoch: Int32 = -1
+    current_txn_start_offset: Offset = -1
 
 
 class DescribeProducersPartitionResponse(Message):

@@ -1,0 +1,78 @@
+"""What the admin client's calls about transactions return: plain dataclasses (KIP-664)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from strandline.client.consumer.records import TopicPartition
+from strandline.protocol.errors import StrandlineError
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSummary:
+    """One transactional id in a list."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    """"Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit" or "CompleteAbort"."""
+    coordinator: int
+    """Broker id."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """The transactional ids that the brokers have named, sorted."""
+
+    transactions: list[TransactionSummary]
+    errors: dict[int, StrandlineError]
+    """By broker id, why the ids that it coordinates are missing, or some of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """How a transactional id stands, as its coordinator knows it."""
+
+    transactional_id: str
+    state: str = ""
+    """As of a `TransactionSummary`."""
+    producer_id: int = -1
+    producer_epoch: int = -1
+    timeout_ms: int = -1
+    """The coordinator aborts a transaction that takes longer."""
+    started_at_ms: int | None = None
+    """When the ongoing transaction began, in ms since 1970; None: there is none."""
+    updated_at_ms: int | None = None
+    """When the coordinator wrote the last change of this id; None: not known."""
+    partitions: list[TopicPartition] = field(default_factory=list)
+    """That have records of the transaction, and no marker yet, as far as the coordinator knows."""
+    coordinator: int = -1
+    """Broker id."""
+    error: StrandlineError | None = None
+    """Why the rest is not known: for example, the id does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that has records in a partition, and no marker there. Readers of committed records wait for it."""
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    start_offset: int
+    """Of its first record."""
+    last_timestamp_ms: int
+    """Of its last record."""
+    coordinator_epoch: int
+    """Of the last marker of this producer in the partition; -1: there was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class HangingTransaction:
+    """An open transaction that no coordinator will end. `abort_transaction` ends it."""
+
+    transaction: OpenTransaction
+    transactional_id: str | None
+    """None: no coordinator knows the producer id."""
+    reason: str
+    """Why it hangs, in words."""
