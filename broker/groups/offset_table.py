@@ -10,6 +10,9 @@ know the others. So a record that is not known to be committed leaves the value 
 
 There are as many earlier values as uncommitted records. The loader reports the high watermark before it replays, so the records
 below it leave none.
+
+The record of a transaction changes neither view; it waits in `pending` (`PendingOffsets`). The transaction's marker changes both,
+as a record at the offset of the marker would: the values are committed when the high watermark has passed the marker.
 """
 
 from __future__ import annotations
@@ -18,10 +21,13 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from strandline.broker.groups.pending_offsets import PendingOffsets, PositionKey
 from strandline.broker.groups.records.types import CommittedOffset, OffsetCommitRecord
 
 OffsetsByPartition = Mapping[int, CommittedOffset]
 _NONE: Mapping[str, OffsetsByPartition] = {}
+_NEWEST = 2**63
+"""Above all log offsets."""
 
 
 class GroupOffset(NamedTuple):
@@ -46,6 +52,7 @@ class OffsetTable:
         self._high_watermark = 0
         self._count = 0
         """The number of entries of `_newest`."""
+        self.pending = PendingOffsets()
 
     def __len__(self) -> int:
         """The number of newest offsets."""
@@ -55,30 +62,65 @@ class OffsetTable:
 
     def replay(self, record: OffsetCommitRecord, log_offset: int) -> None:
         """Apply a record. If a tombstone finds no offset, compaction has removed it, and nothing changes (KAFKA-17306)."""
-        group_id, topic, partition, value = record.group_id, record.topic, record.partition, record.value
-        before = self._newest.get(group_id, _NONE).get(topic, {}).get(partition)
+        if self.pending:
+            self._end_pending(record, log_offset)
+        self._change((record.group_id, record.topic, record.partition), record.value, log_offset)
+
+    def replay_committed(self, record: OffsetCommitRecord) -> None:
+        """Apply a record below the high watermark. It need not be the next one of the log, but no later one of its key may have
+        been applied before, pending ones included."""
+        key = (record.group_id, record.topic, record.partition)
+        if self.pending:
+            self._end_pending(record, _NEWEST)
+        if record.value is not None or record.partition in self._newest.get(record.group_id, _NONE).get(record.topic, ()):
+            self._put(key, record.value)
+
+    def replay_pending(self, record: OffsetCommitRecord, log_offset: int, producer_id: int) -> None:
+        """Apply a record of a transaction."""
+        if record.value is None:
+            self.replay(record, log_offset)  # nobody deletes in a transaction; if it were done, it would count at once
+        else:
+            self.pending.add(producer_id, (record.group_id, record.topic, record.partition), record.value, log_offset)
+
+    def replay_marker(self, producer_id: int, is_commit: bool, log_offset: int) -> int:
+        """Apply the end of a producer's transaction. Returns how many offsets have come into force."""
+        count = 0
+        for key, (record_offset, value) in self.pending.take(producer_id):
+            if is_commit and value is not None:
+                self.pending.supersede(key, record_offset)
+                self._change(key, value, log_offset)
+                count += 1
+        return count
+
+    def _end_pending(self, record: OffsetCommitRecord, log_offset: int) -> None:
+        """What a record outside of transactions means for the pending offsets of its key."""
+        key = (record.group_id, record.topic, record.partition)
+        if record.value is None:
+            self.pending.remove(key)
+        else:
+            self.pending.supersede(key, log_offset)
+
+    def _change(self, key: PositionKey, value: CommittedOffset | None, log_offset: int) -> None:
+        """Set or remove a value. If that may still be lost, the value before it is kept as the committed one."""
+        group_id, topic, partition = key
+        before = self.newest(group_id, topic, partition)
         if log_offset >= self._high_watermark:
             earlier = self._earlier.setdefault(group_id, {})
             earlier.setdefault((topic, partition), deque()).append(before)
             self._uncommitted.append((log_offset, group_id, (topic, partition)))
         if value is not None or before is not None:
-            self._put(record)
+            self._put(key, value)
 
-    def replay_committed(self, record: OffsetCommitRecord) -> None:
-        """Apply a record below the high watermark. It need not be the next one of the log, but no later one of its key may have
-        been applied before."""
-        if record.value is not None or record.partition in self._newest.get(record.group_id, _NONE).get(record.topic, ()):
-            self._put(record)
-
-    def _put(self, record: OffsetCommitRecord) -> None:
+    def _put(self, key: PositionKey, value: CommittedOffset | None) -> None:
         """Set the newest value; None removes one that exists."""
-        if record.value is not None:
-            of_topic = self._newest.setdefault(record.group_id, {}).setdefault(record.topic, {})
-            self._count += record.partition not in of_topic
-            of_topic[record.partition] = record.value
+        group_id, topic, partition = key
+        if value is not None:
+            of_topic = self._newest.setdefault(group_id, {}).setdefault(topic, {})
+            self._count += partition not in of_topic
+            of_topic[partition] = value
         else:
             self._count -= 1
-            self._remove(record.group_id, record.topic, record.partition)
+            self._remove(group_id, topic, partition)
 
     def _remove(self, group_id: str, topic: str, partition: int) -> None:
         topics = self._newest[group_id]
@@ -105,7 +147,7 @@ class OffsetTable:
 
     @property
     def groups(self) -> Collection[str]:
-        """The ids with an offset."""
+        """The ids with an offset that is in force."""
         return self._newest.keys()
 
     def topics(self, group_id: str) -> Mapping[str, OffsetsByPartition]:
@@ -117,6 +159,9 @@ class OffsetTable:
         topics = self.topics(group_id)
         return [GroupOffset(topic, n, topics[topic][n]) for topic in sorted(topics) for n in sorted(topics[topic])]
 
+    def newest(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+        return self._newest.get(group_id, _NONE).get(topic, {}).get(partition)
+
     # -- as far as the records are committed --------------------------------------------------------------------------
 
     def committed(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
@@ -124,7 +169,7 @@ class OffsetTable:
         earlier = self._earlier.get(group_id)
         if earlier is not None and (topic, partition) in earlier:
             return earlier[(topic, partition)][0]
-        return self._newest.get(group_id, _NONE).get(topic, {}).get(partition)
+        return self.newest(group_id, topic, partition)
 
     def all_committed(self, group_id: str) -> list[GroupOffset]:
         """The committed values of a group, by topic and partition."""

@@ -1,0 +1,113 @@
+"""The offsets of open transactions: stored, but not in force before their transaction is committed (KIP-447).
+
+They are kept by producer, because a producer has one transaction at a time. When its marker comes, all of them are taken out at
+once. A commit puts them in force, an abort drops them. Until then the positions are unstable: a reader that requires stable
+offsets is told to come back.
+
+**The newest record counts, not the newest marker.** A later commit of the same position, be it outside of a transaction or in one
+that ends earlier, is not undone by the marker. So it supersedes the pending offset, which keeps its place without a value:
+
+    record 10   producer 1: offset 700, pending
+    record 11   commit outside of a transaction: 800      in force: 800
+    record 12   marker of producer 1: commit              in force: 800, as record 11 is newer than record 10
+
+The log says the same after compaction has removed record 10. A tombstone removes the pending offsets of its position altogether.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from strandline.broker.groups.records.types import CommittedOffset
+
+PositionKey = tuple[str, str, int]
+"""Group, topic and partition."""
+
+
+class PendingOffset(NamedTuple):
+    log_offset: int
+    """Where its record is in the log."""
+    value: CommittedOffset | None
+    """None: a newer record supersedes it."""
+
+
+class PendingOffsets:
+    """The offsets of the open transactions of one shard."""
+
+    def __init__(self) -> None:
+        self._by_producer: dict[int, dict[PositionKey, PendingOffset]] = {}
+        """Producer id -> position -> offset. No dict in it is empty."""
+        self._by_group: dict[str, dict[tuple[str, int], dict[int, None]]] = {}
+        """Group -> (topic, partition) -> the producers that have a pending offset there. No dict in it is empty."""
+
+    def __bool__(self) -> bool:
+        return bool(self._by_producer)
+
+    # -- change -------------------------------------------------------------------------------------------------------
+
+    def add(self, producer_id: int, key: PositionKey, value: CommittedOffset, log_offset: int) -> None:
+        """A producer stores a position in its transaction. It replaces an earlier one of the same transaction."""
+        group_id, topic, partition = key
+        self._by_producer.setdefault(producer_id, {})[key] = PendingOffset(log_offset, value)
+        self._by_group.setdefault(group_id, {}).setdefault((topic, partition), {})[producer_id] = None
+
+    def supersede(self, key: PositionKey, log_offset: int) -> None:
+        """The position has a value in force, of the record at `log_offset`. Pending offsets of earlier records will not replace
+        it."""
+        for producer_id in self._producers(key):
+            offsets = self._by_producer[producer_id]
+            if offsets[key].log_offset < log_offset:
+                offsets[key] = PendingOffset(offsets[key].log_offset, None)
+
+    def remove(self, key: PositionKey) -> None:
+        """Forget all pending offsets of a position."""
+        for producer_id in list(self._producers(key)):
+            self._remove(producer_id, key)
+
+    def take(self, producer_id: int) -> list[tuple[PositionKey, PendingOffset]]:
+        """Remove the offsets of a producer, whose transaction has ended; returns them in the order in which their positions were
+        first stored."""
+        taken = list(self._by_producer.get(producer_id, {}).items())
+        for key, _ in taken:
+            self._remove(producer_id, key)
+        return taken
+
+    def _producers(self, key: PositionKey) -> Collection[int]:
+        group_id, topic, partition = key
+        of_group = self._by_group.get(group_id)
+        return of_group.get((topic, partition), ()) if of_group is not None else ()
+
+    def _remove(self, producer_id: int, key: PositionKey) -> None:
+        group_id, topic, partition = key
+        del self._by_producer[producer_id][key]
+        if not self._by_producer[producer_id]:
+            del self._by_producer[producer_id]
+        of_group = self._by_group[group_id]
+        del of_group[(topic, partition)][producer_id]
+        if not of_group[(topic, partition)]:
+            del of_group[(topic, partition)]
+        if not of_group:
+            del self._by_group[group_id]
+
+    # -- look ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def groups(self) -> Collection[str]:
+        """The ids with a pending offset."""
+        return self._by_group.keys()
+
+    def positions(self, group_id: str) -> Collection[tuple[str, int]]:
+        """The topics and partitions of a group that have a pending offset."""
+        return self._by_group.get(group_id, {}).keys()
+
+    def has(self, key: PositionKey) -> bool:
+        """Whether an open transaction has stored this position."""
+        return bool(self._producers(key))
+
+    def values(self, key: PositionKey) -> Iterable[CommittedOffset]:
+        """The pending values of a position that may come into force."""
+        for producer_id in self._producers(key):
+            value = self._by_producer[producer_id][key].value
+            if value is not None:
+                yield value
