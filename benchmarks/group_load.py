@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from strandline.broker.groups.config import GroupConfig
-from strandline.broker.groups.loader import Loader
+from strandline.broker.groups.loader import GroupLoader
 from strandline.broker.groups.records.codec import encode_record
 from strandline.broker.groups.records.types import CommittedOffset, OffsetCommitRecord
 from strandline.broker.groups.shard import GroupShard
@@ -65,12 +65,12 @@ def fill(log: Log, commits: int, keys: int, batch: int) -> None:
     log.update_high_watermark(log.log_end_offset)
 
 
-def load(log: Log) -> tuple[float, list[float], Loader]:
+def load(log: Log) -> tuple[float, list[float], GroupLoader]:
     """Seconds, seconds of each slice, and the loader."""
     steps: deque[Callable[[], None]] = deque()
     ends: list[Any] = []
     shard = GroupShard(GroupConfig(), random.Random(1), MetadataImage.empty())
-    loader = Loader(
+    loader = GroupLoader(
         SimpleNamespace(log=log),  # type: ignore[arg-type]
         shard,
         is_current=lambda: True,

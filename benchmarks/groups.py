@@ -28,7 +28,7 @@ from typing import Any
 
 from partitions import cpu_s
 
-from strandline.broker.groups.partitioning import partition_of
+from strandline.broker.coordination.partitioning import partition_of
 from strandline.client import Admin, Consumer, NewTopic, TopicPartition
 from strandline.controller.metadata.internal_topics import OFFSETS_TOPIC
 from strandline.local_cluster import LocalCluster, Node

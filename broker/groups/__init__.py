@@ -1,8 +1,8 @@
 """The group coordinator: the members of consumer groups, what they may read, and how far they have read.
 
-A group belongs to one partition of the internal topic `__consumer_offsets` (`partitioning.py`), and the leader of that partition
-is its coordinator. Everything that must survive a fail-over is a record there, in Kafka's bytes (`records/`), so Kafka's tools
-read it. The rooms, from the inside out:
+A group belongs to one partition of the internal topic `__consumer_offsets`, and the leader of that partition is its coordinator;
+what all kinds of coordinators share is in `broker/coordination/`. Everything that must survive a fail-over is a record there, in
+Kafka's bytes (`records/`), so Kafka's tools read it. The rooms, from the inside out:
 
     records/        the records: their types, and Kafka's bytes for them
     offsets.py      the committed offsets of all groups of one partition
@@ -11,8 +11,8 @@ read it. The rooms, from the inside out:
     migration/      groups that change between the two protocols while they have members
     shard.py        the groups and offsets of one partition: a state machine that turns requests into records and replies
     loader.py       reads a partition's records when its leadership arrives
-    coordinator.py  the shell: shards come and go with leadership; it appends, waits for the high watermark, and replies
-    handlers.py     which request goes to which shard, and the form of its answer; find_coordinator.py
+    coordinator.py  the shell: it carries out what a shard decides
+    handlers.py     which request goes to which shard, and the form of its answer
     member_connections.py   refuses late requests of members, on connections that they have given up
     metrics.py      what is counted; census.py counts the groups by state
     lag.py          how far groups lag behind; lag_monitor.py asks the leaders, lag_handler.py answers

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strandline.broker.coordination.topics import InternalTopic
+from strandline.controller.metadata.internal_topics import OFFSETS_TOPIC
+
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
@@ -42,3 +45,15 @@ class GroupConfig:
     group_consumer_migration_policy: str = "bidirectional"
     group_consumer_regex_refresh_interval_ms: int = 600000
     """How often the topics of a regular expression are looked up again although no topic has changed."""
+
+    @property
+    def offsets_topic(self) -> InternalTopic:
+        """The internal topic, when it is created. `compression.type`: the batches stay as the coordinator builds them."""
+        return InternalTopic(
+            OFFSETS_TOPIC,
+            self.offsets_topic_num_partitions,
+            self.offsets_topic_replication_factor,
+            self.offsets_topic_segment_bytes,
+            "producer",
+            "offsets.topic.replication.factor",
+        )

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
-from strandline.broker.groups.coordinator import GroupCoordinator, send
+from strandline.broker.coordination.replies import Asker, send
+from strandline.broker.groups.coordinator import GroupCoordinator
 from strandline.broker.groups.member_connections import MemberConnections
-from strandline.broker.groups.result import Asker, RequestContext, Result
+from strandline.broker.groups.result import RequestContext, Result
 from strandline.broker.groups.shard import GroupShard
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from strandline.broker.groups.config import GroupConfig
-from strandline.broker.groups.coordinator import ActiveShard, GroupCoordinator
+from strandline.broker.groups.coordinator import ActiveGroups, GroupCoordinator
 from strandline.broker.groups.lag import Answers, LagTable, OffsetLag, Position, Questions
 from strandline.broker.groups.lag_handler import OffsetLagHandler
 from strandline.controller.metadata.image import MetadataImage
@@ -180,7 +180,7 @@ class LagMonitor:
                 store.on_high_watermark(active.partition.log.high_watermark)
                 yield from self._positions_of(active, group_id)
 
-    def _positions_of(self, active: ActiveShard, group_id: str) -> Iterator[Position]:
+    def _positions_of(self, active: ActiveGroups, group_id: str) -> Iterator[Position]:
         image = self._image()
         for offset in active.shard.offsets.offsets_of(group_id):
             topic, value = image.topic(offset.topic), offset.value

@@ -39,8 +39,6 @@ class GroupMetrics:
         """Seconds from the leadership of a partition to the end of its load."""
         self.append = Histogram()
         """Seconds that an append and the replay of its records took."""
-        self.commit_wait = Histogram()
-        """Seconds that replies have waited until the records that they rest on were committed."""
         self._recent_loads: deque[tuple[float, float]] = deque()
         """When each of the last loads ended, and how long it took."""
 

@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from strandline.broker.coordination.replies import Asker, Replies
 from strandline.broker.groups.records.types import GroupRecord
-from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.messages.common import Message
-
-
-class Asker(Protocol):
-    """A request that waits for its answer. A core keeps it and hands it back; it never looks into it."""
-
-    def reply(self, response: Message) -> None: ...
-    def refuse(self, code: ErrorCode, message: str | None = None) -> None: ...
+from strandline.protocol.errors import BrokerError
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +42,11 @@ class Removed(NamedTuple):
     reason: str
 
 
-Replies = list[tuple[Asker, Message | BrokerError]]
-"""An error is sent as a refusal of the whole request."""
+class InTransaction(NamedTuple):
+    """The producer whose transaction records belong to."""
+
+    producer_id: int
+    producer_epoch: int
 
 
 @dataclass(slots=True)
@@ -69,3 +65,5 @@ class Result:
     removal: Removal = Removal.DELETION
     """Why the offsets are deleted that `records` delete, if they delete any."""
     removed: list[Removed] = field(default_factory=list)
+    transaction: InTransaction | None = None
+    """The transaction that `records` are appended in; None: none."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
+from strandline.broker.coordination.replies import Asker, Replies
 from strandline.broker.groups.classic.protocol import ClassicProtocol
 from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.consumer.protocol import ConsumerProtocol
@@ -20,7 +21,7 @@ from strandline.broker.groups.deadlines import Deadlines
 from strandline.broker.groups.migration.classic_members import ClassicMembers
 from strandline.broker.groups.offsets import OffsetStore
 from strandline.broker.groups.records.types import GroupMetadataRecord, GroupRecord, OffsetCommitRecord
-from strandline.broker.groups.result import Asker, Replies, RequestContext, Result
+from strandline.broker.groups.result import RequestContext, Result
 from strandline.broker.groups.state import CLASSIC, CONSUMER, GroupTable
 from strandline.controller.metadata.image import MetadataImage, TopicImage
 from strandline.protocol.errors import BrokerError, ErrorCode

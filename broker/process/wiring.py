@@ -9,10 +9,11 @@ from typing import NamedTuple
 from strandline.broker.admin import AdminHandlers
 from strandline.broker.broker_channels import BrokerChannels, BrokerTarget
 from strandline.broker.config import BrokerConfig
+from strandline.broker.coordination.coordinator import Host
+from strandline.broker.coordination.find_coordinator import FindCoordinatorHandler
 from strandline.broker.disk_work import WorkThreads, run_blocking
 from strandline.broker.dynamic_config import DynamicConfig
 from strandline.broker.groups.coordinator import GroupCoordinator
-from strandline.broker.groups.find_coordinator import FindCoordinatorHandler
 from strandline.broker.groups.handlers import GroupHandlers
 from strandline.broker.groups.lag_handler import OffsetLagHandler
 from strandline.broker.groups.lag_monitor import LagMonitor
@@ -36,6 +37,7 @@ from strandline.protocol import apis
 from strandline.protocol.doors import Doors
 from strandline.protocol.errors import StrandlineError
 from strandline.protocol.messages.common import Listener
+from strandline.protocol.messages.groups import KEY_TYPE_GROUP
 from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.server import Handler, ServerConnection
 from strandline.storage.directory.log_dir import LogDir
@@ -145,7 +147,8 @@ def open_replicas(
         requests_served=requests_served,
     )
     work_threads = WorkThreads(PREPARING_THREADS)
-    groups, group_lag = _groups(config, replicas, link=link, doors=doors, requests_served=requests_served)
+    host = _host(replicas, doors, requests_served)
+    groups, group_lag = _groups(config, replicas, host, link=link, doors=doors)
     dynamic_config = DynamicConfig(config)
     channels = BrokerChannels(config.node_id, lambda broker_id: _target_of(link.metadata, config, broker_id))
     opened = Opened(
@@ -209,23 +212,14 @@ def _replica_config(config: BrokerConfig) -> ReplicaConfig:
     )
 
 
-def _groups(
-    config: BrokerConfig,
-    replicas: ReplicaManager,
-    *,
-    link: ControllerLink,
-    doors: Doors,
-    requests_served: Callable[[], int],
-) -> tuple[GroupCoordinator, LagMonitor]:
-    """The coordinator of consumer groups, and the monitor of their lag. `requests_served`: how many requests the broker has
-    answered, from which background work sees whether the broker is busy."""
+def _host(replicas: ReplicaManager, doors: Doors, requests_served: Callable[[], int]) -> Host:
+    """What the coordinators use of the broker. `requests_served`: how many requests the broker has answered, from which
+    background work sees whether the broker is busy."""
     loop = asyncio.get_running_loop()
-    groups = GroupCoordinator(
-        config.groups,
+    return Host(
         replicas.directory,
         replicas.failures,
         replicas.purgatory,
-        random=doors.random,
         now=loop.time,
         stopwatch=doors.stopwatch,
         wall_clock_ms=doors.wall_clock_ms,
@@ -233,6 +227,13 @@ def _groups(
         run_blocking=run_blocking,
         requests_served=requests_served,
     )
+
+
+def _groups(
+    config: BrokerConfig, replicas: ReplicaManager, host: Host, *, link: ControllerLink, doors: Doors
+) -> tuple[GroupCoordinator, LagMonitor]:
+    """The coordinator of consumer groups, and the monitor of their lag."""
+    groups = GroupCoordinator(config.groups, host, doors.random)
     group_lag = LagMonitor(
         groups,
         OffsetLagHandler(replicas.directory, replicas.failures, run_blocking),
@@ -290,7 +291,7 @@ def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, 
     producer_ids = ProducerIds(config.node_id, link.channel, link.lifecycle)
     admin = AdminHandlers(config, link.metadata, link.channel, producer_ids).handlers()
     groups = GroupHandlers(opened.groups, link.pause_detector.is_trusted)
-    finder = FindCoordinatorHandler(config.groups, lambda: opened.replicas.image, link.channel)
+    finder = FindCoordinatorHandler({KEY_TYPE_GROUP: config.groups.offsets_topic}, lambda: opened.replicas.image, link.channel)
     by_api = {**data, **admin, **groups.handlers(), apis.FIND_COORDINATOR: finder.handle}
     by_api[apis.DESCRIBE_OFFSET_LAG] = opened.group_lag.handler.handle
     return BrokerHandlers(by_api, groups.on_connection_lost)

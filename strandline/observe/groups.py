@@ -64,7 +64,7 @@ def _changes(coordinator: GroupCoordinator) -> Iterator[Reading]:
     yield Reading(_COORDINATOR + "group_completed_rebalance_count", metrics.rebalances[CLASSIC])
     yield Reading(_COORDINATOR + "consumer_group_rebalance_count", metrics.rebalances[CONSUMER])
     yield Reading("strandline_group_append_seconds", metrics.append)
-    yield Reading("strandline_group_commit_wait_seconds", metrics.commit_wait)
+    yield Reading("strandline_group_commit_wait_seconds", coordinator.commit_wait)
 
 
 def group_lag(server: BrokerServer) -> Iterator[Reading]:

@@ -9,7 +9,7 @@ from waiting import until
 from wire_cluster import WireCluster, retried
 from wire_groups import GROUP, SETTINGS, Groups
 
-from strandline.broker.groups.partitioning import partition_of
+from strandline.broker.coordination.partitioning import partition_of
 from strandline.controller.metadata.internal_topics import OFFSETS_TOPIC
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode

@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from strandline.broker.coordination.replies import Asker
 from strandline.broker.groups.classic.embedded import CONSUMER_PROTOCOL_TYPE, MalformedMetadata
 from strandline.broker.groups.classic.member import ClassicMember, member_of
 from strandline.broker.groups.classic.subscription import parse_topics
 from strandline.broker.groups.records.types import ClassicGroupValue, GroupMetadataRecord, GroupRecord
-from strandline.broker.groups.result import Asker
 from strandline.broker.groups.state import CLASSIC
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError
 

@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
+from strandline.broker.coordination.replies import Asker, Replies
 from strandline.broker.groups.classic.group import ClassicGroup, State
 from strandline.broker.groups.classic.member import ClassicMember
 from strandline.broker.groups.classic.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Moment, Rebalances, joined, synced
 from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.deadlines import Deadlines
 from strandline.broker.groups.records.types import ClassicGroupValue, GroupMetadataRecord
-from strandline.broker.groups.result import Asker, Removed, Replies, RequestContext, Result
+from strandline.broker.groups.result import Removed, RequestContext, Result
 from strandline.broker.groups.state import Group, GroupTable
 from strandline.protocol.doors import new_uuid
 from strandline.protocol.errors import BrokerError, ErrorCode

@@ -28,12 +28,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
+from strandline.broker.coordination.replies import Asker, Replies
 from strandline.broker.groups.classic.group import ClassicGroup, InitialRebalance, State
 from strandline.broker.groups.classic.member import ClassicMember
 from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.deadlines import Deadlines
 from strandline.broker.groups.records.types import ClassicGroupValue, GroupMetadataRecord
-from strandline.broker.groups.result import Asker, Removed, Replies, Result
+from strandline.broker.groups.result import Removed, Result
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from strandline.broker.coordination.replies import Replies
 from strandline.broker.groups.consumer.group import NO_METADATA, ConsumerGroup, Member
 from strandline.broker.groups.consumer.requests import JOIN
 from strandline.broker.groups.consumer.subscriptions import Subscriptions, metadata_hash
@@ -32,7 +33,6 @@ from strandline.broker.groups.records.types import (
     RegularExpressionValue,
     TargetAssignmentMemberRecord,
 )
-from strandline.broker.groups.result import Replies
 from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol.errors import BrokerError
 

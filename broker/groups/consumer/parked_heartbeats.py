@@ -21,11 +21,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from strandline.broker.coordination.replies import Asker, Replies
 from strandline.broker.groups.consumer.group import ConsumerGroup, Member
 from strandline.broker.groups.consumer.groups import ConsumerGroups
 from strandline.broker.groups.deadlines import Deadlines
 from strandline.broker.groups.records.types import MemberState
-from strandline.broker.groups.result import Asker, Replies, Result
+from strandline.broker.groups.result import Result
 from strandline.protocol.messages.groups import ConsumerGroupHeartbeatResponse
 from strandline.protocol.partitions import TopicIdPartition
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+from strandline.broker.coordination.replies import Asker, Replies
 from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.consumer.assignment_schedule import AssignmentSchedule
 from strandline.broker.groups.consumer.description import describe_group
@@ -52,7 +53,7 @@ from strandline.broker.groups.records.types import (
     TargetAssignmentMemberRecord,
     TargetAssignmentMetadataRecord,
 )
-from strandline.broker.groups.result import Asker, Removed, Replies, RequestContext, Result
+from strandline.broker.groups.result import Removed, RequestContext, Result
 from strandline.broker.groups.state import Group, GroupTable
 from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError

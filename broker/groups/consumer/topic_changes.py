@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
+from strandline.broker.coordination.replies import Replies
 from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.consumer.assignment_schedule import AssignmentSchedule
 from strandline.broker.groups.consumer.draft import Draft
@@ -22,7 +23,7 @@ from strandline.broker.groups.consumer.regex_lookups import RegexLookups
 from strandline.broker.groups.consumer.regex_scans import RegexScan, compile_regex
 from strandline.broker.groups.deadlines import Deadlines
 from strandline.broker.groups.records.types import RegularExpressionValue
-from strandline.broker.groups.result import Replies, RequestContext, Result
+from strandline.broker.groups.result import RequestContext, Result
 from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol.errors import BrokerError
 

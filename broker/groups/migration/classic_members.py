@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
+from strandline.broker.coordination.replies import Replies
 from strandline.broker.groups.classic.embedded import CONSUMER_PROTOCOL_TYPE, MalformedMetadata, MetadataReader
 from strandline.broker.groups.classic.protocol import (
     ClassicProtocol,
@@ -43,7 +44,7 @@ from strandline.broker.groups.migration.timers import ClassicMemberTimers
 from strandline.broker.groups.migration.upgrade import classic_metadata
 from strandline.broker.groups.records.types import ClassicProtocol as KnownProtocol
 from strandline.broker.groups.records.types import MemberMetadataValue, MemberState
-from strandline.broker.groups.result import Replies, RequestContext, Result
+from strandline.broker.groups.result import RequestContext, Result
 from strandline.broker.groups.state import GroupTable
 from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol.errors import BrokerError, ErrorCode

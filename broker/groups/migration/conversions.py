@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from strandline.broker.coordination.replies import Asker, Replies
 from strandline.broker.groups.classic.embedded import CONSUMER_PROTOCOL_TYPE
 from strandline.broker.groups.classic.group import ClassicGroup
 from strandline.broker.groups.classic.protocol import ClassicProtocol
@@ -24,7 +25,7 @@ from strandline.broker.groups.migration.downgrade import downgraded, value_of
 from strandline.broker.groups.migration.timers import ClassicMemberTimers
 from strandline.broker.groups.migration.upgrade import CannotUpgrade, records_of, upgraded
 from strandline.broker.groups.records.types import GroupMetadataRecord, GroupRecord
-from strandline.broker.groups.result import Asker, Replies, Result
+from strandline.broker.groups.result import Result
 from strandline.broker.groups.state import Group, GroupTable
 from strandline.protocol.errors import BrokerError, ErrorCode
 

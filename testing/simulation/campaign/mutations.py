@@ -18,12 +18,13 @@ from typing import Any
 
 import msgspec
 
+from strandline.broker.coordination.coordinator import Coordinator
+from strandline.broker.coordination.replies import send
 from strandline.broker.fetch.fetch_handler import Fetch
 from strandline.broker.groups.consumer.draft import Draft
 from strandline.broker.groups.consumer.group import ConsumerGroup
 from strandline.broker.groups.consumer.protocol import ConsumerProtocol
-from strandline.broker.groups.coordinator import GroupCoordinator, send
-from strandline.broker.groups.loader import Loader
+from strandline.broker.groups.loader import GroupLoader
 from strandline.broker.groups.member_connections import MemberConnections
 from strandline.broker.groups.offset_table import OffsetTable
 from strandline.broker.moves.move import Move, MoveState, Step
@@ -566,7 +567,7 @@ def _serve_uncommitted_offsets() -> list[Patch]:
 
 @mutation("M54", "the coordinator replies before the high watermark has reached what the reply rests on")
 def _reply_before_high_watermark() -> list[Patch]:
-    return [(GroupCoordinator, "when_committed", lambda self, active, replies: send(replies))]
+    return [(Coordinator, "when_committed", lambda self, active, replies: send(replies))]
 
 
 @mutation("M55", "the commit of a member that was removed is accepted")
@@ -601,16 +602,16 @@ def _forget_earlier_offset() -> list[Patch]:
 
 @mutation("M58", "committed offsets are answered before the new coordinator knows which are committed")
 def _read_before_loaded_end() -> list[Patch]:
-    read = GroupCoordinator.read_committed
+    read = Coordinator.read_committed
 
-    def hasty(self: GroupCoordinator, active: Any, asker: Any, read_at: Any) -> None:
+    def hasty(self: Coordinator, active: Any, asker: Any, read_at: Any) -> None:
         end, active.loaded_end = active.loaded_end, 0
         try:
             read(self, active, asker, read_at)
         finally:
             active.loaded_end = end
 
-    return [(GroupCoordinator, "read_committed", hasty)]
+    return [(Coordinator, "read_committed", hasty)]
 
 
 @mutation("M59", "requests of members are accepted on connections that they have given up")
@@ -625,16 +626,16 @@ def _trust_membership_after_pause() -> list[Patch]:
 
 @mutation("M61", "a load leaves out commits of several partitions")
 def _lose_offsets_in_load() -> list[Patch]:
-    collect = Loader._collect
+    collect = GroupLoader._collect
 
-    def careless(self: Loader, columns: Any) -> bool:
+    def careless(self: GroupLoader, columns: Any) -> bool:
         before = dict(self._newest)
         is_collected = collect(self, columns)
         if is_collected:
             self._newest = before
         return is_collected
 
-    return [(Loader, "_collect", careless)]
+    return [(GroupLoader, "_collect", careless)]
 
 
 # -- the log cleaner --------------------------------------------------------------------------------------------------

@@ -1677,7 +1677,7 @@ _room(
 # -- consumer groups: the coordinator ---------------------------------------------------------------------------------
 
 _room(
-    "broker/groups/coordinator.py",
+    "broker/coordination/coordinator.py",
     (
         "G254",
         "ActiveShard.is_current",
@@ -1687,53 +1687,56 @@ _room(
     ),
     (
         "G255",
-        "GroupCoordinator._append",
+        "Coordinator._append_batches",
         "leader_state.is_under_min_isr",
         NEVER,
         "a coordinator with too few in-sync replicas appends",
     ),
     (
         "G256",
-        "GroupCoordinator._loaded",
+        "Coordinator.shard_at",
         "active.loader is not None",
         NEVER,
         "a coordinator answers before it has loaded its groups",
     ),
     (
         "G257",
-        "GroupCoordinator._loaded",
+        "Coordinator.shard_at",
         "active.failure is not None",
         NEVER,
         "a coordinator answers although it could not load its groups",
     ),
     (
         "G258",
-        "GroupCoordinator._when_reached",
+        "Coordinator._when_reached",
         "partition.log.high_watermark >= required",
         ALWAYS,
         "a coordinator answers before its records are committed",
     ),
     (
         "G259",
-        "GroupCoordinator.read_committed",
+        "Coordinator.read_committed",
         "active.loaded_end",
         "0",
         "a new coordinator answers with offsets before it knows which are committed",
     ),
     (
         "G260",
-        "GroupCoordinator._on_load_end",
+        "Coordinator._on_load_end",
         "not active.is_current",
         NEVER,
         "a load that the end of the leadership has overtaken counts",
     ),
 )
 _room(
+    "broker/coordination/loader.py",
+    ("G261", "ShardLoader._step", "not self._is_current()", NEVER, "a load goes on after the leadership has ended"),
+)
+_room(
     "broker/groups/loader.py",
-    ("G261", "Loader._step", "not self._is_current()", NEVER, "a load goes on after the leadership has ended"),
     (
         "G262",
-        "Loader._read_batches",
+        "GroupLoader.read_batch",
         "header.next_offset <= high_watermark",
         ALWAYS,
         "a load takes commits above the high watermark for committed ones",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.broker.groups.classic.group import ClassicGroup, State
 from strandline.broker.groups.consumer.group import ConsumerGroup
-from strandline.broker.groups.loader import Loader
+from strandline.broker.groups.loader import GroupLoader
 from strandline.broker.groups.records.codec import UnknownRecordType, decode_record
 from strandline.broker.groups.shard import GroupShard
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -81,7 +81,7 @@ def _loaded(active: Any, shard: GroupShard) -> GroupShard | None:
     which nobody has noticed before."""
     steps, ends = deque[Callable[[], None]](), list[Exception | None]()
     state, call_soon = active.leader_state, steps.append
-    Loader(state, shard, is_current=lambda: True, call_soon=call_soon, run_blocking=None, on_end=ends.append).start()
+    GroupLoader(state, shard, is_current=lambda: True, call_soon=call_soon, run_blocking=None, on_end=ends.append).start()
     while steps:
         steps.popleft()()
     if isinstance(ends[0], BrokerError) and ends[0].code is ErrorCode.CORRUPT_MESSAGE:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from strandline.broker.groups.partitioning import partition_of
+from strandline.broker.coordination.partitioning import partition_of
 from strandline.broker.groups.records.codec import UnknownRecordType, decode_record
 from strandline.broker.groups.records.types import (
     ConsumerGroupMetadataRecord,

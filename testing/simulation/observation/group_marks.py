@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from strandline.broker.groups.coordinator import GroupCoordinator
 from strandline.broker.groups.records.types import MemberState
 from strandline.protocol.errors import ErrorCode
 from strandline.storage.log.appending import UnexpectedLogEnd
@@ -41,34 +42,41 @@ def _logged(event: str, meaning: str, reach: str = SWEEP) -> Mark:
     return Mark(meaning, (said(f"consumer.{event}"),), reach)
 
 
-_COORDINATOR = "broker.groups.coordinator:"
+def _refused(*codes: int) -> OnCall:
+    """A request about a group was refused by the broker that it came to."""
+    return OnCall(
+        "broker.coordination.coordinator:Coordinator.shard_of",
+        lambda call: isinstance(call.me, GroupCoordinator) and call.code in codes,
+        raised=True,
+    )
+
+
+_REPLIES = "broker.coordination.replies:DelayedReplies."
 _CONSUMER = "broker.groups.consumer.protocol:"
 
 GROUP_MARKS: dict[str, Mark] = {
     # The coordinator
     "group.loaded": Mark("a new coordinator loaded groups from its log", (said("groups.loaded"),)),
     "group.load_overtaken": Mark(
-        "a load was dropped, because the leadership had ended", (OnCall("broker.groups.loader:Loader.cancel"),), RARE
+        "a load was dropped, because the leadership had ended", (OnCall("broker.coordination.loader:ShardLoader.cancel"),), RARE
     ),
     "group.load_awaited": Mark(
         "a request came before its group was loaded",
-        (refused(_COORDINATOR + "GroupCoordinator.shard_of", C.COORDINATOR_LOAD_IN_PROGRESS),),
+        (_refused(C.COORDINATOR_LOAD_IN_PROGRESS),),
         RARE,
     ),
     "group.not_coordinator": Mark(
         "a request came to a broker that does not coordinate its group",
-        (refused(_COORDINATOR + "GroupCoordinator.shard_of", C.NOT_COORDINATOR),),
+        (_refused(C.NOT_COORDINATOR),),
     ),
-    "group.reply_waited": Mark(
-        "a reply waited until its records were committed", (OnCall(_COORDINATOR + "DelayedReplies.on_complete"),)
-    ),
-    "group.reply_failed": Mark("the leadership ended while a reply waited", (OnCall(_COORDINATOR + "DelayedReplies.on_failed"),)),
-    "group.reply_timed_out": Mark("a reply was not committed in time", (OnCall(_COORDINATOR + "DelayedReplies.on_expiration"),)),
+    "group.reply_waited": Mark("a reply waited until its records were committed", (OnCall(_REPLIES + "on_complete"),)),
+    "group.reply_failed": Mark("the leadership ended while a reply waited", (OnCall(_REPLIES + "on_failed"),)),
+    "group.reply_timed_out": Mark("a reply was not committed in time", (OnCall(_REPLIES + "on_expiration"),)),
     "group.read_waited": Mark(
         "a new coordinator did not know yet which offsets are committed, and the answer waited",
         (
             OnCall(
-                _COORDINATOR + "GroupCoordinator.read_committed",
+                "broker.coordination.coordinator:Coordinator.read_committed",
                 lambda call: call.before,
                 lambda me, active, *_: active.partition.log.high_watermark < active.loaded_end,
             ),

@@ -53,17 +53,19 @@ POINTS: dict[str, dict[str, str]] = {
     },
     "protocol.rpc.connection:Connection": {"api_key_of": "which request a response answers, for the rules of the network"},
     "protocol.rpc.dial": {"forget": "look-ups of a process that was killed"},
-    "broker.groups.coordinator:GroupCoordinator": {
+    "broker.groups.coordinator:GroupCoordinator": {"config": "the settings for a second load (I40)"},
+    "broker.coordination.coordinator:Coordinator": {
         "shard_of": "requests to a broker that does not coordinate the group, or not yet (marks)",
         "read_committed": "whether the committed offsets are known when they are asked for (marks)",
         "shards": "the groups of a broker, and whether they are loaded (I40)",
-        "config": "the settings for a second load (I40)",
     },
-    "broker.groups.coordinator:ActiveShard": {"shard, loader, is_current, leader_state": "the memory of a coordinator (I40)"},
-    "broker.groups.coordinator:DelayedReplies": {
+    "broker.coordination.coordinator:ActiveShard": {
+        "shard, loader, is_current, leader_state": "the memory of a coordinator (I40)",
+    },
+    "broker.coordination.replies:DelayedReplies": {
         "on_complete, on_failed, on_expiration": "replies that waited for the high watermark (marks)",
     },
-    "broker.groups.loader:Loader": {"cancel": "a load that a change of leadership overtook (marks)"},
+    "broker.coordination.loader:ShardLoader": {"cancel": "a load that a change of leadership overtook (marks)"},
     "broker.groups.shard:GroupShard": {
         "commit_offsets": "the commits that are accepted (I37)",
         "delete_group": "a group is deleted (marks)",

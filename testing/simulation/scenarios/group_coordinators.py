@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from strandline.broker.groups.loader import LoadTurns
+from strandline.broker.coordination.loader import LoadTurns
 from strandline.protocol.errors import ErrorCode
 from strandline.testing.simulation.scenarios.classic_stage import ClassicMember
 from strandline.testing.simulation.scenarios.group_stage import SETTINGS, Group, code_of, open_group

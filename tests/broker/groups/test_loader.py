@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from thorough import examples
 
+from strandline.broker.coordination import loader as shared_module
+from strandline.broker.coordination.loader import LoadTurns
 from strandline.broker.groups import loader as loader_module
 from strandline.broker.groups.config import GroupConfig
-from strandline.broker.groups.loader import Loader, LoadTurns
+from strandline.broker.groups.loader import GroupLoader
 from strandline.broker.groups.records.codec import encode_record
 from strandline.broker.groups.records.types import (
     ClassicGroupValue,
@@ -76,10 +78,10 @@ class World:
     def commit_all(self) -> None:
         self.log.update_high_watermark(self.log.log_end_offset)
 
-    def loader(self, log: object = None, call_soon: Callable[[Step], object] | None = None) -> Loader:
+    def loader(self, log: object = None, call_soon: Callable[[Step], object] | None = None) -> GroupLoader:
         """A load that has begun."""
         shard = GroupShard(GroupConfig(), Random(0), MetadataImage.empty())
-        loader = Loader(
+        loader = GroupLoader(
             SimpleNamespace(log=log or self.log),  # type: ignore[arg-type]
             shard,
             is_current=lambda: self.is_current,
@@ -98,7 +100,7 @@ class World:
         while self.steps:
             self.steps.pop(0)()
 
-    def load(self) -> Loader:
+    def load(self) -> GroupLoader:
         loader = self.loader()
         self.run()
         return loader
@@ -141,7 +143,7 @@ def test_load_equals_the_replay_of_each_record(batches: list[list[GroupRecord]],
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loader_module, "NEWEST_MAX", newest_max)
         patch.setattr(loader_module, "SLICE_OFFSETS", 2)
-        patch.setattr(loader_module, "SLICE_BYTES", 200)
+        patch.setattr(shared_module, "SLICE_BYTES", 200)
         loader = world.load()
     assert world.ends == [None]
     assert loader.records == len(world.records)
@@ -318,4 +320,4 @@ def test_load_pauses_for_requests() -> None:
     queue.add(lambda: queue.add(lambda: None))
     busy[0] = True
     turns.pop(0)()
-    assert delays == [0.0, loader_module.PAUSE_S]
+    assert delays == [0.0, shared_module.PAUSE_S]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.broker.groups.partitioning import java_hash, partition_of
+from strandline.broker.coordination.partitioning import java_hash, partition_of
 
 PARTITIONS = json.loads((Path(__file__).parent / "golden_records.json").read_text())["partitions"]
 

@@ -1,4 +1,5 @@
-"""Which partition of `__consumer_offsets` a group belongs to. Kafka's rule, because its tools compute it, too."""
+"""Which partition of its internal topic a group or a transactional id belongs to. Kafka's rule, because its tools compute it,
+too."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
-def partition_of(group_id: str, partitions: int) -> int:
-    """The number of the group's partition. The absolute value of the smallest integer is 0, as in Kafka's `Utils.abs`."""
-    value = java_hash(group_id)
+def partition_of(key: str, partitions: int) -> int:
+    """The number of the partition of a group or a transactional id. The absolute value of the smallest integer is 0, as in
+    Kafka's `Utils.abs`."""
+    value = java_hash(key)
     return (0 if value == -(1 << 31) else abs(value)) % partitions

@@ -1,0 +1,172 @@
+"""Reads the records of one partition of an internal topic into a new shard, when this broker becomes the partition's leader.
+
+The log is read from its start to the end at which the leader epoch began, also what is not committed yet: the shard's replies
+wait until the high watermark has passed that. A load works in slices of a bounded size, which other partitions do not wait for;
+what is not in the page cache is read on a thread. A load is dropped when the leadership ends, and one of a newer epoch starts
+from the beginning. When many partitions arrive at once, their loads take turns (`LoadTurns`).
+
+What the batches mean is the business of a subclass (`read_batch`). It may keep some of what it has read, and replay that later in
+slices of its own (`is_replaying`).
+
+If a record or a batch cannot be decoded, the load fails: a coordinator that knew half of its state would answer wrongly.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+
+from strandline.broker.disk_work import RunBlocking
+from strandline.broker.partition.leader_state import LeaderState
+from strandline.broker.purgatory import CallLater
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.records.batch import BatchHeader, Buffer, iter_headers
+from strandline.storage.files import ColdRead
+
+SLICE_BYTES = 16 * 1024
+"""Bytes of the log that a slice reads: a quarter of a millisecond of work."""
+PAUSE_S = 0.001
+"""How long the loop is free after a slice, if it has requests to serve."""
+
+Step = Callable[[], None]
+
+
+class LoadTurns:
+    """Runs the slices of all loads, one in each iteration of the event loop. The load that began first goes on until it ends, so
+    that its part of the state is served while the others wait.
+
+    A produce request takes a few iterations of the loop until its followers have it, so it would wait for a few slices. While the
+    broker serves requests, the slices pause for them; on an idle broker, only the loads' clients wait, and the slices follow at
+    once."""
+
+    def __init__(self, call_later: CallLater, is_busy: Callable[[], bool]) -> None:
+        """`is_busy`: whether the broker serves requests at present."""
+        self._call_later = call_later
+        self._is_busy = is_busy
+        self._steps: deque[Step] = deque()
+        self._is_running = False
+
+    def add(self, step: Step) -> None:
+        """Run a step. If the step before it has called this, it is the next one, otherwise the last one."""
+        if self._is_running:
+            self._steps.appendleft(step)
+            return
+        self._steps.append(step)
+        if len(self._steps) == 1:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._call_later(PAUSE_S if self._is_busy() else 0.0, self._run)
+
+    def _run(self) -> None:
+        self._is_running = True
+        try:
+            self._steps.popleft()()
+        finally:
+            self._is_running = False
+            if self._steps:
+                self._schedule()
+
+
+class ShardLoader(ABC):
+    """One load. `start` begins it; it ends with exactly one call of `on_end`, unless `cancel` comes first."""
+
+    def __init__(
+        self,
+        leader_state: LeaderState,
+        *,
+        is_current: Callable[[], bool],
+        call_soon: Callable[[Step], object],
+        run_blocking: RunBlocking | None,
+        on_end: Callable[[Exception | None], None],
+    ) -> None:
+        """`is_current`: whether the partition still leads in the epoch of `leader_state`. `call_soon`: calls a slice when it is
+        the turn of this load."""
+        self._leader_state = leader_state
+        self.end_offset = leader_state.log.log_end_offset
+        """Where the load ends."""
+        self.next_offset = leader_state.log.log_start_offset
+        """What is below was given to `read_batch`."""
+        self._is_current = is_current
+        self._call_soon = call_soon
+        self._run_blocking = run_blocking
+        self._on_end = on_end
+        self._is_cancelled = False
+        self.records = 0
+        """How many records were read, of known types."""
+        self.skipped = 0
+        """How many records are of a type that is not known."""
+
+    # -- what the records mean ----------------------------------------------------------------------------------------
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the next slice replays what was kept, before more of the log is read."""
+        return False
+
+    def replay_slice(self) -> None:
+        """Replay some of what was kept."""
+        raise NotImplementedError
+
+    def begin_slice(self, high_watermark: int) -> None:  # noqa: B027
+        """A slice of the log comes, which was read when the high watermark was here."""
+
+    @abstractmethod
+    def read_batch(self, buffer: Buffer, position: int, header: BatchHeader, high_watermark: int) -> None:
+        """The next batch of the log: records, or the marker that ends a transaction (`header.is_control`)."""
+
+    def end_slice(self) -> None:  # noqa: B027
+        """The slice has no more batches."""
+
+    # -- slices -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin the load, or go on with it."""
+        self._call_soon(self._step)
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+
+    def _step(self) -> None:
+        if self._is_cancelled:
+            return
+        if not self._is_current():
+            self._finish(BrokerError(ErrorCode.NOT_COORDINATOR, "the leadership ended during the load"))
+            return
+        try:
+            if self.is_replaying:
+                self.replay_slice()
+            else:
+                self._read_slice()
+        except ColdRead as cold:
+            assert self._run_blocking is not None
+            self._run_blocking(cold.warm, self.start)
+        except Exception as e:
+            # Also after a bug: a load that never ended would keep the coordinator's clients waiting without a reason.
+            self._finish(e)
+        else:
+            if not self.is_replaying and self.next_offset >= self.end_offset:
+                self._finish(None)
+            else:
+                self.start()
+
+    def _finish(self, error: Exception | None) -> None:
+        self._is_cancelled = True
+        self._on_end(error)
+
+    def _read_slice(self) -> None:
+        """Read a slice of the log. Raises `ColdRead` if a thread must read it into the page cache first."""
+        log_ = self._leader_state.log  # another object after a move to another log directory
+        self.next_offset = max(self.next_offset, log_.log_start_offset)
+        if self.next_offset < self.end_offset:
+            found = log_.read(self.next_offset, SLICE_BYTES, self.end_offset, may_block=self._run_blocking is None)
+            if not found.size:
+                raise BrokerError(ErrorCode.CORRUPT_MESSAGE, f"there is no batch at offset {self.next_offset}")
+            high_watermark = log_.high_watermark
+            self.begin_slice(high_watermark)
+            for buffer in found.buffers:
+                for position, header in iter_headers(buffer):
+                    self.next_offset = header.next_offset
+                    self.read_batch(buffer, position, header, high_watermark)
+        self.end_slice()

@@ -1,0 +1,37 @@
+"""The internal topics of coordinators, as the controller is asked to create them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandline.protocol.messages.admin import CreatableTopic, TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """An internal topic. It is compacted, and its segments are small, because a new coordinator reads a whole partition."""
+
+    name: str
+    num_partitions: int
+    replication_factor: int
+    segment_bytes: int
+    compression_type: str
+    replication_key: str
+    """The key that sets the replication factor, for the sentence of an error."""
+    configs: tuple[tuple[str, str], ...] = ()
+    """Further settings."""
+
+    def creatable(self) -> CreatableTopic:
+        configs = (
+            ("cleanup.policy", "compact"),
+            ("segment.bytes", str(self.segment_bytes)),
+            ("compression.type", self.compression_type),
+            *self.configs,
+        )
+        return CreatableTopic(
+            self.name,
+            self.num_partitions,
+            self.replication_factor,
+            [],
+            [TopicConfig(name, value) for name, value in configs],
+        )
