@@ -240,6 +240,18 @@ class ProducerStates:
         for token, offset in self.fences if producer_ids is None else ():
             yield KnownProducer(producer_id_of(token), 0, sequence_of(token), offset, NO_TIMESTAMP)
 
+    def entry_of(self, producer_id: int) -> ProducerEntry | None:
+        """The state of a producer that has no name; None if it is not known here."""
+        return self._entries.get(producer_id)
+
+    def next_sequence(self, producer_id: int, epoch: int) -> int:
+        """The sequence with which the next batch of a producer without a name continues what is here. For the group coordinator,
+        which writes on behalf of producers that do not count their requests."""
+        entry = self._entries.get(producer_id)
+        if entry is None or entry.epoch != epoch or not entry.batches:
+            return 0
+        return (entry.batches[-1].last_sequence + 1) & MAX_SEQUENCE
+
     def check(self, header: BatchHeader, pending: Pending) -> AppendedBatch | None:
         """Check a batch against the state of its producer. Returns None if it is the producer's next batch, and the earlier batch
         if it is a duplicate.

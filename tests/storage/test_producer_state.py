@@ -243,3 +243,18 @@ def test_old_duplicates_are_found_without_the_tail() -> None:
     first = send(log, 0)
     forget_tail(log)
     assert send(log, 0).first_offset == first.first_offset
+
+
+def test_next_sequence_continues_what_the_log_has() -> None:
+    """The group coordinator writes on behalf of transactional producers, and takes the sequences from the log."""
+    log = open_log()
+    states = log.producers
+    assert states.next_sequence(PID, 0) == 0
+    assert states.entry_of(PID) is None
+    send(log, MAX_SEQUENCE - 1, 1)
+    assert states.next_sequence(PID, 0) == MAX_SEQUENCE
+    send(log, MAX_SEQUENCE, 1)
+    assert states.next_sequence(PID, 0) == 0
+    assert states.next_sequence(PID, 1) == 0
+    send(log, 0, 3, epoch=1)
+    assert states.next_sequence(PID, 1) == 3
