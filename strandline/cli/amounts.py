@@ -45,3 +45,12 @@ def time_text(timestamp_ms: int) -> str:
     if timestamp_ms < 0:
         return ""
     return f"{datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def parse_duration_ms(text: str, option: str) -> int:
+    """Parse a duration such as 500ms, 30s, 5m or 1h30m. UsageError, with the name of the option, for anything else."""
+    from strandline.cli.start import DURATION, UNITS_MS
+
+    if not DURATION.fullmatch("-" + text):
+        raise UsageError(f"{option} takes a time such as 30s, 5m or 1h30m; not {text!r}")
+    return sum(int(count) * UNITS_MS[unit] for count, unit in re.findall(r"(\d+)(ms|s|m|h|d)", text))

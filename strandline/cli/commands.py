@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("bench", "Measure produce, consume, latency and fail-over."),
     "simulate": ("simulate", "Run a cluster from one seed, with simulated time, network, disks and faults."),
     "group": ("group", "List and describe consumer groups, show their lag, move their offsets."),
+    "transaction": ("transaction", "List and describe transactions; find and end those that hang."),
     "context": ("context", "Name clusters, and choose the one that commands talk to."),
     "config": ("config", "Show, change and compare configuration; list the keys."),
     "completion": ("completion", "Print the completion script of bash, zsh or fish."),

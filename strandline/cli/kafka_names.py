@@ -91,6 +91,13 @@ OF_COMMAND: Mapping[str, Mapping[str, Translation]] = {
         "--all-topics": (),
         "--execute": ("--yes",),
     },
+    "transaction list": {
+        "--duration-filter": lambda value: ["--longer-than", f"{value}ms"],
+        "--transactional-id-pattern": ("--pattern",),
+    },
+    "transaction describe": {"--transactional-id": ()},
+    "transaction abort": {"--topic": (), "--partition": ()},
+    "transaction fence": {"--transactional-id": ()},
     "log-dirs describe": {"--broker-list": _items("--broker"), "--topic-list": _items("--topic")},
     "elect": {
         "--topic": (),

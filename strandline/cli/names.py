@@ -1,4 +1,4 @@
-"""Names that the shell completes: topics and groups of the cluster, contexts of the configuration file.
+"""Names that the shell completes: topics, groups and transactional ids of the cluster, contexts of the configuration file.
 
 A person waits for the Tab key, so the cluster has half a second; and whatever goes wrong, there are just no names.
 """
@@ -45,6 +45,15 @@ def groups(ctx: typer.Context, incomplete: str) -> list[str]:
 
     async def ask(admin: Admin) -> list[str]:
         return [group.group_id for group in (await admin.list_groups(timeout_ms=TIMEOUT_MS)).groups]
+
+    return _of_cluster(ctx, incomplete, ask)
+
+
+def transactional_ids(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The transactional ids that begin like this."""
+
+    async def ask(admin: Admin) -> list[str]:
+        return [each.transactional_id for each in (await admin.list_transactions(timeout_ms=TIMEOUT_MS)).transactions]
 
     return _of_cluster(ctx, incomplete, ask)
 
