@@ -128,6 +128,7 @@ _SECTIONS: Mapping[str, Mapping[ErrorCode, str]] = {
         ErrorCode.CONCURRENT_TRANSACTIONS: "Nothing: repeat the request until the previous transaction is complete.",
         ErrorCode.TRANSACTION_ABORTABLE: "Abort the transaction, and begin the next one.",
         ErrorCode.TRANSACTION_COORDINATOR_FENCED: "Nothing: the transaction's new coordinator ends it.",
+        ErrorCode.OPERATION_NOT_ATTEMPTED: "Nothing: the error of another partition of the request is the reason.",
         ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "Correct the name (`strandline transaction list`).",
         ErrorCode.UNSTABLE_OFFSET_COMMIT: "Nothing: the client repeats the request until the transaction has ended.",
     },

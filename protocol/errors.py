@@ -84,6 +84,7 @@ class ErrorCode(IntEnum):
     INVALID_TRANSACTION_TIMEOUT = 50
     CONCURRENT_TRANSACTIONS = 51
     TRANSACTION_COORDINATOR_FENCED = 52
+    OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
     LOG_DIR_NOT_FOUND = 57
     UNKNOWN_PRODUCER_ID = 59
@@ -208,6 +209,11 @@ ERRORS: dict[ErrorCode, Flags] = {
         (ErrorCode.INVALID_TRANSACTION_TIMEOUT, _FATAL, "the timeout of transactions is outside the allowed range"),
         (ErrorCode.CONCURRENT_TRANSACTIONS, _RETRY, "the previous transaction of this transactional id is not complete yet"),
         (ErrorCode.TRANSACTION_COORDINATOR_FENCED, _FATAL, "another transaction coordinator has taken over"),
+        (
+            ErrorCode.OPERATION_NOT_ATTEMPTED,
+            _FATAL,
+            "nothing was tried for this partition, because another one of the request has an error",
+        ),
         (ErrorCode.KAFKA_STORAGE_ERROR, _REFRESH, "the disk of the log failed: its directory is offline, or the data damaged"),
         (ErrorCode.LOG_DIR_NOT_FOUND, _FATAL, "the broker has no such log directory"),
         (ErrorCode.UNKNOWN_PRODUCER_ID, _FATAL, "the broker has no state of this producer id"),
