@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from strandline.broker.groups.config import GroupConfig
+from strandline.broker.transactions.config import TransactionConfig
 from strandline.controller.metadata.config_keys import (
     COARSE_BROKER_CONFIGS,
     TOPIC_CONFIGS,
@@ -155,6 +156,11 @@ class BrokerConfig:
         values: dict[str, Any] = {field.name: self.values[key_of(field.name)] for field in fields(GroupConfig)}
         values["group_consumer_assignors"] = tuple(values["group_consumer_assignors"])
         return GroupConfig(**values)
+
+    @property
+    def transactions(self) -> TransactionConfig:
+        """The settings of the transaction coordinator."""
+        return TransactionConfig(**{field.name: self.values[key_of(field.name)] for field in fields(TransactionConfig)})
 
     def text(self, name: str) -> str | None:
         return _BY_NAME[name].text(self.values[name])

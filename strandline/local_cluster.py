@@ -389,6 +389,8 @@ class LocalCluster:
             "default.replication.factor": replication,
             "min.insync.replicas": max(1, replication - 1),
             "offsets.topic.replication.factor": replication,
+            "transaction.state.log.replication.factor": replication,
+            "transaction.state.log.min.isr": max(1, replication - 1),
         }
         config |= {k: v for k, v in defaults.items() if k in known}
         return config | self._settings[node.role]

@@ -9,5 +9,6 @@ broker that leads the partition.
     find_coordinator.py  which broker coordinates; the first question creates the topic
     loader.py            reads a partition into a new shard, in slices
     replies.py           answers that wait until the records that they rest on are committed
+    gathered.py          answers whose parts come from several shards
     coordinator.py       the shards of one broker: they come and go with the leadership
 """

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from strandline.broker.transactions.config import TransactionConfig
 from strandline.broker.transactions.records import TransactionRecord
 from strandline.broker.transactions.states import (
     EPOCH_EXHAUSTED,
@@ -32,16 +33,6 @@ from strandline.broker.transactions.states import (
     Transaction,
 )
 from strandline.protocol.errors import BrokerError, ErrorCode
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionConfig:
-    """Named after Kafka's keys."""
-
-    transaction_max_timeout_ms: int = 900_000
-    """INVALID_TRANSACTION_TIMEOUT for a producer that asks for more."""
-    transactional_id_expiration_ms: int = 604_800_000
-    """An id without a transaction is forgotten after so long."""
 
 
 class ProducerIdAndEpoch(NamedTuple):

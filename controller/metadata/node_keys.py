@@ -19,6 +19,7 @@ from strandline.controller.metadata.config_keys import (
 )
 from strandline.controller.metadata.group_keys import GROUP_KEYS
 from strandline.controller.metadata.node_config import http_listener_key
+from strandline.controller.metadata.transaction_keys import TRANSACTION_KEYS
 
 DRAINING = "broker.draining"
 
@@ -307,6 +308,7 @@ BROKER_KEYS: tuple[ConfigKey, ...] = (
     *_CLEANER,
     *_LIMITS,
     *GROUP_KEYS,
+    *TRANSACTION_KEYS,
     *TOPIC_DEFAULT_CONFIGS.values(),
     *COARSE_BROKER_CONFIGS.values(),
 )

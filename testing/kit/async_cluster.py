@@ -85,6 +85,8 @@ class AsyncCluster:
             "default.replication.factor": replicas,
             "min.insync.replicas": max(1, replicas - 1),
             "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": max(1, replicas - 1),
         }
         fast = FAST_PROCESSES if self._processes else FAST_SETTINGS
         named = {name.replace("_", "."): value for name, value in given.items()}

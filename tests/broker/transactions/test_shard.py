@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.broker.transactions.shard import Decision, Markers, ProducerIdAndEpoch, TransactionConfig, TransactionShard
+from strandline.broker.transactions.config import TransactionConfig
+from strandline.broker.transactions.shard import Decision, Markers, ProducerIdAndEpoch, TransactionShard
 from strandline.broker.transactions.states import EPOCH_EXHAUSTED, EPOCH_MAX, NO_EPOCH, TV1, TV2, State, Transaction
 from strandline.protocol.errors import BrokerError, ErrorCode
 
