@@ -67,8 +67,8 @@ tell whether an acknowledgement was late or early within an operation. Lag count
 begins at the start of a long log lags by all of it: measure a consumer that follows the end. A history with few polls or
 acknowledgements proves little; `Verdict.judged`, `read` and `polls` tell how many there were.
 
-Not checked: transactions (precommitted reads, G1c, torn transactions) and groups (regress of committed offsets, two owners of a
-partition in one generation).
+Transactions have a checker of their own, `strandline.testing.history.transactions`. Groups are not checked (regress of committed
+offsets, two owners of a partition in one generation).
 """
 
 from strandline.testing.history.checker import check

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -56,12 +56,13 @@ class Anomaly(NamedTuple):
 class Findings:
     """Collects anomalies for a verdict."""
 
-    def __init__(self) -> None:
+    def __init__(self, meanings: Mapping[str, str] = MEANINGS) -> None:
+        self._meanings = meanings
         self.counts: Counter[str] = Counter()
         self.kept: list[Anomaly] = []
 
     def add(self, name: str, partition: Hashable, text: str, offset: int | None = None, at: float | None = None) -> None:
-        assert name in MEANINGS
+        assert name in self._meanings
         self.counts[name] += 1
         if self.counts[name] <= KEPT_OF_EACH:
             self.kept.append(Anomaly(name, partition, text, offset, at))
