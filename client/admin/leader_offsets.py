@@ -27,7 +27,9 @@ Describe = Callable[[Sequence[str], float], Awaitable[list[TopicDescription]]]
 class OffsetQuestions:
     """Asks the leaders of partitions for offsets, until each has answered."""
 
-    def __init__(self, cluster: Cluster, describe: Describe) -> None:
+    def __init__(self, cluster: Cluster, describe: Describe, *, committed: bool = False) -> None:
+        """`committed`: the end is the last stable offset, after the last record that read_committed consumers may read."""
+        self._isolation = int(committed)
         self._cluster = cluster
         self._describe = describe
 
@@ -63,7 +65,7 @@ class OffsetQuestions:
 
     async def _ask(self, leader_id: int, asked: Mapping[TopicPartition, ListOffsetsPartition], timeout_ms: float) -> Answers:
         """The leader's answers that are no errors."""
-        request = ListOffsetsRequest(-1, 0, list(asked.values()))
+        request = ListOffsetsRequest(-1, self._isolation, list(asked.values()))
         response = await self._cluster.connections.request(leader_id, LIST_OFFSETS, request, timeout_ms)
         assert isinstance(response, ListOffsetsResponse)
         good = {(a.topic_id, a.partition): a for a in response.partitions if not a.error_code}

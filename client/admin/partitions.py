@@ -4,6 +4,7 @@ and producers."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from strandline.client.admin.leader_offsets import OffsetQuestions
 from strandline.client.admin.record_deletion import RecordDeletion
@@ -25,6 +26,7 @@ from strandline.protocol import apis
 from strandline.protocol.errors import to_code
 from strandline.protocol.messages import admin as messages
 
+ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 _ELECTIONS = {"preferred": messages.PREFERRED_ELECTION, "unclean": messages.UNCLEAN_ELECTION}
 
 
@@ -112,11 +114,18 @@ class PartitionCalls(TopicDescriptions):
         return await ProducerQuestions(cluster).describe(tps, asked, self._deadline(timeout_ms))
 
     async def list_offsets(
-        self, wanted: Mapping[TopicPartition | tuple[str, int], int], *, timeout_ms: float = 30_000
+        self,
+        wanted: Mapping[TopicPartition | tuple[str, int], int],
+        *,
+        isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
+        timeout_ms: float = 30_000,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """By partition, the first record at or after a time (milliseconds since 1970, UTC), or at -2 (the first record of the
-        log) or -1 (after the last one that consumers may read); None if there is no such record. A partition whose leader has not
-        answered within `timeout_ms`, or that has none, is not in the result. UnknownTopic if a topic does not exist."""
-        tps = checked_by_partition(wanted)
+        log) or -1 (after the last one that consumers of this `isolation_level` may read); None if there is no such record. A
+        partition whose leader has not answered within `timeout_ms`, or that has none, is not in the result. UnknownTopic if a
+        topic does not exist; UsageError for another isolation level."""
+        if isolation_level not in ISOLATION_LEVELS:
+            raise UsageError(f"isolation_level is one of {', '.join(ISOLATION_LEVELS)}, not {isolation_level!r}")
+        tps, committed = checked_by_partition(wanted), isolation_level == "read_committed"
         deadline = self._deadline(timeout_ms)
-        return await OffsetQuestions(self._running(), self._describe).ask(tps, deadline)
+        return await OffsetQuestions(self._running(), self._describe, committed=committed).ask(tps, deadline)

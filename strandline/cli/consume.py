@@ -32,7 +32,18 @@ from strandline.cli.common import (
     while_waiting,
 )
 from strandline.cli.consume_job import Job, RecordWriter
-from strandline.cli.consume_options import ClientRack, Count, ExitAtEnd, Format, From, Group, Json, Partition
+from strandline.cli.consume_options import (
+    ClientRack,
+    Count,
+    ExitAtEnd,
+    Format,
+    From,
+    Group,
+    Isolation,
+    IsolationLevel,
+    Json,
+    Partition,
+)
 from strandline.cli.consume_places import named
 from strandline.cli.start import parse_start
 from strandline.protocol.errors import UsageError
@@ -70,6 +81,7 @@ def consume(
     json: Json = False,
     group: Group = None,
     client_rack: ClientRack = None,
+    isolation_level: IsolationLevel = Isolation.read_uncommitted,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Print the records of a topic: new ones until Ctrl-C, or the present ones. A partition without a leader delays none of the
@@ -89,6 +101,7 @@ def consume(
         exit_at_end=exit_at_end,
         write=_json_line if json or form == "json" else formatter(DEFAULT_FORMAT if form is None else form),
         client_rack=client_rack,
+        isolation_level=isolation_level.value,
         group=group,
     )
     if group is None:
@@ -116,7 +129,7 @@ async def _consume(job: Job) -> None:
 
     quiet_client()
     servers: dict[str, Any] = {"bootstrap_servers": job.bootstrap, "connect_timeout_ms": CONNECT_TIMEOUT_MS}
-    consumer = Consumer(auto_offset_reset="earliest", client_rack=job.client_rack, **servers)
+    consumer = Consumer(auto_offset_reset="earliest", client_rack=job.client_rack, isolation_level=job.isolation_level, **servers)
     try:
         async with while_waiting(f"an answer from {job.bootstrap}"):
             await consumer.start()

@@ -30,6 +30,7 @@ async def consume_in_group(job: Job) -> None:
         enable_auto_commit=False,
         auto_offset_reset="earliest" if isinstance(job.start, Beginning) else "latest",
         client_rack=job.client_rack,
+        isolation_level=job.isolation_level,
     )
     try:
         async with while_waiting(f"an answer from {job.bootstrap}"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from strandline.cli.start import Start
 
@@ -26,4 +26,5 @@ class Job(NamedTuple):
     exit_at_end: bool
     write: RecordWriter
     client_rack: str | None = None
+    isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
     group: str | None = None

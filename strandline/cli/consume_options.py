@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
+
+
+class Isolation(StrEnum):
+    """Which records of transactions are printed."""
+
+    read_uncommitted = "read_uncommitted"
+    read_committed = "read_committed"
+
 
 From = Annotated[
     str | None,
@@ -56,5 +65,13 @@ ClientRack = Annotated[
         metavar="RACK",
         show_default=False,
         help="Read from replicas in this rack where there are any, instead of from leaders.",
+    ),
+]
+IsolationLevel = Annotated[
+    Isolation,
+    typer.Option(
+        "--isolation-level",
+        metavar="LEVEL",
+        help="read_uncommitted, or read_committed: no records of transactions that were aborted or are still open.",
     ),
 ]

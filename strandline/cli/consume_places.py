@@ -116,7 +116,9 @@ class Places:
         from strandline.client import UnknownTopic
 
         try:
-            return await self._admin.list_offsets(dict.fromkeys(tps, timestamp), timeout_ms=LOOK_MS)
+            return await self._admin.list_offsets(
+                dict.fromkeys(tps, timestamp), isolation_level=self._job.isolation_level, timeout_ms=LOOK_MS
+            )
         except UnknownTopic:
             raise
         except StrandlineError:

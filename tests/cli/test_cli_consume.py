@@ -14,6 +14,7 @@ from cli_world import COMMAND, ENVIRONMENT, Up, one_sentence, run, wait_until
 from terminal import CTRL_C, at_a_terminal
 
 from strandline.cli import consume
+from strandline.cli.consume_options import Isolation
 from strandline.cli.start import BeforeEnd, Beginning, End, Offset, Time, parse_start
 from strandline.protocol.errors import UsageError
 
@@ -126,6 +127,20 @@ def test_the_rack_is_that_of_the_consumer(monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(UsageError, match="enough"):
             consume.consume(topic="orders", client_rack=rack)
     assert given == ["eu-1a", None]
+
+
+def test_the_isolation_level_is_that_of_the_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+
+    def refuse(*, isolation_level: str, **_: object) -> None:
+        given.append(isolation_level)
+        raise UsageError("enough")
+
+    monkeypatch.setattr("strandline.client.Consumer", refuse)
+    for level in Isolation:
+        with pytest.raises(UsageError, match="enough"):
+            consume.consume(topic="orders", isolation_level=level)
+    assert given == ["read_uncommitted", "read_committed"]
 
 
 @pytest.mark.processes
