@@ -8,29 +8,34 @@ partitions that it owns (KIP-1251).
 A topic that is deleted and recreated starts without offsets: those of the old id do not count, and are deleted. An offset without
 a topic id (of an earlier Kafka, or with an expire timestamp of its own) counts for the present topic of that name.
 
-**A tombstone deletes an offset** in one of these cases:
+**Offsets of a transaction** are pending until its marker comes (`PendingOffsets`), and no request sees them before. A request
+for stable offsets gets UNSTABLE_OFFSET_COMMIT where one is pending. Who may store them is decided as for a commit, except that a
+rebalance in progress does not matter, and that a member with an outdated epoch may store nothing at all.
+
+**A tombstone deletes an offset**, and the pending ones of its position, in one of these cases:
 
 - Its topic was deleted, also if no coordinator was active at that time (`on_loaded`).
 - An operator deletes it, or its group.
 - It has expired: no member subscribes to its topic, and either the expire timestamp that the commit named has passed, or the
   retention time since the commit and since the group lost its last member. While a classic group rebalances, the coordinator does
-  not know its subscriptions, and no offset of it expires (KAFKA-13636).
+  not know its subscriptions, and no offset of it expires (KAFKA-13636). Nor does one whose position has a pending offset.
 
-The expiry also deletes a group that has neither members nor offsets.
+The expiry also deletes a group that has neither members nor offsets, pending ones included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from strandline.broker.groups.config import GroupConfig
 from strandline.broker.groups.offset_table import GroupOffset, OffsetTable
+from strandline.broker.groups.pending_offsets import PositionKey
 from strandline.broker.groups.records.types import CommittedOffset, GroupRecord, OffsetCommitRecord
 from strandline.broker.groups.records.wire import TEXT_BYTES_MAX
-from strandline.broker.groups.result import Removal, RequestContext, Result
+from strandline.broker.groups.result import InTransaction, Removal, RequestContext, Result
 from strandline.broker.groups.state import Group, GroupTable
 from strandline.controller.metadata.image import MetadataImage, TopicImage
-from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.errors import BrokerError, ErrorCode, to_code
 from strandline.protocol.messages.common import ZERO_UUID
 from strandline.protocol.messages.groups import (
     OffsetCommitPartition,
@@ -44,6 +49,7 @@ from strandline.protocol.messages.groups import (
     OffsetFetchGroupResponse,
     OffsetFetchPartition,
 )
+from strandline.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse, TxnPartitionResult
 
 _CONSUMER_PROTOCOL = "consumer"
 """The protocol type of groups whose subscriptions the coordinator can read: all of the newer protocol, and most classic ones."""
@@ -62,6 +68,14 @@ class OffsetStore:
         """Apply a record. `offset`: where it is in the log."""
         self._table.replay(record, offset)
 
+    def replay_pending(self, record: OffsetCommitRecord, offset: int, producer_id: int) -> None:
+        """Apply a record of a transaction of this producer."""
+        self._table.replay_pending(record, offset, producer_id)
+
+    def replay_marker(self, producer_id: int, is_commit: bool, offset: int) -> int:
+        """Apply a marker: the transaction of this producer has ended. Returns how many offsets have come into force."""
+        return self._table.replay_marker(producer_id, is_commit, offset)
+
     def replay_committed(self, record: OffsetCommitRecord) -> None:
         """Apply a record below the high watermark, of which all later records of the same key are applied after it."""
         self._table.replay_committed(record)
@@ -72,20 +86,24 @@ class OffsetStore:
         self._table.on_high_watermark(high_watermark)
 
     def groups_with_offsets(self) -> Iterator[str]:
-        """The ids that have an offset, committed or not yet."""
-        return iter(self._table.groups)
+        """The ids that have an offset, committed, pending, or not committed yet."""
+        yield from self._table.groups
+        yield from self._groups_with_pending_only()
+
+    def _groups_with_pending_only(self) -> Iterator[str]:
+        return (group_id for group_id in self._table.pending.groups if group_id not in self._table.groups)
 
     def __len__(self) -> int:
-        """How many offsets there are, committed or not yet."""
+        """How many offsets there are, committed or not yet, without pending ones."""
         return len(self._table)
 
     @property
     def group_count(self) -> int:
         """How many ids have an offset."""
-        return len(self._table.groups)
+        return len(self._table.groups) + sum(1 for _ in self._groups_with_pending_only())
 
     def has_offsets(self, group_id: str) -> bool:
-        return bool(self._table.topics(group_id))
+        return bool(self._table.topics(group_id) or self._table.pending.positions(group_id))
 
     def offsets_of(self, group_id: str) -> list[GroupOffset]:
         """The committed offsets of a group, as of the last `on_high_watermark`, by topic and partition."""
@@ -119,6 +137,37 @@ class OffsetStore:
             raise BrokerError(code, f"the group {body.group_id} has no members")
         partitions = [(asked.topic_id, asked.partition) for asked in body.partitions]
         return group.check_offset_commit(body.member_id, body.group_instance_id, epoch, partitions, now)
+
+    def commit_in_transaction(self, body: TxnOffsetCommitRequest, image: MetadataImage, context: RequestContext) -> Result:
+        """Store offsets as a part of the producer's transaction. Raises the group's `BrokerError` if the member may commit
+        nothing; a refused partition does not fail the others. The codes are those that Kafka's producers know."""
+        self._check_transactional(body, context.now)
+        records: list[GroupRecord] = []
+        answers = []
+        for asked in body.partitions:
+            topic = image.topics_by_id.get(asked.topic_id)
+            code = self._refusal(asked, topic)
+            if not code and topic is not None:
+                value = _committed(asked, topic, -1, context.now_ms)
+                records.append(OffsetCommitRecord(body.group_id, topic.name, asked.partition, value))
+            answers.append(TxnPartitionResult(asked.topic_id, asked.partition, code))
+        transaction = InTransaction(body.producer_id, body.producer_epoch)
+        return Result(records, [(context.asker, TxnOffsetCommitResponse(answers))], transaction=transaction)
+
+    def _check_transactional(self, body: TxnOffsetCommitRequest, now: float) -> None:
+        group, epoch = self._groups.get(body.group_id), body.generation_id_or_member_epoch
+        if epoch < 0 and (group is None or group.is_empty):
+            return
+        if group is None:
+            raise BrokerError(ErrorCode.ILLEGAL_GENERATION, f"the group {body.group_id} has no members")
+        partitions = [(asked.topic_id, asked.partition) for asked in body.partitions]
+        member = (body.member_id, body.group_instance_id, epoch)
+        try:
+            codes = group.check_offset_commit(*member, partitions, now, is_transactional=True)
+        except BrokerError as e:
+            raise BrokerError(_as_generation(e.code), e.message) from e
+        if any(codes):
+            raise BrokerError(_as_generation(next(filter(None, codes))), "the member does not own all of the partitions any more")
 
     def _refusal(self, asked: OffsetCommitPartition, topic: TopicImage | None) -> int:
         """The error code of a partition for any member and program."""
@@ -154,6 +203,31 @@ class OffsetStore:
                 answers.append(answer)
         return answers
 
+    def fetch_stable(self, asked: OffsetFetchGroup, image: MetadataImage) -> OffsetFetchGroupResponse:
+        """The offsets after all records, with UNSTABLE_OFFSET_COMMIT where one is pending (KIP-447). The answer counts when all
+        that the shard knows now is committed."""
+        if asked.topics is not None:
+            wanted = [(of.topic_id, image.topics_by_id.get(of.topic_id), n) for of in asked.topics for n in of.partitions]
+        else:
+            wanted = [(topic.topic_id, topic, n) for topic, n in self._positions(asked.group_id, image)]
+        answers = [self._fetch_stable(asked.group_id, *position) for position in wanted]
+        return OffsetFetchGroupResponse(asked.group_id, partitions=answers)
+
+    def _fetch_stable(self, group_id: str, topic_id: bytes, topic: TopicImage | None, partition: int) -> OffsetFetchPartition:
+        if topic is None:
+            return _no_offset(topic_id, partition, ErrorCode.UNKNOWN_TOPIC_ID)
+        if self._table.pending.has((group_id, topic.name, partition)):
+            return _no_offset(topic_id, partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        return _fetched(topic, partition, self._table.newest(group_id, topic.name, partition))
+
+    def _positions(self, group_id: str, image: MetadataImage) -> Iterator[tuple[TopicImage, int]]:
+        """Where the group has an offset or a pending one, of topics that exist, by topic and partition."""
+        offsets = [offset[:2] for offset in self._table.all_newest(group_id) if _is_known(offset, image)]
+        for name, partition in sorted({*offsets, *self._table.pending.positions(group_id)}):
+            topic = image.topic(name)
+            if topic is not None:
+                yield topic, partition
+
     def _fetch_all(self, group_id: str, image: MetadataImage) -> list[OffsetFetchPartition]:
         answers = []
         for name, partition, value in self._table.all_committed(group_id):
@@ -175,10 +249,14 @@ class OffsetStore:
             topic = image.topics_by_id.get(of_topic.topic_id)
             code = _deletion_refusal(group, topic)
             for partition in of_topic.partitions:
-                if not code and topic is not None and partition in self._table.topics(body.group_id).get(topic.name, {}):
+                if not code and topic is not None and self._has_position((body.group_id, topic.name, partition)):
                     records.append(OffsetCommitRecord(body.group_id, topic.name, partition, None))
                 answers.append(OffsetDeletePartition(of_topic.topic_id, partition, code))
         return Result(records, [(context.asker, OffsetDeleteResponse(partitions=answers))])
+
+    def _has_position(self, key: PositionKey) -> bool:
+        """Whether there is an offset or a pending one."""
+        return self._table.newest(*key) is not None or self._table.pending.has(key)
 
     def _check_deletion(self, group_id: str, group: Group | None) -> None:
         if group is None:
@@ -191,7 +269,8 @@ class OffsetStore:
 
     def delete_group(self, group_id: str) -> list[GroupRecord]:
         """The tombstones of all offsets of a group."""
-        return _tombstones(group_id, self._table.all_newest(group_id))
+        positions = [offset[:2] for offset in self._table.all_newest(group_id)]
+        return _tombstones(group_id, sorted({*positions, *self._table.pending.positions(group_id)}))
 
     def delete_topics(self, removed: Sequence[TopicImage]) -> Result:
         """Delete the offsets of topics that were deleted, of all groups."""
@@ -201,15 +280,30 @@ class OffsetStore:
             for topic in removed:
                 of_topic = topics.get(topic.name, {})
                 gone = [n for n in sorted(of_topic) if _belongs_to(of_topic[n], topic)]
-                records += [OffsetCommitRecord(group_id, topic.name, n, None) for n in gone]
+                records += _tombstones(group_id, [(topic.name, n) for n in gone])
+        ids = {topic.name: topic.topic_id for topic in removed}
+        records += self._pending_tombstones(lambda name, topic_id: topic_id == ids.get(name))
         return Result(records, removal=Removal.TOPIC_DELETION)
+
+    def _pending_tombstones(self, is_gone: Callable[[str, bytes], bool]) -> list[GroupRecord]:
+        """Delete pending offsets of topics that are gone; `is_gone` gets the topic's name and id. Positions that have an offset
+        are passed: if that one is gone, it is deleted, and the pending ones with it."""
+        records: list[GroupRecord] = []
+        pending = self._table.pending
+        for group_id in sorted(pending.groups):
+            for name, partition in sorted(pending.positions(group_id)):
+                key = (group_id, name, partition)
+                if self._table.newest(*key) is None and any(is_gone(name, value.topic_id) for value in pending.values(key)):
+                    records.append(OffsetCommitRecord(*key, None))
+        return records
 
     def on_loaded(self, image: MetadataImage) -> Result:
         """Delete the offsets of topics that were deleted while no coordinator was active."""
         records: list[GroupRecord] = []
         for group_id in sorted(group_id for group_id in self._table.groups if self._has_unknown(group_id, image)):
             gone = [offset for offset in self._table.all_newest(group_id) if not _is_known(offset, image)]
-            records += _tombstones(group_id, gone)
+            records += _tombstones(group_id, [offset[:2] for offset in gone])
+        records += self._pending_tombstones(lambda name, topic_id: not _exists(name, topic_id, image))
         return Result(records, removal=Removal.TOPIC_DELETION)
 
     def _has_unknown(self, group_id: str, image: MetadataImage) -> bool:
@@ -227,20 +321,25 @@ class OffsetStore:
         for group_id in sorted({*self._table.groups, *(group.group_id for group in self._groups)}):
             group = self._groups.get(group_id)
             expired = self._expired(group_id, group, now_ms)
-            records += _tombstones(group_id, expired)
-            if group is not None and group.is_empty and len(expired) == sum(map(len, self._table.topics(group_id).values())):
+            records += _tombstones(group_id, [offset[:2] for offset in expired])
+            if group is not None and group.is_empty and self._keeps_nothing(group_id, len(expired)):
                 records += group.tombstones()
         return Result(records, removal=Removal.EXPIRATION)
+
+    def _keeps_nothing(self, group_id: str, expired: int) -> bool:
+        """Whether the group has no offsets but these expired ones, pending ones included."""
+        return not self._table.pending.positions(group_id) and expired == sum(map(len, self._table.topics(group_id).values()))
 
     def _expired(self, group_id: str, group: Group | None, now_ms: int) -> list[GroupOffset]:
         """The expired offsets of a group, by topic and partition. Topics to which the group is subscribed are passed as a whole,
         because all offsets of a shard are looked at in one step."""
         empty_since_ms = group.empty_since_ms if group is not None and group.is_empty else -1
+        unstable = self._table.pending.positions(group_id)
         expired = []
         for topic, of_topic in self._table.topics(group_id).items():
             if group is None or group.may_expire_offset(topic):
                 for partition, value in of_topic.items():
-                    if self._is_expired(value, empty_since_ms, now_ms):
+                    if self._is_expired(value, empty_since_ms, now_ms) and (topic, partition) not in unstable:
                         expired.append(GroupOffset(topic, partition, value))
         return sorted(expired, key=lambda offset: offset[:2])
 
@@ -274,8 +373,18 @@ def _belongs_to(value: CommittedOffset, topic: TopicImage) -> bool:
 
 
 def _is_known(offset: GroupOffset, image: MetadataImage) -> bool:
-    topic = image.topic(offset.topic)
-    return topic is not None and _belongs_to(offset.value, topic)
+    return _exists(offset.topic, offset.value.topic_id, image)
+
+
+def _exists(name: str, topic_id: bytes, image: MetadataImage) -> bool:
+    """Whether there is the topic that an offset is of. `topic_id`: as it is stored beside the offset."""
+    topic = image.topic(name)
+    return topic is not None and topic_id in (topic.topic_id, ZERO_UUID)
+
+
+def _as_generation(code: int) -> ErrorCode:
+    """The code for a member of the newer protocol that is known to producers (as in Kafka)."""
+    return ErrorCode.ILLEGAL_GENERATION if code == ErrorCode.STALE_MEMBER_EPOCH else to_code(code)
 
 
 def _fetched(topic: TopicImage, partition: int, value: CommittedOffset | None) -> OffsetFetchPartition:
@@ -299,5 +408,5 @@ def _deletion_refusal(group: Group | None, topic: TopicImage | None) -> ErrorCod
     return ErrorCode.NONE
 
 
-def _tombstones(group_id: str, offsets: Iterable[GroupOffset]) -> list[GroupRecord]:
-    return [OffsetCommitRecord(group_id, offset.topic, offset.partition, None) for offset in offsets]
+def _tombstones(group_id: str, positions: Iterable[tuple[str, int]]) -> list[GroupRecord]:
+    return [OffsetCommitRecord(group_id, topic, partition, None) for topic, partition in positions]

@@ -37,6 +37,8 @@ from strandline.protocol.messages.groups import (
     OffsetFetchGroupResponse,
     SyncGroupRequest,
 )
+from strandline.protocol.messages.transactions import TxnOffsetCommitRequest
+from strandline.protocol.records.batch import NO_PRODUCER_ID
 
 _EXPIRY = "expiry of offsets"
 """The key of a deadline."""
@@ -54,14 +56,22 @@ class GroupShard:
         self.classic = ClassicProtocol(config, self.groups, self.deadlines, random)
         self.classic_members = ClassicMembers(config, self.groups, self.deadlines, random, self.consumer, self.classic)
 
-    def replay(self, record: GroupRecord, offset: int) -> None:
-        """Apply a record. `offset`: where it is in the log."""
+    def replay(self, record: GroupRecord, offset: int, producer_id: int = NO_PRODUCER_ID) -> None:
+        """Apply a record. `offset`: where it is in the log. `producer_id`: in whose transaction it is. Only offsets are ever
+        stored in transactions."""
         if isinstance(record, OffsetCommitRecord):
-            self.offsets.replay(record, offset)
+            if producer_id == NO_PRODUCER_ID:
+                self.offsets.replay(record, offset)
+            else:
+                self.offsets.replay_pending(record, offset, producer_id)
         elif isinstance(record, GroupMetadataRecord):
             self.classic.replay(record)
         else:
             self.consumer.replay(record)
+
+    def replay_marker(self, producer_id: int, is_commit: bool, offset: int) -> int:
+        """Apply the end of a transaction. Returns how many offsets have come into force."""
+        return self.offsets.replay_marker(producer_id, is_commit, offset)
 
     def on_loaded(self, now: float, now_ms: int) -> Iterator[Result]:
         """All records were replayed: begin the sessions of all members, and finish what an earlier coordinator left."""
@@ -114,6 +124,9 @@ class GroupShard:
     def commit_offsets(self, body: OffsetCommitRequest, context: RequestContext) -> Result:
         return self.offsets.commit(body, self.image, context)
 
+    def commit_offsets_in_transaction(self, body: TxnOffsetCommitRequest, context: RequestContext) -> Result:
+        return self.offsets.commit_in_transaction(body, self.image, context)
+
     def delete_offsets(self, body: OffsetDeleteRequest, context: RequestContext) -> Result:
         return self.offsets.delete(body, self.image, context)
 
@@ -126,6 +139,10 @@ class GroupShard:
     def fetch_offsets(self, asked: OffsetFetchGroup, high_watermark: int) -> OffsetFetchGroupResponse:
         """The offsets that are committed below the high watermark."""
         return self.offsets.fetch(asked, self.image, high_watermark)
+
+    def fetch_stable_offsets(self, asked: OffsetFetchGroup) -> OffsetFetchGroupResponse:
+        """The newest offsets, and which are unstable. To be sent when all that the shard knows is committed."""
+        return self.offsets.fetch_stable(asked, self.image)
 
     def list_groups(self) -> Iterator[ListedGroup]:
         """All groups, those that consist of committed offsets only included."""

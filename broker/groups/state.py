@@ -47,10 +47,17 @@ class Group(Protocol):
         rebalances, because its subscriptions are not known then (KAFKA-13636)."""
 
     def check_offset_commit(
-        self, member_id: str, instance_id: str | None, epoch: int, partitions: list[tuple[bytes, int]], now: float
+        self,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        partitions: list[tuple[bytes, int]],
+        now: float,
+        *,
+        is_transactional: bool = False,
     ) -> list[int]:
         """Check who commits. Raises the `BrokerError` for the whole request; returns an error code for each partition. A commit
-        of a member of the classic protocol keeps its session alive."""
+        of a member of the classic protocol keeps its session alive. `is_transactional`: it may come during a rebalance."""
 
     def check_offset_fetch(self, member_id: str | None, epoch: int) -> None:
         """Check who asks for offsets; a request without a member is always allowed. Raises `BrokerError`."""

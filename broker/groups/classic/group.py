@@ -154,18 +154,26 @@ class ClassicGroup:
         return self.is_empty or (self.state is State.STABLE and not self.is_subscribed_to(topic))
 
     def check_offset_commit(
-        self, member_id: str, instance_id: str | None, epoch: int, partitions: list[tuple[bytes, int]], now: float
+        self,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        partitions: list[tuple[bytes, int]],
+        now: float,
+        *,
+        is_transactional: bool = False,
     ) -> list[int]:
         """A member must commit in its generation. A generation without assignments accepts no commits: its members own
-        nothing yet, and a late commit for a partition of the last generation could overwrite the commit of its next owner."""
+        nothing yet, and a late commit for a partition of the last generation could overwrite the commit of its next owner. It
+        accepts those in transactions, because producers treat the refusal as fatal (as in Kafka)."""
         if not (epoch < 0 and self.is_empty):
-            self._check_committer(member_id, instance_id, epoch, now)
+            self._check_committer(member_id, instance_id, epoch, now, is_transactional)
         return [ErrorCode.NONE] * len(partitions)
 
-    def _check_committer(self, member_id: str, instance_id: str | None, epoch: int, now: float) -> None:
+    def _check_committer(self, member_id: str, instance_id: str | None, epoch: int, now: float, is_transactional: bool) -> None:
         member = self.check_member(member_id, instance_id)
         self.check_generation(epoch)
-        if self.state is State.COMPLETING:
+        if self.state is State.COMPLETING and not is_transactional:
             raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
         self._keep_alive(self, member, now)
 

@@ -147,7 +147,14 @@ class ConsumerGroup:
         return not self.is_subscribed_to(topic)
 
     def check_offset_commit(
-        self, member_id: str, instance_id: str | None, epoch: int, partitions: list[tuple[bytes, int]], now: float
+        self,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        partitions: list[tuple[bytes, int]],
+        now: float,
+        *,
+        is_transactional: bool = False,
     ) -> list[int]:
         """A member may commit in an older epoch, for partitions that it owned then and still owns (KIP-1251). If the request
         names another partition, Kafka refuses all of them; here the others are committed."""

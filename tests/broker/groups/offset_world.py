@@ -48,6 +48,8 @@ class FakeGroup:
         """The error codes of partitions that the member does not own."""
         self.checked: list[tuple[str, str | None, int, float]] = []
         """Member, instance id, epoch and time of each commit that was checked."""
+        self.was_transactional = False
+        """Whether the last one was part of a transaction."""
 
     @property
     def is_empty(self) -> bool:
@@ -60,8 +62,16 @@ class FakeGroup:
         return not self.is_rebalancing and topic not in self.subscribed
 
     def check_offset_commit(
-        self, member_id: str, instance_id: str | None, epoch: int, partitions: list[tuple[bytes, int]], now: float
+        self,
+        member_id: str,
+        instance_id: str | None,
+        epoch: int,
+        partitions: list[tuple[bytes, int]],
+        now: float,
+        *,
+        is_transactional: bool = False,
     ) -> list[int]:
+        self.was_transactional = is_transactional
         self.checked.append((member_id, instance_id, epoch, now))
         if member_id not in self.members:
             raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)

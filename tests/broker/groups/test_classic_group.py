@@ -203,6 +203,16 @@ def test_who_may_commit(state: State, member_id: str, instance_id: str | None, e
         assert raised.value.code == code
 
 
+def test_commit_in_a_transaction_does_not_wait_for_assignments() -> None:
+    """As in Kafka, whose producers take REBALANCE_IN_PROGRESS for a fatal error."""
+    group = a_group(a_member("A", instance_id="a"), state=State.STABLE)
+    group.state = State.COMPLETING
+    assert group.check_offset_commit("A", "a", 1, [(b"t", 0)], 0.0, is_transactional=True) == [0]
+    with pytest.raises(BrokerError) as raised:
+        group.check_offset_commit("A", "a", 0, [(b"t", 0)], 0.0, is_transactional=True)
+    assert raised.value.code == ErrorCode.ILLEGAL_GENERATION
+
+
 def test_members_of_the_classic_protocol_do_not_name_themselves_when_they_fetch() -> None:
     a_group(a_member("A"), state=State.COMPLETING).check_offset_fetch(None, -1)
 
