@@ -14,8 +14,10 @@ from strandline.broker.fetch.replica_selector import SELECTORS
 from strandline.broker.produce.describe_producers import DescribeProducersHandler
 from strandline.broker.produce.preparation import MayAppend, always
 from strandline.broker.produce.produce_handler import ProduceHandler
+from strandline.broker.produce.transactional import Adder
 from strandline.broker.replica_log_info import ReplicaLogInfoHandler
 from strandline.broker.replica_manager import ReplicaManager
+from strandline.broker.transactions.marker_handler import MarkerHandler, OffsetTransactions
 from strandline.protocol import apis
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.storage.directory.log_dirs import LogDirs
@@ -30,11 +32,13 @@ def data_handlers(
     run_blocking: RunBlocking | None = None,
     run_preparation: RunBlocking | None = None,
     may_append: MayAppend = always,
+    adder: Adder | None = None,
+    offset_transactions: OffsetTransactions | None = None,
 ) -> dict[int, Callable[[ServerRequest], None]]:
     """Api key -> handler, for the APIs that read, write or describe the partitions of this broker.
 
     Without `run_blocking` a read may block the loop; without `run_preparation` so may compressed batches, in Produce and in
-    ListOffsets. `may_append`: see `ProduceHandler`."""
+    ListOffsets. `may_append`, `adder`: see `ProduceHandler`. `offset_transactions`: see `MarkerHandler`."""
     directory, failures = replicas.directory, replicas.failures
     offsets = OffsetsHandler(directory, failures, run_preparation)
     fetch = FetchHandler(
@@ -48,7 +52,7 @@ def data_handlers(
         selector=SELECTORS[replicas.config.replica_selector_class],
         on_reader=replicas.fetchers.on_reader,
     )
-    produce = ProduceHandler(directory, failures, replicas.purgatory, wall_clock_ms, run_preparation, may_append)
+    produce = ProduceHandler(directory, failures, replicas.purgatory, wall_clock_ms, run_preparation, may_append, adder)
     return {
         apis.PRODUCE: produce.handle,
         apis.FETCH: fetch.handle,
@@ -58,5 +62,6 @@ def data_handlers(
         apis.DESCRIBE_PRODUCERS: DescribeProducersHandler(directory).handle,
         apis.ALTER_REPLICA_LOG_DIRS: AlterReplicaLogDirsHandler(directory, failures, log_dirs, replicas.moves).handle,
         apis.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(directory, log_dirs, replicas.moves).handle,
+        apis.WRITE_TXN_MARKERS: MarkerHandler(directory, failures, replicas.purgatory, offset_transactions, wall_clock_ms).handle,
         apis.GET_REPLICA_LOG_INFO: ReplicaLogInfoHandler(directory).handle,
     }

@@ -13,6 +13,7 @@ from strandline.broker.log_cleaner.runner import LogCleaner
 from strandline.broker.log_manager_tasks import LogManagerTasks
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.broker.replication.fetcher_manager import FetcherManager
+from strandline.broker.transactions.partition_adder import PartitionAdder
 from strandline.storage.directory.log_dirs import LogDirs
 
 
@@ -32,6 +33,7 @@ class Opened:
     groups: GroupCoordinator
     group_lag: LagMonitor
     channels: BrokerChannels
+    partition_adder: PartitionAdder
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from strandline.broker.produce.producer_ids import ProducerIds
 from strandline.broker.replica_manager import ReplicaConfig, ReplicaManager
 from strandline.broker.replication.fetcher import FetcherSettings
 from strandline.broker.replication.fetcher_manager import FetcherManager
+from strandline.broker.transactions.partition_adder import PartitionAdder
 from strandline.controller.metadata.features import Levels
 from strandline.protocol import apis
 from strandline.protocol.doors import Doors
@@ -151,8 +152,20 @@ def open_replicas(
     groups, group_lag = _groups(config, replicas, host, link=link, doors=doors)
     dynamic_config = DynamicConfig(config)
     channels = BrokerChannels(config.node_id, lambda broker_id: _target_of(link.metadata, config, broker_id))
+    adder = PartitionAdder(channels, lambda: replicas.image)
     opened = Opened(
-        log_dirs, tasks, fetchers, replicas, work_threads, cleaner, cleaner_threads, dynamic_config, groups, group_lag, channels
+        log_dirs,
+        tasks,
+        fetchers,
+        replicas,
+        work_threads,
+        cleaner,
+        cleaner_threads,
+        dynamic_config,
+        groups,
+        group_lag,
+        channels,
+        adder,
     )
     _cordon(opened, link, config)
     _listen_to_changes(opened)
@@ -286,6 +299,7 @@ def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, 
         run_blocking=run_blocking,
         run_preparation=opened.work_threads,
         may_append=refuse_unless_trusted(link.pause_detector, now),
+        adder=opened.partition_adder,
     )
     data[apis.PRODUCE] = while_trusted(link.pause_detector, data[apis.PRODUCE])
     producer_ids = ProducerIds(config.node_id, link.channel, link.lifecycle)

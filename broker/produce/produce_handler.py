@@ -30,6 +30,9 @@ name; also on partitions to which the newer producer has not written.
 Compressed batches are decompressed and checked on a thread if that takes long, and compressed anew if their topic wants another
 codec (`preparation.py`). The connection is on hold meanwhile, as in Kafka, so a producer's batches keep their order.
 
+In a transaction, the coordinator must know a partition before its first batch is appended (`transactional.py`); this may take the
+request a round trip to the coordinator, with the connection on hold.
+
 If records break a rule of their topic (no key on a compacted topic, a timestamp out of range), their batch is refused, and the
 response names them (KIP-467; `storage/log/record_rules.py`).
 
@@ -49,6 +52,7 @@ from strandline.broker.partition.log_failures import LogFailures
 from strandline.broker.partition.partition import Partition
 from strandline.broker.produce.preparation import PLAIN_UNNAMED, MayAppend, Preparation, PreparedParts, always
 from strandline.broker.produce.producer_connections import ProducerConnections, is_whole
+from strandline.broker.produce.transactional import Adder, Admission, TransactionalProduce
 from strandline.broker.purgatory import DelayedOperation, Purgatory
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import (
@@ -146,25 +150,33 @@ class ProduceHandler:
         wall_clock_ms: Callable[[], int],
         run_blocking: RunBlocking | None = None,
         may_append: MayAppend = always,
+        adder: Adder | None = None,
     ) -> None:
-        """`may_append`: asked before the append of a request that waited for a thread. If it returns False, it has refused the
-        request."""
+        """`may_append`: asked before the append of a request that had to wait. If it returns False, it has refused the request.
+        `adder`: adds partitions to transactions; None: there are no transactions."""
         self._directory = directory
         self._failures = failures
         self._purgatory = purgatory
         self._wall_clock_ms = wall_clock_ms
         self._connections = ProducerConnections()
         self._preparation = Preparation(directory, wall_clock_ms, run_blocking, may_append)
+        self._transactional = TransactionalProduce(directory, adder, may_append)
 
     def handle(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, ProduceRequest)
         _check(body)
-        parts = self._preparation.begin(request, self._append_all)
+        if body.transactional_id is not None:
+            self._transactional.check(body)
+        then = self._append_all if body.transactional_id is None else self._append_in_transaction
+        parts = self._preparation.begin(request, then)
         if parts is not None:
-            self._append_all(request, parts)
+            then(request, parts)
 
-    def _append_all(self, request: ServerRequest, parts: PreparedParts) -> None:
+    def _append_in_transaction(self, request: ServerRequest, parts: PreparedParts) -> None:
+        self._transactional.begin(request, parts, self._append_all)
+
+    def _append_all(self, request: ServerRequest, parts: PreparedParts, admission: Admission | None = None) -> None:
         """Append to every partition of the request, and answer it or park it."""
         body, acks, may_be_named = request.body, request.body.acks, parts is not PLAIN_UNNAMED
         is_known = _is_first_whole(parts) if parts else None
@@ -178,8 +190,12 @@ class ProduceHandler:
         for item, records in zip(body.partitions, body.records, strict=True):
             response = ProducePartitionResponse(item.topic_id, item.partition)
             prepared = parts.get(len(responses)) if parts else None
+            if admission is not None:
+                prepared = self._admit(admission, len(responses), item, prepared)
             responses.append(response)
-            partition, required_offset = self.append(item, records, acks, response, now_ms, prepared, may_be_named)
+            partition, required_offset = self.append(
+                item, records, acks, response, now_ms, prepared, may_be_named, admission is not None
+            )
             if partition is None and response.error_code in _MALFORMED:
                 request.connection.on_malformed(f"produce: {response.error_message}", request.client_id)
             if acks == ACKS_ALL and partition is not None and partition.log.high_watermark < required_offset:
@@ -192,6 +208,19 @@ class ProduceHandler:
             _finish_without_acks(request, responses)
         else:
             request.reply(ProduceResponse(responses))
+
+    def _admit(
+        self, admission: Admission, index: int, item: ProducePartition, prepared: Prepared | BrokerError | None
+    ) -> Prepared | BrokerError | None:
+        """`prepared`, or the error if the batches belong to no open transaction."""
+        partition = self._directory.partitions.get((item.topic_id, item.partition))
+        if isinstance(prepared, BrokerError) or partition is None or partition.leader_state is None:
+            return prepared
+        try:
+            admission.check(index, partition.leader_state)
+        except BrokerError as e:
+            return bare(e)
+        return prepared
 
     def _check_not_fenced(self, records: memoryview, is_checked: bool) -> None:
         """Refuse the batches of a named producer whose epoch is over. A malformed batch is ignored here: the append refuses
@@ -219,6 +248,7 @@ class ProduceHandler:
         now_ms: int,
         prepared: Prepared | BrokerError | None,
         may_be_named: bool,
+        is_transactional: bool,
     ) -> tuple[Partition | None, int]:
         """Append to one partition. Returns the partition with the high watermark that commits its records, or (None, 0) on
         failure. If a condition of the append does not hold: the high watermark that commits the reason."""
@@ -235,12 +265,16 @@ class ProduceHandler:
             if prepared is None:
                 if may_be_named:
                     self._check_not_fenced(records, False)
-                info = leader_state.append(records, now_ms, NONE_CHECKED, item.expected_offset, item.fencing_token)
+                info = leader_state.append(
+                    records, now_ms, NONE_CHECKED, item.expected_offset, item.fencing_token, is_transactional
+                )
             elif isinstance(prepared, BrokerError):
                 raise bare(prepared)  # not `prepared`, which would be in a cycle with this frame
             else:
                 self._check_not_fenced(records, True)
-                info = leader_state.append(prepared.records, now_ms, prepared.times, item.expected_offset, item.fencing_token)
+                info = leader_state.append(
+                    prepared.records, now_ms, prepared.times, item.expected_offset, item.fencing_token, is_transactional
+                )
         except ConditionFailed as e:
             _fail(response, e.code, e.message)
             response.log_end_offset, response.fencing_token = e.log_end_offset, e.fencing_token
@@ -290,8 +324,6 @@ def _check(body: ProduceRequest) -> None:
     partitions = body.partitions
     if body.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
         raise BrokerError(ErrorCode.INVALID_REQUIRED_ACKS)
-    if body.transactional_id is not None:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "transactions are not supported")
     if len(partitions) != len(body.records):
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"{len(partitions)} partitions, but {len(body.records)} sets of records")
     if len(partitions) > 1:

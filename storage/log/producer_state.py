@@ -162,6 +162,21 @@ class KnownProducer(NamedTuple):
     """The batch's max timestamp, in ms."""
 
 
+class Standing(NamedTuple):
+    """How a producer of transactions stands in a log. All are -1 if nothing is known of it."""
+
+    epoch: int
+    last_sequence: int
+    """Of its last batch in this epoch."""
+    txn_first_offset: int
+    """Of its open transaction."""
+    marker_offset: int
+    """Of its newest marker."""
+
+
+_UNKNOWN = Standing(_NO_EPOCH, -1, NO_TRANSACTION, -1)
+
+
 class ProducerStates:
     """The producer states of one log. `check` before an append, `update` after it."""
 
@@ -251,6 +266,14 @@ class ProducerStates:
         if entry is None or entry.epoch != epoch or not entry.batches:
             return 0
         return (entry.batches[-1].last_sequence + 1) & MAX_SEQUENCE
+
+    def standing(self, producer_id: int) -> Standing:
+        """How a producer without a name stands."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return _UNKNOWN
+        last_sequence = entry.batches[-1].last_sequence if entry.batches else -1
+        return Standing(entry.epoch, last_sequence, entry.txn_first_offset, entry.marker_offset)
 
     def check(self, header: BatchHeader, pending: Pending) -> AppendedBatch | None:
         """Check a batch against the state of its producer. Returns None if it is the producer's next batch, and the earlier batch

@@ -178,6 +178,8 @@ class Node:
         files: MemoryFiles | None = None,
         *,
         paths: tuple[str, ...] = ("/data",),
+        adder: Any = None,
+        offset_transactions: Any = None,
         **options: Any,
     ):
         self.id = broker_id
@@ -208,6 +210,8 @@ class Node:
             log_dirs=self.log_dirs,
             run_blocking=options.get("run_blocking"),
             run_preparation=options.get("run_blocking"),
+            adder=adder,
+            offset_transactions=offset_transactions,
         )
 
     def __getitem__(self, key: TopicIdPartition) -> Partition:

@@ -20,7 +20,8 @@ class HandledConnection:
     def __init__(self, id: int = 1, listener_name: str = "PLAINTEXT") -> None:
         self.id, self.listener_name = id, listener_name
         self.tag: Any = None
-        self.closed = self.held = False
+        self.closed = False
+        self._holds = 0
         self.complaints: list[str] = []
 
     def on_malformed(self, reason: str, client_id: str | None) -> None:
@@ -33,13 +34,16 @@ class HandledConnection:
     def close(self) -> None:
         self.closed = True
 
+    @property
+    def held(self) -> bool:
+        return self._holds > 0
+
     def hold(self) -> None:
-        assert not self.held, "held twice"
-        self.held = True
+        self._holds += 1
 
     def release(self) -> None:
         assert self.held, "released without being held"
-        self.held = False
+        self._holds -= 1
 
 
 class HandledRequest:
@@ -48,9 +52,15 @@ class HandledRequest:
     client_id = "test"
 
     def __init__(
-        self, body: Any, *, api_key: int = -1, connection: HandledConnection | None = None, received_at: float = 0.0
+        self,
+        body: Any,
+        *,
+        api_key: int = -1,
+        api_version: int = 0,
+        connection: HandledConnection | None = None,
+        received_at: float = 0.0,
     ) -> None:
-        self.body, self.api_key, self.received_at = body, api_key, received_at
+        self.body, self.api_key, self.api_version, self.received_at = body, api_key, api_version, received_at
         self.connection = connection or HandledConnection()
         self.answers: list[Any] = []
         """The response; None if the handler sends none, a BrokerError if it refuses the request. Empty until it answers."""
