@@ -9,6 +9,9 @@ are first collected by their keys, as bytes; when the log is read, the newest on
 No other record depends on an offset, and compaction may have removed the superseded ones anyway. An uncommitted record is
 replayed at once, after the newest committed one of its key. A log with many keys is replayed in parts, which bounds the memory.
 
+Offsets in transactions are replayed when they are read, and so are the markers; just before, the newest commits of the same keys
+are. Which of two counts, a commit or the offset of a transaction, follows from their order in the log, and this keeps it.
+
 A record of a type that is not known (of share or streams groups, or of a later version) is skipped.
 """
 
@@ -23,7 +26,8 @@ from strandline.broker.groups.records.codec import UnknownRecordType, decode_rec
 from strandline.broker.groups.records.offset_commits import OFFSET_COMMIT_TYPES, decode_offset_commit, only_record
 from strandline.broker.groups.shard import GroupShard
 from strandline.broker.partition.leader_state import LeaderState
-from strandline.protocol.records.batch import HEADER_SIZE, BatchHeader, Buffer
+from strandline.protocol.records.batch import CONTROL_MASK, HEADER_SIZE, NO_PRODUCER_ID, TRANSACTIONAL_MASK, BatchHeader, Buffer
+from strandline.protocol.records.marker import read_marker
 from strandline.protocol.records.reader import Columns, decode_columns
 
 SLICE_OFFSETS = 150
@@ -52,6 +56,8 @@ class GroupLoader(ShardLoader):
         """Key -> value of the newest OffsetCommit record that is read, committed, and not replayed."""
         self._left: Iterator[tuple[bytes, bytes | None]] | None = None
         """The entries of `_newest` that are still to be replayed; None while the log is read."""
+        self._in_transactions: dict[int, dict[bytes, None]] = {}
+        """Producer id -> the keys of its pending offsets."""
 
     # -- reading the log ----------------------------------------------------------------------------------------------
 
@@ -59,7 +65,10 @@ class GroupLoader(ShardLoader):
         self.shard.offsets.on_high_watermark(high_watermark)
 
     def read_batch(self, buffer: Buffer, position: int, header: BatchHeader, high_watermark: int) -> None:
-        if header.is_control or not header.record_count:
+        if not header.record_count:
+            return
+        if header.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK):
+            self._read_special(buffer, position, header)
             return
         is_committed = header.next_offset <= high_watermark
         if is_committed and self._collect_only_record(buffer, position, header):
@@ -102,18 +111,43 @@ class GroupLoader(ShardLoader):
                 self._newest[key] = value
                 self.records += 1
             else:
-                if key in self._newest:
-                    self._replay_committed(key, self._newest.pop(key))
+                self._replay_newest(key)
                 self._replay(key, value, offset)
 
-    def _replay(self, key: bytes | None, value: bytes | None, offset: int) -> None:
+    def _replay(self, key: bytes | None, value: bytes | None, offset: int, producer_id: int = NO_PRODUCER_ID) -> None:
         try:
             record = decode_record(key, value)
         except UnknownRecordType:
             self.skipped += 1
             return
-        self.shard.replay(record, offset)
+        self.shard.replay(record, offset, producer_id)
         self.records += 1
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def _read_special(self, buffer: Buffer, position: int, header: BatchHeader) -> None:
+        """Replay a batch of a transaction, or a marker. Other control batches mean nothing here."""
+        if not header.is_control:
+            self._replay_pending(decode_columns(buffer, position, header, check_crc=False), header.producer_id)
+        elif header.is_transactional:
+            marker = read_marker(buffer, position, header)
+            if marker is not None:
+                for key in self._in_transactions.pop(header.producer_id, ()):
+                    self._replay_newest(key)
+                self.shard.replay_marker(header.producer_id, marker.is_commit, header.last_offset)
+
+    def _replay_pending(self, columns: Columns, producer_id: int) -> None:
+        keys = columns.keys if columns.keys is not None else [None] * len(columns.values)
+        for offset, key, value in zip(columns.offsets(), keys, columns.values, strict=True):
+            if key is not None and key[:2] in OFFSET_COMMIT_TYPES:
+                self._replay_newest(key)
+                self._in_transactions.setdefault(producer_id, {})[key] = None
+            self._replay(key, value, offset, producer_id)
+
+    def _replay_newest(self, key: bytes) -> None:
+        """Replay the newest commit of this key now, if it is not replayed yet."""
+        if key in self._newest:
+            self._replay_committed(key, self._newest.pop(key))
 
     # -- the newest offsets -------------------------------------------------------------------------------------------
 

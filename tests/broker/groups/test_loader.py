@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -26,22 +27,35 @@ from strandline.broker.groups.records.types import (
 )
 from strandline.broker.groups.shard import GroupShard
 from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import PartitionRecord, TopicRecord
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.groups import OffsetFetchGroup
+from strandline.protocol.records.batch import NO_PRODUCER_ID
 from strandline.protocol.records.builder import encode_batch
+from strandline.protocol.records.marker import EndTransactionMarker
 from strandline.storage.files import ColdRead, MemoryFiles
 from strandline.storage.log.log import Log, LogConfig
 
 NOW_MS = 1_700_000_000_000
+ORDERS = bytes(range(16))
+IMAGE = MetadataImage.EMPTY.apply(
+    [TopicRecord("orders", ORDERS), *(PartitionRecord(ORDERS, n, (1,), (1,), 1) for n in range(2))], 0, 0
+).image
 Step = Callable[[], None]
 
 
 def commit(group_id: str, partition: int, offset: int | None, metadata: str = "") -> OffsetCommitRecord:
-    value = None if offset is None else CommittedOffset(offset, 3, metadata, NOW_MS, topic_id=bytes(range(16)))
+    value = None if offset is None else CommittedOffset(offset, 3, metadata, NOW_MS, topic_id=ORDERS)
     return OffsetCommitRecord(group_id, "orders", partition, value)
 
 
 def group(group_id: str, generation: int) -> GroupMetadataRecord:
     return GroupMetadataRecord(group_id, ClassicGroupValue("consumer", generation, None, None, NOW_MS, ()))
+
+
+class Marker(NamedTuple):
+    producer_id: int
+    is_commit: bool
 
 
 Row = tuple[bytes | None, bytes | None]
@@ -61,7 +75,9 @@ class World:
             clean_shutdown=True,
             now_ms=NOW_MS,
         )
-        self.records: list[GroupRecord] = []
+        self.records: list[GroupRecord | Marker] = []
+        self.in_transactions: dict[int, int] = {}
+        """Log offset of a record -> the producer whose transaction it is in."""
         self.steps: list[Step] = []
         self.ends: list[Exception | None] = []
         self.is_current = True
@@ -70,6 +86,20 @@ class World:
         """Append a batch."""
         self.append_rows(*map(encode_record, records))
         self.records += records
+
+    def append_in_transaction(self, producer_id: int, *records: GroupRecord) -> None:
+        """Append a batch of a producer's transaction."""
+        sequence = self.log.producers.next_sequence(producer_id, 0)
+        rows = [(*encode_record(record), [], NOW_MS) for record in records]
+        batch = encode_batch(rows, producer_id=producer_id, producer_epoch=0, base_sequence=sequence, is_transactional=True)
+        first = self.log.append_as_leader(bytearray(batch), 1, NOW_MS, is_transactional=True).first_offset
+        self.in_transactions.update({first + n: producer_id for n in range(len(records))})
+        self.records += records
+
+    def end(self, producer_id: int, *, is_commit: bool) -> None:
+        """Append a marker."""
+        self.log.append_marker(EndTransactionMarker(is_commit), producer_id, 0, 1, NOW_MS, transaction_version=1)
+        self.records.append(Marker(producer_id, is_commit))
 
     def append_rows(self, *rows: Row) -> None:
         batch = encode_batch([(key, value, [], NOW_MS) for key, value in rows])
@@ -110,7 +140,10 @@ class World:
         shard = GroupShard(GroupConfig(), Random(0), MetadataImage.empty())
         shard.offsets.on_high_watermark(self.log.high_watermark)
         for offset, record in enumerate(self.records):
-            shard.replay(record, offset)
+            if isinstance(record, Marker):
+                shard.replay_marker(record.producer_id, record.is_commit, offset)
+            else:
+                shard.replay(record, offset, self.in_transactions.get(offset, NO_PRODUCER_ID))
         return shard
 
 
@@ -120,11 +153,15 @@ def state_of(shard: GroupShard, high_watermark: int) -> dict[str, object]:
     for moment in (high_watermark, high_watermark + 1, high_watermark + 100):
         store.on_high_watermark(moment)
         found[f"committed at {moment}"] = {group_id: store.offsets_of(group_id) for group_id in ("a", "b")}
+    asked = {group_id: OffsetFetchGroup(group_id) for group_id in ("a", "b")}
+    found["stable"] = {group_id: store.fetch_stable(asked[group_id], IMAGE) for group_id in asked}
     found["newest"] = {group_id: store.offsets_of(group_id) for group_id in sorted(store.groups_with_offsets())}
     found["groups"] = {found.group_id: found.generation for found in shard.groups}  # type: ignore[attr-defined]
     return found
 
 
+commits = st.builds(commit, st.sampled_from("ab"), st.integers(0, 1), st.integers(0, 9))
+tombstones = st.builds(commit, st.sampled_from("ab"), st.integers(0, 1), st.none())
 records = st.one_of(
     st.builds(commit, st.sampled_from("ab"), st.integers(0, 1), st.one_of(st.none(), st.integers(0, 9))),
     st.builds(commit, st.sampled_from("ab"), st.integers(0, 1), st.integers(0, 9), st.sampled_from(("note", "n" * 200))),
@@ -132,13 +169,27 @@ records = st.one_of(
 )
 
 
-@settings(max_examples=examples(300), deadline=None)
-@given(st.lists(st.lists(records, min_size=1, max_size=10), max_size=8), st.integers(0, 80), st.sampled_from((1, 3, 20_000)))
-def test_load_equals_the_replay_of_each_record(batches: list[list[GroupRecord]], high_watermark: int, newest_max: int) -> None:
-    """Wherever the high watermark is, and in whatever parts the log is replayed."""
+steps = st.one_of(
+    st.tuples(st.just("append"), st.lists(records, min_size=1, max_size=10)),
+    st.tuples(st.just("append"), st.lists(st.one_of(commits, commits, tombstones), min_size=1, max_size=3)),
+    st.tuples(st.just("in transaction"), st.integers(1, 2), st.lists(commits, min_size=1, max_size=3)),
+    st.tuples(st.just("end"), st.integers(1, 2), st.booleans()),
+)
+
+
+@settings(max_examples=examples(600), deadline=None)
+@given(st.lists(steps, max_size=12), st.integers(0, 80), st.sampled_from((1, 3, 20_000)))
+def test_load_equals_the_replay_of_each_record(history: list[tuple[object, ...]], high_watermark: int, newest_max: int) -> None:
+    """Wherever the high watermark is, in whatever parts the log is replayed, and with transactions between the commits."""
     world = World()
-    for batch in batches:
-        world.append(*batch)
+    for step in history:
+        match step:
+            case "append", list(batch):
+                world.append(*batch)
+            case "in transaction", int(producer_id), list(batch):
+                world.append_in_transaction(producer_id, *batch)
+            case "end", int(producer_id), bool(is_commit):
+                world.end(producer_id, is_commit=is_commit)
     world.log.update_high_watermark(min(high_watermark, world.log.log_end_offset))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loader_module, "NEWEST_MAX", newest_max)
@@ -146,7 +197,7 @@ def test_load_equals_the_replay_of_each_record(batches: list[list[GroupRecord]],
         patch.setattr(shared_module, "SLICE_BYTES", 200)
         loader = world.load()
     assert world.ends == [None]
-    assert loader.records == len(world.records)
+    assert loader.records == sum(not isinstance(record, Marker) for record in world.records)
     at = world.log.high_watermark
     assert state_of(loader.shard, at) == state_of(world.replayed(), at)
 
