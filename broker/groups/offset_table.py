@@ -62,16 +62,17 @@ class OffsetTable:
 
     def replay(self, record: OffsetCommitRecord, log_offset: int) -> None:
         """Apply a record. If a tombstone finds no offset, compaction has removed it, and nothing changes (KAFKA-17306)."""
+        key = (record.group_id, record.topic, record.partition)
         if self.pending:
-            self._end_pending(record, log_offset)
-        self._change((record.group_id, record.topic, record.partition), record.value, log_offset)
+            self.pending.supersede(key, log_offset)
+        self._change(key, record.value, log_offset)
 
     def replay_committed(self, record: OffsetCommitRecord) -> None:
         """Apply a record below the high watermark. It need not be the next one of the log, but no later one of its key may have
         been applied before, pending ones included."""
         key = (record.group_id, record.topic, record.partition)
         if self.pending:
-            self._end_pending(record, _NEWEST)
+            self.pending.supersede(key, _NEWEST)
         if record.value is not None or record.partition in self._newest.get(record.group_id, _NONE).get(record.topic, ()):
             self._put(key, record.value)
 
@@ -84,21 +85,11 @@ class OffsetTable:
 
     def replay_marker(self, producer_id: int, is_commit: bool, log_offset: int) -> int:
         """Apply the end of a producer's transaction. Returns how many offsets have come into force."""
-        count = 0
-        for key, (record_offset, value) in self.pending.take(producer_id):
-            if is_commit and value is not None:
-                self.pending.supersede(key, record_offset)
-                self._change(key, value, log_offset)
-                count += 1
-        return count
-
-    def _end_pending(self, record: OffsetCommitRecord, log_offset: int) -> None:
-        """What a record outside of transactions means for the pending offsets of its key."""
-        key = (record.group_id, record.topic, record.partition)
-        if record.value is None:
-            self.pending.remove(key)
-        else:
-            self.pending.supersede(key, log_offset)
+        taken = self.pending.take(producer_id)
+        for key, (record_offset, value) in taken if is_commit else ():
+            self.pending.supersede(key, record_offset)
+            self._change(key, value, log_offset)
+        return len(taken) if is_commit else 0
 
     def _change(self, key: PositionKey, value: CommittedOffset | None, log_offset: int) -> None:
         """Set or remove a value. If that may still be lost, the value before it is kept as the committed one."""

@@ -5,13 +5,14 @@ once. A commit puts them in force, an abort drops them. Until then the positions
 offsets is told to come back.
 
 **The newest record counts, not the newest marker.** A later commit of the same position, be it outside of a transaction or in one
-that ends earlier, is not undone by the marker. So it supersedes the pending offset, which keeps its place without a value:
+that ends earlier, is not undone by the marker. So it removes the pending offset, and the position is stable again:
 
-    record 10   producer 1: offset 700, pending
-    record 11   commit outside of a transaction: 800      in force: 800
-    record 12   marker of producer 1: commit              in force: 800, as record 11 is newer than record 10
+    record 10   producer 1: offset 700      unstable
+    record 11   commit of offset 800        in force: 800
+    record 12   producer 1: commit          in force: 800, as record 11 is newer than record 10
 
-The log says the same after compaction has removed record 10. A tombstone removes the pending offsets of its position altogether.
+The log says the same after compaction has removed record 10. A tombstone counts as such a commit, too. (Kafka keeps a position
+unstable until the marker, although that cannot change it.)
 """
 
 from __future__ import annotations
@@ -28,8 +29,7 @@ PositionKey = tuple[str, str, int]
 class PendingOffset(NamedTuple):
     log_offset: int
     """Where its record is in the log."""
-    value: CommittedOffset | None
-    """None: a newer record supersedes it."""
+    value: CommittedOffset
 
 
 class PendingOffsets:
@@ -53,17 +53,10 @@ class PendingOffsets:
         self._by_group.setdefault(group_id, {}).setdefault((topic, partition), {})[producer_id] = None
 
     def supersede(self, key: PositionKey, log_offset: int) -> None:
-        """The position has a value in force, of the record at `log_offset`. Pending offsets of earlier records will not replace
-        it."""
-        for producer_id in self._producers(key):
-            offsets = self._by_producer[producer_id]
-            if offsets[key].log_offset < log_offset:
-                offsets[key] = PendingOffset(offsets[key].log_offset, None)
-
-    def remove(self, key: PositionKey) -> None:
-        """Forget all pending offsets of a position."""
+        """The record at `log_offset` has set the position in force: forget the pending offsets of earlier records."""
         for producer_id in list(self._producers(key)):
-            self._remove(producer_id, key)
+            if self._by_producer[producer_id][key].log_offset < log_offset:
+                self._remove(producer_id, key)
 
     def take(self, producer_id: int) -> list[tuple[PositionKey, PendingOffset]]:
         """Remove the offsets of a producer, whose transaction has ended; returns them in the order in which their positions were
@@ -106,8 +99,5 @@ class PendingOffsets:
         return bool(self._producers(key))
 
     def values(self, key: PositionKey) -> Iterable[CommittedOffset]:
-        """The pending values of a position that may come into force."""
-        for producer_id in self._producers(key):
-            value = self._by_producer[producer_id][key].value
-            if value is not None:
-                yield value
+        """The pending offsets of a position."""
+        return (self._by_producer[producer_id][key].value for producer_id in self._producers(key))

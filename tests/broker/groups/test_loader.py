@@ -202,6 +202,22 @@ def test_load_equals_the_replay_of_each_record(history: list[tuple[object, ...]]
     assert state_of(loader.shard, at) == state_of(world.replayed(), at)
 
 
+@pytest.mark.parametrize("offset", [None, 9])
+def test_uncommitted_marker_comes_after_the_commits_before_it(offset: int | None) -> None:
+    """The commit is collected, to be decoded at the end; but it supersedes the offset whose marker is replayed at once."""
+    world = World()
+    world.append(commit("a", 0, 3))
+    world.append_in_transaction(1, commit("a", 0, 5))
+    world.append(commit("a", 0, offset))
+    world.commit_all()
+    high_watermark = world.log.high_watermark
+    world.end(1, is_commit=True)
+    state = state_of(world.load().shard, high_watermark)
+    assert state == state_of(world.replayed(), high_watermark)
+    found = [found.value.offset for found in state["newest"].get("a", [])]  # type: ignore[attr-defined]
+    assert found == ([] if offset is None else [offset])
+
+
 def test_high_watermark_moves_during_a_load() -> None:
     """A commit that was uncommitted in one slice is older than a committed one of the next slice."""
     world = World()

@@ -1,5 +1,5 @@
 """Any history of commits, transactions and deletions: the answers are those of a plain model, which keeps the log offset of each
-record and compares them, as Kafka's coordinator does."""
+record and compares them when a marker comes, as Kafka's coordinator does."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ class Model:
     def stable(self, group_id: str) -> dict[tuple[bytes, int], int | str]:
         found: dict[tuple[bytes, int], int | str] = {**self.of(group_id)}
         for offsets in self.pending.values():
-            found.update({(TOPICS[key[1]], key[2]): "UNSTABLE_OFFSET_COMMIT" for key in offsets if key[0] == group_id})
+            for key, (log_offset, _) in offsets.items():
+                if key[0] == group_id and log_offset > self.offsets.get(key, (-1, 0))[0]:
+                    found[TOPICS[key[1]], key[2]] = "UNSTABLE_OFFSET_COMMIT"
         return found
 
 
