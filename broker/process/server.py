@@ -78,6 +78,7 @@ class BrokerServer:
         self.failure: asyncio.Future[StrandlineError] | None = None
         """Done when the broker cannot go on; made by `start`."""
         self.stopwatch = doors.stopwatch
+        self.wall_clock_ms = doors.wall_clock_ms
         self.made_at = doors.stopwatch()
         self.request_metrics = RequestMetrics(doors.stopwatch)
         self.link = ControllerLink(config, self._identity(config.advertised_listeners or config.listeners), self._on_fatal)

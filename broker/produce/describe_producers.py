@@ -10,6 +10,8 @@ too, because the metadata that made it leader is newer.
 
 Without an epoch, an answer may be out of date when it is read, because the attempt before may still be writing. That is harmless:
 batches based on such an answer are refused, as duplicates or for their epoch, and the client asks again.
+
+For an operator, the answer has the open transactions: where they begin, and what a marker must name to end them by hand.
 """
 
 from __future__ import annotations
@@ -66,4 +68,5 @@ class DescribeProducersHandler:
 
     def _state(self, known: KnownProducer) -> ProducerState:
         named = is_named(known.producer_id)
-        return ProducerState(*known, self._directory.image.producer_numbers.get(number_of(known.producer_id)) if named else None)
+        name = self._directory.image.producer_numbers.get(number_of(known.producer_id)) if named else None
+        return ProducerState(*known[:5], name, known.coordinator_epoch, known.txn_first_offset)

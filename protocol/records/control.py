@@ -3,6 +3,7 @@
 + 1 as an unsigned varint, and every
           structure ends with the number of its tagged fields, here always 0
 
+ABORT, COMMIT   version i16 | coordinator epoch i32                                 ends a transaction (`marker.py`)
 LeaderChange    version i16 | leader id i32 | voters [voter id i32 | 0] | granting voters [voter id i32 | 0] | 0
 SnapshotHeader  version i16 | last contained log timestamp i64 | 0
 SnapshotFooter  version i16 | 0
@@ -47,9 +48,21 @@ class SnapshotFooter(NamedTuple):
     """The last record of a complete snapshot."""
 
 
+NO_COORDINATOR_EPOCH = -1
+
+
+class EndTransactionMarker(NamedTuple):
+    """How a transaction ended, and the coordinator that has decided it."""
+
+    is_commit: bool
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+
+
 ControlRecord = LeaderChange | SnapshotHeader | SnapshotFooter
+"""Those of the quorum."""
 
 _KEY = Struct(">hh")
+_MARKER = Struct(">hi")
 _LEADER = Struct(">hi")
 _HEADER = Struct(">hqB")
 _FOOTER = Struct(">hB")
@@ -69,6 +82,10 @@ def encode_control_value(record: ControlRecord) -> bytes:
             return _HEADER.pack(0, timestamp, 0)
         case SnapshotFooter():
             return _FOOTER.pack(0, 0)
+
+
+def encode_marker_value(marker: EndTransactionMarker) -> bytes:
+    return _MARKER.pack(0, marker.coordinator_epoch)
 
 
 def encode_control_batch(record: ControlRecord, timestamp_ms: int, *, base_offset: int = 0, leader_epoch: int = -1) -> bytes:
@@ -98,10 +115,12 @@ def decode_control_type(key: bytes | None) -> int:
         corrupt("a control record's key is too short")
 
 
-def decode_control(key: bytes | None, value: bytes | None) -> ControlRecord | None:
+def decode_control(key: bytes | None, value: bytes | None) -> ControlRecord | EndTransactionMarker | None:
     """The control record; None for an unknown type. CORRUPT_MESSAGE if it is malformed."""
     kind, raw = decode_control_type(key), value or b""
     try:
+        if kind in (ControlType.ABORT, ControlType.COMMIT):
+            return EndTransactionMarker(kind == ControlType.COMMIT, _MARKER.unpack_from(raw)[1])
         if kind == ControlType.LEADER_CHANGE:
             return _decode_leader_change(raw)
         if kind == ControlType.SNAPSHOT_HEADER:

@@ -16,27 +16,26 @@ such a batch ends nothing, because the records of its transaction are gone.
 
 from __future__ import annotations
 
-from struct import Struct, error
-from typing import NamedTuple
+from struct import error
 
 from strandline.protocol.errors import BrokerError
 from strandline.protocol.records import batch as v2
 from strandline.protocol.records.batch import BatchHeader, Buffer
 from strandline.protocol.records.builder import encode_batch
-from strandline.protocol.records.control import ControlType, decode_control_type, encode_control_key
+from strandline.protocol.records.control import (
+    NO_COORDINATOR_EPOCH,
+    ControlType,
+    EndTransactionMarker,
+    decode_control,
+    encode_control_key,
+    encode_marker_value,
+)
 from strandline.protocol.records.fence import is_fence
 from strandline.protocol.records.varint import decode_varint
 
-NO_COORDINATOR_EPOCH = -1
-_VALUE = Struct(">hi")
+__all__ = ["NO_COORDINATOR_EPOCH", "EndTransactionMarker", "encode_marker", "is_marker", "read_marker"]
+
 _MARKER_MASK = v2.TRANSACTIONAL_MASK | v2.CONTROL_MASK
-
-
-class EndTransactionMarker(NamedTuple):
-    """How a transaction ended, and the coordinator that has decided it."""
-
-    is_commit: bool
-    coordinator_epoch: int = NO_COORDINATOR_EPOCH
 
 
 def encode_marker(
@@ -51,7 +50,7 @@ def encode_marker(
     """The control batch of the marker."""
     key = encode_control_key(ControlType.COMMIT if marker.is_commit else ControlType.ABORT)
     return encode_batch(
-        [(key, _VALUE.pack(0, marker.coordinator_epoch), (), timestamp_ms)],
+        [(key, encode_marker_value(marker), (), timestamp_ms)],
         base_offset=base_offset,
         leader_epoch=leader_epoch,
         producer_id=producer_id,
@@ -75,10 +74,8 @@ def read_marker(buf: Buffer, pos: int, header: BatchHeader) -> EndTransactionMar
     try:
         key, at = _field(data, _key_position(data))
         value, _ = _field(data, at)
-        kind = decode_control_type(key)
-        if kind not in (ControlType.ABORT, ControlType.COMMIT):
-            return None
-        return EndTransactionMarker(kind == ControlType.COMMIT, _VALUE.unpack_from(value)[1])
+        found = decode_control(key, value)
+        return found if isinstance(found, EndTransactionMarker) else None
     except (BrokerError, ValueError, IndexError, error):
         return None
 

@@ -160,6 +160,10 @@ class KnownProducer(NamedTuple):
     last_offset: int
     timestamp: int
     """The batch's max timestamp, in ms."""
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    """Of its newest marker; -1 if no marker is known."""
+    txn_first_offset: int = NO_TRANSACTION
+    """Of its open transaction; -1 if there is none."""
 
 
 class Standing(NamedTuple):
@@ -185,6 +189,8 @@ class ProducerStates:
         """By family, so that all work epochs of a name share one entry."""
         self._last_seen: dict[int, tuple[int, int]] = {}
         """By family: the last offset of its newest batch, and the time (ms) at which `expire` first saw that batch."""
+        self._open_since: dict[int, int] = {}
+        """First offset of an open transaction -> the time (ms) at which `expire` first saw it."""
         self.fences = Fences()
         self.transactions = Transactions()
         self.newest_marker_offset = -1
@@ -198,12 +204,12 @@ class ProducerStates:
         The size of that batch is not known, so it counts as its last row only: a retry of the whole batch is refused because its
         rows are written already."""
         states, fences = cls(), Fences()
-        for producer_id, epoch, last_sequence, last_offset, timestamp in known:
-            if producer_id >= FIRST_FENCE:
-                fences.add(token_of(producer_id, last_sequence), last_offset)
-            elif producer_id >= FIRST_NAMED and last_offset < before:
-                batch = AppendedBatch(last_sequence, last_offset, 0, timestamp)
-                states._entry(producer_id, epoch).batches.append(batch)
+        for each in known:
+            if each.producer_id >= FIRST_FENCE:
+                fences.add(token_of(each.producer_id, each.last_sequence), each.last_offset)
+            elif each.producer_id >= FIRST_NAMED and each.last_offset < before:
+                batch = AppendedBatch(each.last_sequence, each.last_offset, 0, each.timestamp)
+                states._entry(each.producer_id, each.epoch).batches.append(batch)
         states.fences = fences.before(before)
         return states
 
@@ -251,7 +257,8 @@ class ProducerStates:
             if entry is not None and entry.batches:
                 last = entry.batches[-1]
                 producer_id = family | entry.work_epoch
-                yield KnownProducer(producer_id, entry.epoch, last.last_sequence, last.last_offset, last.timestamp)
+                last_batch = (last.last_sequence, last.last_offset, last.timestamp)
+                yield KnownProducer(producer_id, entry.epoch, *last_batch, entry.coordinator_epoch, entry.txn_first_offset)
         for token, offset in self.fences if producer_ids is None else ():
             yield KnownProducer(producer_id_of(token), 0, sequence_of(token), offset, NO_TIMESTAMP)
 
@@ -458,6 +465,7 @@ class ProducerStates:
         Record timestamps do not show when a producer wrote: it may copy records of last year, and if it were forgotten between a
         batch and its retry, the batch would be appended twice. `is_kept`: whether the cluster still knows the name with this
         number; such a producer is kept."""
+        self._open_since = {first: self._open_since.get(first, now_ms) for first, _ in self.transactions.ongoing()}
         known, self._last_seen = self._last_seen, {}
         for family, entry in list(self._entries.items()):
             if self._has_open_end(entry) or (family >= FIRST_NAMED and is_kept(number_of(family))):
@@ -470,6 +478,11 @@ class ProducerStates:
                 del self._entries[family]
             else:
                 self._last_seen[family] = seen
+
+    def has_transaction_since(self, time_ms: int) -> bool:
+        """Whether a transaction is open that was open at this time already. It is noticed by `expire`, so perhaps minutes late;
+        the timestamps of its records would not tell."""
+        return any(since <= time_ms and self.transactions.is_ongoing(first) for first, since in self._open_since.items())
 
     def _has_open_end(self, entry: ProducerEntry) -> bool:
         """Whether the producer has an open transaction, or may have one again if the newest marker is truncated."""

@@ -34,6 +34,10 @@ class Transactions:
         """(first offset, producer id) of the ongoing transactions, in the order of the offsets."""
         return list(self._ongoing.items())
 
+    def is_ongoing(self, first_offset: int) -> bool:
+        """Whether the transaction that begins there is ongoing."""
+        return first_offset in self._ongoing
+
     def begin(self, first_offset: int, producer_id: int) -> None:
         self._ongoing[first_offset] = producer_id
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 NOT_RUNNING, STARTING, RECOVERY, RUNNING, PENDING_CONTROLLED_SHUTDOWN, SHUTTING_DOWN = 0, 1, 2, 3, 6, 7
 """Kafka's numbers for the states of a broker, in the metric `BrokerState`."""
+LATE_TRANSACTION_MS = 5 * 60_000
+"""How much longer than the longest timeout a transaction may be open before it counts as late."""
 _CLIENT = ("Replica",)
 _TRAFFIC = (
     ("bytesin", "bytes_in"),
@@ -111,7 +113,8 @@ def partitions(server: BrokerServer) -> Iterator[Reading]:
     """One pass over the replicas of this broker: a few series per partition, and the totals."""
     if not server.has_logs:
         return
-    leaders = reassigning = under_replicated = under_min_isr = at_min_isr = producers = kept_by_future = 0
+    leaders = reassigning = under_replicated = under_min_isr = at_min_isr = producers = kept_by_future = late = 0
+    late_since_ms = server.wall_clock_ms() - server.config.transactions.transaction_max_timeout_ms - LATE_TRANSACTION_MS
     out, into = _Throttled(), _Throttled()
     prefix = "kafka_cluster_partition_"
     for partition in server.replicas.partitions.values():
@@ -128,12 +131,13 @@ def partitions(server: BrokerServer) -> Iterator[Reading]:
         is_under_replicated = in_sync < leader_state.replication_factor
         reassigning += leader_state.is_reassigning
         leaders += 1
+        late += log.producers.has_transaction_since(late_since_ms)
         under_replicated += is_under_replicated
         under_min_isr += in_sync < leader_state.min_isr
         at_min_isr += in_sync == leader_state.min_isr
         yield Reading(prefix + "insyncreplicascount", in_sync, labels)
         yield Reading(prefix + "replicascount", leader_state.replication_factor, labels)
-        yield Reading(prefix + "laststableoffsetlag", 0, labels)
+        yield Reading(prefix + "laststableoffsetlag", log.high_watermark - log.last_stable_offset, labels)
         yield Reading(prefix + "underreplicated", is_under_replicated, labels)
         yield Reading(prefix + "underminisr", in_sync < leader_state.min_isr, labels)
         yield Reading(prefix + "atminisr", in_sync == leader_state.min_isr, labels)
@@ -144,6 +148,7 @@ def partitions(server: BrokerServer) -> Iterator[Reading]:
     yield Reading(prefix + "underminisrpartitioncount", under_min_isr)
     yield Reading(prefix + "atminisrpartitioncount", at_min_isr)
     yield Reading(prefix + "produceridcount", producers)
+    yield Reading(prefix + "partitionswithlatetransactionscount", late)
     for direction, throttled in (("out", out), ("in", into)):
         yield Reading("strandline_throttled_partitions", throttled.partitions, (direction,))
         yield Reading("strandline_replication_throttle_rate_bytes", throttled.rate, (direction,))

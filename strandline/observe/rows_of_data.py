@@ -54,6 +54,13 @@ REPLICATION = Section(
         ),
         _replica("failedisrupdates_total", "counter", "ISR changes that the controller rejected.", "FailedIsrUpdatesPerSec"),
         _replica("produceridcount", "gauge", "Idempotent producers that the logs here remember.", "ProducerIdCount"),
+        _replica(
+            "partitionswithlatetransactionscount",
+            "gauge",
+            "Partitions led here with a transaction that has been open 5 minutes longer than transaction.max.timeout.ms allows: "
+            "no coordinator will end it (`strandline transaction find-hanging`).",
+            "PartitionsWithLateTransactionsCount",
+        ),
         Row(
             "strandline_throttled_partitions",
             "gauge",
@@ -160,7 +167,7 @@ PARTITIONS = Section(
         _partition("replicascount", "Replicas; those that a reassignment is adding do not count yet.", "ReplicasCount"),
         _partition(
             "laststableoffsetlag",
-            "Committed records that read_committed consumers cannot read yet: 0, because there are no transactions yet.",
+            "Offsets below the high watermark that read_committed consumers cannot read yet: a transaction before them is open.",
             "LastStableOffsetLag",
         ),
         _log("logendoffset", "The offset of the next record.", "LogEndOffset"),

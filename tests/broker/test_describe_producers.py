@@ -17,6 +17,8 @@ from strandline.protocol.messages.data import (
 )
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.producer_names import named_producer_id
+from strandline.protocol.records.builder import encode_batch
+from strandline.protocol.records.marker import EndTransactionMarker
 from strandline.testing.simulation.cluster.malformed_batches import bad_checksum
 
 NAMED = named_producer_id(3, 5)
@@ -163,3 +165,18 @@ def test_a_fenced_epoch_is_found_in_every_valid_batch() -> None:
     assert code(leader.produce(batch("x") + rows(1, epoch=1), acks=1)) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert code(leader.produce(bytearray(bad_checksum(bytes(rows(1, epoch=1)))), acks=1)) == ErrorCode.CORRUPT_MESSAGE
     assert leader.leo == 0
+
+
+def test_an_open_transaction_is_described_with_what_ends_it() -> None:
+    """An operator who ends a hanging transaction needs where it begins, and an epoch that is not fenced (KIP-664)."""
+    world = ReplicaWorld()
+    world.topic(replicas=(1,))
+    leader_state = world[1].p.leader_state
+    assert leader_state is not None
+    records = [(None, b"x", [], NOW_MS)]
+    for sequence in (0, 1):
+        data = encode_batch(records, producer_id=9, producer_epoch=2, base_sequence=sequence, is_transactional=True)
+        leader_state.append(bytearray(data), NOW_MS, is_transactional=True)
+    assert describe(world[1]).active_producers == [ProducerState(9, 2, 1, 1, NOW_MS, None, -1, 0)]
+    leader_state.append_marker(EndTransactionMarker(True, 6), 9, 2, NOW_MS, 1)
+    assert describe(world[1]).active_producers == [ProducerState(9, 2, 1, 1, NOW_MS, None, 6, -1)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from strandline.protocol.records import batch as v2
 from strandline.protocol.records.builder import encode_batch
-from strandline.protocol.records.control import SnapshotFooter, encode_control_batch
+from strandline.protocol.records.control import SnapshotFooter, decode_control, encode_control_batch
 from strandline.protocol.records.fence import make_fence
 from strandline.protocol.records.marker import EndTransactionMarker, encode_marker, is_marker, read_marker
 from strandline.protocol.records.reader import decode_batch
@@ -32,6 +32,7 @@ def test_a_marker_has_kafkas_bytes(is_commit: bool, key: str) -> None:
     assert (record.key, record.value) == (bytes.fromhex(key), bytes.fromhex("000000000102"))
     assert is_marker(header)
     assert read_marker(raw, 0, header) == EndTransactionMarker(is_commit, 258)
+    assert decode_control(record.key, record.value) == EndTransactionMarker(is_commit, 258)
 
 
 def test_other_batches_are_no_markers() -> None:

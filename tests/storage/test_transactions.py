@@ -209,6 +209,21 @@ def test_an_epoch_may_rise_within_a_transaction() -> None:
     assert first_offsets(log) == [(7, 0, 2)]
 
 
+def test_a_transaction_that_is_open_for_too_long_is_noticed() -> None:
+    """No coordinator knows of it. The timestamps of its records do not tell: they may be those of last year."""
+    log = open_log()
+    write(log, 7, 0)
+    for at, is_late in [(0, False), (99, False), (100, True)]:
+        log.expire_producers(NOW_MS + at)
+        assert log.producers.has_transaction_since(NOW_MS + at - 100) is is_late
+    end(log, 7, ABORT)
+    assert not log.producers.has_transaction_since(NOW_MS)
+    write(log, 7, 0, epoch=1)
+    log.expire_producers(NOW_MS + 150)
+    assert not log.producers.has_transaction_since(NOW_MS + 149)
+    assert log.producers.has_transaction_since(NOW_MS + 150)
+
+
 def test_transactional_batches_need_a_transaction_and_a_plain_producer() -> None:
     log = open_log()
     for records, is_transactional in [
