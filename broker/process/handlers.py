@@ -14,9 +14,9 @@ from strandline.broker.fetch.replica_selector import SELECTORS
 from strandline.broker.produce.describe_producers import DescribeProducersHandler
 from strandline.broker.produce.preparation import MayAppend, always
 from strandline.broker.produce.produce_handler import ProduceHandler
-from strandline.broker.produce.transactional import Adder
 from strandline.broker.replica_log_info import ReplicaLogInfoHandler
 from strandline.broker.replica_manager import ReplicaManager
+from strandline.broker.transactions.admission import Adder
 from strandline.broker.transactions.marker_handler import MarkerHandler, OffsetTransactions
 from strandline.protocol import apis
 from strandline.protocol.rpc.server import ServerRequest

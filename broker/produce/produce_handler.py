@@ -52,8 +52,9 @@ from strandline.broker.partition.log_failures import LogFailures
 from strandline.broker.partition.partition import Partition
 from strandline.broker.produce.preparation import PLAIN_UNNAMED, MayAppend, Preparation, PreparedParts, always
 from strandline.broker.produce.producer_connections import ProducerConnections, is_whole
-from strandline.broker.produce.transactional import Adder, Admission, TransactionalProduce
+from strandline.broker.produce.transactional import TransactionalProduce
 from strandline.broker.purgatory import DelayedOperation, Purgatory
+from strandline.broker.transactions.admission import Adder, Admission
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import (
     ProducePartition,

@@ -262,10 +262,6 @@ class ProducerStates:
         for token, offset in self.fences if producer_ids is None else ():
             yield KnownProducer(producer_id_of(token), 0, sequence_of(token), offset, NO_TIMESTAMP)
 
-    def entry_of(self, producer_id: int) -> ProducerEntry | None:
-        """The state of a producer that has no name; None if it is not known here."""
-        return self._entries.get(producer_id)
-
     def next_sequence(self, producer_id: int, epoch: int) -> int:
         """The sequence with which the next batch of a producer without a name continues what is here. For the group coordinator,
         which writes on behalf of producers that do not count their requests."""

@@ -250,7 +250,6 @@ def test_next_sequence_continues_what_the_log_has() -> None:
     log = open_log()
     states = log.producers
     assert states.next_sequence(PID, 0) == 0
-    assert states.entry_of(PID) is None
     send(log, MAX_SEQUENCE - 1, 1)
     assert states.next_sequence(PID, 0) == MAX_SEQUENCE
     send(log, MAX_SEQUENCE, 1)

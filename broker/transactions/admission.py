@@ -1,0 +1,82 @@
+"""Whether a batch of a transaction may be appended to a partition: the coordinator must know the partition (KIP-890).
+
+Otherwise no marker would come to the partition. The coordinator is asked before the first batch of a transaction there; what it
+says rests on the state of the log at that time, and is compared with the state at the append.
+
+    version 2 of the protocol    the coordinator adds the partition to the producer's transaction, or begins one with it
+    version 1                    the coordinator confirms that the producer has added the partition
+
+Who is asked, and what waits meanwhile, is the business of the callers: of Produce, and of TxnOffsetCommit, whose offsets are a
+batch in a partition of `__consumer_offsets`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from strandline.broker.partition.leader_state import LeaderState
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.transactions import AddPartitionsToTxnTransaction
+from strandline.storage.log.producer_state import Standing
+
+TV1, TV2 = 1, 2
+
+
+class Adder(Protocol):
+    """`PartitionAdder`, as far as it is needed here."""
+
+    def add(self, transaction: AddPartitionsToTxnTransaction, done: Callable[[BrokerError | None], None]) -> None: ...
+
+
+class Confirmed(NamedTuple):
+    """The partition's state when the coordinator was asked."""
+
+    leader_state: LeaderState
+    marker_offset: int
+
+
+class Admission:
+    """One request: its producer, and the partitions that the coordinator has been asked about."""
+
+    __slots__ = ("confirmed", "epoch", "producer_id", "transaction_version")
+
+    def __init__(self, producer_id: int, epoch: int, transaction_version: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.transaction_version = transaction_version
+        self.confirmed: dict[int, Confirmed] = {}
+        """By the index of the partition in the request."""
+
+    def question(self, leader_state: LeaderState, first_sequence: int) -> Confirmed | None:
+        """What the coordinator's answer will rest on; None if it need not be asked, because the transaction is open here."""
+        standing = self._standing(leader_state)
+        if self._is_open(standing):
+            return None
+        if self.transaction_version >= TV2 and standing.last_sequence < 0 < first_sequence:
+            text = f"the first batch of epoch {self.epoch} of producer {self.producer_id} has sequence {first_sequence}, not 0"
+            raise BrokerError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
+        return Confirmed(leader_state, standing.marker_offset)
+
+    def check(self, index: int, leader_state: LeaderState) -> None:
+        """Check, right before the append, that the batches belong to a transaction that the coordinator will end here."""
+        standing = self._standing(leader_state)
+        if self._is_open(standing):
+            return
+        confirmed = self.confirmed.get(index)
+        if confirmed is not None and confirmed.leader_state is not leader_state:
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader changed while the transaction coordinator was asked")
+        has_new_marker = confirmed is None or confirmed.marker_offset != standing.marker_offset
+        if confirmed is None or (has_new_marker and self.transaction_version < TV2):
+            text = f"the transaction of producer {self.producer_id} in this partition has ended meanwhile"
+            raise BrokerError(ErrorCode.INVALID_TXN_STATE, text)
+
+    def _standing(self, leader_state: LeaderState) -> Standing:
+        standing = leader_state.log.producers.standing(self.producer_id)
+        if self.epoch < standing.epoch:
+            text = f"epoch {self.epoch} of producer {self.producer_id} is fenced: this partition has epoch {standing.epoch}"
+            raise BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH, text)
+        return standing
+
+    def _is_open(self, standing: Standing) -> bool:
+        return standing.txn_first_offset >= 0 and standing.epoch == self.epoch
