@@ -60,6 +60,7 @@ from strandline.client.consumer.batches import FetchedBatch, arrow_batches, arro
 from strandline.client.consumer.columns import BinaryColumn, HeadersColumn
 from strandline.client.consumer.consumer import Consumer
 from strandline.client.consumer.records import (
+    ConsumerGroupMetadata,
     ConsumerRecord,
     GroupStateChange,
     OffsetAndMetadata,
@@ -90,6 +91,10 @@ from strandline.client.errors import (
     StrandlineError,
     TokenFenced,
     TopicRecreated,
+    TransactionAbortable,
+    TransactionFailed,
+    TransactionOutcomeUnknown,
+    TransactionTimedOut,
     UnknownTopic,
     UsageError,
 )
@@ -114,6 +119,7 @@ __all__ = [
     "ConfigEntry",
     "ConfigSynonym",
     "Consumer",
+    "ConsumerGroupMetadata",
     "ConsumerRecord",
     "CorruptRecords",
     "DeletedRecords",
@@ -174,6 +180,10 @@ __all__ = [
     "TopicDescription",
     "TopicPartition",
     "TopicRecreated",
+    "TransactionAbortable",
+    "TransactionFailed",
+    "TransactionOutcomeUnknown",
+    "TransactionTimedOut",
     "TransactionDescription",
     "TransactionListing",
     "TransactionSummary",

@@ -13,7 +13,7 @@ StrandlineError
     DeliveryFailed      a record was rejected, and is not sent again
       OffsetConflict    the log end is not at the offset that `expect_offset` names; nothing was written
       TokenFenced       a record with a higher `fencing_token` came before; nothing was written
-      ProducerFenced    a newer attempt has the producer's name, or a higher work epoch of it
+      ProducerFenced    a newer producer has the name or the transactional id: this one can send nothing more
       DeliveryTimeout   its `delivery_timeout_ms` has passed; if it was sent, it is not known whether it was written
     OffsetOutOfRange    the position is outside the log and no reset policy says what to do
     LogTruncated        records that were read are no longer in the log (an unclean election); names the divergence
@@ -23,6 +23,10 @@ StrandlineError
     GroupMembershipFailed   the coordinator of the group does not accept the consumer
     RebalanceCallbackFailed a callback of `subscribe` has raised an error
     HandlerFailed       the handler of `Consumer.run` has raised an error for a record, for which there is no other way
+    TransactionAbortable    the transaction cannot be committed: abort it, and go on with the next one
+      TransactionTimedOut   it has taken more than `transaction_timeout_ms`
+    TransactionFailed   the producer can begin no more transactions: start over with a new one
+      TransactionOutcomeUnknown   it is not known whether the transaction is committed
     VersionConflict     a key of a `Table` has another version than a write expects (table/entry.py)
 """
 
@@ -52,6 +56,10 @@ __all__ = [
     "StrandlineError",
     "TokenFenced",
     "TopicRecreated",
+    "TransactionAbortable",
+    "TransactionFailed",
+    "TransactionOutcomeUnknown",
+    "TransactionTimedOut",
     "UnknownTopic",
     "UsageError",
     "describe",
@@ -224,8 +232,28 @@ class TokenFenced(DeliveryFailed):
 
 
 class ProducerFenced(DeliveryFailed):
-    """A newer producer has this producer's name, in the same or a higher work epoch. This producer can send nothing more
-    (KIP-98)."""
+    """A newer producer has this producer's name, in the same or a higher work epoch, or its transactional id. This producer can
+    send nothing more (KIP-98)."""
+
+
+class TransactionAbortable(ClientError):
+    """The transaction cannot be committed: a record or the offsets could not be stored (`__cause__`), or it has timed out. Abort
+    it, and the same producer can begin the next transaction (KIP-1050). `Producer.transaction` aborts by itself."""
+
+
+class TransactionTimedOut(TransactionAbortable):
+    """The transaction has taken more than the producer's `transaction_timeout_ms`, and the coordinator has aborted it."""
+
+
+class TransactionFailed(ClientError):
+    """The coordinator refuses this producer for good, and it can send nothing more. The transaction is not committed. A new
+    producer with the same transactional id aborts it."""
+
+
+class TransactionOutcomeUnknown(TransactionFailed):
+    """The coordinator did not answer in time whether the transaction is committed, or aborted. Call `commit_transaction` (or
+    `abort_transaction`) again, and it finds out. Or start a new producer with the same transactional id: when its `start` has
+    returned, the transaction is over, and a `read_committed` consumer sees whether its records are there."""
 
 
 class OffsetOutOfRange(ClientError):

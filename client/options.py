@@ -46,6 +46,7 @@ REQUEST_SIZE_MAX = 99 * 1024 * 1024
 """The upper bound of `max_request_size`: brokers accept frames of 100 MiB (`socket.request.max.bytes`), and a produce request
 needs room for more than its records."""
 REQUEST_SIZE_MIN = 256
+TRANSACTIONAL_ID_LENGTH_MAX = 32_767
 
 _NOT_NEGATIVE = Whole(0)
 _POSITIVE = Whole(1)
@@ -243,6 +244,20 @@ class ProducerOptions(ClientOptions):
         "carried a higher one. So a producer whose work was given to another one can write nothing after the first record of "
         "that one. Records without a token are not affected. Needs idempotence, and no `producer_name`.",
     )
+    transactional_id: str | None = option(
+        None,
+        OrNone(Text(1, TRANSACTIONAL_ID_LENGTH_MAX)),
+        "The name under which this producer writes transactions (`Producer.transaction`): all records of one are visible to "
+        "`read_committed` consumers, or none. It fences an earlier producer with the same id, and ends its transaction. All "
+        'records are part of a transaction then. Needs `acks="all"` and idempotence, and no `producer_name` or `fencing_token`.',
+    )
+    transaction_timeout_ms: int = option(
+        60_000,
+        _TIME_POSITIVE,
+        "The coordinator aborts a transaction that takes longer, so that `read_committed` consumers do not wait for a producer "
+        "that is gone. The brokers' `transaction.max.timeout.ms` is the longest that they allow.",
+        "ms",
+    )
 
     def _check_together(self) -> None:
         # No zero-argument super() here: a slotted dataclass is a new class, and the cell would name the old one.
@@ -257,6 +272,8 @@ class ProducerOptions(ClientOptions):
             raise UsageError("producer_work_epoch and producer_note need a producer_name")
         if self.producer_name is not None and not self.idempotent:
             raise UsageError('producer_name needs idempotence, and with it acks="all"')
+        if self.transactional_id is not None:
+            self._check_transactional()
         if self.fencing_token is not None:
             self.check_conditional("fencing_token")
 
@@ -265,9 +282,18 @@ class ProducerOptions(ClientOptions):
         if self.producer_name is not None:
             why = "its epochs fence earlier attempts, and row numbers say where each record goes"
             raise UsageError(f"{what} needs a producer without a name: {why}")
+        if self.transactional_id is not None:
+            why = "the coordinator fences earlier producers, and other producers may not write between its records"
+            raise UsageError(f"{what} needs a producer without a transactional_id: {why}")
         if not self.idempotent:
             why = "else a retry of a record that was written would be rejected"
             raise UsageError(f'{what} needs an idempotent producer, and with it acks="all": {why}')
+
+    def _check_transactional(self) -> None:
+        if not self.idempotent:
+            raise UsageError('transactional_id needs idempotence, and with it acks="all"')
+        if self.producer_name is not None:
+            raise UsageError("transactional_id and producer_name are two ways to fence an earlier producer: give one of them")
 
     def _check_level(self) -> None:
         level, name = self.compression_level, self.compression_type or "none"
@@ -394,7 +420,8 @@ class ConsumerOptions(ClientOptions):
     isolation_level: Literal["read_uncommitted", "read_committed"] = option(
         "read_uncommitted",
         Choice("read_uncommitted", "read_committed"),
-        "Whether records of open and aborted transactions are returned. Strandline has no transactions yet.",
+        "Whether records of open and aborted transactions are returned. With read_committed, the consumer reads up to the first "
+        "open transaction (the last stable offset), and leaves out the records of aborted ones.",
     )
     on_missing_topic: Literal["raise", "wait"] = option(
         "raise",
@@ -460,6 +487,8 @@ class PlainProducerKeywords(ClientKeywords, total=False):
     producer_work_epoch: int
     producer_note: bytes | None
     fencing_token: int | None
+    transactional_id: str | None
+    transaction_timeout_ms: int
 
 
 class ProducerKeywords(PlainProducerKeywords, total=False):

@@ -93,7 +93,13 @@ _TO_DO: Mapping[str, str] = {
     "can ask (`written`). Or raise `delivery_timeout_ms`.",
     "OffsetConflict": "Read up to `e.log_end_offset`, decide again, and send with that as `expect_offset`.",
     "TokenFenced": "Stop: the program with the higher token has taken over. To take over again, get a token above `e.highest_token`.",
-    "ProducerFenced": "Stop: the newer producer writes the remaining rows.",
+    "ProducerFenced": "Stop: the newer producer has taken over. If there is none, and the message says that a transaction took too "
+    "long, start a new producer.",
+    "TransactionAbortable": "Abort the transaction (`producer.transaction()` has done it), and run it again with the same producer.",
+    "TransactionTimedOut": "The same; make the transaction shorter, or raise `transaction_timeout_ms`.",
+    "TransactionFailed": "Correct what the message names, and start over with a new producer.",
+    "TransactionOutcomeUnknown": "Call `commit_transaction` (or `abort_transaction`) again; or start over with a new producer of the same "
+    "id, and look whether the records are there.",
     "OffsetOutOfRange": "`seek` to an offset in the log (`beginning_offsets`, `end_offsets`), or choose another `auto_offset_reset`.",
     "LogTruncated": "Undo what was derived from the records at and above `e.diverging_offset`, and `seek` there.",
     "TopicRecreated": "`seek` to read the new topic; what was read is of the old one.",
@@ -279,7 +285,8 @@ says otherwise.
 | `commit` after the partitions were lost | `CommitFailedError`, `IllegalStateError` | `CommitFailed`, which says why |
 | a member that the coordinator refuses (`FENCED_INSTANCE_ID`) | tries again for ever | `GroupMembershipFailed`, from every call that returns records |
 | `committed` | an offset, or None | the same; `committed_offsets` has the metadata, too |
-| transactions | `transactional_id`, `begin_transaction` | not yet; a named producer writes each row once (`producer_name`, `written`) |
+| transactions | `transactional_id`, `begin_transaction`, `transaction` | the same calls; without a transaction, `send` is an error; `send_offsets_to_transaction` takes the consumer, so that a member that has lost its partitions is refused (KIP-447) |
+| a transaction that cannot be committed | any error; the program finds out whether to abort | `TransactionAbortable`; the others need a new producer |
 | compression | `compression_type` | `compression_type` and `compression_level` |
 | TLS and SASL | `security_protocol`, `ssl_context`, `sasl_*` | not yet |
 | `api_version`, `connections_max_idle_ms`, `consumer_timeout_ms`, `exclude_internal_topics` | options | not accepted |

@@ -53,10 +53,12 @@ from strandline.client.consumer.partition_state import EARLIEST, LATEST, Partiti
 from strandline.client.consumer.poll import Room, checked_limit, pull_batches, pull_records
 from strandline.client.consumer.records import (
     AnyRecord,
+    ConsumerGroupMetadata,
     ConsumerRecord,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     TopicPartition,
+    TransactionMember,
     by_topic,
     decode_records,
     deserialize,
@@ -818,6 +820,17 @@ class Consumer(HandlerRuns[K, V]):
         same. UsageError without a `group_id`."""
         group = self._member()
         await group.commit(None if offsets is None else checked_commits(offsets), self._deadline(timeout_ms))
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """As whom the consumer commits now: for `Producer.send_offsets_to_transaction`, if the producer runs elsewhere.
+        CommitFailed if the coordinator does not count the consumer as a member; UsageError without a `group_id`."""
+        return self._member().metadata()
+
+    def _transaction_member(self, offsets: Iterable[TopicPartition]) -> TransactionMember:
+        """As whom a transaction commits these offsets. CommitFailed if one of the partitions is not the consumer's any more."""
+        if self.options.enable_auto_commit and self._runner is None:
+            raise UsageError("a consumer whose offsets a transaction commits needs enable_auto_commit=False")
+        return self._member().transaction_member(offsets)
 
     async def committed(self, partition: TopicPartition | tuple[str, int], *, timeout_ms: float | None = None) -> int | None:
         """The committed offset of a partition, assigned or not; None if there is none. It waits at most `timeout_ms` (by default

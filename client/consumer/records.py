@@ -31,6 +31,27 @@ def by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return partitions
 
 
+class ConsumerGroupMetadata(NamedTuple):
+    """As whom a consumer commits (KIP-447): what `Producer.send_offsets_to_transaction` takes instead of the consumer, if that
+    runs elsewhere. The coordinator refuses the offsets of a member that has lost its partitions."""
+
+    group_id: str
+    generation_id: int = -1
+    """The member epoch, or the generation in a group of the classic protocol; -1 without a membership."""
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+class TransactionMember(NamedTuple):
+    """As whom a transaction commits offsets, and of which topics they are."""
+
+    group: ConsumerGroupMetadata
+    topic_ids: dict[TopicPartition, bytes]
+    """The ids of the topics that the offsets are about, if they are known: a topic may be recreated under its name."""
+    is_live: bool = True
+    """Another question may get a newer epoch."""
+
+
 class OffsetAndTimestamp(NamedTuple):
     """A record's offset, its timestamp (milliseconds since 1970, UTC; -1 if the question was not by time), and the epoch of the
     leader that appended it (-1: not known)."""

@@ -73,6 +73,8 @@ class Accumulator:
         """Those of batches without conditions of their own."""
         self._delivery_timeout_s = options.delivery_timeout_ms / 1000
         self._record_bytes_max = options.max_request_size - HEADER_SIZE
+        self.on_refused: Callable[[UnknownTopic | UsageError], None] = lambda error: None
+        """Called if records were parked, and have no partition in the metadata that then arrived."""
         self.topics: dict[str, TopicQueues] = {}
         self.parked: dict[str, ParkingLot] = {}
         self.bare_open: dict[str, Batch] = {}
@@ -106,6 +108,7 @@ class Accumulator:
                 partition,
                 idempotent=self._options.idempotent,
                 named=self._options.producer_name is not None,
+                transactional=self._options.transactional_id is not None,
                 compression=self._options.compression,
             )
         return queue
@@ -447,6 +450,7 @@ class Accumulator:
                 for record in records:
                     record.point_at(Failure(e))
                 self.refused_records += len(records)
+                self.on_refused(e)
             else:
                 for index, record in enumerate(records, first):
                     record.point_at(batch, index)

@@ -219,14 +219,16 @@ class Batch:
         sequence: int,
         index_in_epoch: int,
         compression: Compression | None = None,
+        is_transactional: bool = False,
     ) -> None:
         """Encode the records and drop the lists. From here on the batch is immutable except for its header. `sequence`: that of
         the first record; -1 without idempotence."""
         self.count = len(self)
         if self.records is None:
-            self.data = encode_values(self.values, self.timestamp_ms, producer_id, producer_epoch, sequence, compression)
+            stamp = self.timestamp_ms
+            self.data = encode_values(self.values, stamp, producer_id, producer_epoch, sequence, compression, is_transactional)
         else:
-            self.data = encode_records(self.records, producer_id, producer_epoch, sequence, compression)
+            self.data = encode_records(self.records, producer_id, producer_epoch, sequence, compression, is_transactional)
         self.sequence, self.index_in_epoch = sequence, index_in_epoch
         self.values = []
         self.records = None
@@ -280,7 +282,7 @@ class Batch:
         half.state, half.records, half.conditions = BatchState.WAITING_FOR_RETRY, records, self.conditions
         sequence = (self.sequence + start) & MAX_SEQUENCE if self.sequence >= 0 else -1
         compression = Compression(Codec(header.compression)) if header.compression else None
-        half.encode(header.producer_id, header.producer_epoch, sequence, index_in_epoch, compression)
+        half.encode(header.producer_id, header.producer_epoch, sequence, index_in_epoch, compression, header.is_transactional)
         half.reserved = len(half.data or b"")
         half.waiters.append(self._on_half_done)
         return half

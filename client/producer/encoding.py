@@ -16,18 +16,24 @@ def encode_values(
     producer_epoch: int,
     sequence: int,
     compression: Compression | None = None,
+    is_transactional: bool = False,
 ) -> bytes:
     """A batch of records that have only values, and share one timestamp (ms since 1970, UTC)."""
-    builder = BatchBuilder(producer_id, producer_epoch, sequence)
+    builder = BatchBuilder(producer_id, producer_epoch, sequence, is_transactional=is_transactional)
     builder.extend(values, timestamp_ms)
     return builder.build() if compression is None else builder.build(codec=compression.codec, level=compression.level)
 
 
 def encode_records(
-    records: Sequence[RecordTuple], producer_id: int, producer_epoch: int, sequence: int, compression: Compression | None = None
+    records: Sequence[RecordTuple],
+    producer_id: int,
+    producer_epoch: int,
+    sequence: int,
+    compression: Compression | None = None,
+    is_transactional: bool = False,
 ) -> bytes:
     """A batch of records with keys, headers and timestamps of their own."""
-    builder = BatchBuilder(producer_id, producer_epoch, sequence)
+    builder = BatchBuilder(producer_id, producer_epoch, sequence, is_transactional=is_transactional)
     builder.extend_records(records)
     return builder.build() if compression is None else builder.build(codec=compression.codec, level=compression.level)
 

@@ -5,6 +5,7 @@ The rows of a named producer are written one behind the other: when a batch of i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,8 @@ class DeliveryFailures:
         self.last_error: str | None = None
         self.fatal: ClientError | None = None
         """Why nothing is sent any more: a bug of the producer, or the cluster rejects this named producer."""
+        self.on_failed: Callable[[Exception], None] = lambda error: None
+        """Called with the error when records fail that a transaction may need."""
         self._is_broken = False
         """A bug of ours stopped the sender, and the queues are in an unknown state."""
 
@@ -130,6 +133,7 @@ class DeliveryFailures:
         batch.fail(error, error_of)
         self._log(batch.topic, batch.partition, batch.count, error)
         self._release(batch)
+        self.on_failed(error)
 
     def _release(self, batch: Batch) -> None:
         self._accumulator.release(batch)
@@ -163,12 +167,22 @@ class DeliveryFailures:
         self.records += self._accumulator.fail_parked(topic, error, parked_before)
         logger.warning("producer.delivery_failed", topic=topic, reason=str(error))
         self._room.wake_next()
+        self.on_failed(error)
 
     # -- everything ---------------------------------------------------------------------------------------------------
 
+    def fail_waiting(self, reason: str) -> None:
+        """The transaction is aborted: fail all records that wait. That is neither logged nor counted."""
+        now = asyncio.get_running_loop().time()
+        self._fail_all(
+            lambda batch: DeliveryFailed(reason, **self._facts(batch, now)), lambda topic: DeliveryFailed(reason, topic=topic)
+        )
+
     def reject_all(self, error: ClientError) -> None:
-        """The cluster rejects this named producer: fail all waiting records, and those that are handed over later."""
-        logger.warning("producer.rejected", reason=f"{self._options.producer_name}: {error}")
+        """The cluster rejects this named or transactional producer: fail all waiting records, and those that are handed over
+        later."""
+        name = self._options.producer_name or self._options.transactional_id
+        logger.warning("producer.rejected", reason=f"{name}: {error}")
         if not self._is_broken:
             self.fatal = error
             self.records += self._fail_all(lambda batch: error, lambda topic: error)

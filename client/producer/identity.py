@@ -5,6 +5,9 @@ and one whose epochs are used up gets a new id.
 
 A named producer requests its id once: id and epoch identify the attempt, and another request would be another attempt. If the
 controllers reject it, the producer can send nothing.
+
+A transactional producer requests its id once, too, from the coordinator of its transactional id, which ends the transaction of
+an earlier producer first. Each transaction that ends then gives it the next epoch (`renew`).
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ import asyncio
 from collections.abc import Callable
 
 from strandline.client.cluster.cluster import Cluster
+from strandline.client.cluster.coordinator import ANSWER_TIMEOUT_MS, CoordinatorConnection
 from strandline.client.errors import ClientError, ProducerFenced, RequestFailed, RequestTimeout, copy_of, describe
 from strandline.client.options import ProducerOptions
 from strandline.protocol.apis import INIT_PRODUCER_ID
 from strandline.protocol.errors import ERRORS, ErrorCode, StrandlineError, to_code
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.data import InitProducerIdRequest, InitProducerIdResponse
+from strandline.protocol.messages.groups import KEY_TYPE_TRANSACTION
 from strandline.protocol.producer_names import is_named, work_epoch_of
 
 logger = get_logger(__name__)
@@ -37,6 +42,11 @@ class ProducerIdentity:
         on_known: Callable[[], None],
         on_refused: Callable[[ClientError], None],
     ) -> None:
+        """`coordinator`, after construction: that of a transactional producer's id."""
+        self.coordinator: CoordinatorConnection | None = None
+        if options.transactional_id is not None:
+            connect = cluster.connections.state_at
+            self.coordinator = CoordinatorConnection(cluster, options.transactional_id, connect, KEY_TYPE_TRANSACTION)
         self.known = False
         self.producer_id = -1
         self.producer_epoch = -1
@@ -44,7 +54,7 @@ class ProducerIdentity:
         """The note that the first attempt of a named producer's work epoch left."""
         self.last_error: StrandlineError | None = None
         self.refused: ClientError | None = None
-        """Why the cluster rejects this named producer."""
+        """Why the cluster rejects this named or transactional producer."""
         self._cluster = cluster
         self._options = options
         self._on_known = on_known
@@ -72,6 +82,10 @@ class ProducerIdentity:
         if self.refused is not None:
             raise copy_of(self.refused)
 
+    def renew(self, producer_id: int, producer_epoch: int) -> None:
+        """A transaction has ended: take its successor's id and epoch."""
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+
     def _on_done(self, task: asyncio.Task[None]) -> None:
         """The task was cancelled by a program that cancels all tasks: begin again."""
         if task.cancelled() and not self._closed and not task.get_loop().is_closed():
@@ -92,6 +106,8 @@ class ProducerIdentity:
     def _request(self, producer_epoch: int = -1) -> InitProducerIdRequest:
         options = self._options
         return InitProducerIdRequest(
+            transactional_id=options.transactional_id,
+            transaction_timeout_ms=options.transaction_timeout_ms,
             name=options.producer_name,
             work_epoch=options.producer_work_epoch,
             note=options.producer_note,
@@ -108,8 +124,7 @@ class ProducerIdentity:
         delay_s = RETRY_S
         while not self._cluster.closed:
             try:
-                answer = await self._cluster.any_broker.ask_any(INIT_PRODUCER_ID, request, self._options.request_timeout_ms)
-                assert isinstance(answer, InitProducerIdResponse)
+                answer = await self._send(request)
                 if not answer.error_code:
                     return answer
                 if self._on_error(to_code(answer.error_code), answer.error_message):
@@ -119,6 +134,17 @@ class ProducerIdentity:
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, RETRY_MAX_S)
         return None
+
+    async def _send(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        timeout_ms, coordinator = self._options.request_timeout_ms, self.coordinator
+        if coordinator is None:
+            answer = await self._cluster.any_broker.ask_any(INIT_PRODUCER_ID, request, timeout_ms)
+        else:
+            answer = await coordinator.ask(INIT_PRODUCER_ID, request, min(timeout_ms, ANSWER_TIMEOUT_MS))
+        assert isinstance(answer, InitProducerIdResponse)
+        if coordinator is not None:
+            coordinator.on_error(to_code(answer.error_code))
+        return answer
 
     def _take(self, answer: InitProducerIdResponse) -> None:
         producer_id, self.note = answer.producer_id, answer.note
@@ -131,14 +157,14 @@ class ProducerIdentity:
         return self._on_known()
 
     def _on_error(self, code: ErrorCode, message: str | None) -> bool:
-        """Whether the error is final: the cluster rejects this named producer."""
+        """Whether the error is final: the cluster rejects this named or transactional producer."""
         text = describe(code, message)
         kind = ProducerFenced if code == ErrorCode.PRODUCER_FENCED else RequestFailed
         self.last_error = error = kind(text, api="InitProducerId", code=code)
         is_final = not ERRORS[code].retriable and code != ErrorCode.UNKNOWN_SERVER_ERROR
         if is_final:
             logger.warning("producer.id_refused", reason=str(error))
-        if is_final and self._options.producer_name is not None:
+        if is_final and (self._options.producer_name is not None or self._options.transactional_id is not None):
             self._refuse(error)
             return True
         return False

@@ -28,6 +28,10 @@ broker rejects a batch for its sequence or epoch, that batch and all rows behind
 has read from the log how many rows there are (`resume`). Rule 5 does not apply either: no broker accepts a first row with any
 number.
 
+The queue of a *transactional* producer gets an epoch for each transaction (TV2 of KIP-890), and begins at sequence 0 with it
+(`end_transaction`). Rules 3 and 4 do not apply: a batch that is not in the log fails, and with it the transaction, whose abort
+makes everything that is left of it harmless.
+
 After a batch was given up, copies of *later* batches that a broken connection still holds could arrive between the rejection of
 rule 3 and the renumbered retry. A broker that has a newer connection from this producer rejects them
 (`broker/produce/producer_connections.py`). One weakness remains, as in Kafka: a copy at a broker that this producer has left,
@@ -89,6 +93,7 @@ class PartitionQueue:
         "idempotent",
         "in_flight",
         "in_flight_max",
+        "known_producer_id",
         "named",
         "next_index",
         "next_sequence",
@@ -101,6 +106,7 @@ class PartitionQueue:
         "state",
         "topic",
         "topic_id",
+        "transactional",
     )
 
     def __init__(
@@ -110,6 +116,7 @@ class PartitionQueue:
         *,
         idempotent: bool,
         named: bool = False,
+        transactional: bool = False,
         in_flight_max: int = IN_FLIGHT_MAX,
         compression: Compression | None = None,
     ) -> None:
@@ -119,6 +126,7 @@ class PartitionQueue:
         self.partition = partition
         self.idempotent = idempotent
         self.named = named
+        self.transactional = transactional
         self.failed: DeliveryFailed | None = None
         """Why a named producer cannot write a row to this partition until `resume`."""
         self._compression = compression
@@ -136,6 +144,8 @@ class PartitionQueue:
         """The broker knows this producer id (rule 5)."""
         self.producer_id = -1
         self.producer_epoch = -1
+        self.known_producer_id = -1
+        """The producer id of earlier transactions, if the broker knows it (rule 5); -1: there is none."""
         self.next_sequence = 0
         self.next_index = 0
         """Number of batches that were numbered under this producer epoch."""
@@ -159,8 +169,20 @@ class PartitionQueue:
 
     def set_producer_id(self, producer_id: int, producer_epoch: int) -> None:
         """Write under another producer id. The batches in flight under the old id are known not to be in the log."""
-        self.producer_id, self.producer_epoch, self.first_batch_acknowledged = producer_id, producer_epoch, self.named
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self.first_batch_acknowledged = self.named or producer_id == self.known_producer_id
         self._number_again()
+
+    def end_transaction(self) -> None:
+        """The transaction has ended: the next batch belongs to another one, and needs the producer's next epoch.
+
+        Only while the queue is idle."""
+        assert self.idle, "a batch would be left for the next transaction"
+        if self.first_batch_acknowledged:
+            self.known_producer_id = self.producer_id
+        self.producer_id = self.producer_epoch = -1
+        self.next_sequence = self.next_index = 0
+        self.state, self.retry_at = _SENDING, 0.0
 
     def resume(self, producer_id: int, producer_epoch: int, next_sequence: int) -> None:
         """The log holds `next_sequence` rows of this named producer's work epoch: number the next record with that.
@@ -239,7 +261,8 @@ class PartitionQueue:
 
     def _number(self, batch: Batch) -> None:
         sequence = self.next_sequence if self.idempotent else -1
-        batch.encode(self.producer_id, self.producer_epoch, sequence, self.next_index, self._compression)
+        identity = self.producer_id, self.producer_epoch
+        batch.encode(*identity, sequence, self.next_index, self._compression, self.transactional)
         if self.idempotent:
             following = sequence + batch.count
             self.next_sequence = following if self.named else following & SEQUENCE_MASK
@@ -298,7 +321,7 @@ class PartitionQueue:
         batch.on_attempt_failed(code, in_doubt=code in _IN_DOUBT)
         if self.idempotent and code in _NOT_IN_THE_LOG:
             is_first = self.in_flight[0] is batch
-            if self.named and (is_first or code == ErrorCode.INVALID_PRODUCER_EPOCH):
+            if (self.named or self.transactional) and (is_first or code == ErrorCode.INVALID_PRODUCER_EPOCH):
                 self.remove(batch)
                 return False
             if is_first:

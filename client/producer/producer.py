@@ -17,6 +17,12 @@ A named producer writes each row once, whichever attempt of its work writes it:
             await producer.send("orders", row, partition=0)
         await producer.flush()
 
+A transactional producer (`transactional_id`) writes records to any number of partitions, all or nothing (transactions.py):
+
+    async with producer.transaction():                                     # commits at the end, aborts on an exception
+        await producer.send("invoices", b"value")
+        await producer.send_offsets_to_transaction({TopicPartition("orders", 0): 42}, consumer)
+
 A record whose receipt is never awaited costs no future and no task. The common call touches one dictionary, one batch and one
 list; everything else happens per batch (accumulator.py, sender.py).
 """
@@ -26,15 +32,23 @@ from __future__ import annotations
 import asyncio
 import sys
 from _thread import get_ident
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, Unpack, overload
+from typing import Any, Generic, Protocol, Self, Unpack, overload
 
-from strandline.client.arguments import OFFSET_MAX, TIMESTAMP_MAX, checked_name, checked_partitions, checked_time, checked_whole
+from strandline.client.arguments import (
+    OFFSET_MAX,
+    TIMESTAMP_MAX,
+    checked_commits,
+    checked_name,
+    checked_partitions,
+    checked_time,
+    checked_whole,
+)
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.shared_cluster import SharedCluster
-from strandline.client.consumer.records import TopicPartition
+from strandline.client.consumer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, TransactionMember
 from strandline.client.errors import (
     BufferFull,
     ClientClosed,
@@ -58,9 +72,11 @@ from strandline.client.producer.parking import Failure, ParkingLot
 from strandline.client.producer.receipts import Receipt, Receipts, RecordMetadata
 from strandline.client.producer.record_fields import checked_headers, column_of, serialized, to_bytes
 from strandline.client.producer.sender import Sender
+from strandline.client.producer.transactions import TransactionBlock, Transactions
 from strandline.client.producer.undelivered import Undelivered
 from strandline.client.type_variables import K, V
 from strandline.protocol.doors import Doors, real_doors
+from strandline.protocol.errors import StrandlineError
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.records.fence import FENCING_TOKEN_MAX
 
@@ -74,6 +90,15 @@ BYTES_PER_PIECE = 1_048_576
 
 STOP_AFTER_ERROR_MS = 1_000
 """After an exception or a cancellation, `stop` waits so long for acknowledgements."""
+NOT_TRANSACTIONAL = "a producer without a transactional_id has no transactions"
+
+
+class GroupMembership(Protocol):
+    """A consumer, as a transaction needs it."""
+
+    def _transaction_member(self, offsets: Iterable[TopicPartition]) -> TransactionMember:
+        """As whom these offsets are committed now."""
+        ...
 
 
 @documents(ProducerOptions)
@@ -159,6 +184,8 @@ class Producer(Generic[K, V]):
         self._started_in_handler = False
         """An exception was being handled when the producer was started. So the exception does not end this producer."""
         self._is_named = self.options.producer_name is not None
+        self._transactions: Transactions | None = None
+        """None without a `transactional_id`, and before `start`."""
         self.expected_topic_id: Callable[[str, int], bytes] = self._known_topic_id
         """Topic and partition -> the id of the topic of which the program knows the log end. Expected offsets are offsets of that
         topic's log, and not of one that is recreated under its name. By default the one in the metadata."""
@@ -167,8 +194,9 @@ class Producer(Generic[K, V]):
 
     async def start(self) -> None:
         """Find the cluster; NoBrokersAvailable if no bootstrap server answers within `connect_timeout_ms`. A named producer takes
-        its name within `max_block_ms` (RequestTimeout); ProducerFenced if the name has a higher work epoch. UsageError if the
-        producer was started before."""
+        its name within `max_block_ms` (RequestTimeout); ProducerFenced if the name has a higher work epoch. A transactional
+        producer takes its transactional id within `max_block_ms`: earlier producers with the id are fenced, and the transaction
+        that they have left open is aborted. UsageError if the producer was started before."""
         if self._cluster is not None or self._stopped:
             raise UsageError("a producer is started once")
         self._started_in_handler = sys.exception() is not None
@@ -180,14 +208,20 @@ class Producer(Generic[K, V]):
             self.options,
             now=loop.time,
             wall_clock_ms=self._doors.wall_clock_ms,
-            on_ready=lambda queue: sender.on_ready(queue),
+            on_ready=lambda queue: on_ready(queue),
             first_sticky=self._doors.random.randrange,
         )
         sender = self._sender = Sender(self.options, self._accumulator, cluster)
+        on_ready = sender.on_ready
+        if self.options.transactional_id is not None:
+            transactions = self._transactions = Transactions(self.options, cluster, self._accumulator, sender, self._choose_path)
+            on_ready = transactions.on_ready
         try:
             await self._connect(cluster, sender)
-            if self._is_named:
+            if self._is_named or self._transactions is not None:
                 await sender.identity.wait(self.options.max_block_ms)
+            if self._transactions is not None:
+                self._transactions.state.initialized()
         except BaseException:
             await self.stop(timeout_ms=0)
             raise
@@ -211,7 +245,9 @@ class Producer(Generic[K, V]):
 
         Waits at most `timeout_ms`. By default that is `delivery_timeout_ms`; one second if the task is being cancelled, or
         if `stop` is called while an exception is handled (as in a `finally` clause), unless one was when `start` was called. That
-        exception gets a note that names the partitions and the numbers of records."""
+        exception gets a note that names the partitions and the numbers of records.
+
+        An open transaction is aborted, with a warning in the log."""
         return await self._stop(timeout_ms, None if self._started_in_handler else sys.exception())
 
     async def _stop(self, timeout_ms: float | None, error: BaseException | None) -> Undelivered:
@@ -225,6 +261,8 @@ class Producer(Generic[K, V]):
         self._stopped = True
         self._choose_path()
         try:
+            if self._transactions is not None:
+                await self._transactions.stop(error, timeout_ms)
             if timeout_ms != 0:
                 await flush(self._accumulator, timeout_ms)
         except RequestTimeout:
@@ -235,6 +273,8 @@ class Producer(Generic[K, V]):
         finally:
             undelivered = self._sender.stop()
             self._report(undelivered, error)
+            if self._transactions is not None:
+                await self._transactions.close()
             await self._sender.close()
             if self._shared is None:
                 await self._cluster.close()
@@ -409,6 +449,8 @@ class Producer(Generic[K, V]):
             return self._send_together(topic, values, key, partition, expect_offset, fencing_token)
         if key is None and partition is None and self._takes_bare:
             accumulator = self._running()
+            if self._transactions is not None:
+                self._transactions.state.check_takes_records()
             self._check_order(topic)
             plain = column_of("values", values)
             if not set(map(type, plain)) <= {bytes}:
@@ -470,14 +512,14 @@ class Producer(Generic[K, V]):
         )
         columns.check_lengths()
         receipts = Receipts()
-        deadline = self._deadline()
+        deadline, number = self._deadline(), self._transaction_number()
         try:
             async with self._call_order.turn(topic, deadline):
                 if topic not in self._running().topics:
                     await self.partitions_for(topic)
                 for chosen, rows in self._by_partition(topic, columns, partition):
                     for piece in rows.pieces(max(1, min(BYTES_PER_PIECE, self.options.buffer_memory // 4))):
-                        await self._append_columns(topic, chosen, piece, receipts)
+                        await self._append_columns(topic, chosen, piece, receipts, number)
         except TimeoutError:
             raise self._no_turn(topic) from None
         return receipts
@@ -500,10 +542,21 @@ class Producer(Generic[K, V]):
             return [(None, columns)]
         return columns.by_choice(partial(self._accumulator.partition_of, queues))
 
-    async def _append_columns(self, topic: str, partition: int | None, rows: Columns, receipts: Receipts) -> None:
+    def _transaction_number(self) -> int | None:
+        """The number of the transaction, after a check that it takes records; None without transactions."""
+        if self._transactions is None:
+            return None
+        self._transactions.state.check_takes_records()
+        return self._transactions.state.number
+
+    async def _append_columns(
+        self, topic: str, partition: int | None, rows: Columns, receipts: Receipts, number: int | None
+    ) -> None:
         deadline = self._deadline()
         while True:
             accumulator = self._running()
+            if self._transactions is not None:
+                self._transactions.state.check_takes_records(number)
             try:
                 taken = accumulator.append_many(topic, rows.values, partition, rows.keys, rows.headers)
                 break
@@ -535,8 +588,12 @@ class Producer(Generic[K, V]):
         timestamp_ms: int | None,
         expect_offset: int | None = None,
         fencing_token: int | None = None,
+        transaction: int | None = None,
     ) -> Receipt:
+        """`transaction`: the number of the one in which the call began."""
         accumulator = self._running()
+        if self._transactions is not None:
+            self._transactions.state.check_takes_records(transaction)
         if self._is_named and key is None and partition is None:
             raise UsageError(NEEDS_PARTITION)
         if self._value_serializer is not None and value is not None:
@@ -611,13 +668,13 @@ class Producer(Generic[K, V]):
         fencing_token: int | None,
     ) -> Receipt:
         """Wait until the earlier calls for this topic have ended, and then for room."""
-        deadline = self._deadline()
+        deadline, number = self._deadline(), self._transaction_number()
         try:
             async with self._call_order.turn(topic, deadline):
                 while True:
                     try:
                         receipt = self._send_any(
-                            topic, value, key, partition, headers, timestamp_ms, expect_offset, fencing_token
+                            topic, value, key, partition, headers, timestamp_ms, expect_offset, fencing_token, number
                         )
                         break
                     except BufferFull:
@@ -660,6 +717,8 @@ class Producer(Generic[K, V]):
     def _choose_path(self) -> None:
         """Let calls append plain values at once, unless values need more than that or earlier calls wait."""
         is_open = self._takes_bare and not self._stopped and not self._call_order
+        if self._transactions is not None:
+            is_open = is_open and self._transactions.state.takes_records
         self._bare_open = self._accumulator.bare_open if is_open else {}
 
     def _enter(self) -> None:
@@ -742,6 +801,73 @@ class Producer(Generic[K, V]):
             timeout_ms=self.options.max_block_ms if timeout_ms is None else checked_time("timeout_ms", timeout_ms),
         )
 
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def transaction(self) -> TransactionBlock[K, V]:
+        """`async with producer.transaction():` begins a transaction, commits it at the end, and aborts it if an exception or a
+        cancellation ends the block, which is raised again. `read_committed` consumers see all records of the block, or none.
+        After the block no transaction is open, and the next one may begin, unless the error says that the producer cannot go on:
+
+        - TransactionAbortable, or any other error: it was aborted. The same block may be run again.
+        - ProducerFenced, TransactionFailed: start over with a new producer. ProducerFenced names another one that has the id.
+        - TransactionOutcomeUnknown, of the commit: call `commit_transaction` again to learn the outcome, or start over.
+
+        UsageError without a `transactional_id`, or while a transaction is open. Records that are sent in the block need not be
+        awaited: if one was not delivered, the commit raises TransactionAbortable. The records of one producer are all in its one
+        transaction, so tasks that share a producer share the transaction, too."""
+        return TransactionBlock(self, self._running_transactions())
+
+    async def begin_transaction(self) -> None:
+        """Begin a transaction, to be ended by `commit_transaction` or `abort_transaction`. Nothing is sent for that. UsageError
+        while a transaction is open. `transaction` does all three."""
+        await self._running_transactions().begin()
+
+    async def commit_transaction(self) -> None:
+        """Wait until every record is acknowledged, and commit the transaction. When it returns, the transaction is committed for
+        good; consumers see its records a moment later.
+
+        TransactionAbortable if a record was not delivered, or the coordinator has aborted the transaction: abort it.
+        TransactionOutcomeUnknown if the coordinator does not answer within `max_block_ms`: call it again, or start a new
+        producer. ProducerFenced or TransactionFailed: start a new producer. If the call is cancelled before the commit was sent,
+        the transaction stays open; if after that, calling it again returns the outcome."""
+        await self._running_transactions().commit()
+
+    async def abort_transaction(self) -> None:
+        """Drop the records that wait, and abort the transaction: `read_committed` consumers see none of its records. The receipts
+        of the records that wait raise DeliveryFailed. The errors are those of `commit_transaction`, except
+        TransactionAbortable."""
+        await self._running_transactions().abort()
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[Any, int | OffsetAndMetadata | tuple[int, str]],
+        consumer: GroupMembership | ConsumerGroupMetadata | str,
+    ) -> None:
+        """Commit the offsets of a consumer as part of the transaction: they count when it is committed, and not if it is aborted.
+        So what was read counts as read exactly if what was made of it is written. `offsets`: as for `Consumer.commit`, the offset
+        of the next record to read of each partition.
+
+        `consumer`: the consumer that has read the records, with `enable_auto_commit=False`. The coordinator refuses the offsets
+        of a consumer that has lost its partitions (KIP-447). If it runs elsewhere, its `group_metadata()`; or only the id of the
+        group, if the partitions are assigned by hand.
+
+        TransactionAbortable if the offsets are not part of the transaction, or if that is not known after `max_block_ms`: abort
+        it. The records are read again then, by the owner of the partitions (`__cause__` is CommitFailed if that is another)."""
+        transactions = self._running_transactions()
+        checked = checked_commits(offsets)
+        await transactions.send_offsets(checked, _membership(consumer, checked))
+
+    def _on_refused(self, error: StrandlineError) -> None:
+        """A record for which a receipt exists was not handed over."""
+        if self._transactions is not None:
+            self._transactions.on_failed(error)
+
+    def _running_transactions(self) -> Transactions:
+        self._running()
+        if self._transactions is None:
+            raise UsageError(NOT_TRANSACTIONAL)
+        return self._transactions
+
     # -- the rest -----------------------------------------------------------------------------------------------------
 
     async def flush(self, timeout_ms: float | None = None) -> None:
@@ -762,7 +888,8 @@ class Producer(Generic[K, V]):
 
     def health(self) -> dict[str, Any]:
         """`state` ("not started", "stopped", "ok" or "degraded"), `brokers_connected`, `oldest_record_ms` (age of the oldest
-        record that is not acknowledged) and `last_error`."""
+        record that is not acknowledged) and `last_error`; of a transactional producer also `transaction`, such as "ready" or "in
+        transaction"."""
         if self._stopped or self._sender is None or self._cluster is None or self._home is None:
             return {"state": "stopped" if self._stopped else "not started"}
         self._home.check()
@@ -773,11 +900,13 @@ class Producer(Generic[K, V]):
             "brokers_connected": self._cluster.connections.brokers_connected,
             "oldest_record_ms": waits_ms,
             "last_error": str(error) if error is not None else self._sender.failures.last_error,
+            **({} if self._transactions is None else {"transaction": self._transactions.state.state.value}),
         }
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start (`requests`, `batches`, `records`, `bytes`, `retries`, `failed_records`), and what waits now:
-        bytes (`buffered_bytes`), batches, requests and calls."""
+        bytes (`buffered_bytes`), batches, requests and calls. Of a transactional producer also `transactions_committed` and
+        `transactions_aborted`."""
         if self._sender is None or self._cluster is None:
             return {}
         return {
@@ -786,4 +915,20 @@ class Producer(Generic[K, V]):
             "incomplete_batches": len(self._accumulator.incomplete),
             "calls_waiting": len(self._call_order),
             "metadata_refreshes": self._cluster.metadata.refreshes,
+            **({} if self._transactions is None else self._transactions.metrics()),
         }
+
+
+def _membership(
+    consumer: GroupMembership | ConsumerGroupMetadata | str, offsets: Iterable[TopicPartition]
+) -> Callable[[], TransactionMember]:
+    """As whom offsets are committed in a transaction, each time that it is asked."""
+    if isinstance(consumer, str) and consumer:
+        consumer = ConsumerGroupMetadata(consumer)
+    if isinstance(consumer, ConsumerGroupMetadata):
+        member = TransactionMember(consumer, {}, is_live=False)
+        return lambda: member
+    ask: Callable[[Iterable[TopicPartition]], TransactionMember] | None = getattr(consumer, "_transaction_member", None)
+    if ask is None:
+        raise UsageError(f"offsets are committed for a consumer, its group_metadata(), or a group id, not {consumer!r}")
+    return partial(ask, offsets)

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
+CONCURRENT_RETRY_S = 0.01
+"""The pause before a batch is sent again that came before the markers of the producer's previous transaction were written."""
 GATHER_S = 0.001
 """How much longer than its linger a batch that is not full waits while its broker is busy."""
 
@@ -274,7 +276,7 @@ class Sender:
         counters["requests"] += 1
         counters["batches"] += len(batches)
         timeout_ms = self._options.request_timeout_ms
-        body = ProduceRequest(None, self._acks, timeout_ms, partitions, [])
+        body = ProduceRequest(self._options.transactional_id, self._acks, timeout_ms, partitions, [])
         if self._acks == 0:
             connection.send(PRODUCE, body, records, on_response=None)
             for queue, batch in batches:
@@ -390,7 +392,8 @@ class Sender:
             self._counters["retries"] += 1
             return
         soon = ERRORS[code].refresh_metadata
-        retry_at = now if soon else now + self._options.retry_backoff_ms / 1000
+        pause_s = CONCURRENT_RETRY_S if code == ErrorCode.CONCURRENT_TRANSACTIONS else self._options.retry_backoff_ms / 1000
+        retry_at = now if soon else now + pause_s
         if not queue.on_failed(batch, code, retry_at):
             self.failures.fail_rejected(queue, batch, code, message, now, invalid)
             return

@@ -46,8 +46,7 @@ from strandline.client.consumer.records import (
 )
 from strandline.client.consumer.run.backoff import Backoff
 from strandline.client.consumer.run.settings import BatchHandler, Concurrency, NoRetry, OnFailure, RecordHandler
-from strandline.client.producer.producer import GroupMembership, Producer
-from strandline.client.producer.transactions import TransactionBlock
+from strandline.client.producer.producer import Producer
 from strandline.client.sync.bridge import Bridge
 from strandline.client.table.entry import ANY, Anything
 from strandline.client.table.table import Table
@@ -700,7 +699,7 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         return self._peek(self._client.metrics)
 
 
-class ProducerCalls(Bridge[Producer[K, V]], Generic[K, V]):
+class ProducerCalls(Bridge[Producer]):
     """The calls of `Producer` that only cross the thread boundary."""
 
     @property
@@ -732,60 +731,6 @@ class ProducerCalls(Bridge[Producer[K, V]], Generic[K, V]):
         ends with the first batch of this producer. An attempt that sends rows to other partitions than the earlier ones needs
         it."""
         return self._run(self._client.written, partitions, alone=alone, timeout_ms=timeout_ms)
-
-    def transaction(self) -> TransactionBlock[K, V]:
-        """`with producer.transaction():` begins a transaction, commits it at the end, and aborts it if an exception or a
-        cancellation ends the block, which is raised again. `read_committed` consumers see all records of the block, or none.
-        After the block no transaction is open, and the next one may begin, unless the error says that the producer cannot go
-        on:
-
-        - TransactionAbortable, or any other error: it was aborted. The same block may be run again. - ProducerFenced,
-        TransactionFailed: start over with a new producer. ProducerFenced names another one that has the id. -
-        TransactionOutcomeUnknown, of the commit: call `commit_transaction` again to learn the outcome, or start over.
-
-        UsageError without a `transactional_id`, or while a transaction is open. Records that are sent in the block need not be
-        awaited: if one was not delivered, the commit raises TransactionAbortable. The records of one producer are all in its
-        one transaction, so tasks that share a producer share the transaction, too."""
-        return self._call(self._client.transaction)
-
-    def begin_transaction(self) -> None:
-        """Begin a transaction, to be ended by `commit_transaction` or `abort_transaction`. Nothing is sent for that.
-        UsageError while a transaction is open. `transaction` does all three."""
-        self._run(self._client.begin_transaction)
-
-    def commit_transaction(self) -> None:
-        """Wait until every record is acknowledged, and commit the transaction. When it returns, the transaction is committed
-        for good; consumers see its records a moment later.
-
-        TransactionAbortable if a record was not delivered, or the coordinator has aborted the transaction: abort it.
-        TransactionOutcomeUnknown if the coordinator does not answer within `max_block_ms`: call it again, or start a new
-        producer. ProducerFenced or TransactionFailed: start a new producer. If the call is cancelled before the commit was
-        sent, the transaction stays open; if after that, calling it again returns the outcome."""
-        self._run(self._client.commit_transaction)
-
-    def abort_transaction(self) -> None:
-        """Drop the records that wait, and abort the transaction: `read_committed` consumers see none of its records. The
-        receipts of the records that wait raise DeliveryFailed. The errors are those of `commit_transaction`, except
-        TransactionAbortable."""
-        self._run(self._client.abort_transaction)
-
-    def send_offsets_to_transaction(
-        self,
-        offsets: Mapping[Any, int | OffsetAndMetadata | tuple[int, str]],
-        consumer: GroupMembership | ConsumerGroupMetadata | str,
-    ) -> None:
-        """Commit the offsets of a consumer as part of the transaction: they count when it is committed, and not if it is
-        aborted. So what was read counts as read exactly if what was made of it is written. `offsets`: as for
-        `Consumer.commit`, the offset of the next record to read of each partition.
-
-        `consumer`: the consumer that has read the records, with `enable_auto_commit=False`. The coordinator refuses the
-        offsets of a consumer that has lost its partitions (KIP-447). If it runs elsewhere, its `group_metadata()`; or only the
-        id of the group, if the partitions are assigned by hand.
-
-        TransactionAbortable if the offsets are not part of the transaction, or if that is not known after `max_block_ms`:
-        abort it. The records are read again then, by the owner of the partitions (`__cause__` is CommitFailed if that is
-        another)."""
-        self._run(self._client.send_offsets_to_transaction, offsets, consumer)
 
     def partitions_for(self, topic: str) -> list[int]:
         """The numbers of the topic's partitions, sorted. It waits for metadata; RequestTimeout after `max_block_ms`,

@@ -25,7 +25,7 @@ from strandline.client.consumer.consumer import STOP_TIMEOUT_AFTER_ERROR_MS, STO
 from strandline.client.consumer.consumer import Consumer as AsyncConsumer
 from strandline.client.consumer.group.callbacks import RebalanceCallback, checked_callbacks
 from strandline.client.consumer.partition_state import OpenBatch, PartitionState
-from strandline.client.consumer.records import AnyRecord, ConsumerRecord
+from strandline.client.consumer.records import AnyRecord, ConsumerRecord, TopicPartition, TransactionMember
 from strandline.client.errors import UsageError
 from strandline.client.option_docs import documents
 from strandline.client.options import ConsumerKeywords, ConsumerOptions, PlainConsumerKeywords
@@ -246,6 +246,10 @@ class Consumer(ConsumerCalls[K, V]):
         finally:
             if has_entered:
                 self._in_use.release()
+
+    def _transaction_member(self, offsets: Iterable[TopicPartition]) -> TransactionMember:
+        """As whom a transaction commits these offsets, as of this call."""
+        return self._call(self._client._transaction_member, offsets)._replace(is_live=False)
 
     # -- topics and partitions ----------------------------------------------------------------------------------------
 

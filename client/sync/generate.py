@@ -24,7 +24,10 @@ from strandline.client.table.table import Table
 BY_HAND: dict[type[Any], tuple[str, ...]] = {
     Admin: ("start", "stop"),
     Consumer: ("start", "stop", "subscribe", "unsubscribe"),
-    Producer: ("start", "stop", "send", "send_nowait", "send_and_wait", "send_many", "send_columns", "flush", "wait_for_room"),
+    Producer: (
+        *("start", "stop", "send", "send_nowait", "send_and_wait", "send_many", "send_columns", "flush", "wait_for_room"),
+        *("transaction", "begin_transaction", "commit_transaction", "abort_transaction", "send_offsets_to_transaction"),
+    ),
     Table: ("start", "stop", "get", "entry", "version", "keys", "values", "items", "watch"),
 }
 """By client, the calls that calls.py leaves out."""

@@ -219,6 +219,7 @@ class Mailbox:
         except StrandlineError as e:
             self._failed += len(parcel.values)
             parcel.on_failed(e)
+            self._producer._on_refused(e)
         parcel.values, parcel.rests = [], None
         with self._lock:
             self._bytes -= parcel.size
@@ -247,7 +248,10 @@ class Mailbox:
                 taken.append(e if is_late else await self._append_record(topic, value, rest))
             except StrandlineError as e:
                 taken.append(e)
-        self._failed += sum(not isinstance(outcome, originals.Receipt) for outcome in taken)
+        errors = [outcome for outcome in taken if not isinstance(outcome, originals.Receipt)]
+        self._failed += len(errors)
+        if errors:
+            self._producer._on_refused(errors[0])
         return taken
 
     async def _append_record(self, topic: str, value: bytes | None, rest: Rest) -> originals.Receipt | StrandlineError:

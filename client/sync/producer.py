@@ -8,17 +8,20 @@ as in the client for asyncio. Serializers run on the thread that sends."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from types import TracebackType
 from typing import Any, Generic, TypeVar, Unpack, overload
 
-from strandline.client.arguments import TIMESTAMP_MAX, checked_name, checked_time, checked_whole
+from strandline.client.arguments import TIMESTAMP_MAX, checked_commits, checked_name, checked_time, checked_whole
+from strandline.client.consumer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, TransactionMember
 from strandline.client.errors import ClientClosed, RequestTimeout, UsageError
 from strandline.client.option_docs import documents
 from strandline.client.options import PlainProducerKeywords, ProducerKeywords, ProducerOptions, Serializer, parse_options
 from strandline.client.producer import receipts as originals
+from strandline.client.producer import transactions as originals_of_transactions
 from strandline.client.producer.batch import Headers
 from strandline.client.producer.named_producer import NEEDS_PARTITION
-from strandline.client.producer.producer import STOP_AFTER_ERROR_MS
+from strandline.client.producer.producer import STOP_AFTER_ERROR_MS, GroupMembership
 from strandline.client.producer.producer import Producer as AsyncProducer
 from strandline.client.producer.receipts import RecordMetadata
 from strandline.client.producer.record_fields import checked_headers, serialized, to_bytes
@@ -29,6 +32,7 @@ from strandline.client.sync.mailbox import Mailbox
 from strandline.client.sync.receipts import Parcel, Receipt, Receipts
 from strandline.client.type_variables import K, V
 from strandline.protocol.doors import Doors
+from strandline.protocol.errors import StrandlineError
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.records.batch import HEADER_SIZE
 
@@ -111,8 +115,9 @@ class Producer(ProducerCalls, Generic[K, V]):
 
     def start(self) -> None:
         """Find the cluster; NoBrokersAvailable if no bootstrap server answers within `connect_timeout_ms`. A named producer takes
-        its name within `max_block_ms` (RequestTimeout); ProducerFenced if the name has a higher work epoch. UsageError if the
-        producer was started before."""
+        its name within `max_block_ms` (RequestTimeout); ProducerFenced if the name has a higher work epoch. A transactional
+        producer takes its transactional id within `max_block_ms`: earlier producers with the id are fenced, and the transaction
+        that they have left open is aborted. UsageError if the producer was started before."""
         super().start()
         thread = self._running()
         thread.on_forked = self._plain.clear
@@ -232,6 +237,7 @@ class Producer(ProducerCalls, Generic[K, V]):
         fencing_token: int | None,
     ) -> Receipt:
         self._running().check()
+        self._check_transaction()
         if self.options.producer_name is not None and key is None and partition is None:
             raise UsageError(NEEDS_PARTITION)
         value = _encoded("value", value, self._value_serializer)
@@ -257,6 +263,12 @@ class Producer(ProducerCalls, Generic[K, V]):
         self._partitions[topic] = count
         if self._takes_plain:
             self._plain[topic] = self._record_bytes_max - RICH_OVERHEAD
+
+    def _check_transaction(self) -> None:
+        """Raise why the transaction takes no records, or that there is none."""
+        transactions = self._client._transactions
+        if transactions is not None:
+            transactions.state.check_takes_records()
 
     async def _send_now(self, waits: bool, topic: str, *arguments: Any) -> Receipt:
         """On the loop: a record that has to be judged before the call returns, behind those that were sent before."""
@@ -349,6 +361,115 @@ class Producer(ProducerCalls, Generic[K, V]):
         except TimeoutError:
             raise RequestTimeout("records still wait for room in buffer_memory", elapsed_ms=timeout_ms) from None
         await self._client.flush(max(0.0, (deadline - loop.time()) * 1000))
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def transaction(self) -> TransactionBlock[K, V]:
+        """`with producer.transaction():` begins a transaction, commits it at the end, and aborts it if an exception ends the
+        block, which is raised again. `read_committed` consumers see all records of the block, or none. What its errors mean is
+        described for the producer for asyncio. UsageError without a `transactional_id`, or while a transaction is open.
+
+        The records of all threads that share the producer are in its one transaction. A thread that sends while another one ends
+        the transaction makes it fail, or gets a UsageError."""
+        return TransactionBlock(self, self._call(self._client.transaction))
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction, to be ended by `commit_transaction` or `abort_transaction`. Nothing is sent for that.
+        UsageError while a transaction is open. `transaction` does all three."""
+        self._run(self._client.begin_transaction)
+        self._on_begun()
+
+    def _on_begun(self) -> None:
+        """Records may be sent the short way again."""
+        if self._takes_plain:
+            self._plain = dict.fromkeys(self._partitions, self._record_bytes_max - RICH_OVERHEAD)
+
+    def commit_transaction(self) -> None:
+        """Wait until every record is acknowledged, and commit the transaction. When it returns, the transaction is committed
+        for good; consumers see its records a moment later.
+
+        TransactionAbortable if a record was not delivered, or the coordinator has aborted the transaction: abort it.
+        TransactionOutcomeUnknown if the coordinator does not answer within `max_block_ms`: call it again, or start a new
+        producer. ProducerFenced or TransactionFailed: start a new producer. If the call is cancelled before the commit was
+        sent, the transaction stays open; if after that, calling it again returns the outcome."""
+        self._plain = {}
+        self._run(self._behind, self._client.commit_transaction)
+
+    def abort_transaction(self) -> None:
+        """Drop the records that wait, and abort the transaction: `read_committed` consumers see none of its records. The
+        receipts of the records that wait raise DeliveryFailed. The errors are those of `commit_transaction`, except
+        TransactionAbortable."""
+        self._plain = {}
+        self._run(self._ahead, self._client.abort_transaction)
+
+    async def _ahead(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """On the loop: do the work, and then wait until the records that were sent before it have been refused."""
+        try:
+            return await work()
+        finally:
+            await self._mailbox.emptied()
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[Any, int | OffsetAndMetadata | tuple[int, str]],
+        consumer: GroupMembership | ConsumerGroupMetadata | str,
+    ) -> None:
+        """Commit the offsets of a consumer as part of the transaction: they count when it is committed, and not if it is
+        aborted. So what was read counts as read exactly if what was made of it is written. `offsets`: as for
+        `Consumer.commit`, the offset of the next record to read of each partition.
+
+        `consumer`: the consumer that has read the records, with `enable_auto_commit=False`. The coordinator refuses the
+        offsets of a consumer that has lost its partitions (KIP-447). If it runs elsewhere, its `group_metadata()`; or only the
+        id of the group, if the partitions are assigned by hand.
+
+        TransactionAbortable if the offsets are not part of the transaction, or if that is not known after `max_block_ms`:
+        abort it. The records are read again then, by the owner of the partitions (`__cause__` is CommitFailed if that is
+        another)."""
+        member = consumer
+        if not isinstance(consumer, (str, ConsumerGroupMetadata)) and hasattr(consumer, "_transaction_member"):
+            member = _Member(consumer, checked_commits(offsets))
+        self._run(self._behind, lambda: self._client.send_offsets_to_transaction(offsets, member))
+
+
+class _Member:
+    """As whom a consumer on another thread commits: its answer, or its error, as of the call."""
+
+    def __init__(self, consumer: GroupMembership, offsets: Iterable[TopicPartition]) -> None:
+        self._error: StrandlineError | None = None
+        self._member: TransactionMember | None = None
+        try:
+            self._member = consumer._transaction_member(offsets)
+        except UsageError:
+            raise
+        except StrandlineError as e:
+            self._error = e
+
+    def _transaction_member(self, offsets: Iterable[TopicPartition]) -> TransactionMember:
+        if self._member is None:
+            assert self._error is not None, "there is one or the other"
+            raise self._error
+        return self._member
+
+
+class TransactionBlock(Generic[K, V]):
+    """What `Producer.transaction` returns: `with` begins a transaction, and commits or aborts it."""
+
+    def __init__(self, producer: Producer[K, V], block: originals_of_transactions.TransactionBlock[bytes, bytes]) -> None:
+        self._producer = producer
+        self._block = block
+
+    def __enter__(self) -> Producer[K, V]:
+        self._producer._run(self._begin)
+        self._producer._on_begun()
+        return self._producer
+
+    async def _begin(self) -> None:
+        await self._block.__aenter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._producer._plain = {}
+        way = self._producer._behind if error is None else self._producer._ahead
+        self._producer._run(way, lambda: self._block.__aexit__(kind, error, tb))
 
 
 def _encoded(what: str, data: Any, serializer: Serializer | None) -> bytes | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 from waiting import until
 
@@ -20,11 +21,14 @@ P0, P1, P2, P3 = (TopicPartition("orders", index) for index in range(4))
 
 @asynccontextmanager
 async def scripted(
-    partitions: int = 4, records: int = 20, interval_ms: int = 100
+    partitions: int = 4, records: int = 20, interval_ms: int = 100, on_made: Callable[[ScriptedGroups], object] | None = None
 ) -> AsyncIterator[tuple[ScriptedCluster, ScriptedGroups]]:
-    """A cluster with a topic `orders` that has so many records in each partition, in batches of ten."""
+    """A cluster with a topic `orders` that has so many records in each partition, in batches of ten. `on_made` is called before
+    its brokers start."""
     cluster = ScriptedCluster()
     groups = ScriptedGroups(cluster, interval_ms)
+    if on_made is not None:
+        on_made(groups)
     async with cluster:
         cluster.create("orders", partitions)
         for index in range(partitions):
@@ -75,7 +79,7 @@ async def poll_until_settled(consumer: Consumer, *indexes: int) -> None:
 
 
 @contextmanager
-def scripted_on_a_thread(**options: int) -> Iterator[tuple[ScriptedCluster, ScriptedGroups]]:
+def scripted_on_a_thread(**options: Any) -> Iterator[tuple[ScriptedCluster, ScriptedGroups]]:
     """`scripted` on an event loop of its own, for tests that block theirs. What a test changes, it changes between requests."""
     started = threading.Event()
     found: list[tuple[ScriptedCluster, ScriptedGroups, asyncio.AbstractEventLoop, asyncio.Event]] = []

@@ -38,6 +38,10 @@ class ModelLog:
         self.values += [record.value or b"" for record in iter_records(data)]
         return ErrorCode.NONE, base
 
+    def end_transaction(self, producer_id: int, producer_epoch: int) -> None:
+        """A marker of TV2: it has the producer's next epoch."""
+        self._producers[producer_id] = (producer_epoch, [])
+
     def has(self, data: bytes) -> bool:
         """Whether the batch was appended before, as far as the log remembers."""
         header = read_header(data)

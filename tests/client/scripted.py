@@ -105,6 +105,8 @@ class ScriptedCluster:
         self.offsets_fate: ErrorCode | None = ErrorCode.NONE
         """The error of every ListOffsets and OffsetForLeaderEpoch; None: responses leave the partition out."""
         self.offsets_requests: list[data.ListOffsetsRequest | data.OffsetForLeaderEpochRequest] = []
+        self.admit: Callable[[str | None, TopicIdPartition, bytes], ErrorCode] = lambda transactional_id, key, records: C.NONE
+        """What a leader does before it appends a batch, and its error."""
         self.more_handlers: Callable[[ScriptedBroker], dict[int, Callable[[ServerRequest], None]]] = lambda broker: {}
         """Further requests that brokers serve; set before they start."""
 
@@ -375,7 +377,7 @@ class ScriptedBroker:
             if fate == "request lost":
                 request.connection.close()
                 return
-            answer = self._produce_one(key, records, fate, items[key])
+            answer = self._produce_one(key, records, fate, items[key], body.transactional_id)
             if fate == "response lost":
                 request.connection.close()
                 return
@@ -389,7 +391,7 @@ class ScriptedBroker:
             request.reply(data.ProduceResponse(answers))
 
     def _produce_one(
-        self, key: TopicIdPartition, records: bytes, fate: str, item: data.ProducePartition
+        self, key: TopicIdPartition, records: bytes, fate: str, item: data.ProducePartition, transactional_id: str | None
     ) -> data.ProducePartitionResponse:
         partition = self.cluster.partitions.get(key)
         if partition is None:
@@ -400,10 +402,10 @@ class ScriptedBroker:
             return data.ProducePartitionResponse(*key, C.NOT_LEADER_OR_FOLLOWER)
         if fate not in ("ok", "response lost", "silence"):
             hint = CurrentLeader(partition.leader, partition.epoch)
-            refused = data.ProducePartitionResponse(*key, C[fate], current_leader=hint)
-            refused.record_errors, refused.invalid_records = self.cluster.record_errors, self.cluster.invalid_records
-            refused.error_message = "record 1 of the batch has no key" if refused.record_errors else None
-            return refused
+            answer = data.ProducePartitionResponse(*key, C[fate], current_leader=hint)
+            answer.record_errors, answer.invalid_records = self.cluster.record_errors, self.cluster.invalid_records
+            answer.error_message = "record 1 of the batch has no key" if answer.record_errors else None
+            return answer
         if len(records) > self.cluster.max_message_bytes:
             return data.ProducePartitionResponse(*key, C.MESSAGE_TOO_LARGE)
         if not partition.log.has(records):
@@ -411,6 +413,8 @@ class ScriptedBroker:
                 return data.ProducePartitionResponse(*key, C.FENCED_TOKEN, fencing_token=partition.fencing_token)
             if item.expected_offset not in (-1, partition.end_offset):
                 return data.ProducePartitionResponse(*key, C.UNEXPECTED_LOG_END, log_end_offset=partition.end_offset)
+        if refused := self.cluster.admit(transactional_id, key, records):
+            return data.ProducePartitionResponse(*key, refused)
         partition.fencing_token = max(partition.fencing_token, item.fencing_token)
         code, base = partition.append(memoryview(bytearray(records)))
         return data.ProducePartitionResponse(*key, code, base)

@@ -16,7 +16,8 @@ FILE = Path(__file__).parents[2] / "client" / "sync" / "calls.py"
 PAIRS = [(getattr(client, name), getattr(strandline.sync, name)) for name in ("Producer", "Consumer", "Table", "Admin")]
 CALLS = [(name, original, pair) for pair in PAIRS for name, original in generate.calls_of(pair[0]).items()]
 OWN_WORDS = {("Producer", "send"), ("Producer", "send_nowait"), ("Producer", "send_many"), ("Consumer", "subscribe")}
-"""Calls whose docstrings say something else: what they return, where callbacks run."""
+OWN_WORDS |= {("Producer", "transaction")}
+"""Calls whose docstrings say something else: what they return, where callbacks run, what several threads may do."""
 
 
 def classes(source: str) -> list[str]:

@@ -17,7 +17,7 @@ from strandline.client.consumer.group.handed_over import HandedOver
 from strandline.client.consumer.group.heartbeats import Act, MemberView
 from strandline.client.consumer.group.membership import Identity
 from strandline.client.consumer.partition_state import PartitionState
-from strandline.client.consumer.records import OffsetAndMetadata, TopicPartition
+from strandline.client.consumer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, TransactionMember
 from strandline.client.consumer.subscription import Subscription
 from strandline.client.errors import CommitFailed, UsageError
 from strandline.client.options import ConsumerOptions
@@ -79,6 +79,22 @@ class Committer:
         await self.commits.commit(wanted, deadline)
         if missing:
             raise self.lost_error(None, missing[0])
+
+    def transaction_member(self, offsets: Iterable[TopicPartition]) -> TransactionMember:
+        """As whom a transaction commits these offsets now. CommitFailed for a partition that is not the consumer's, or not any
+        more; UsageError if it is not assigned by hand."""
+        states, dropped = self._subscription.states, self._handed.dropped
+        missing = next((tp for tp in offsets if tp not in states or tp in dropped), None)
+        if missing is not None and self._is_without_group:
+            raise UsageError(f"{missing} is not assigned to this consumer")
+        if missing is not None:
+            raise self.lost_error(None, missing)
+        return TransactionMember(self.metadata(), {tp: states[tp].topic_id for tp in offsets})
+
+    def metadata(self) -> ConsumerGroupMetadata:
+        """As whom the consumer commits now. CommitFailed if it is no member."""
+        sender = self._sender()
+        return ConsumerGroupMetadata(self._identity.group_id, sender.epoch, sender.member_id, sender.instance_id)
 
     # -- automatic commits --------------------------------------------------------------------------------------------
 

@@ -24,7 +24,13 @@ from strandline.client.consumer.group.link import Link, LocalLink, reason_of_end
 from strandline.client.consumer.group.membership import Identity, MemberState, Topics
 from strandline.client.consumer.group.rebalancer import LEAVE_S, Hooks, Rebalancer, Standing
 from strandline.client.consumer.partition_state import PartitionState
-from strandline.client.consumer.records import GroupStateChange, OffsetAndMetadata, TopicPartition
+from strandline.client.consumer.records import (
+    ConsumerGroupMetadata,
+    GroupStateChange,
+    OffsetAndMetadata,
+    TopicPartition,
+    TransactionMember,
+)
 from strandline.client.consumer.subscription import Subscription
 from strandline.client.errors import GroupMembershipFailed, RequestTimeout, copy_of
 from strandline.client.options import ConsumerOptions
@@ -371,6 +377,14 @@ class GroupMember:
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, deadline: float) -> None:
         """See `Committer.commit`."""
         await self._committer.commit(offsets, deadline)
+
+    def transaction_member(self, offsets: Iterable[TopicPartition]) -> TransactionMember:
+        """See `Committer.transaction_member`."""
+        return self._committer.transaction_member(offsets)
+
+    def metadata(self) -> ConsumerGroupMetadata:
+        """See `Committer.metadata`."""
+        return self._committer.metadata()
 
     async def committed(
         self, keys: Mapping[TopicIdPartition, TopicPartition], deadline: float
