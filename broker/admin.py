@@ -8,7 +8,7 @@ with the metadata log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from strandline.broker.config import BrokerConfig
@@ -99,11 +99,24 @@ class Metadata(Protocol):
 class AdminHandlers:
     """Answers the admin requests of a broker."""
 
-    def __init__(self, config: BrokerConfig, metadata: Metadata, channel: Channel, producer_ids: ProducerIds) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata: Metadata,
+        channel: Channel,
+        producer_ids: ProducerIds,
+        *,
+        init_transactional: Callable[[ServerRequest], Awaitable[None] | None],
+        check_name: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """`init_transactional`: answers InitProducerId with a transactional id. `check_name`: raises the error of a producer name
+        that is a transactional id."""
         self._config = config
         self._metadata = metadata
         self._channel = channel
         self._producer_ids = producer_ids
+        self._init_transactional = init_transactional
+        self._check_name = check_name
 
     def handlers(self) -> dict[int, Handler]:
         """Api key -> handler."""
@@ -181,10 +194,14 @@ class AdminHandlers:
         body = request.body
         assert isinstance(body, InitProducerIdRequest)
         if body.transactional_id is not None:
-            raise BrokerError(ErrorCode.INVALID_REQUEST, "transactions are not supported yet")
-        if body.name is None:
+            rest = self._init_transactional(request)
+            if rest is not None:
+                await rest
+        elif body.name is None:
             request.reply(InitProducerIdResponse(0, await self._producer_ids.next_id(), 0))
         else:
+            if body.producer_epoch < 0:
+                await self._check_name(body.name)
             request.reply(await self._producer_ids.of_name(body.name, body))
 
     # -- the controller's decisions -----------------------------------------------------------------------------------

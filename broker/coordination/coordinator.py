@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 from strandline.broker.coordination.loader import LoadTurns, ShardLoader, Step
 from strandline.broker.coordination.partitioning import partition_of
-from strandline.broker.coordination.replies import Asker, DelayedReplies, Replies, send
+from strandline.broker.coordination.replies import Asker, DelayedReplies, OnCommit, Replies, send
 from strandline.broker.disk_work import RunBlocking
 from strandline.broker.log_cleaner.throttle import RequestLoad
 from strandline.broker.partition.directory import PartitionDirectory
@@ -261,18 +261,39 @@ class Coordinator(ABC, Generic[Shard]):
         self.commit_wait.observe(self.host.now() - began_at)
         return make()
 
+    def on_committed(self, active: ActiveShard[Shard], action: Callable[[], None]) -> None:
+        """Call `action` once all that the shard knows now is committed, unless its leadership ends before."""
+        required = active.known_end
+        if active.partition.log.high_watermark >= required:
+            action()
+        else:
+            self._wait(OnCommit(action, partial(self._wait, active=active, required=required)), active, required)
+
+    @staticmethod
+    def _wait(waiter: OnCommit, active: ActiveShard[Shard], required: int) -> None:
+        partition = active.partition
+        if active.is_current:
+            partition.waiters.add(required, 0, waiter, partition.leader_epoch)
+
     # -- appending ----------------------------------------------------------------------------------------------------
 
-    def _append_batches(self, active: ActiveShard[Shard], batches: Buffer, now_ms: int) -> AppendInfo:
+    def _append_batches(
+        self, active: ActiveShard[Shard], batches: Buffer, now_ms: int, *, is_transactional: bool = False
+    ) -> AppendInfo:
         """Append to the partition. Raises the `BrokerError` of the partition, after which nothing has changed. The caller has the
-        shard replay the records at once."""
+        shard replay the records at once. `is_transactional`: the batches belong to a transaction."""
+        return self._append_by(
+            active, lambda leader_state: leader_state.append(batches, now_ms, is_transactional=is_transactional)
+        )
+
+    def _append_by(self, active: ActiveShard[Shard], append: Callable[[LeaderState], AppendInfo]) -> AppendInfo:
         leader_state, failures = active.leader_state, self.host.failures
         try:
             if not active.is_current:
                 raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if leader_state.is_under_min_isr:
                 raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS)
-            info = leader_state.append(batches, now_ms)
+            info = append(leader_state)
         except BrokerError as e:
             if e.code == ErrorCode.KAFKA_STORAGE_ERROR:
                 failures.on_damage(active.partition.key)

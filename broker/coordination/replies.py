@@ -85,3 +85,22 @@ class DelayedReplies(DelayedOperation):
     def _refuse(self, code: ErrorCode) -> None:
         error = as_coordinator(BrokerError(code, "the change was not committed in time"))
         send([(asker, error) for asker in self._askers])
+
+
+class OnCommit:
+    """Calls `action` once the records below an offset are committed, however long that takes, unless the leadership ends."""
+
+    __slots__ = ("_action", "_again", "is_completed")
+
+    def __init__(self, action: Callable[[], None], again: Callable[[OnCommit], None]) -> None:
+        """`again`: waits once more if the leadership still holds. The wait fails meanwhile if the ISR becomes too small."""
+        self.is_completed = False
+        self._action = action
+        self._again = again
+
+    def on_reached(self, index: int) -> None:
+        self.is_completed = True
+        self._action()
+
+    def on_failed(self, index: int, error_code: int) -> None:
+        self._again(self)

@@ -6,9 +6,9 @@ whose append has failed. The records of one decision come through `on_append`, b
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 
+from strandline.broker.coordination.load_times import LoadTimes
 from strandline.broker.groups.records.types import (
     ConsumerGroupMetadataRecord,
     GroupMetadataRecord,
@@ -17,17 +17,16 @@ from strandline.broker.groups.records.types import (
 )
 from strandline.broker.groups.result import Removal
 from strandline.broker.groups.state import CLASSIC, CONSUMER, Group, GroupTable
-from strandline.protocol.metrics import DURATION_S, Histogram
+from strandline.protocol.metrics import Histogram
 
-RECENT_S = 30.0
-"""How far back Kafka's load times look."""
 _COMPLETING = "CompletingRebalance"
 
 
-class GroupMetrics:
+class GroupMetrics(LoadTimes):
     """The counters of all shards of a broker. Except for `recent_loads_s`, they only increase."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.offset_commits = 0
         """Committed offsets: one request may commit many."""
         self.offset_removals = dict.fromkeys(Removal, 0)
@@ -35,12 +34,8 @@ class GroupMetrics:
         self.rebalances = {CLASSIC: 0, CONSUMER: 0}
         """Of the classic protocol the rebalances that ended with an assignment, of the newer one the group epochs that began:
         what Kafka counts."""
-        self.load = Histogram(DURATION_S)
-        """Seconds from the leadership of a partition to the end of its load."""
         self.append = Histogram()
         """Seconds that an append and the replay of its records took."""
-        self._recent_loads: deque[tuple[float, float]] = deque()
-        """When each of the last loads ended, and how long it took."""
 
     # -- counting -----------------------------------------------------------------------------------------------------
 
@@ -64,23 +59,6 @@ class GroupMetrics:
         self.offset_commits += commits
         self.rebalances[CONSUMER] += len(with_new_epoch)
         return commits > 0
-
-    def on_load(self, seconds: float, now: float) -> None:
-        """A load has succeeded. `now`: the loop's time."""
-        self.load.observe(seconds)
-        self._recent_loads.append((now, seconds))
-        self._forget_loads(now)
-
-    def _forget_loads(self, now: float) -> None:
-        while self._recent_loads and self._recent_loads[0][0] < now - RECENT_S:
-            self._recent_loads.popleft()
-
-    # -- reading ------------------------------------------------------------------------------------------------------
-
-    def recent_loads_s(self, now: float) -> list[float]:
-        """How long each load of the last `RECENT_S` seconds took."""
-        self._forget_loads(now)
-        return [seconds for _, seconds in self._recent_loads]
 
 
 def _is_assigning(group: Group | None) -> bool:

@@ -11,8 +11,10 @@ from strandline.broker.groups.coordinator import GroupCoordinator
 from strandline.broker.groups.lag_monitor import LagMonitor
 from strandline.broker.log_cleaner.runner import LogCleaner
 from strandline.broker.log_manager_tasks import LogManagerTasks
+from strandline.broker.produce.producer_ids import ProducerIds
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.broker.replication.fetcher_manager import FetcherManager
+from strandline.broker.transactions.coordinator import TransactionCoordinator
 from strandline.broker.transactions.partition_adder import PartitionAdder
 from strandline.storage.directory.log_dirs import LogDirs
 
@@ -32,6 +34,8 @@ class Opened:
     dynamic_config: DynamicConfig
     groups: GroupCoordinator
     group_lag: LagMonitor
+    producer_ids: ProducerIds
+    transactions: TransactionCoordinator
     channels: BrokerChannels
     partition_adder: PartitionAdder
 

@@ -177,6 +177,7 @@ class BrokerServer:
         self.replicas.apply_delta(delta, self.lifecycle.broker_epoch)
         opened = self._open_data()
         opened.groups.apply_delta(delta)
+        opened.transactions.apply_delta(delta)
         self.link.directory_assignment.submit(wrong_assignments(delta, opened.replicas.directory, opened.log_dirs))
 
     def _apply_to_fetchers(self, delta: MetadataDelta) -> None:
@@ -400,6 +401,7 @@ class BrokerServer:
         if self.opened is not None:
             self.opened.fetchers.close()
             self.opened.group_lag.stop()
+            self.opened.transactions.stop()
             self.opened.channels.close()
             self.opened.log_cleaner.kill()
             self.opened.replicas.moves.stop()

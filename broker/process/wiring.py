@@ -32,13 +32,16 @@ from strandline.broker.produce.producer_ids import ProducerIds
 from strandline.broker.replica_manager import ReplicaConfig, ReplicaManager
 from strandline.broker.replication.fetcher import FetcherSettings
 from strandline.broker.replication.fetcher_manager import FetcherManager
+from strandline.broker.transactions.coordinator import TransactionCoordinator
+from strandline.broker.transactions.handlers import TransactionHandlers
+from strandline.broker.transactions.names import ProducerNameCheck
 from strandline.broker.transactions.partition_adder import PartitionAdder
 from strandline.controller.metadata.features import Levels
 from strandline.protocol import apis
 from strandline.protocol.doors import Doors
 from strandline.protocol.errors import StrandlineError
 from strandline.protocol.messages.common import Listener
-from strandline.protocol.messages.groups import KEY_TYPE_GROUP
+from strandline.protocol.messages.groups import KEY_TYPE_GROUP, KEY_TYPE_TRANSACTION
 from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.server import Handler, ServerConnection
 from strandline.storage.directory.log_dir import LogDir
@@ -151,7 +154,9 @@ def open_replicas(
     host = _host(replicas, doors, requests_served)
     groups, group_lag = _groups(config, replicas, host, link=link, doors=doors)
     dynamic_config = DynamicConfig(config)
+    producer_ids = ProducerIds(config.node_id, link.channel, link.lifecycle)
     channels = BrokerChannels(config.node_id, lambda broker_id: _target_of(link.metadata, config, broker_id))
+    transactions = TransactionCoordinator(config.transactions, host, channels, producer_ids)
     adder = PartitionAdder(channels, lambda: replicas.image)
     opened = Opened(
         log_dirs,
@@ -164,6 +169,8 @@ def open_replicas(
         dynamic_config,
         groups,
         group_lag,
+        producer_ids,
+        transactions,
         channels,
         adder,
     )
@@ -302,13 +309,28 @@ def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, 
         adder=opened.partition_adder,
     )
     data[apis.PRODUCE] = while_trusted(link.pause_detector, data[apis.PRODUCE])
-    producer_ids = ProducerIds(config.node_id, link.channel, link.lifecycle)
-    admin = AdminHandlers(config, link.metadata, link.channel, producer_ids).handlers()
+    transactions = TransactionHandlers(opened.transactions, link.pause_detector.is_trusted)
+    admin = _admin_handlers(config, opened, link, transactions)
     groups = GroupHandlers(opened.groups, link.pause_detector.is_trusted)
-    finder = FindCoordinatorHandler({KEY_TYPE_GROUP: config.groups.offsets_topic}, lambda: opened.replicas.image, link.channel)
-    by_api = {**data, **admin, **groups.handlers(), apis.FIND_COORDINATOR: finder.handle}
+    internal_topics = {KEY_TYPE_GROUP: config.groups.offsets_topic, KEY_TYPE_TRANSACTION: config.transactions.state_topic}
+    finder = FindCoordinatorHandler(internal_topics, lambda: opened.replicas.image, link.channel)
+    by_api = {**data, **admin, **groups.handlers(), **transactions.handlers(), apis.FIND_COORDINATOR: finder.handle}
     by_api[apis.DESCRIBE_OFFSET_LAG] = opened.group_lag.handler.handle
     return BrokerHandlers(by_api, groups.on_connection_lost)
+
+
+def _admin_handlers(
+    config: BrokerConfig, opened: Opened, link: ControllerLink, transactions: TransactionHandlers
+) -> dict[int, Handler]:
+    names = ProducerNameCheck(opened.channels, lambda: opened.replicas.image)
+    return AdminHandlers(
+        config,
+        link.metadata,
+        link.channel,
+        opened.producer_ids,
+        init_transactional=transactions.init_producer_id,
+        check_name=names.check,
+    ).handlers()
 
 
 def _address_of(metadata: MetadataLoader, config: BrokerConfig, broker_id: int) -> tuple[str, int] | None:

@@ -217,18 +217,36 @@ class TransactionShard:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def expire(self, fresh_ids: Iterator[int], now_ms: int) -> Iterator[Decision]:
-        """Abort the transactions that take longer than their timeout, and forget the ids that were not used for long.
+        """Abort the transactions that take longer than their timeout, and forget the ids that were not used for long."""
+        yield from self.abort_timed_out(fresh_ids, now_ms)
+        yield from self.forget_unused(now_ms)
+
+    def abort_timed_out(self, fresh_ids: Iterator[int], now_ms: int) -> Iterator[Decision]:
+        """Abort the transactions that take longer than their timeout.
 
         The epoch rises, so no more records of the transaction are appended. Its producer has lost the transaction, but not the
-        id: it gets the new epoch as if it had aborted itself. `fresh_ids`: producer ids that were never given; it takes what it
-        needs."""
+        id: it gets the new epoch as if it had aborted itself. `fresh_ids`: producer ids that were never given, as many as
+        `count_exhausted` says."""
         for found in list(self.transactions.values()):
-            if found.state is State.ONGOING and now_ms >= found.started_at_ms + found.timeout_ms:
+            if _is_timed_out(found, now_ms):
                 fresh_id = next(fresh_ids) if found.is_epoch_exhausted else NO_PRODUCER_ID
                 aborted = _aborted(found, fresh_id, now_ms)
                 yield Decision(_record(aborted), markers=markers_of(aborted))
-            elif found.state.is_idle and now_ms >= found.updated_at_ms + self._config.transactional_id_expiration_ms:
+
+    def count_exhausted(self, now_ms: int) -> int:
+        """How many producer ids `abort_timed_out` needs."""
+        return sum(each.is_epoch_exhausted and _is_timed_out(each, now_ms) for each in self.transactions.values())
+
+    def forget_unused(self, now_ms: int) -> Iterator[Decision]:
+        """Forget the ids that were not used for long."""
+        for found in list(self.transactions.values()):
+            if found.state.is_idle and now_ms >= found.updated_at_ms + self._config.transactional_id_expiration_ms:
                 yield Decision(TransactionRecord(found.transactional_id, None))
+
+    def needs_fresh_id(self, transactional_id: str, *, if_new: bool) -> bool:
+        """Whether the next decision about this id may need a producer id that was never given. `if_new`: also for a new id."""
+        found = self.transactions.get(transactional_id)
+        return if_new if found is None else found.is_epoch_exhausted
 
 
 def markers_of(transaction: Transaction) -> Markers:
@@ -241,6 +259,10 @@ def markers_of(transaction: Transaction) -> Markers:
         transaction.partitions,
         transaction.version,
     )
+
+
+def _is_timed_out(found: Transaction, now_ms: int) -> bool:
+    return found.state is State.ONGOING and now_ms >= found.started_at_ms + found.timeout_ms
 
 
 def _aborted(found: Transaction, fresh_id: int, now_ms: int) -> Transaction:

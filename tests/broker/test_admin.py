@@ -118,7 +118,18 @@ def handlers(metadata: Metadata, channel: Channel | None = None, **settings: Any
         {"node.id": 1, "cluster.id": "c1", "log.dirs": "/d", "controller.quorum.voters": "101@h:1", **settings}
     )
     channel = channel or Channel()
-    return AdminHandlers(config, metadata, channel, ProducerIds(1, channel, Registration()))
+    return AdminHandlers(
+        config,
+        metadata,
+        channel,
+        ProducerIds(1, channel, Registration()),
+        init_transactional=lambda request: None,
+        check_name=any_name,
+    )
+
+
+async def any_name(name: str) -> None:
+    """No transactional id has this name."""
 
 
 def metadata_of(admin: AdminHandlers, topics: list[MetadataTopicRequest] | None, listener: str = "INSIDE") -> Any:

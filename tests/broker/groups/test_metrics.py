@@ -7,9 +7,10 @@ from random import Random
 
 from offset_world import NOW_MS, ORDERS, RETENTION_MS, FakeGroup, OffsetWorld, at
 
+from strandline.broker.coordination.load_times import RECENT_S
 from strandline.broker.groups.census import SLICE, GroupCensus
 from strandline.broker.groups.config import GroupConfig
-from strandline.broker.groups.metrics import RECENT_S, GroupMetrics
+from strandline.broker.groups.metrics import GroupMetrics
 from strandline.broker.groups.records.types import (
     ClassicGroupValue,
     CommittedOffset,

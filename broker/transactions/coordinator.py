@@ -1,0 +1,242 @@
+"""The shell of the transaction coordinator: it carries out what the shards decide.
+
+    request -> decision -> record appended and replayed -> record committed -> answer, and markers -> Complete record
+
+The answer and the markers wait for the commit, each on its own: an asker gives up after a while, the markers do not.
+
+After a load, the markers of all prepared transactions are sent again, because the coordinator before may not have finished. A
+timer of each shard looks for transactions that take too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Protocol
+
+from strandline.broker.coordination.coordinator import ActiveShard, Coordinator, Host
+from strandline.broker.coordination.loader import ShardLoader, Step
+from strandline.broker.coordination.replies import as_coordinator
+from strandline.broker.transactions.config import TransactionConfig
+from strandline.broker.transactions.loader import TransactionLoader
+from strandline.broker.transactions.marker_queue import Sending
+from strandline.broker.transactions.marker_sender import Channels, MarkerSender
+from strandline.broker.transactions.metrics import End, TransactionMetrics
+from strandline.broker.transactions.records import TransactionRecord, encode_record
+from strandline.broker.transactions.shard import Decision, Markers, TransactionShard
+from strandline.controller.metadata.internal_topics import TRANSACTION_STATE_TOPIC
+from strandline.protocol.errors import BrokerError
+from strandline.protocol.log_limits import LineLimits
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.records.builder import BatchBuilder
+
+logger = get_logger(__name__)
+
+COMMIT_TIMEOUT_MS = 5000
+"""How long an answer waits for the replicas of its record; then it is COORDINATOR_NOT_AVAILABLE."""
+COMPLETE_BACKOFF_S = 0.1
+
+ActiveTransactions = ActiveShard[TransactionShard]
+
+
+class FreshIds(Protocol):
+    """`ProducerIds`, as far as it is needed here."""
+
+    async def next_id(self) -> int: ...
+
+
+class TransactionCoordinator(Coordinator[TransactionShard]):
+    """The transactional ids of one broker."""
+
+    topic_name = TRANSACTION_STATE_TOPIC
+    subject = "transactions"
+
+    def __init__(self, config: TransactionConfig, host: Host, channels: Channels, fresh_ids: FreshIds) -> None:
+        super().__init__(host, COMMIT_TIMEOUT_MS)
+        self.config = config
+        self.metrics = TransactionMetrics()
+        self.fresh_ids = fresh_ids
+        self.retried_completions = 0
+        """Transactions whose Complete record could not be appended yet."""
+        self.markers = MarkerSender(
+            channels, lambda: host.directory.image, on_written=self._on_written, on_answered=self._on_markers_answered
+        )
+        self._limits = LineLimits()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._forget_due: dict[ActiveTransactions, float] = {}
+        """When the ids that have expired are looked for the next time, on the loop's clock."""
+
+    # -- leadership ---------------------------------------------------------------------------------------------------
+
+    def _new_shard(self) -> TransactionShard:
+        return TransactionShard(self.config)
+
+    def _new_loader(
+        self, active: ActiveTransactions, call_soon: Callable[[Step], object], on_end: Callable[[Exception | None], None]
+    ) -> ShardLoader:
+        return TransactionLoader(
+            active.leader_state,
+            active.shard,
+            is_current=lambda: active.is_current,
+            call_soon=call_soon,
+            run_blocking=self.host.run_blocking,
+            on_end=on_end,
+        )
+
+    def _on_loaded(self, active: ActiveTransactions, loader: ShardLoader, took_s: float) -> None:
+        self.metrics.on_load(took_s, self.host.now())
+        prepared = list(active.shard.on_loaded())
+        if loader.records or loader.skipped:
+            logger.info(
+                "transactions.loaded",
+                **active.partition.fields,
+                records=loader.records,
+                skipped=loader.skipped,
+                transactional_ids=len(active.shard.transactions),
+                prepared=len(prepared),
+                took_ms=round(took_s * 1000),
+            )
+        self._forget_due[active] = self._next_forgetting()
+        for markers in prepared:
+            self._send_when_committed(active, markers)
+        self._arm(active)
+
+    def _on_load_failed(self, active: ActiveTransactions, error: Exception) -> None:
+        logger.error("transactions.load_failed", **active.partition.fields, reason=str(error))
+
+    def _on_unloaded(self, active: ActiveTransactions) -> None:
+        self.markers.cancel(active)
+        self._forget_due.pop(active, None)
+        if active.shard.transactions:
+            logger.info("transactions.unloaded", **active.partition.fields, transactional_ids=len(active.shard.transactions))
+
+    def stop(self) -> None:
+        super().stop()
+        self.markers.stop()
+        for task in list(self._tasks):
+            task.cancel()
+
+    def recent_loads_s(self) -> list[float]:
+        """How long each load of about the last half minute took."""
+        return self.metrics.recent_loads_s(self.host.now())
+
+    # -- carrying out -------------------------------------------------------------------------------------------------
+
+    def carry_out(self, active: ActiveTransactions, decision: Decision, *, is_timeout: bool = False) -> None:
+        """Append the record of a decision, and have its markers sent when it is committed. Raises the `BrokerError` of a
+        coordinator if the record cannot be appended: then nothing has changed."""
+        if decision.record is not None:
+            self._append(active, decision.record)
+            self._arm(active)
+        if decision.markers is not None:
+            self._count(decision.markers, is_timeout)
+            self._send_when_committed(active, decision.markers)
+
+    def _append(self, active: ActiveTransactions, record: TransactionRecord) -> None:
+        began, now_ms = self.host.stopwatch(), self.host.wall_clock_ms()
+        builder = BatchBuilder()
+        builder.append(*encode_record(record), (), now_ms)
+        try:
+            self._append_batches(active, builder.build(), now_ms)
+        except BrokerError as e:
+            suppressed = self._limits.admit("append", self.host.now())
+            if suppressed is not None:
+                logger.warning("transactions.append_failed", **active.partition.fields, reason=str(e), **suppressed.fields)
+            raise as_coordinator(e) from None
+        active.shard.replay(record)
+        self.metrics.append.observe(self.host.stopwatch() - began)
+
+    def _count(self, markers: Markers, is_timeout: bool) -> None:
+        end = End.TIMEOUT if is_timeout else End.COMMIT if markers.is_commit else End.ABORT
+        self.metrics.ended[end] += 1
+
+    # -- markers ------------------------------------------------------------------------------------------------------
+
+    def _send_when_committed(self, active: ActiveTransactions, markers: Markers) -> None:
+        self.on_committed(active, partial(self._send_markers, active, markers))
+
+    def _send_markers(self, active: ActiveTransactions, markers: Markers) -> None:
+        if active.is_current:
+            self.markers.send(active, markers, active.leader_state.epoch)
+
+    def _on_markers_answered(self, count: int) -> None:
+        self.metrics.markers_written += count
+
+    def _on_written(self, sending: Sending) -> None:
+        active = sending.owner
+        assert isinstance(active, ActiveShard)
+        self.metrics.completion.observe(self.host.now() - sending.began_at)
+        self._complete(active, sending.markers)
+
+    def _complete(self, active: ActiveTransactions, markers: Markers) -> None:
+        """Append the Complete record. While the partition has too few replicas in sync, again and again."""
+        if self.is_stopped or not active.is_loaded:
+            return
+        try:
+            self.carry_out(active, active.shard.complete(markers, self.host.wall_clock_ms()))
+        except BrokerError:
+            self.retried_completions += 1
+            self.host.call_later(COMPLETE_BACKOFF_S, partial(self._complete_again, active, markers))
+
+    def _complete_again(self, active: ActiveTransactions, markers: Markers) -> None:
+        self.retried_completions -= 1
+        self._complete(active, markers)
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def _arm(self, active: ActiveTransactions) -> None:
+        """Look at the shard again after the interval; one without transactional ids needs no timer."""
+        if active.shard.transactions and active.timer is None:
+            interval_s = self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms / 1000
+            self._set_timer(active, self.host.now() + interval_s, lambda: self._sweep(active))
+
+    def _sweep(self, active: ActiveTransactions) -> None:
+        needed = active.shard.count_exhausted(self.host.wall_clock_ms())
+        if needed:
+            task = asyncio.get_running_loop().create_task(self._sweep_with_ids(active, needed), name="transaction-sweep")
+            self._tasks[task] = None
+            task.add_done_callback(self._tasks.pop)
+        else:
+            self._expire(active, iter(()))
+
+    async def _sweep_with_ids(self, active: ActiveTransactions, needed: int) -> None:
+        try:
+            fresh_ids = [await self.fresh_ids.next_id() for _ in range(needed)]
+        except BrokerError:
+            fresh_ids = []
+        # More may have run out of time meanwhile: those wait for the next sweep.
+        if active.is_loaded and active.shard.count_exhausted(self.host.wall_clock_ms()) <= len(fresh_ids):
+            self._expire(active, iter(fresh_ids))
+        else:
+            self._arm(active)
+
+    def _expire(self, active: ActiveTransactions, fresh_ids: Iterator[int]) -> None:
+        now_ms = self.host.wall_clock_ms()
+        self._carry_out_all(active, active.shard.abort_timed_out(fresh_ids, now_ms), is_timeout=True)
+        if self.host.now() >= self._forget_due.get(active, float("inf")):
+            self._forget_due[active] = self._next_forgetting()
+            self._carry_out_all(active, active.shard.forget_unused(now_ms))
+        self._arm(active)
+
+    def _next_forgetting(self) -> float:
+        return self.host.now() + self.config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000
+
+    def _carry_out_all(self, active: ActiveTransactions, decisions: Iterable[Decision], *, is_timeout: bool = False) -> None:
+        """Until one cannot be appended: then the next sweep tries again."""
+        try:
+            for decision in decisions:
+                self.carry_out(active, decision, is_timeout=is_timeout)
+                if is_timeout and decision.markers is not None:
+                    self._log_timeout(decision.markers)
+        except BrokerError:
+            return
+
+    @staticmethod
+    def _log_timeout(markers: Markers) -> None:
+        logger.info(
+            "transactions.timed_out",
+            transactional_id=markers.transactional_id,
+            producer_id=markers.producer_id,
+            partitions=len(markers.partitions),
+        )

@@ -1,0 +1,174 @@
+"""The markers that are still to be written: which leader gets which one, and what its answers mean. A core without a network.
+
+Each partition of each decided transaction is in one of these places until it is done:
+
+    waiting     for the next request to its leader; what waits for the same broker goes into one request
+    in flight   in a request to its leader
+    paused      the shell keeps it for a moment after a failure, or because the partition has no leader, and puts it back
+
+The leader is looked up each time, so a marker follows its partition. A partition is done when its leader has answered without an
+error, or when it no longer exists. This broker's metadata is new enough to tell: it is at least as new as the leadership that
+makes it the coordinator, and partitions were added to the transaction before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from strandline.broker.transactions.shard import Markers
+from strandline.broker.transactions.states import TopicNamePartition
+from strandline.controller.metadata.image import NO_LEADER, MetadataImage
+from strandline.protocol.errors import ErrorCode, to_code
+from strandline.protocol.messages.groups import GroupTopicPartitions
+from strandline.protocol.messages.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+REQUEST_PARTITIONS = 2000
+"""Partitions of one request. A leader appends a marker in some 30 us, and other requests wait meanwhile."""
+_SUPERSEDED = (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+"""A later coordinator has written a marker, or a later transaction of the producer has begun: this one was completed by somebody
+else."""
+
+
+@dataclass(slots=True, eq=False)
+class Sending:
+    """The markers of one transaction, on their way."""
+
+    owner: object
+    """The leadership in which the transaction was decided."""
+    markers: Markers
+    coordinator_epoch: int
+    left: dict[TopicNamePartition, None]
+    """The partitions that are not done."""
+    began_at: float
+    """On the loop's clock."""
+    attempts: int = 0
+    """How often a partition of it has failed."""
+    is_dropped: bool = False
+    """It is not for this coordinator any more."""
+
+
+class Failed(NamedTuple):
+    """Partitions that need another attempt, or (with `is_superseded`) a transaction that somebody else has completed."""
+
+    sending: Sending
+    partitions: list[TopicNamePartition]
+    code: ErrorCode
+
+    @property
+    def is_superseded(self) -> bool:
+        return self.code in _SUPERSEDED
+
+
+class Batch(NamedTuple):
+    """One request, and what its markers belong to, in the same order."""
+
+    request: WriteTxnMarkersRequest
+    parts: list[tuple[Sending, dict[tuple[bytes, int], TopicNamePartition]]]
+    """For each marker, topic id and number -> the partition."""
+
+
+class MarkerQueue:
+    """What waits for the next requests of one broker."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, dict[Sending, list[TopicNamePartition]]] = {}
+        """By leader."""
+
+    @property
+    def brokers(self) -> list[int]:
+        """The brokers that something waits for."""
+        return list(self._waiting)
+
+    def put(self, sending: Sending, partitions: Iterable[TopicNamePartition], image: MetadataImage) -> list[TopicNamePartition]:
+        """Queue the partitions for their leaders; those that no longer exist are done. Returns those without a leader."""
+        homeless = []
+        for partition in partitions:
+            leader = _leader_of(partition, image)
+            if leader is None:
+                sending.left.pop(partition, None)
+            elif leader == NO_LEADER:
+                homeless.append(partition)
+            else:
+                self._waiting.setdefault(leader, {}).setdefault(sending, []).append(partition)
+        return homeless
+
+    def drop(self, owner: object) -> None:
+        """A leadership has ended: the next coordinator sends its markers."""
+        for waiting in self._waiting.values():
+            for sending in waiting:
+                sending.is_dropped |= sending.owner is owner
+
+    def take(self, broker_id: int, image: MetadataImage) -> Batch | None:
+        """The next request to a broker; None if nothing waits for it."""
+        waiting, size = self._waiting.get(broker_id, {}), 0
+        batch = Batch(WriteTxnMarkersRequest([]), [])
+        while waiting and size < REQUEST_PARTITIONS:
+            sending = next(iter(waiting))
+            partitions = waiting.pop(sending)
+            if not sending.is_dropped:
+                size += len(partitions)
+                _append(batch, sending, partitions, image)
+        if not waiting:
+            self._waiting.pop(broker_id, None)
+        return batch if batch.parts else None
+
+
+def _leader_of(partition: TopicNamePartition, image: MetadataImage) -> int | None:
+    """None: the partition does not exist."""
+    name, number = partition
+    topic = image.topic(name)
+    registration = None if topic is None else topic.partitions.get(number)
+    return None if registration is None else registration.leader
+
+
+def _append(batch: Batch, sending: Sending, partitions: list[TopicNamePartition], image: MetadataImage) -> None:
+    by_topic: dict[bytes, list[int]] = {}
+    part = {}
+    for partition in partitions:
+        topic = image.topic(partition[0])
+        if topic is None:
+            sending.left.pop(partition, None)
+        else:
+            by_topic.setdefault(topic.topic_id, []).append(partition[1])
+            part[topic.topic_id, partition[1]] = partition
+    batch.parts.append((sending, part))
+    markers = sending.markers
+    batch.request.markers.append(
+        WritableTxnMarker(
+            markers.producer_id,
+            markers.producer_epoch,
+            markers.is_commit,
+            [GroupTopicPartitions(topic_id, numbers) for topic_id, numbers in by_topic.items()],
+            sending.coordinator_epoch,
+            markers.version,
+        )
+    )
+
+
+def apply_response(batch: Batch, response: WriteTxnMarkersResponse) -> list[Failed]:
+    """Take the leader's answer: partitions without an error are done. Returns the others."""
+    failures = []
+    for index, (sending, part) in enumerate(batch.parts):
+        result = response.markers[index] if index < len(response.markers) else WritableTxnMarkerResult(-1, [])
+        codes = {(each.topic_id, each.partition): each.error_code for each in result.partitions}
+        failed: dict[ErrorCode, list[TopicNamePartition]] = {}
+        for key, partition in part.items():
+            code = to_code(codes.get(key, ErrorCode.UNKNOWN_SERVER_ERROR))
+            if code is ErrorCode.NONE:
+                sending.left.pop(partition, None)
+            else:
+                failed.setdefault(code, []).append(partition)
+        failures += [Failed(sending, partitions, code) for code, partitions in failed.items()]
+    return failures
+
+
+def all_failed(batch: Batch, code: ErrorCode) -> list[Failed]:
+    """The request had no answer. The markers may be written all the same; to write them twice does no harm."""
+    return [Failed(sending, list(part.values()), code) for sending, part in batch.parts]
