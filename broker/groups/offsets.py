@@ -158,6 +158,8 @@ class OffsetStore:
         group, epoch = self._groups.get(body.group_id), body.generation_id_or_member_epoch
         if epoch < 0 and (group is None or group.is_empty):
             return
+        if epoch < 0 and not body.member_id and body.group_instance_id is None:
+            return  # Producers older than KIP-447, and aiokafka's, name only the group. Then nothing is checked, as in Kafka.
         if group is None:
             raise BrokerError(ErrorCode.ILLEGAL_GENERATION, f"the group {body.group_id} has no members")
         partitions = [(asked.topic_id, asked.partition) for asked in body.partitions]

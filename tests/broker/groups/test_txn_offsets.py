@@ -151,9 +151,15 @@ def test_member_of_a_group_that_does_not_exist_is_refused(world: TxnOffsetWorld)
     assert code_of(world, member_id="m", generation_id_or_member_epoch=5) == ErrorCode.ILLEGAL_GENERATION
 
 
-def test_only_members_store_while_there_are_members(world: TxnOffsetWorld) -> None:
+def test_producer_that_names_only_the_group_is_not_checked(world: TxnOffsetWorld) -> None:
+    """As in Kafka: producers older than KIP-447 do, and aiokafka's. They fence by one transactional id for each partition."""
     group = world.group(members=["m"])
-    assert code_of(world) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.txn_commit(7, at(200)) == [0]
+    assert not group.checked
+
+
+def test_member_of_the_group_is_checked(world: TxnOffsetWorld) -> None:
+    group = world.group(members=["m"])
     assert world.txn_commit(7, at(200), member_id="m", generation_id_or_member_epoch=5) == [0]
     assert group.checked[-1][:3] == ("m", None, 5)
     assert group.was_transactional
