@@ -12,7 +12,7 @@ time. So one fault can be left out while the others stay as they were, which is 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -20,11 +20,18 @@ from typing import Any
 from strandline.testing.simulation.group_plans import (
     GROUPS_SHARE,
     HANDLERS_SHARE,
-    GroupDraw,
+    GroupFault,
     MemberPlan,
     draw_groups,
     member_text,
     with_handlers,
+)
+from strandline.testing.simulation.transaction_plans import (
+    TRANSACTIONS_SHARE,
+    TransactionFault,
+    WriterPlan,
+    draw_transactions,
+    writer_text,
 )
 
 FAULTS: dict[str, float] = {
@@ -133,7 +140,13 @@ COMPACTED_SHARE = 0.25
 AGED_SHARE = 0.08
 """Share of topics that delete records by age."""
 
-CLIENT_TIMEOUTS = ("request_timeout_ms", "delivery_timeout_ms", "session_timeout_ms", "rebalance_timeout_ms")
+CLIENT_TIMEOUTS = (
+    "request_timeout_ms",
+    "delivery_timeout_ms",
+    "session_timeout_ms",
+    "rebalance_timeout_ms",
+    "transaction_timeout_ms",
+)
 """Options of clients that bound how long the cluster may take to heal."""
 
 ALL, LEADER = "all", "leader"
@@ -266,6 +279,12 @@ class Options:
     """Number of clients that append to one partition, each record only at the offset that it expects (`expect_offset`)."""
     holders: int = 0
     """Number of clients that write to one partition in turn, each with the fencing token of its turn."""
+    transactional_topics: tuple[TopicPlan, ...] = ()
+    """Topics to which only transactional producers write, and which only readers of committed records read."""
+    writers: tuple[WriterPlan, ...] = ()
+    """The transactional producers."""
+    committed_readers: int = 0
+    """Number of readers of committed records."""
 
     def without(self, *kinds: str) -> Options:
         """The same run without these kinds of faults."""
@@ -293,7 +312,7 @@ class Options:
         """The longest time-out of anything in this cluster, in seconds."""
         names = ("session.timeout.ms", "lag.time.max.ms", "fetch.timeout.ms", "request.timeout.ms", "election.timeout.ms")
         values = [v for k, v in {**self.settings, **self.controller_settings}.items() if k.endswith(names)]
-        clients = [plan.options for plans in (self.producers, self.consumers, self.members) for plan in plans]
+        clients = [plan.options for plans in (self.producers, self.consumers, self.members, self.writers) for plan in plans]
         for options in clients:
             values += [v for k, v in options.items() if k in CLIENT_TIMEOUTS]
         return max(map(float, values), default=10_000.0) / 1000
@@ -307,6 +326,8 @@ class Options:
         lists = {"topics": TopicPlan, "producers": ProducerPlan, "consumers": ConsumerPlan, "faults": FaultPlan}
         made: dict[str, Any] = {name: tuple(kind(**item) for item in values[name]) for name, kind in lists.items()}
         made["members"] = tuple(MemberPlan(**_with_tuples(item)) for item in values.get("members", ()))
+        made["writers"] = tuple(WriterPlan(**item) for item in values.get("writers", ()))
+        made["transactional_topics"] = tuple(TopicPlan(**item) for item in values.get("transactional_topics", ()))
         made |= {name: tuple(values.get(name, ())) for name in ("admin", "racks", "group_work")}
         return cls(**{**values, **made})
 
@@ -322,6 +343,9 @@ class Options:
             ("work on groups", " ".join(self.group_work) or "none"),
             ("conditional appends", f"of {self.racers} clients" if self.racers else "none"),
             ("fencing tokens", f"of {self.holders} clients" if self.holders else "none"),
+            *((f"transactional topic {t.name}", _topic_text(t)) for t in self.transactional_topics),
+            *((f"transactions of {w.transactional_id}", writer_text(w)) for w in self.writers),
+            ("readers of committed records", self.committed_readers or "none"),
             ("readers of offsets", self.readers),
             ("lies of a client", self.lies),
             ("deletes records", "yes" if self.trims else "no"),
@@ -382,6 +406,7 @@ def draw_options(seed: int | str) -> Options:
     """Draw everything that the seed decides before its run begins."""
     options, doubles = _with_directories(_draw_options(seed), Random(f"{seed}/directories")), Random(f"{seed}/doubles")
     options = _with_handlers(_with_groups(options, Random(f"{seed}/groups")), Random(f"{seed}/handlers"))
+    options = _with_transactions(options, Random(f"{seed}/transactions"))
     if options.loss_permitted and options.faults and doubles.random() < DOUBLES_SHARE:
         return with_double_faults(options, doubles)
     return options
@@ -421,7 +446,7 @@ def with_groups(options: Options, draw: Random) -> Options:
         settings=options.settings | drawn.settings,
         members=drawn.members,
         group_work=drawn.work,
-        **_with_group_faults(options, drawn),
+        **_with_faults_of(options, drawn.faults),
     )
 
 
@@ -433,9 +458,27 @@ def _with_handlers(options: Options, draw: Random) -> Options:
     return options.replaced(members=with_handlers(draw, options.members))
 
 
-def _with_group_faults(options: Options, drawn: GroupDraw) -> dict[str, Any]:
+def _with_transactions(options: Options, draw: Random) -> Options:
+    """The same run, in some cases with transactions. If losses are permitted, nothing could be said of them."""
+    has_them = draw.random() < TRANSACTIONS_SHARE and not options.loss_permitted
+    return with_transactions(options, draw) if has_them else options
+
+
+def with_transactions(options: Options, draw: Random) -> Options:
+    """The same run with transactions."""
+    drawn = draw_transactions(draw, options.brokers, options.faults_s, has_faults=bool(options.faults))
+    return options.replaced(
+        settings=options.settings | drawn.settings,
+        transactional_topics=tuple(TopicPlan(**topic) for topic in drawn.topics),
+        writers=drawn.writers,
+        committed_readers=drawn.readers,
+        **_with_faults_of(options, drawn.faults),
+    )
+
+
+def _with_faults_of(options: Options, drawn: Sequence[GroupFault | TransactionFault]) -> dict[str, Any]:
     number = max((fault.number for fault in options.faults), default=-1) + 1
-    faults = [FaultPlan(number + n, f.at_s, f.kind, f.duration_s, f.draw) for n, f in enumerate(drawn.faults)]
+    faults = [FaultPlan(number + n, f.at_s, f.kind, f.duration_s, f.draw) for n, f in enumerate(drawn)]
     kinds = {fault.kind: 1.0 for fault in faults}
     return {
         "kinds": options.kinds | kinds,

@@ -157,12 +157,13 @@ def _told(faults: Sequence[FaultPlan]) -> str:
 
 
 def _fewer_clients(options: Options) -> Iterator[Step]:
-    for name in ("consumers", "producers", "members"):
+    for name in ("consumers", "producers", "members", "writers"):
         plans = getattr(options, name)
         if len(plans) > 1:
             yield f"all {name}", options.replaced(**{name: ()})
         for place in range(len(plans)):
             yield f"a {name[:-1]}", options.replaced(**{name: (*plans[:place], *plans[place + 1 :])})
+    yield "transactions", options.replaced(writers=(), committed_readers=0, transactional_topics=())
     yield "readers of offsets", options.replaced(readers=0)
     yield "lies", options.replaced(lies=0)
     for name in ("trims", "upgrades", "reconfigures", "reassigns", "drains", "moves_logs"):

@@ -32,6 +32,7 @@ from strandline.testing.simulation.cluster.holder import Holder, Lock
 from strandline.testing.simulation.cluster.log_mover import LogMover
 from strandline.testing.simulation.cluster.racer import Racer
 from strandline.testing.simulation.cluster.reassigner import Reassigner
+from strandline.testing.simulation.cluster.transactions.work import TransactionWork
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.kernel.machine import EPOCH_MS
 from strandline.testing.simulation.kernel.scheduler import Entry, cancel
@@ -64,6 +65,9 @@ class Workload:
         self.reassigner = Reassigner(self.world, options, budget)
         self.log_mover = LogMover(self.world, options, self.problems)
         self.groups = GroupWork(cluster, options, self.problems, lambda: self.going, invariants)
+        self.transactions = TransactionWork(
+            cluster, options, self.problems, produces=lambda: self.produces, going=lambda: self.going, started=self._started
+        )
         self.produces = True
         self.going = True
         self._crashes: list[Entry] = []
@@ -101,6 +105,7 @@ class Workload:
         if self.options.moves_logs:
             self._begin("mover", partial(self._disturb, by=self.log_mover), 0.0)
         self.groups.begin(self._begin)
+        self.transactions.begin(self._begin)
 
     def _declare_compaction(self) -> None:
         """Clocks are wrong by up to a twentieth, or by an hour, so the time that tombstones are kept is not exact."""
@@ -460,6 +465,7 @@ class Workload:
         """Begin no reassignment, no move of a log, and no change of groups and their topics from now on."""
         self.reassigner.going = self.log_mover.going = False
         self.groups.end_disturbances()
+        self.transactions.end_disturbances()
 
     # -- the configuration of brokers ---------------------------------------------------------------------------------
 
@@ -515,6 +521,7 @@ class Workload:
         """Read everything once more, with a client that has read none of it."""
         client = self.cluster.client("final")
         await client.run(self._read_all(client))
+        await client.run(self.transactions.read_all(client))
         client.machine.end()
 
     async def _read_all(self, client: Client) -> None:

@@ -43,7 +43,12 @@
 | I38 committed offsets | groups.py, the members of a run | each answer with offsets; where a member begins to read |
 | I39 coverage | the members of a run | when the faults are over |
 | I40 coordinators | group_memory.py | at rest |
+| I41 decisions | transactions.py | a leader appends a marker |
+| I42 completion | transactions.py | a coordinator completes a transaction |
+| I43 membership | transactions.py | a leader appends a record of a transaction |
+| I44 stability | transactions.py, the readers of a run | each answer to a reader of committed records; when the faults are over |
 | I45 fencing | fencing.py | records become committed; a record is rejected for its token; at rest |
+| I46 takeovers | transactions.py | a process takes over a transactional id |
 
 I36 to I40, about groups, are in the place of I21. The members of a run write down what they were told and given
 (`cluster/groups/ledger.py`). "After a step" is `Invariants.after_step`; a sweep is one in a thousand of these; "at

@@ -28,6 +28,7 @@ def batch_of(header: BatchHeader, crc: int | None = None) -> Batch:
         header.producer_epoch,
         header.base_sequence,
         header.is_control,
+        header.is_transactional,
     )
 
 

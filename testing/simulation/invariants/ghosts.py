@@ -4,6 +4,7 @@
       ReplicaGhost    one broker's log: its path, and the production objects behind it while they exist
     MetadataGhost     the committed metadata log, its images, brokers and topics, and the votes of voters
     GroupsGhost       consumer groups, as the records of __consumer_offsets say (group_views.py)
+    TransactionsGhost transactions, as the records of __transaction_state say (transaction_views.py)
     Process           a running broker or controller; the next one on the same machine is another
 
 `Committed` is not what a broker says. A leader's high watermark is accepted only after every member of the ISR was found to hold
@@ -27,6 +28,7 @@ from strandline.protocol.records.fence import NO_TOKEN
 from strandline.testing.simulation.invariants.group_views import GroupsGhost
 from strandline.testing.simulation.invariants.originals import Originals
 from strandline.testing.simulation.invariants.paths import Path, Tree
+from strandline.testing.simulation.invariants.transaction_views import TransactionsGhost
 from strandline.testing.simulation.invariants.violation import Violation
 
 if TYPE_CHECKING:
@@ -197,6 +199,7 @@ class PartitionGhost:
         "loss_permitted",
         "losses",
         "name",
+        "open_transactions",
         "originals",
         "producers",
         "proven",
@@ -209,6 +212,7 @@ class PartitionGhost:
         "token",
         "tokens",
         "told_end",
+        "told_stable",
         "topic",
         "tree",
         "unreported",
@@ -250,6 +254,10 @@ class PartitionGhost:
         """Leader epoch -> the highest high watermark that its leader told clients when it was sure of it."""
         self.producers: dict[int, Any] = {}
         """Producer id -> its position in the committed log (`producers.py`)."""
+        self.open_transactions: dict[int, int] = {}
+        """Producer id -> the first offset of its transaction, if the committed log has no marker for it (`transactions.py`)."""
+        self.told_stable: dict[int, int] = {}
+        """Leader epoch -> the last stable offset that its leader has told a reader of committed records."""
         self.token = NO_TOKEN
         """The highest fencing token in the committed log (`fencing.py`)."""
         self.tokens: dict[tuple[int, int], int] = {}
@@ -333,6 +341,7 @@ class Ghosts:
         self.partitions: dict[TopicIdPartition, PartitionGhost] = {}
         self.metadata = MetadataGhost()
         self.groups = GroupsGhost()
+        self.transactions = TransactionsGhost()
         self.processes: dict[int, Process] = {}
         """The newest process of each node."""
         self.dirty: dict[ReplicaGhost, None] = {}

@@ -34,6 +34,7 @@ from strandline.testing.simulation.invariants import (
     reassignments,
     resources,
     rest,
+    transactions,
     watermark,
 )
 from strandline.testing.simulation.invariants.ghosts import METADATA, Ghosts, PartitionGhost, Process, ReplicaGhost
@@ -216,6 +217,8 @@ class Invariants:
             groups.remember(self.ghosts, replica, records, headers)
             if is_new:
                 groups.on_appended(self.ghosts, replica, headers)
+        if is_new:
+            transactions.on_appended(self.ghosts, replica, records, headers)
         role = "leader" if is_new else "follower"
         # If a fetch response spans several epochs, each has an event of its own.
         runs = [headers] if headers[0].leader_epoch == headers[-1].leader_epoch else _by_epoch(headers)
@@ -365,6 +368,10 @@ class Invariants:
 
     def on_told(self, replica: ReplicaGhost, high_watermark: int, *, is_answer: bool) -> None:
         reads.on_told(replica, high_watermark, is_answer=is_answer)
+
+    def on_stable_told(self, replica: ReplicaGhost, response: Any) -> None:
+        """A reader of committed records gets this answer."""
+        transactions.on_told(replica, response)
 
     def on_answer(self, node: int, request: Any) -> None:
         purgatory.check_answered_once(node, request)

@@ -33,6 +33,7 @@ class Batch(NamedTuple):
     producer_epoch: int
     sequence: int
     is_control: bool
+    is_transactional: bool = False
 
 
 class Path:

@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from strandline.protocol.producer_names import family_of, is_named
-from strandline.protocol.records.batch import MAX_SEQUENCE
+from strandline.protocol.records.batch import MAX_SEQUENCE, NO_PRODUCER_EPOCH
 from strandline.protocol.records.fence import FIRST_FENCE, NO_TOKEN
-from strandline.testing.simulation.invariants import fencing
+from strandline.testing.simulation.invariants import fencing, transactions
 from strandline.testing.simulation.invariants.ghosts import PartitionGhost, ReplicaGhost
 from strandline.testing.simulation.invariants.paths import Batch
 
@@ -38,12 +38,14 @@ def on_committed(partition: PartitionGhost, start: int, end: int) -> None:
     """The records of this range have just become committed."""
     for epoch, batch in partition.tree.walk(partition.committed, start, end):
         fencing.on_committed(partition, epoch, batch)
+        transactions.on_committed(partition, batch)
         if batch.producer_id >= 0 and batch.sequence >= 0 and not batch.is_control:
             _take(partition, batch)
 
 
 def rebuild(partition: PartitionGhost) -> None:
     partition.producers.clear()
+    partition.open_transactions.clear()
     partition.token = NO_TOKEN
     on_committed(partition, 0, partition.committed.end)
 
@@ -107,7 +109,11 @@ def _states(replica: ReplicaGhost, start: int) -> dict[int, State]:
     newest: dict[int, int] = {}
     """By name: the id of its newest work epoch. Older ones are forgotten."""
     for _, batch in replica.partition.tree.walk(replica.path, start, replica.path.end):
-        if batch.producer_id < 0 or batch.is_control:
+        if batch.producer_id < 0 or (batch.is_control and batch.producer_id >= FIRST_FENCE):
+            continue
+        if batch.is_control:
+            if states.get(batch.producer_id, (NO_PRODUCER_EPOCH, []))[0] < batch.producer_epoch:
+                states.pop(batch.producer_id, None)  # the marker fences the epoch of these batches
             continue
         family = family_of(batch.producer_id)
         if newest.get(family, batch.producer_id) != batch.producer_id:

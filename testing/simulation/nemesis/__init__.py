@@ -20,11 +20,25 @@ from strandline.testing.simulation.nemesis import (
     lying_disks,
     processes,
     slow_links,
+    transactions,
     voters,
 )
 from strandline.testing.simulation.nemesis.engine import KINDS, Nemesis
 
 __all__ = ["KINDS", "Nemesis"]
 
-FILES = (processes, cuts, slow_links, connections, late_messages, leaders, disks, lying_disks, voters, clients, groups)
+FILES = (
+    processes,
+    cuts,
+    slow_links,
+    connections,
+    late_messages,
+    leaders,
+    disks,
+    lying_disks,
+    voters,
+    clients,
+    groups,
+    transactions,
+)
 """The files that define kinds, imported here so that `KINDS` is complete."""

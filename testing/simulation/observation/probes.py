@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from strandline.broker.fetch import offsets_handler as offsets
-from strandline.broker.fetch.fetch_handler import Fetch
+from strandline.broker.fetch.fetch_handler import READ_COMMITTED, Fetch
 from strandline.broker.groups.consumer.member_timers import SESSION
 from strandline.broker.groups.consumer.protocol import ConsumerProtocol
 from strandline.broker.groups.shard import GroupShard
@@ -577,14 +577,15 @@ class Probes:
                 try:
                     invariants.on_fetch_answered(fetch, answer)
                     if not fetch.session.is_follower:
-                        self._consumer_answered(answer)
+                        self._consumer_answered(fetch, answer)
                 except Exception as e:
                     note(e)
             original(fetch, answer)
 
         return reply
 
-    def _consumer_answered(self, answer: Any) -> None:
+    def _consumer_answered(self, fetch: Fetch, answer: Any) -> None:
+        reads_committed = fetch.request.body.isolation_level == READ_COMMITTED
         for response, buffers, (cached, _, _) in zip(answer.responses, answer.records, answer.seen, strict=True):
             partition = cached.partition
             replica = replica_of(partition.log) if partition is not None else None
@@ -595,6 +596,8 @@ class Probes:
             if response.preferred_read_replica >= 0:
                 self.invariants.on_nominated(replica, response.preferred_read_replica)
             self.invariants.on_told(replica, response.high_watermark, is_answer=False)
+            if reads_committed:
+                self.invariants.on_stable_told(replica, response)
 
     def _fetch_error(self, _: None, fetch: Fetch, cached: Any, code: int, _answer: Any) -> None:
         partition = cached.partition

@@ -107,7 +107,7 @@ class Phases:
 
     async def _create_topics(self, client: Any) -> None:
         async with client.admin() as admin:
-            for topic in self.options.topics:
+            for topic in (*self.options.topics, *self.options.transactional_topics):
                 configs = {name: str(value) for name, value in topic.configs.items()}
                 await admin.create_topics([NewTopic(topic.name, topic.partitions, topic.replication_factor, configs)])
 
@@ -267,11 +267,13 @@ class Phases:
             await asyncio.sleep(LOOK_S)
         try:
             await workload.stop_producing(self.bound_s)
+            await self._transactions_end()
             await self._moves_end()
             await self._within(self._behind, "all replicas are in step", [])
             await self._leaders_return()
             await self._within(lambda: workload.behind(self.high_watermarks()), "the consumers reach the end", [])
             await self._within(workload.groups.complaints, "the groups own and read everything", [], None, "I39")
+            await self._within(workload.transactions.unread, "the readers of committed records reach the end", [], None, "I44")
             await workload.stop(self.bound_s)
             await self._within(self.invariants.unsettled, "the cluster comes to rest", [])
             await self._read_all()
@@ -285,6 +287,12 @@ class Phases:
         self.invariants.at_rest()
         if self.options.orderly_end:
             await self.stop_all()
+
+    async def _transactions_end(self) -> None:
+        """I44: every transaction ends, also if its producer does not exist any more."""
+        if self.options.writers:
+            bound_s = self.bound_s + self.workload.transactions.longest_s
+            await self._within(self.workload.transactions.open, "all transactions end", [], bound_s, "I44")
 
     # -- replicas that move -------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from strandline.testing.simulation.options import (
     draw_options,
 )
 from strandline.testing.simulation.runs.run import Report, run_seed
+from strandline.testing.simulation.transaction_plans import WriterPlan
 
 Changes = Mapping[str, Any]
 
@@ -45,6 +46,8 @@ LISTS: dict[str, type] = {
     "producers": ProducerPlan,
     "consumers": ConsumerPlan,
     "members": MemberPlan,
+    "writers": WriterPlan,
+    "transactional_topics": TopicPlan,
     "faults": FaultPlan,
 }
 LAID_OVER = ("settings", "controller_settings", "kinds")

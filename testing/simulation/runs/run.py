@@ -21,6 +21,7 @@ from unittest import mock
 from strandline.broker.fetch import fetch_session
 from strandline.broker.partition import alter_partition
 from strandline.testing.history import Anomaly, Verdict, check
+from strandline.testing.history.transactions import TransactionVerdict, check_transactions
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.violation import Violation
 from strandline.testing.simulation.kernel.scheduler import OutOfTime
@@ -66,6 +67,8 @@ class Report:
     marks: dict[str, int] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     history: Verdict | None = None
+    transactions: TransactionVerdict | None = None
+    """None: the run had no transactions."""
     sent: int = 0
     acked: int = 0
     phase: str = ""
@@ -78,9 +81,10 @@ class Report:
         return self.verdict != VIOLATION
 
     def as_dict(self) -> dict[str, Any]:
-        left_out = ("trace", "history")
+        left_out = ("trace", "history", "transactions")
         values = {name: getattr(self, name) for name in self.__slots__ if name not in left_out}
-        return {**values, "history": None if self.history is None else str(self.history)}
+        verdicts = {"history": self.history, "transactions": self.transactions}
+        return {**values, **{name: None if verdict is None else str(verdict) for name, verdict in verdicts.items()}}
 
     def __str__(self) -> str:
         faults = " ".join(f"{kind} {count}" for kind, count in self.faults.items()) or "no faults"
@@ -202,6 +206,9 @@ class _Run:
         else:
             self.report.history = verdict = check(workload.history, acks="all")
             self._anomalies(verdict.anomalies)
+        if self.options.writers:
+            self.report.transactions = check_transactions(workload.transactions.history)
+            self._anomalies(self.report.transactions.anomalies)
         for problem in workload.problems:
             self._violated(Violation("client", problem))
         self._tracebacks()

@@ -66,7 +66,12 @@ MEANINGS = {
     "I38": "a group's committed offset is what its members get and begin at, and nothing else is",
     "I39": "once the faults are over, every partition of a group has one owner, and each record below its commits was finished",
     "I40": "a coordinator has in its memory what a load of its log gives, on each replica",
+    "I41": "each marker ends a transaction as a committed Prepare record of its coordinator says",
+    "I42": "a transaction is complete only if every partition of it has its marker",
+    "I43": "a record of a transaction is appended only to a partition that its coordinator has added, and not after the marker",
+    "I44": "readers of committed records get no record of an open transaction, and every transaction ends",
     "I45": "no committed record with a lower fencing token follows one with a higher token",
+    "I46": "a process that takes over a transactional id gets a higher epoch than all before it",
 }
 """Each invariant in one line."""
 

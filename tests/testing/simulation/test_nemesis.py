@@ -22,9 +22,11 @@ from strandline.testing.simulation.options import (
     Options,
     draw_options,
     with_groups,
+    with_transactions,
 )
 from strandline.testing.simulation.runs.run import run_seed
 from strandline.testing.simulation.story.fault_words import BY_NODE_EVENTS, is_clause
+from strandline.testing.simulation.transaction_plans import TRANSACTION_FAULTS
 
 
 def quiet(seed: int, **changes: Any) -> Options:
@@ -48,6 +50,9 @@ def quiet(seed: int, **changes: Any) -> Options:
         moves_logs=False,
         racers=0,
         holders=0,
+        transactional_topics=(),
+        writers=(),
+        committed_readers=0,
         admin=(), kinds={}, faults=(), faults_s=2.0, leave_out=0, orderly_end=False, loss_permitted=False, clock_drift=0.0,
         **changes,
     )  # fmt: skip
@@ -56,8 +61,10 @@ def quiet(seed: int, **changes: Any) -> Options:
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_each_kind_of_fault_happens_and_is_survived(kind: str) -> None:
     """Four of a kind in two seconds: at least one finds a victim, and everything is well in the end."""
-    apart = [*DIRECTORY_FAULTS, *GROUP_FAULTS]
+    apart = [*DIRECTORY_FAULTS, *GROUP_FAULTS, *TRANSACTION_FAULTS]
     options = quiet([*sorted(set(KINDS) - set(apart)), *apart].index(kind) * 100)
+    if kind in TRANSACTION_FAULTS:
+        options = with_transactions(options, Random(options.seed)).replaced(faults_s=3.0)
     if kind in GROUP_FAULTS:
         options = with_groups(options, Random(options.seed)).replaced(faults_s=3.0)
     if kind in DIRECTORY_FAULTS:

