@@ -16,6 +16,7 @@ from strandline.pipeline.options import ReadOptions
 from strandline.pipeline.packing import packed
 from strandline.pipeline.planning import Range
 from strandline.pipeline.task_reader import TaskReader
+from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -63,14 +64,26 @@ class BatchReader(DataSourceReader):
         starts = starts_of(self._options, view.at, earliest, latest)
         ends = ends_of(self._options, view.at, earliest, latest)
         wanted = [tp for tp in tps if self._bounds.wants(tp)]
+        latest, log_ends = self._ends_now(view, wanted, latest, starts, ends)
         since = self._since(view, wanted, latest)
         ranges = []
         for tp in wanted:
-            start = self._checked("start", tp, starts[tp], earliest[tp], latest[tp])
-            end = self._checked("end", tp, ends[tp], earliest[tp], latest[tp])
+            start = self._checked("start", tp, starts[tp], earliest[tp], log_ends[tp])
+            end = self._checked("end", tp, ends[tp], earliest[tp], log_ends[tp])
             start, end = self._bounds.clip(max(start, since.get(tp, 0)), end)
+            if end > start:
+                check_is_stable(tp, end, latest[tp])
             ranges.append(Range(*tp, start, end, topic_id=view.topic_ids[tp.topic]))
         return ranges
+
+    def _ends_now(
+        self, view: ClusterView, tps: list[TopicPartition], latest: dict[TopicPartition, int], starts: Offsets, ends: Offsets
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """The ends of what can be read, and of the logs. Where the options name offsets above `latest`, the ends are looked up
+        again: the log may have grown since, and records of open transactions cannot be read yet."""
+        above = [tp for tp in tps if max(starts[tp], ends[tp]) > latest[tp]]
+        latest = {**latest, **{tp: at.offset for tp, at in view.latest(above).items()}}
+        return latest, {**latest, **(view.log_ends(above) if self._options.reads_committed else {})}
 
     def _since(self, view: ClusterView, tps: list[TopicPartition], latest: Offsets) -> dict[TopicPartition, int]:
         """The start offsets that a filter on the timestamp allows; empty if there is no such filter."""
@@ -86,6 +99,16 @@ class BatchReader(DataSourceReader):
             text = f"the {what} offset {offset} of {tp} is not in the log, which has the offsets {earliest} to {latest}"
             raise DataLoss(text, topic=tp.topic, partition=tp.partition)
         return min(max(offset, earliest), latest)
+
+
+def check_is_stable(tp: TopicPartition, end: int, stable: int) -> None:
+    """Raises UsageError if a batch that reads committed records is to end above the last stable offset: the task would wait
+    for the end of the open transaction."""
+    if end > stable:
+        raise UsageError(
+            f"the end offset {end} of {tp} cannot be read with isolation.level=read_committed: a transaction that begins at "
+            f"offset {stable} is open; end there, or read again when it has ended"
+        )
 
 
 class FilteringBatchReader(BatchReader):

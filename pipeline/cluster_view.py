@@ -10,7 +10,7 @@ from strandline.client import Admin, Consumer, TopicDescription, UnknownTopic
 from strandline.client.consumer.partition_state import EARLIEST, LATEST
 from strandline.client.consumer.records import OffsetAndTimestamp, TopicPartition
 from strandline.pipeline.offsets import NO_EPOCH, UNKNOWN_ID, ReadPosition, ReadPositions
-from strandline.pipeline.options import Subscription, admin_options
+from strandline.pipeline.options import Subscription, admin_options, reads_committed
 from strandline.pipeline.session import session
 
 
@@ -43,12 +43,33 @@ class ClusterView:
         return {tp: 0 if answer is None else answer.offset for tp, answer in found.items()}
 
     def latest(self, tps: Iterable[TopicPartition]) -> ReadPositions:
-        """The offset after the last readable record, with its leader epoch and the id of the topic that it belongs to."""
+        """The offset after the last readable record, with its leader epoch and the id of the topic that it belongs to. With
+        `isolation.level=read_committed` it is the last stable offset: that of the first record of an open transaction."""
         found = self._look_up(dict.fromkeys(tps, LATEST))
         return {
             tp: ReadPosition(*((0, NO_EPOCH) if answer is None else (answer.offset, answer.leader_epoch)), self._topic_id(tp))
             for tp, answer in found.items()
         }
+
+    def log_ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset after the last replicated record, also if records of open transactions are not to be read. A reader of
+        committed records cannot read up to there before these transactions end."""
+        view = ClusterView({**self._client, "isolation_level": "read_uncommitted"}, self._subscription)
+        view.topic_ids.update(self.topic_ids)
+        return {tp: at.offset for tp, at in view.latest(tps).items()}
+
+    def not_below(self, ends: ReadPositions, read: ReadPositions) -> ReadPositions:
+        """The end positions `ends`; where a query has read further already, and the log has these records, the position up to
+        which it has read.
+
+        That happens if the query has read uncommitted records until now, and from now on reads committed ones only. Nothing is
+        lost then: the query continues when the open transactions have ended."""
+        if not reads_committed(self._client):
+            return ends
+        known = {tp: read[tp] for tp in ends if tp in read and not read[tp].is_of_another_topic(ends[tp])}
+        ahead = {tp: at for tp, at in known.items() if at.offset > ends[tp].offset}
+        log_ends = self.log_ends(ahead)
+        return {**ends, **{tp: at for tp, at in ahead.items() if at.offset <= log_ends[tp]}}
 
     def _topic_id(self, tp: TopicPartition) -> bytes:
         return self.topic_ids.get(tp.topic, UNKNOWN_ID)

@@ -19,6 +19,7 @@ from strandline.pipeline.option_names import CLIENT_PREFIXES, refusal, unknown, 
 from strandline.pipeline.packing import Packing
 from strandline.protocol.errors import UsageError
 
+ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 EARLIEST, LATEST = -2, -1
 """Special offsets in the JSON of the offset options, as in Spark's Kafka connector."""
 
@@ -81,6 +82,11 @@ class ReadOptions:
     def packing(self) -> Packing:
         return Packing(self.min_partitions, self.max_partitions, self.max_records_per_partition)
 
+    @property
+    def reads_committed(self) -> bool:
+        """Whether records of open and aborted transactions are left out (option `isolation.level`)."""
+        return reads_committed(self.client)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
@@ -113,7 +119,7 @@ _READ = {
     "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
     "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxPartitions", "maxRecordsPerPartition", "failOnDataLoss",
-    "includeHeaders", "pushFilters", "readTimeoutMs", "rowsPerBatch", "bootstrap.servers",
+    "includeHeaders", "pushFilters", "readTimeoutMs", "rowsPerBatch", "isolation.level", "bootstrap.servers",
 }  # fmt: skip
 _READ_STREAM_ONLY = {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}
 _READ_BATCH_ONLY = {"endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushFilters"}
@@ -168,6 +174,20 @@ def read_options(written: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
         read_timeout_ms=options.count("readTimeoutMs", least=1) or 120_000,
         rows_per_batch=options.count("rowsPerBatch", least=1) or 10_000,
     )
+
+
+def reads_committed(client: Mapping[str, Any]) -> bool:
+    """Whether a consumer with these options leaves out the records of open and aborted transactions."""
+    return client.get("isolation_level") == "read_committed"
+
+
+def with_committed(written: Mapping[str, str]) -> dict[str, str]:
+    """The options of a source, with `isolation.level=read_committed` unless they name an isolation level themselves. The default
+    of the jobs: what they write is kept, so it must not contain records of aborted transactions."""
+    names = {name.lower().replace("_", ".") for name in written}
+    if names & {"isolation.level", *(f"{prefix}isolation.level" for prefix in CLIENT_PREFIXES)}:
+        return dict(written)
+    return {**written, "isolation.level": "read_committed"}
 
 
 def admin_options(client: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,10 +259,18 @@ class _Written:
         client = dict(self._client)
         if servers := self._values.get("bootstrap.servers"):
             client["bootstrap_servers"] = servers
+        if "isolation.level" in self:
+            self._set_isolation_level(client)
         if not client.get("bootstrap_servers"):
             raise UsageError('option bootstrap.servers is missing: .option("bootstrap.servers", "host:port,host:port")')
         self._client_kind(**client)  # checks the values
         return client
+
+    def _set_isolation_level(self, client: dict[str, Any]) -> None:
+        level = self.choice("isolation.level", *ISOLATION_LEVELS)
+        other = client.setdefault("isolation_level", level)
+        if other != level:
+            raise UsageError(f"options isolation.level={level} and strandline.isolation_level={other} contradict each other")
 
     def subscription(self) -> Subscription:
         given = [name for name in ("subscribe", "subscribePattern", "assign") if name in self]

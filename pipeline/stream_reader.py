@@ -4,6 +4,9 @@
 beside the driver. `read` runs in other processes, so a range carries all that its task needs. Partitions that are added later
 are read from their first record. Records that retention, truncation or a deletion removed before they were read are a loss:
 an error, or with `failOnDataLoss=false` a warning.
+
+With `isolation.level=read_committed` the end of the log is the last stable offset, and the offsets before it have rows only of
+committed records. While a transaction is open, the stream waits in front of its first record, and logs that after a minute.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from strandline.pipeline.offsets import ReadPosition, ReadPositions, from_json, 
 from strandline.pipeline.options import ReadOptions
 from strandline.pipeline.packing import packed
 from strandline.pipeline.planning import Range, limited
+from strandline.pipeline.stopped_ends import StoppedEnds
 from strandline.protocol.loggers import get_logger
 
 if TYPE_CHECKING:
@@ -43,6 +47,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known_end: ReadPositions = {}
         """The end positions of the last request, for `reportLatestOffset`."""
         self._last_batch_at: float | None = None
+        self._stopped = StoppedEnds()
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
@@ -88,11 +93,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _available(self, begin: ReadPositions) -> ReadPositions:
         end = self._latest() if self._stop_at is None else self._stop_at
         self._check_none_is_gone(begin, end)
-        return self._not_before(begin, end)
+        return self._not_before(begin, self._view().not_below(end, begin))
 
     def _latest(self) -> ReadPositions:
         view = self._view()
-        return view.latest(view.partitions())
+        end = view.latest(view.partitions())
+        if self._options.reads_committed:
+            self._log_open_transactions(view, end)
+        return end
+
+    def _log_open_transactions(self, view: ClusterView, end: ReadPositions) -> None:
+        """Logs a warning for each partition in which an open transaction has stopped the stream for a while."""
+        stopped = self._stopped.take({tp: at.offset for tp, at in end.items()}, time.monotonic())
+        for tp, log_end in view.log_ends(stopped).items():
+            if log_end > end[tp].offset:
+                logger.warning(
+                    "pipeline.transaction_awaited", topic=tp.topic, partition=tp.partition, offset=end[tp].offset,
+                    log_end_offset=log_end,
+                )  # fmt: skip
 
     def _not_before(self, begin: ReadPositions, end: ReadPositions) -> ReadPositions:
         """Raises DataLoss if a topic was recreated or its log ends before what was read, unless the user accepts losses."""

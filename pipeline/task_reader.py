@@ -1,7 +1,8 @@
 """Reads the ranges of one task from the log into Arrow batches.
 
 A task returns every record in its ranges, or it fails: with `DataLoss` if the log no longer has them, with `RequestTimeout` if
-none arrive in time. Offsets without a record (control records, compaction) are legal gaps. Rows are built from whole record
+none arrive in time. Offsets without a record (control records, compaction, aborted
+transactions) are legal gaps. Rows are built from whole record
 batches, without a Python object per record.
 
 A task returns range after range, in the planned order. So a task that runs again returns the same rows in the same order, on
@@ -26,6 +27,7 @@ from strandline.client.consumer.records import TopicPartition
 from strandline.client.errors import ClientError
 from strandline.pipeline.errors import DataLoss, recreated
 from strandline.pipeline.offsets import UNKNOWN_ID
+from strandline.pipeline.options import reads_committed
 from strandline.pipeline.planning import Range
 from strandline.pipeline.session import Session, session
 from strandline.protocol.loggers import get_logger
@@ -176,8 +178,12 @@ class _Group:
             if batches or position > before:
                 silent_since = here.loop.time()
             elif here.loop.time() - silent_since > timeout_ms / 1000:
+                held_back = ", and whether an open transaction holds them back" if reads_committed(self._task.client) else ""
+                text = (
+                    f"no records of {wanted} arrived from offset {position} on within readTimeoutMs: check that its leader is up"
+                )
                 raise RequestTimeout(
-                    f"no records of {wanted} arrived from offset {position} on within readTimeoutMs: check that its leader is up",
+                    text + held_back,
                     topic=wanted.topic,
                     partition=wanted.partition,
                     elapsed_ms=timeout_ms,

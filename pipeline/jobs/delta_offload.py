@@ -165,7 +165,7 @@ def behind(spark: SparkSession, rows: DataFrame, source: Mapping[str, str]) -> d
     if not there:
         return dict(source)
     first, end = view.earliest(tps), {tp: at.offset for tp, at in view.latest(tps).items()}
-    check_ends(there, end)
+    check_ends(there, {**end, **view.log_ends(tp for tp in end.keys() & there if there[tp].offset >= end[tp])})
     check_times(there, times_in_log(spark, source, {p: last.offset for p, last in there.items() if last.offset >= first[p]}))
     begin = {**starts_of(options, view.at, first, end), **{tp: last.offset + 1 for tp, last in there.items()}}
     others = {name: value for name, value in source.items() if name not in STARTS}

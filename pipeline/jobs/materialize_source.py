@@ -21,7 +21,7 @@ from strandline.pipeline.errors import DataLoss
 from strandline.pipeline.jobs.lake_folder import read_manifest
 from strandline.pipeline.jobs.tasks import rows_of
 from strandline.pipeline.offsets import ReadPosition, ReadPositions
-from strandline.pipeline.options import read_options
+from strandline.pipeline.options import read_options, with_committed
 from strandline.pipeline.planning import Range, split
 from strandline.pipeline.task_reader import TaskReader
 from strandline.protocol.errors import UsageError
@@ -54,10 +54,11 @@ class Changes:
 def from_log(spark: SparkSession, servers: str, topic: str, since: ReadPositions | None, written: Mapping[str, str]) -> Changes:
     """The records of a topic after the positions `since`; None: there was no run before. `written` are options of the source
     (docs/spark.md). Raises DataLoss if records were deleted."""
-    options = read_options({"bootstrap.servers": servers, "subscribe": topic, **written}, is_stream=False)
+    wanted = with_committed({"bootstrap.servers": servers, "subscribe": topic, **written})
+    options = read_options(wanted, is_stream=False)
     view = ClusterView(options.client, options.subscription)
     tps = view.partitions()
-    earliest, latest = view.earliest(tps), view.latest(tps)
+    earliest, latest = view.earliest(tps), view.not_below(view.latest(tps), since or {})
     ranges = planned(since, earliest, latest, options.fail_on_data_loss)
     pieces = split(ranges, options.min_partitions, options.max_records_per_partition)
     reader = task_reader(options)

@@ -5,6 +5,9 @@ The stream has no shuffle, so a task writes the range that it reads, in the orde
 grows with the topic. Spark's checkpoint holds the progress, and the lake's manifests list the finished batches. Both must be
 kept: without its checkpoint an offload begins at the first record, and the lake rejects records that it has. A Delta table needs
 no checkpoint to continue.
+
+Records of aborted transactions are left out (`isolation.level=read_committed`), because a lake does not say which ones they are.
+An open transaction makes the offload wait in front of its first record.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from strandline.pipeline.jobs.lake import CHECKPOINT, check_topic
 from strandline.pipeline.jobs.lake_folder import check_is_no_delta, local_path
+from strandline.pipeline.options import with_committed
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,7 +55,8 @@ def offload(
     lake needs a `checkpoint` of its own. With the format "delta", `root` is a table, and the session needs Delta
     (`delta.delta_session`). Raises UsageError for contradicting arguments."""
     check(topics, pattern, root, format)
-    source = {**_source_options(servers, topics, pattern, max_offsets_per_trigger, include_headers), **(options or {})}
+    own = _source_options(servers, topics, pattern, max_offsets_per_trigger, include_headers)
+    source = with_committed({**own, **(options or {})})
     columns = (*COLUMNS, *(["headers"] if include_headers else []))
     if format == "delta":
         from strandline.pipeline.jobs import delta_offload

@@ -34,7 +34,7 @@ from strandline.pipeline.jobs.replay_task import RESULT, LakeRange, LogRange, Re
 from strandline.pipeline.jobs.replay_watch import admin_of, rows_written, watching
 from strandline.pipeline.jobs.tasks import rows_of, slots
 from strandline.pipeline.option_names import CLIENT_PREFIXES
-from strandline.pipeline.options import ReadOptions, WriteOptions, read_options, write_options
+from strandline.pipeline.options import ReadOptions, WriteOptions, read_options, with_committed, write_options
 from strandline.pipeline.planning import Range
 from strandline.pipeline.session import session
 from strandline.protocol.errors import UsageError
@@ -134,16 +134,24 @@ def _check(
     target = to_servers or servers
     if lake is None and topic == to and target == servers:
         raise UsageError(f"a replay of {topic} into itself would double its records; name another topic")
-    read = read_options({"bootstrap.servers": servers, "subscribe": topic, "includeHeaders": "true", **options}, is_stream=False)
+    wanted = with_committed({"bootstrap.servers": servers, "subscribe": topic, "includeHeaders": "true", **options})
+    read = read_options(wanted, is_stream=False)
     words = {
         "topic": topic,
         "to": to,
         "lake": None if lake is None else str(local_path(lake)),
         "place": place,
-        "options": {name: options[name] for name in sorted(options) if not name.lower().startswith(CLIENT_PREFIXES)},
+        "options": {name: options[name] for name in sorted(options) if _is_of_plan(name)},
+        "isolation.level": read.client["isolation_level"],
     }
     write = write_options({"bootstrap.servers": target, "topic": to, **to_options})
     return _Asked(topic, to, None if lake is None else read_manifest(lake), read, write, place, words)
+
+
+def _is_of_plan(name: str) -> bool:
+    """Whether the plan stores this option among the others. Options of the client change no rows, except the isolation level,
+    which is stored by itself: it may be given under several names, or not at all."""
+    return not name.lower().startswith((*CLIENT_PREFIXES, "isolation.level"))
 
 
 # -- the plan ---------------------------------------------------------------------------------------------------------
