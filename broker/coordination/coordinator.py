@@ -237,6 +237,14 @@ class Coordinator(ABC, Generic[Shard]):
     def is_loading(self) -> bool:
         return any(active.loader is not None for active in self.shards.values())
 
+    def partitions_by_state(self) -> dict[str, int]:
+        """How many partitions of the topic are led here, by what they do."""
+        states = {"active": 0, "loading": 0, "failed": 0}
+        for active in self.shards.values():
+            if active.is_current:
+                states["failed" if active.failure is not None else "active" if active.loader is None else "loading"] += 1
+        return states
+
     # -- replies ------------------------------------------------------------------------------------------------------
 
     def when_committed(self, active: ActiveShard[Shard], replies: Replies) -> None:

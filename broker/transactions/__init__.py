@@ -3,9 +3,21 @@
 A transactional id belongs to one partition of the internal topic `__transaction_state`, and the leader of that partition is its
 coordinator. The rooms, from the inside out:
 
-    states.py     the state of one transactional id, and which state may follow which
-    records.py    the records of `__transaction_state`, in Kafka's bytes
-    shard.py      the transactional ids of one partition: a state machine that turns requests into records, replies and markers
+    states.py         the state of one transactional id, and which state may follow which
+    records.py        the records of `__transaction_state`, in Kafka's bytes
+    shard.py          the transactional ids of one partition: a state machine of decisions: records, replies and markers
+    loader.py         reads a partition's records when its leadership arrives
+    marker_queue.py   which leader gets which marker; marker_sender.py sends them until all have answered
+    coordinator.py    the shell: it carries out what a shard decides (on top of `broker/coordination/`)
+    handlers.py       which request goes to which shard, and the form of its answer; listing.py shows transactions to operators
+    names.py          names of named producers and transactional ids do not overlap
+    metrics.py        what is counted
+
+On every broker, for the partitions that it leads:
+
+    partition_adder.py  asks coordinators to add partitions to transactions
+    admission.py        whether a batch of a transaction may be appended
+    marker_handler.py   writes markers
 
 **A transaction is decided when its Prepare record is committed.** From then on it can only be completed: the coordinator, or the
 next one, writes a marker into every partition of the transaction until all have it, and then the Complete record.
@@ -13,5 +25,8 @@ next one, writes a marker into every partition of the transaction until all have
     Empty -> Ongoing -> PrepareCommit -> CompleteCommit
                      -> PrepareAbort  -> CompleteAbort
 
-This room is not connected to the broker yet: there is no shell that appends the records and sends the markers.
+The coordinator may change at any point. What was not committed is forgotten, and its asker asks the next coordinator. What was
+decided is completed by the next one, which sends all markers again: a leader that has one already writes it once more, and
+nothing changes for readers. Markers carry the leader epoch of the coordinator's partition, so an old coordinator that still sends
+is fenced.
 """

@@ -11,6 +11,7 @@ from strandline.broker.produce.produce_handler import DelayedProduce
 from strandline.observe import reading
 from strandline.observe.groups import group_lag, groups
 from strandline.observe.reading import Reading
+from strandline.observe.transactions import transactions
 
 if TYPE_CHECKING:
     from strandline.broker.process.server import BrokerServer
@@ -247,4 +248,4 @@ def disk(server: BrokerServer) -> Iterator[Reading]:
 
 
 def broker_readings() -> tuple[reading.Readings, ...]:
-    return node, metadata, replication, partitions, compaction, traffic, groups, group_lag, waiting, disk
+    return node, metadata, replication, partitions, compaction, traffic, groups, group_lag, transactions, waiting, disk

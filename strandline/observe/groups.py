@@ -30,11 +30,7 @@ def groups(server: BrokerServer) -> Iterator[Reading]:
 
 
 def _partitions(coordinator: GroupCoordinator) -> Iterator[Reading]:
-    states = {"active": 0, "loading": 0, "failed": 0}
-    for active in coordinator.shards.values():
-        if active.is_current:
-            states["failed" if active.failure is not None else "active" if active.loader is None else "loading"] += 1
-    for state, number in states.items():
+    for state, number in coordinator.partitions_by_state().items():
         yield Reading(_COORDINATOR + "num_partitions", number, (state,))
     loads_ms = [1000 * seconds for seconds in coordinator.recent_loads_s()]
     yield Reading(_COORDINATOR + "partition_load_time_max", max(loads_ms, default=nan))

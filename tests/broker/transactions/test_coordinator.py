@@ -1,0 +1,191 @@
+"""The shell of the transaction coordinator: what counts is what is committed, and what was decided is completed by somebody."""
+
+from __future__ import annotations
+
+import pytest
+from transaction_world import ID, KEY, TransactionWorld
+
+from strandline.broker.transactions.metrics import End
+from strandline.broker.transactions.states import EPOCH_EXHAUSTED, State
+from strandline.protocol.apis import END_TXN
+from strandline.protocol.errors import BrokerError, ErrorCode
+
+
+async def test_answer_and_markers_wait_for_the_commit_of_the_decision() -> None:
+    """A commit that a later coordinator may not know must neither be reported nor be written to a partition."""
+    world = TransactionWorld()
+    producer = await world.began()
+    ended = await world.first.end(producer)
+    assert not ended.is_answered
+    assert not world.first.markers.sent
+    world.replicate()
+    assert (ended.answer.error_code, ended.answer.producer_epoch) == (0, producer[1] + 1)
+    ((_, markers, epoch),) = world.first.markers.sent
+    assert (markers.is_commit, markers.producer_epoch, markers.partitions) == (True, producer[1] + 1, (("orders", 0),))
+    assert epoch == 1
+    assert world.first.coordinator.metrics.ended[End.COMMIT] == 1
+
+
+async def test_transaction_is_complete_when_all_markers_are_written() -> None:
+    world = TransactionWorld()
+    producer = await world.began()
+    await world.first.end(producer)
+    world.replicate()
+    assert world.first.found.state is State.PREPARE_COMMIT
+    early = await world.first.add((producer[0], producer[1] + 1))
+    world.replicate()
+    assert early.answer.results[0].error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    world.first.write_markers()
+    assert world.first.found.state is State.COMPLETE_COMMIT
+    added = await world.first.add((producer[0], producer[1] + 1))
+    world.replicate()
+    assert added.answer.results[0].error_code == 0
+
+
+async def test_nothing_changes_while_too_few_replicas_are_in_sync() -> None:
+    world = TransactionWorld()
+    producer = await world.began()
+    world.watch(lambda: world.replicas.set_isr(1, key=KEY))
+    ended = await world.first.end(producer)
+    assert ended.answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert world.first.found.state is State.ONGOING
+
+
+async def test_markers_are_sent_although_the_asker_has_given_up() -> None:
+    """The ISR shrinks while the Prepare record waits: the asker is told to try again, the record is committed later."""
+    world = TransactionWorld()
+    producer = await world.began()
+    ended = await world.first.end(producer)
+    world.watch(lambda: world.replicas.set_isr(1, key=KEY))
+    assert ended.answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert not world.first.markers.sent
+    world.watch(lambda: world.replicas.set_isr(1, 2, key=KEY))
+    world.replicate()
+    assert len(world.first.markers.sent) == 1
+    again = await world.first.end(producer)
+    assert again.answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    world.first.write_markers()
+    retried = await world.first.end(producer)
+    world.replicate()
+    assert (retried.answer.error_code, retried.answer.producer_epoch) == (0, producer[1] + 1)
+
+
+async def test_last_record_is_tried_again_until_enough_replicas_are_in_sync() -> None:
+    world = TransactionWorld()
+    producer = await world.began()
+    await world.first.end(producer)
+    world.replicate()
+    world.watch(lambda: world.replicas.set_isr(1, key=KEY))
+    world.first.write_markers()
+    assert world.first.found.state is State.PREPARE_COMMIT
+    assert world.first.coordinator.retried_completions == 1
+    world.watch(lambda: world.replicas.set_isr(1, 2, key=KEY))
+    world.replicas.loop.advance(1.0)
+    assert world.first.found.state is State.COMPLETE_COMMIT
+    assert world.first.coordinator.retried_completions == 0
+
+
+async def test_next_coordinator_sends_the_markers_when_it_knows_that_the_decision_is_committed() -> None:
+    world = TransactionWorld()
+    producer = await world.began()
+    await world.first.end(producer)
+    world.replicas.replicate(2, 1, key=KEY)
+    world.elect(2)
+    assert len(world.first.markers.cancelled) == 1
+    second = world.at[2]
+    early = await second.describe()
+    assert early.answer.transactions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    world.replicas.loop.advance(0.01)
+    assert not second.markers.sent
+    world.replicate(leader=2)
+    ((_, markers, epoch),) = second.markers.sent
+    assert (markers.transactional_id, markers.is_commit, epoch) == (ID, True, 2)
+    second.write_markers()
+    world.replicate(leader=2)
+    described = await second.describe()
+    assert described.answer.transactions[0].transaction_state == "CompleteCommit"
+
+
+async def test_decision_that_was_not_replicated_is_forgotten() -> None:
+    world = TransactionWorld()
+    producer = await world.began()
+    ended = await world.first.end(producer)
+    world.elect(2)
+    world.replicas.loop.advance(0.01)
+    assert ended.answer.error_code == ErrorCode.NOT_COORDINATOR
+    assert not world.first.markers.sent
+    assert world.at[2].found.state is State.ONGOING
+
+
+async def test_leadership_that_ends_while_a_producer_id_is_awaited() -> None:
+    """What was checked before the wait does not count after it."""
+    world = TransactionWorld()
+    world.first.fresh_ids.while_asked = lambda: world.elect(2)
+    answer = await world.first.init()
+    assert answer.answer.error_code == ErrorCode.NOT_COORDINATOR
+
+
+async def test_broker_that_was_paused_does_not_decide() -> None:
+    world = TransactionWorld()
+
+    def pause() -> None:
+        world.first.is_trusted = False
+
+    world.first.fresh_ids.while_asked = pause
+    answer = await world.first.init()
+    assert answer.answer.error_code == ErrorCode.NOT_COORDINATOR
+    assert not world.replicas[1][KEY].log.log_end_offset
+
+
+async def test_transaction_beyond_its_timeout_is_aborted_by_the_sweep() -> None:
+    world = TransactionWorld(transaction_abort_timed_out_transaction_cleanup_interval_ms=1000)
+    await world.began()
+    world.replicas.loop.advance(59)
+    assert world.first.found.state is State.ONGOING
+    world.replicas.loop.advance(3)
+    assert world.first.found.state is State.PREPARE_ABORT
+    assert not world.first.markers.sent
+    world.replicate()
+    assert len(world.first.markers.sent) == 1
+    assert world.first.coordinator.metrics.ended[End.TIMEOUT] == 1
+
+
+async def test_unused_id_is_forgotten_at_its_own_interval() -> None:
+    world = TransactionWorld(
+        transactional_id_expiration_ms=5000,
+        transaction_abort_timed_out_transaction_cleanup_interval_ms=1000,
+        transaction_remove_expired_transaction_cleanup_interval_ms=20_000,
+    )
+    await world.first.init()
+    world.replicate()
+    (active,) = world.first.coordinator.shards.values()
+    world.replicas.loop.advance(18)
+    assert list(active.shard.transactions) == [ID]
+    world.replicas.loop.advance(4)
+    assert not active.shard.transactions
+
+
+async def test_producer_id_is_replaced_when_its_epochs_are_exhausted() -> None:
+    """Kafka's rule for TV2; the fresh id is awaited before the decision."""
+    world = TransactionWorld()
+    producer = await world.began()
+    (active,) = world.first.coordinator.shards.values()
+    object.__setattr__(active.shard.transactions[ID], "producer_epoch", EPOCH_EXHAUSTED)
+    ended = await world.first.end((producer[0], EPOCH_EXHAUSTED))
+    world.replicate()
+    assert (ended.answer.error_code, ended.answer.producer_id, ended.answer.producer_epoch) == (0, 1001, 0)
+
+
+async def test_errors_of_a_request_are_in_its_response() -> None:
+    world = TransactionWorld()
+    ended = await world.at[2].end((1000, 0))
+    assert ended.answer.error_code == ErrorCode.NOT_COORDINATOR
+    unknown = await world.first.end((1000, 0))
+    assert unknown.answer.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    described = await world.first.describe()
+    assert described.answer.transactions[0].error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    world.first.is_trusted = False
+    guarded = world.first.handlers.handlers()[END_TXN]
+    with pytest.raises(BrokerError) as paused:
+        guarded(ended)  # type: ignore[arg-type]
+    assert paused.value.code is ErrorCode.NOT_COORDINATOR
