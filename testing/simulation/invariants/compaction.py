@@ -6,7 +6,8 @@ knows every **original** record (`Originals`), and each replica's ghost the offs
 
 - **I26 compaction.** A batch that no leader wrote is one that a cleaner has made of batches that a leader wrote: its records are
   originals, byte for byte, and it spans the offsets of those that are missing. A missing record has a newer one of its key below
-  the true high watermark, or it is a tombstone. Only a tombstone whose delete horizon has passed is removed for good. Below the
+  the true high watermark, or it is a tombstone, or its transaction was aborted. A record of a transaction that is open or aborted
+  supersedes none. Only a tombstone whose delete horizon has passed is removed for good. Below the
   first dirty offset each key has one record.
 - **I27 deleted keys.** A replica that lacks the tombstone of a key, without a newer record of the key, holds no older value of
   it: such a value would be read again as soon as the replica leads. The tombstone lies below the offset that the log reports
@@ -52,6 +53,8 @@ def missing_from(replica: ReplicaGhost, header: BatchHeader, data: Buffer, posit
     assert originals is not None
     epoch, base, end = header.leader_epoch, header.base_offset, header.next_offset
     _check_frame(replica, header)
+    if header.is_control:
+        return []  # a marker, with a delete horizon or without its record
     records, found = originals.by_epoch.get(epoch, {}), read_batch(header, data, position)
     for offset, record in found.items():
         if records.get(offset) != record:
@@ -100,7 +103,7 @@ def check_absent(replica: ReplicaGhost) -> None:
 def _check_missing(replica: ReplicaGhost, originals: Originals, offset: int) -> None:
     partition = replica.partition
     record = originals.by_epoch.get(replica.path.epoch_at(offset), {}).get(offset)
-    if record is None or record.key is None:
+    if record is None or record.key is None or offset in partition.aborted:
         return
     newest = originals.newest(record.key, partition.committed)
     if newest > offset:
@@ -129,7 +132,7 @@ def check_deleted(replica: ReplicaGhost, originals: Originals, key: bytes, tombs
 
 def begin(partition: PartitionGhost) -> None:
     """A cleaner is about to change the first segment of this partition: remember all records."""
-    partition.originals = Originals()
+    partition.originals = Originals(partition.unseen)
     for replica in partition.replicas.values():
         if replica.log is not None:
             _learn_log(partition, replica.log)
@@ -200,7 +203,9 @@ def _check_horizons(replica: ReplicaGhost, was: Replaced, removed: list[int], cl
     assert originals is not None
     for offset in removed:
         record = originals.by_epoch[replica.path.epoch_at(offset)][offset]
-        if not record.is_tombstone or record.key is None or originals.newest(record.key, partition.committed) > offset:
+        if not record.is_tombstone or record.key is None or offset in partition.aborted:
+            continue
+        if originals.newest(record.key, partition.committed) > offset:
             continue
         _, horizon = was.horizons[bisect_right(was.horizons, (offset, 1 << 63)) - 1]
         if not 0 <= horizon <= clock_ms:

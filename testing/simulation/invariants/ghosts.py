@@ -28,7 +28,7 @@ from strandline.protocol.records.fence import NO_TOKEN
 from strandline.testing.simulation.invariants.group_views import GroupsGhost
 from strandline.testing.simulation.invariants.originals import Originals
 from strandline.testing.simulation.invariants.paths import Path, Tree
-from strandline.testing.simulation.invariants.transaction_views import TransactionsGhost
+from strandline.testing.simulation.invariants.transaction_views import Marker, TransactionsGhost
 from strandline.testing.simulation.invariants.violation import Violation
 
 if TYPE_CHECKING:
@@ -185,6 +185,7 @@ class Loss(NamedTuple):
 
 class PartitionGhost:
     __slots__ = (
+        "aborted",
         "accepted",
         "acked_end",
         "actors",
@@ -198,6 +199,7 @@ class PartitionGhost:
         "leaders",
         "loss_permitted",
         "losses",
+        "markers",
         "name",
         "open_transactions",
         "originals",
@@ -216,6 +218,7 @@ class PartitionGhost:
         "topic",
         "tree",
         "unreported",
+        "unseen",
     )
 
     def __init__(self, key: TopicIdPartition, topic: str) -> None:
@@ -254,8 +257,14 @@ class PartitionGhost:
         """Leader epoch -> the highest high watermark that its leader told clients when it was sure of it."""
         self.producers: dict[int, Any] = {}
         """Producer id -> its position in the committed log (`producers.py`)."""
-        self.open_transactions: dict[int, int] = {}
-        """Producer id -> the first offset of its transaction, if the committed log has no marker for it (`transactions.py`)."""
+        self.markers: dict[int, list[Marker]] = {}
+        """Producer id -> the markers that leaders have appended."""
+        self.open_transactions: dict[int, list[range]] = {}
+        """Producer id -> the offsets of its transaction, if the committed log has no marker for it (`transactions.py`)."""
+        self.unseen: dict[int, None] = {}
+        """The committed offsets of open and of aborted transactions."""
+        self.aborted: dict[int, None] = {}
+        """The committed offsets of aborted transactions."""
         self.told_stable: dict[int, int] = {}
         """Leader epoch -> the last stable offset that its leader has told a reader of committed records."""
         self.token = NO_TOKEN

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 from strandline.protocol.records.batch import BatchHeader, read_header
@@ -28,9 +28,11 @@ class Original(NamedTuple):
 class Originals:
     """Every record of one partition, in every epoch."""
 
-    __slots__ = ("by_epoch", "offsets")
+    __slots__ = ("by_epoch", "offsets", "unseen")
 
-    def __init__(self) -> None:
+    def __init__(self, unseen: Container[int] = ()) -> None:
+        self.unseen = unseen
+        """The offsets of records in the committed log whose transaction is open or aborted: they supersede nothing."""
         self.by_epoch: dict[int, dict[int, Original]] = {}
         """Leader epoch -> offset -> record."""
         self.offsets: dict[bytes, list[int]] = {}
@@ -52,18 +54,21 @@ class Originals:
                 known.insert(index, offset)
 
     def newest(self, key: bytes, path: Path) -> int:
-        """The offset of the newest record of the key in this path; -1 if there is none."""
+        """The offset of the newest record of the key in this path that readers of committed records see; -1: there is none."""
         known = self.offsets[key]
         for index in range(bisect_left(known, path.end) - 1, -1, -1):
+            if known[index] in self.unseen:
+                continue
             if known[index] in self.by_epoch.get(path.epoch_at(known[index]), ()) and self._is_of(key, known[index], path):
                 return known[index]
         return -1
 
     def before(self, key: bytes, offset: int, path: Path) -> Iterator[int]:
-        """The offsets of the older records of the key in this path, from its log start on."""
+        """The offsets of the older records of the key in this path, from its log start on, that readers of committed records
+        see."""
         known = self.offsets[key]
         for index in range(bisect_left(known, path.start), bisect_left(known, offset)):
-            if self._is_of(key, known[index], path):
+            if known[index] not in self.unseen and self._is_of(key, known[index], path):
                 yield known[index]
 
     def _is_of(self, key: bytes, offset: int, path: Path) -> bool:

@@ -38,14 +38,15 @@ def on_committed(partition: PartitionGhost, start: int, end: int) -> None:
     """The records of this range have just become committed."""
     for epoch, batch in partition.tree.walk(partition.committed, start, end):
         fencing.on_committed(partition, epoch, batch)
-        transactions.on_committed(partition, batch)
+        transactions.on_committed(partition, epoch, batch)
         if batch.producer_id >= 0 and batch.sequence >= 0 and not batch.is_control:
             _take(partition, batch)
 
 
 def rebuild(partition: PartitionGhost) -> None:
     partition.producers.clear()
-    partition.open_transactions.clear()
+    for known in (partition.open_transactions, partition.unseen, partition.aborted):
+        known.clear()
     partition.token = NO_TOKEN
     on_committed(partition, 0, partition.committed.end)
 

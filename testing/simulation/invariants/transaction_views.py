@@ -32,5 +32,3 @@ class TransactionsGhost:
     """Producer id -> the records about it, in the order in which leaders appended them."""
     by_id: dict[str, list[Decision]] = field(default_factory=dict)
     """Transactional id -> its records."""
-    markers: dict[tuple[TopicIdPartition, int], list[Marker]] = field(default_factory=dict)
-    """(partition, producer id) -> the markers that leaders appended."""

@@ -93,7 +93,7 @@ def _check_complete(ghosts: Ghosts, replica: ReplicaGhost, value: Transaction, b
         partition = None if found is None else ghosts.partitions.get((bytes(found.topic_id), number))
         if partition is None or partition.is_deleted or partition.loss_permitted:
             continue
-        markers = ghosts.transactions.markers.get((partition.key, prepared.producer_id), ())
+        markers = partition.markers.get(prepared.producer_id, ())
         wanted = (prepared.producer_epoch, is_commit)
         if not any(m[2:] == wanted and partition.committed.holds(m.offset, m.epoch) for m in markers):
             text = f"broker {replica.node} completes the transaction of {value.transactional_id!r}, but {partition.name} has no "
@@ -115,7 +115,7 @@ def _on_marker(ghosts: Ghosts, replica: ReplicaGhost, records: Buffer, position:
     marker, partition = read_marker(records, position, header), replica.partition
     if marker is None:
         return
-    known = ghosts.transactions.markers.setdefault((partition.key, header.producer_id), [])
+    known = partition.markers.setdefault(header.producer_id, [])
     known.append(Marker(header.leader_epoch, header.base_offset, header.producer_epoch, marker.is_commit))
     if marker.coordinator_epoch == NO_COORDINATOR_EPOCH or partition.loss_permitted:
         return
@@ -137,7 +137,7 @@ def _check_membership(ghosts: Ghosts, replica: ReplicaGhost, header: BatchHeader
     if partition.loss_permitted:
         return
     what = f"broker {replica.node} appends a record of producer {header.producer_id} with epoch {header.producer_epoch} at "
-    for marker in ghosts.transactions.markers.get((partition.key, header.producer_id), ()):
+    for marker in partition.markers.get(header.producer_id, ()):
         if marker.producer_epoch > header.producer_epoch and replica.path.holds(marker.offset, marker.epoch):
             text = f"{what}{header.base_offset}, after the marker with epoch {marker.producer_epoch} at {marker.offset}"
             raise partition.violation("I43", text, replica.node)
@@ -154,13 +154,23 @@ def _check_membership(ghosts: Ghosts, replica: ReplicaGhost, header: BatchHeader
 # -- what readers are told --------------------------------------------------------------------------------------------
 
 
-def on_committed(partition: PartitionGhost, batch: Batch) -> None:
+def on_committed(partition: PartitionGhost, epoch: int, batch: Batch) -> None:
     """The batch has just become committed; all before it were."""
-    if batch.is_transactional and batch.is_control:
-        if batch.producer_id < FIRST_FENCE:
-            partition.open_transactions.pop(batch.producer_id, None)
-    elif batch.is_transactional:
-        partition.open_transactions.setdefault(batch.producer_id, batch.base)
+    if not batch.is_transactional or (batch.is_control and batch.producer_id >= FIRST_FENCE):
+        return
+    if not batch.is_control:
+        offsets = range(batch.base, batch.next)
+        partition.open_transactions.setdefault(batch.producer_id, []).append(offsets)
+        partition.unseen.update(dict.fromkeys(offsets))
+        return
+    markers = partition.markers.get(batch.producer_id, ())
+    is_commit = any(m.is_commit for m in markers if (m.epoch, m.offset) == (epoch, batch.base))
+    for offsets in partition.open_transactions.pop(batch.producer_id, ()):
+        for offset in offsets:
+            if is_commit:
+                del partition.unseen[offset]
+            else:
+                partition.aborted[offset] = None
 
 
 def on_told(replica: ReplicaGhost, response: FetchPartitionResponse) -> None:
@@ -168,7 +178,7 @@ def on_told(replica: ReplicaGhost, response: FetchPartitionResponse) -> None:
     partition, stable = replica.partition, response.last_stable_offset
     if partition.is_deleted or partition.loss_permitted:
         return
-    first = min(partition.open_transactions.values(), default=partition.committed.end)
+    first = min((ranges[0].start for ranges in partition.open_transactions.values()), default=partition.committed.end)
     if stable > min(first, partition.committed.end):
         text = f"broker {replica.node} tells the last stable offset {stable}, but the transaction from {first} on is open"
         raise partition.violation("I44", text, replica.node)
