@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import loads_kafka
 import loads_ours
+import transactions
 import ways_kafka
 import ways_ours
 from json_values import CODECS
@@ -38,6 +39,7 @@ ROWS = (
     "consume",
     "send",
     "read",
+    "transactions",
     "codecs",
     "clean",
     "failover",
@@ -59,6 +61,7 @@ class Sizes(NamedTuple):
     consume: int = 3_000_000
     send: int = 1_000_000
     read: int = 2_000_000
+    transactions: int = 2_000
     codecs: int = 1_000_000
     keys: int = 1_000_000
     idle_s: float = 10.0
@@ -121,6 +124,7 @@ async def run_round(system: System, loads: Any, sizes: Sizes, rows: set[str], re
         ways: Any = ways_ours if isinstance(system, Ours) else ways_kafka
         await row("send", lambda: ways.send(system, "tsend", sizes.send))
         await row("read", lambda: ways.read(system, "tread", sizes.read))
+        await row("transactions", lambda: transactions.measure(system, sizes.transactions))
         for codec in CODECS if "codecs" in rows else ():
             await system.create_topic(f"tcodec-{codec}", 6)
             await row("codecs", lambda codec=codec: loads.codec(system, f"tcodec-{codec}", codec, sizes.codecs))  # type: ignore[misc]
