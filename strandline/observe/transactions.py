@@ -20,8 +20,8 @@ def transactions(server: BrokerServer) -> Iterator[Reading]:
     if opened is None:
         return
     coordinator = opened.transactions
-    for state, number in coordinator.partitions_by_state().items():
-        yield Reading("strandline_transaction_partitions", number, (state,))
+    for role, number in coordinator.partitions_by_state().items():
+        yield Reading("strandline_transaction_partitions", number, (role,))
     counts = Counter(each.state for active in coordinator.loaded_shards() for each in active.shard.transactions.values())
     for state in _WRITTEN:
         yield Reading("strandline_transactional_ids", counts[state], (state.title,))
