@@ -310,7 +310,7 @@ class ScriptedBroker:
         partition = self.cluster.partitions.get(key)
         if partition is None or partition.leader != self.broker_id:
             return data.DescribeProducersPartitionResponse(*key, C.NOT_LEADER_OR_FOLLOWER)
-        known = [data.ProducerState(*producer) for producer in partition.log.named.describe(producer_ids)]
+        known = [data.ProducerState(*producer[:5]) for producer in partition.log.named.describe(producer_ids)]
         watermark = partition.end_offset if partition.high_watermark is None else partition.high_watermark
         return data.DescribeProducersPartitionResponse(*key, 0, None, partition.epoch, watermark, known)
 

@@ -206,6 +206,8 @@ class ScriptedTransactions:
         return transactions.TxnOffsetCommitResponse(answers)
 
     def _member_code(self, body: transactions.TxnOffsetCommitRequest, key: TopicIdPartition) -> ErrorCode:
+        if not body.member_id and body.generation_id_or_member_epoch < 0:
+            return C.NONE
         as_commit = groups.OffsetCommitRequest(
             body.group_id, body.generation_id_or_member_epoch, body.member_id, body.group_instance_id, body.partitions
         )

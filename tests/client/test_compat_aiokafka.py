@@ -108,7 +108,6 @@ def test_topic_partition_is_that_of_the_client() -> None:
         (AIOKafkaConsumer, {"security_protocol": "SASL_PLAINTEXT"}, "security_protocol"),
         (AIOKafkaConsumer, {"ssl_context": object()}, "ssl_context"),
         (AIOKafkaProducer, {"sasl_plain_username": "alice"}, "sasl_plain_username"),
-        (AIOKafkaProducer, {"transactional_id": "t"}, "transactional_id='t' is not supported: .*producer_name"),
         (AIOKafkaConsumer, {"group_id": "g", "partition_assignment_strategy": [object]}, "partition_assignment_strategy"),
     ],
 )

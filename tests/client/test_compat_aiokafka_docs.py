@@ -26,7 +26,7 @@ from strandline.client.compat.aiokafka import options
 from strandline.compat import aiokafka
 from strandline.compat.aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from strandline.compat.aiokafka.errors import UnsupportedByStrandline
-from strandline.sync import Admin, Producer
+from strandline.sync import Admin, Consumer, Producer
 from strandline.testing import Cluster, ThreadedCluster
 
 FOLDER = Path(__file__).parent / "aiokafka_docs"
@@ -272,20 +272,38 @@ def test_serialize_and_compress(cluster: ThreadedCluster, start: Callable[..., P
     assert lines == ["<class 'dict'> {'a': 123.4, 'b': 'some string'}", "<class 'list'> [1, 2, 3, 4]"]
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("ssl_consume_produce", "create_ssl_context: .* plaintext"),
-        ("transactional_produce", "transactional_id='transactional_test' is not supported: .*producer_name"),
-        ("transaction_example", "transactional_id='my-txn-id' is not supported: .*producer_name"),
-    ],
-)
-def test_what_does_not_exist_here_says_so(
-    cluster: ThreadedCluster, start: Callable[..., Program], name: str, reason: str
+def test_transaction_that_an_error_ends(
+    cluster: ThreadedCluster, start: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster.create_topic("in_topic")
-    with pytest.raises(UnsupportedByStrandline, match=reason):
-        start(name).result()
+    cluster.create_topic("test-topic", partitions=1)
+    monkeypatch.setattr("builtins.input", lambda: "")
+    with pytest.raises(ValueError):
+        start("transactional_produce").result()
+    reader = Consumer(bootstrap_servers=cluster.bootstrap_servers, isolation_level="read_committed", auto_offset_reset="earliest")
+    with reader:
+        reader.assign([("test-topic", 0)])
+        wait_until(lambda: reader.getmany(timeout_ms=50) or reader.position(("test-topic", 0)) > 1)
+        assert reader.position(("test-topic", 0)) == 2, "it has passed the record and the marker, and returned neither"
+
+
+def test_transactional_processing(cluster: ThreadedCluster, start: Callable[..., Program]) -> None:
+    """What comes in leaves, together with the offsets."""
+    cluster.create_topic("in_topic", partitions=1)
+    cluster.create_topic("out_topic", partitions=1)
+    program = start("transaction_example")
+
+    def is_processed() -> bool:
+        send(cluster, "in_topic", b"tea")
+        return bool(cluster.read_all("out_topic"))
+
+    wait_until(is_processed)
+    wait_until(lambda: committed(cluster, "processing-group", "in_topic"))
+    program.stop()
+
+
+def test_what_does_not_exist_here_says_so(cluster: ThreadedCluster, start: Callable[..., Program]) -> None:
+    with pytest.raises(UnsupportedByStrandline, match=r"create_ssl_context: .* plaintext"):
+        start("ssl_consume_produce").result()
 
 
 # -- fragments --------------------------------------------------------------------------------------------------------
@@ -348,11 +366,18 @@ async def test_fragment_about_time_limits(cluster: ThreadedCluster) -> None:
     assert sent == [(...,)]
 
 
-@pytest.mark.parametrize("name", ["producer_132", "producer_168"])
-async def test_fragments_with_transactions_say_that_there_are_none(cluster: ThreadedCluster, name: str) -> None:
-    async with producer_of(cluster) as producer:
-        with pytest.raises((UnsupportedByStrandline, aiokafka.IllegalOperation), match="transaction"):
-            await run_fragment(name, cluster, producer=producer)
+async def test_fragment_with_a_transaction(cluster: ThreadedCluster) -> None:
+    cluster.create_topic("test-topic")
+    await run_fragment("producer_132", cluster)
+    assert [record.value for record in cluster.read_all("test-topic")] == [b"Super transactional message"]
+
+
+async def test_fragment_that_commits_offsets_in_a_transaction(cluster: ThreadedCluster) -> None:
+    cluster.create_topic("some-topic")
+    producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers, transactional_id="offsets")
+    async with producer:
+        await run_fragment("producer_168", cluster, producer=producer)
+    assert committed(cluster, "some-consumer-group", "some-topic") == 100
 
 
 def printing(lines: list[str], enough: int = 1) -> Callable[..., None]:

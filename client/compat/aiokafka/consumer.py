@@ -450,7 +450,8 @@ class AIOKafkaConsumer:
         return None if self._is_assigning else self._reader.highwater(partition)
 
     def last_stable_offset(self, partition: TopicPartition) -> int | None:
-        """With `isolation_level="read_committed"`, what `highwater` returns, because there are no transactions; otherwise -1."""
+        """With `isolation_level="read_committed"`, what `highwater` returns: the end of what this consumer may read, which is
+        before the first open transaction. Otherwise -1."""
         return self.highwater(partition) if self._isolation_level == "read_committed" else -1
 
     def last_poll_timestamp(self, partition: TopicPartition) -> int | None:

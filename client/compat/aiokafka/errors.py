@@ -491,6 +491,7 @@ _BY_KIND: tuple[tuple[type[StrandlineError], type[Exception]], ...] = (
     (errors.DeliveryTimeout, KafkaTimeoutError),
     (errors.RequestTimeout, KafkaTimeoutError),
     (errors.ProducerFenced, ProducerFenced),
+    (errors.TransactionOutcomeUnknown, KafkaTimeoutError),
     (errors.CorruptRecords, CorruptRecordException),
     (errors.CommitFailed, CommitFailedError),
     (errors.UsageError, IllegalArgumentError),
@@ -509,6 +510,8 @@ def translated(error: StrandlineError, *, closed: type[Exception] = ProducerClos
 def _translated(error: StrandlineError, closed: type[Exception], position: int) -> Exception:
     if isinstance(error, errors.ClientClosed):
         return closed(str(error))
+    if isinstance(error, errors.TransactionAbortable) and isinstance(error.__cause__, StrandlineError):
+        error = error.__cause__  # aiokafka raises what has made the transaction fail.
     if isinstance(error, (errors.OffsetOutOfRange, errors.LogTruncated, errors.TopicRecreated)):
         tp = TopicPartition(error.topic or "", error.partition or 0)
         return NoOffsetForPartitionError(tp) if position < 0 else OffsetOutOfRangeError({tp: position})

@@ -22,7 +22,6 @@ IGNORED: Mapping[str, str] = {
     "exclude_internal_topics": "a pattern never matches internal topics",
     "session_timeout_ms": "the brokers decide (group.consumer.session.timeout.ms)",
     "heartbeat_interval_ms": "the brokers decide (group.consumer.heartbeat.interval.ms)",
-    "transaction_timeout_ms": "there are no transactions",
     "sasl_mechanism": "there is no SASL",
     "sasl_kerberos_service_name": "there is no SASL",
     "sasl_kerberos_domain_name": "there is no SASL",
@@ -35,11 +34,6 @@ REFUSED: Mapping[str, tuple[Any, str]] = {
     "sasl_plain_username": (None, "listeners know no users as yet"),
     "sasl_plain_password": (None, "listeners know no users as yet"),
     "sasl_oauth_token_provider": (None, "listeners know no users as yet"),
-    "transactional_id": (
-        None,
-        "there are no transactions yet: a named producer writes each row once, also after a crash "
-        "(strandline.Producer(producer_name=..., producer_work_epoch=...) and written())",
-    ),
 }
 """Refused, unless they have this value; and what to do instead."""
 

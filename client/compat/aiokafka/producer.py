@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, Literal, Self
 
 from strandline.client.compat.aiokafka import options as mapping
 from strandline.client.compat.aiokafka.batch import BatchBuilder
@@ -22,9 +22,10 @@ from strandline.client.compat.aiokafka.errors import (
 )
 from strandline.client.compat.aiokafka.partitioner import DefaultPartitioner
 from strandline.client.compat.aiokafka.structs import RecordMetadata, TopicPartition
-from strandline.client.errors import RecordTooLarge
+from strandline.client.errors import ClientClosed, RecordTooLarge, UsageError
 from strandline.client.producer import receipts as originals
 from strandline.client.producer.producer import Producer
+from strandline.client.producer.transactions import TransactionBlock
 from strandline.protocol.errors import StrandlineError
 
 IDEMPOTENT_DELIVERY_MS = 120_000
@@ -70,8 +71,9 @@ class AIOKafkaProducer:
         mapping.check_loop(loop, api_version)
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
-        self._acks = _acks(acks, enable_idempotence)
+        self._acks = _acks(acks, True if transactional_id is not None else enable_idempotence)
         self._max_batch_size = max_batch_size
+        self._is_transactional = transactional_id is not None
         self._producer = Producer(**_options(given, self._acks))
         self._closed = False
 
@@ -137,6 +139,7 @@ class AIOKafkaProducer:
             raise AssertionError("a record needs a key or a value")
         key_bytes = key if self._key_serializer is None else self._key_serializer(key)
         value_bytes = value if self._value_serializer is None else self._value_serializer(value)
+        self._check_in_transaction()
         try:
             receipt = await self._producer.send(
                 topic, value_bytes, key_bytes, partition, None if headers is None else list(headers), timestamp_ms
@@ -183,6 +186,7 @@ class AIOKafkaProducer:
 
         The records are in the log side by side only if nothing else is sent to the partition meanwhile, and in more than one
         batch of the log if their timestamps or sizes ask for it."""
+        self._check_in_transaction()
         batch.close()
         receipts: list[originals.Receipt] = []
         try:
@@ -205,33 +209,74 @@ class AIOKafkaProducer:
 
         return asyncio.ensure_future(all_done())
 
-    # -- what does not exist here -------------------------------------------------------------------------------------
+    # -- transactions -------------------------------------------------------------------------------------------------
 
-    async def begin_transaction(self) -> NoReturn:
-        """Raises IllegalOperation, as in aiokafka without a `transactional_id`."""
-        _refuse_transaction()
+    def _check_in_transaction(self) -> None:
+        if self._is_transactional and self._producer.health().get("transaction") == "ready":
+            raise IllegalOperation("a producer with a transactional_id sends in a transaction only")
 
-    async def commit_transaction(self) -> NoReturn:
-        """As `begin_transaction`."""
-        _refuse_transaction()
+    def _check_transactional(self) -> None:
+        if not self._is_transactional:
+            raise IllegalOperation("a producer without transactional_id has no transactions")
 
-    async def abort_transaction(self) -> NoReturn:
-        """As `begin_transaction`."""
-        _refuse_transaction()
+    async def begin_transaction(self) -> None:
+        """Begin a transaction. IllegalOperation without a `transactional_id`, or while one is open."""
+        self._check_transactional()
+        await _translating(self._producer.begin_transaction())
 
-    async def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, Any], group_id: str) -> NoReturn:
-        """As `begin_transaction`."""
-        _refuse_transaction()
+    async def commit_transaction(self) -> None:
+        """Wait for the records, and commit. If a record was not delivered, its error. ProducerFenced, KafkaTimeoutError."""
+        self._check_transactional()
+        await _translating(self._producer.commit_transaction())
 
-    def transaction(self) -> NoReturn:
-        """As `begin_transaction`."""
-        _refuse_transaction()
+    async def abort_transaction(self) -> None:
+        """Drop the records that wait, and abort."""
+        self._check_transactional()
+        await _translating(self._producer.abort_transaction())
+
+    async def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, Any], group_id: str) -> None:
+        """Commit these offsets of a group with the transaction. As in aiokafka, the coordinator cannot see whether the consumer
+        still has the partitions; `Producer.send_offsets_to_transaction` takes the consumer for that."""
+        self._check_transactional()
+        if not group_id or not isinstance(group_id, str):
+            raise ValueError(f"group_id is a text, not {group_id!r}")
+        await _translating(self._producer.send_offsets_to_transaction(dict(offsets), group_id))
+
+    def transaction(self) -> TransactionContext:
+        """`async with producer.transaction():` begins a transaction, commits it at the end, and aborts it after an exception."""
+        self._check_transactional()
+        return TransactionContext(self._producer)
 
 
-def _refuse_transaction() -> NoReturn:
-    raise IllegalOperation(
-        f"a producer without transactional_id has no transactions; and {mapping.REFUSED['transactional_id'][1]}"
-    )
+class TransactionContext:
+    """A transaction as a block."""
+
+    def __init__(self, producer: Producer[Any, Any]) -> None:
+        self._producer = producer
+        self._block: TransactionBlock[Any, Any] | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._block = self._producer.transaction()
+        except StrandlineError as e:
+            raise translated(e) from e
+        await _translating(self._block.__aenter__())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        assert self._block is not None, "it was entered"
+        await _translating(self._block.__aexit__(kind, error, tb))
+
+
+async def _translating(work: Coroutine[Any, Any, object]) -> None:
+    try:
+        await work
+    except ClientClosed as e:
+        raise translated(e) from e
+    except UsageError as e:
+        raise IllegalOperation(str(e)) from e
+    except StrandlineError as e:
+        raise translated(e) from e
 
 
 def _acks(acks: int | str | None, enable_idempotence: bool | None) -> int | Literal["all"]:
@@ -248,7 +293,8 @@ def _acks(acks: int | str | None, enable_idempotence: bool | None) -> int | Lite
 def _options(given: Mapping[str, Any], acks: int | Literal["all"]) -> dict[str, Any]:
     if given["compression_type"] not in ("gzip", "snappy", "lz4", "zstd", None):
         raise ValueError(f"compression_type is 'gzip', 'snappy', 'lz4', 'zstd' or None, not {given['compression_type']!r}")
-    idempotent = acks == "all" and given["enable_idempotence"] is not False
+    is_transactional = given["transactional_id"] is not None
+    idempotent = is_transactional or (acks == "all" and given["enable_idempotence"] is not False)
     partitioner = given["partitioner"]
     delivery_ms = IDEMPOTENT_DELIVERY_MS if idempotent else given["request_timeout_ms"]
     options = {
@@ -262,6 +308,9 @@ def _options(given: Mapping[str, Any], acks: int | Literal["all"]) -> dict[str, 
         "partitioner": None if isinstance(partitioner, DefaultPartitioner) else partitioner,
         "delivery_timeout_ms": max(delivery_ms, round(given["linger_ms"])),
     }
+    if is_transactional:
+        options["transactional_id"] = given["transactional_id"]
+        options["transaction_timeout_ms"] = given["transaction_timeout_ms"]
     if not idempotent:
         options["max_in_flight_requests_per_connection"] = 1  # So that a retry cannot change the order, as in aiokafka.
     return options
