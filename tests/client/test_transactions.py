@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from structlog.testing import capture_logs
 from waiting import until
 
 from strandline.client import Consumer, ConsumerGroupMetadata, Producer, TopicPartition
@@ -520,14 +521,15 @@ async def test_refusal_for_good_ends_the_producer(tx: ScriptedTransactions) -> N
 # -- stop -------------------------------------------------------------------------------------------------------------
 
 
-async def test_stop_aborts_an_open_transaction(tx: ScriptedTransactions, caplog: pytest.LogCaptureFixture) -> None:
+async def test_stop_aborts_an_open_transaction(tx: ScriptedTransactions) -> None:
     producer = producer_of(tx)
     await producer.start()
     await producer.begin_transaction()
     await producer.send_and_wait("orders", b"a", partition=0)
-    await producer.stop()
+    with capture_logs() as logs:
+        await producer.stop()
     assert tx.ends() == [False]
-    assert "producer.stopped_in_transaction" in caplog.text
+    assert "producer.stopped_in_transaction" in [line["event"] for line in logs]
 
 
 async def test_block_whose_producer_was_stopped_raises(tx: ScriptedTransactions) -> None:
@@ -540,17 +542,15 @@ async def test_block_whose_producer_was_stopped_raises(tx: ScriptedTransactions)
     assert (tx.ends(), tx.committed()) == ([False], [])
 
 
-async def test_abort_without_answer_is_logged_and_does_not_hide_the_error(
-    tx: ScriptedTransactions, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_abort_without_answer_is_logged_and_does_not_hide_the_error(tx: ScriptedTransactions) -> None:
     async with producer_of(tx, max_block_ms=200) as producer:
-        with pytest.raises(ZeroDivisionError) as caught:  # noqa: PT012
+        with capture_logs() as logs, pytest.raises(ZeroDivisionError) as caught:  # noqa: PT012
             async with producer.transaction():
                 await producer.send_and_wait("orders", b"a", partition=0)
                 tx.fate = lambda request: "request lost" if ends(request) else "ok"
                 raise ZeroDivisionError
         assert "not known whether the transaction is aborted" in "".join(caught.value.__notes__)
-        assert "producer.transaction_left_open" in caplog.text
+        assert "producer.transaction_left_open" in [line["event"] for line in logs]
         tx.fate = lambda request: "ok"
         await producer.abort_transaction()
         async with producer.transaction():

@@ -2,7 +2,8 @@
 
 What differs: without `acks` and with FastStream's default `enable_idempotence=False`, the producer is this client's default,
 `acks="all"` and idempotent; `acks=1` gives aiokafka's. Errors of `publish` are those of `strandline.compat.aiokafka.errors`.
-TLS, SASL and transactions are refused by their option (UnsupportedByStrandline)."""
+TLS, SASL and transactions are refused by their option (UnsupportedByStrandline); FastStream itself has no call that begins a
+transaction."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from faststream.kafka.schemas.params import ConsumerConnectionParams
 
 from strandline.client.admin.admin import Admin
 from strandline.client.admin_types import NewTopic
+from strandline.client.compat.aiokafka.errors import UnsupportedByStrandline
 from strandline.client.compat.aiokafka.options import common
 from strandline.client.compat.aiokafka.producer import AIOKafkaProducer
 from strandline.client.compat.faststream.consumer import FastStreamConsumer
@@ -49,6 +51,10 @@ class KafkaBroker(faststream.kafka.KafkaBroker):
 def _producer_options(options: dict[str, Any]) -> dict[str, Any]:
     """The options of the broker as those of `AIOKafkaProducer`."""
     given = dict(options)
+    if given.get("transactional_id") is not None:
+        raise UnsupportedByStrandline(
+            f"option transactional_id={given['transactional_id']!r} is not supported: FastStream publishes outside of transactions"
+        )
     if given.get("acks") not in (0, 1, -1, "all"):  # A mark of aiokafka's for "not given".
         given["acks"] = None
         given["enable_idempotence"] = given.get("enable_idempotence") or None
