@@ -11,8 +11,9 @@ If the pass that built the map has marked the records of a batch, the marks tell
 read again.
 
 A changed batch keeps base offset, last offset, producer and sequences, so that nothing else about it changes. The encoded
-records are copied as they are. Control batches, and everything above the offsets of the map, stay untouched. Only of the fences
-(`protocol/records/fence.py`) the older ones are removed. The records of aborted transactions are removed whatever their keys are.
+records are copied as they are. Everything above the offsets of the map stays untouched. Of the control batches, only the older
+fences (`protocol/records/fence.py`) are removed here; `marker_cleaning.py` has the markers. The records of aborted transactions
+are removed whatever their keys are.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class CleanedBatch(NamedTuple):
     """The batch without the removed records: the same object if nothing changed; None if nothing is left, so that a filler takes
     its offsets."""
     removed_tombstones_end: int = 0
-    """The offset after the last tombstone that was removed because its delete horizon has passed; 0 if there is none. A tombstone
-    that a newer record of its key supersedes does not count, because a reader that misses it finds the newer record."""
+    """The offset after the last tombstone or marker that was removed because its delete horizon has passed; 0 if there is none. A
+    tombstone that a newer record of its key supersedes does not count, because a reader that misses it finds the newer record."""
 
 
 def clean_batch(data: Buffer, header: BatchHeader, rules: Rules, reader: LayoutReader) -> CleanedBatch:
@@ -103,8 +104,16 @@ def _with_rows(data: Buffer, header: BatchHeader, layout: Layout, kept: list[int
     sets_horizon = not header.attributes & v2.DELETE_HORIZON_MASK and not set(kept).isdisjoint(layout.tombstones)
     if len(kept) == header.record_count and not sets_horizon:
         return data
-    horizon = min(rules.now_ms + rules.delete_retention_ms, _TIME_MAX) if sets_horizon else None
-    return _rebuilt(header, layout.data, layout.starts, kept, horizon)
+    return _rebuilt(header, layout.data, layout.starts, kept, _horizon(rules) if sets_horizon else None)
+
+
+def with_horizon(header: BatchHeader, encoded: bytes, starts: list[int], rules: Rules) -> bytes:
+    """The batch with all its records, and with a delete horizon."""
+    return _rebuilt(header, encoded, starts, list(range(header.record_count)), _horizon(rules))
+
+
+def _horizon(rules: Rules) -> int:
+    return min(rules.now_ms + rules.delete_retention_ms, _TIME_MAX)
 
 
 def _newest_rows(layout: Layout, header: BatchHeader, rules: Rules) -> list[int]:

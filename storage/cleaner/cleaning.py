@@ -5,7 +5,7 @@
     0                    first_dirty                     end
 
 Below the last stable offset (LSO), the end of every transaction is decided. The records of an aborted one supersede no other
-record, and are removed at once. Markers stay, because replicas and readers find the ends of transactions by them.
+record, and are removed at once. Their markers go later than the last record does (`marker_cleaning.py`).
 
 `plan` takes a snapshot of the log on the event loop. `build_map` and `SegmentGroup.rewrite` read and write files only, so they
 may run on a thread with a `Files` of its own; they are generators that yield the number of bytes of each step, so the caller can
@@ -28,8 +28,10 @@ from typing import NamedTuple
 from strandline.protocol.errors import BrokerError
 from strandline.protocol.records.batch import BatchHeader, Buffer, check_crc, corrupt
 from strandline.protocol.records.layout import LayoutReader
+from strandline.protocol.records.marker import is_marker
 from strandline.storage.cleaner.aborted_ranges import AbortedRanges
-from strandline.storage.cleaner.batch_cleaning import Rules, clean_aborted, clean_batch
+from strandline.storage.cleaner.batch_cleaning import CleanedBatch, Rules, clean_aborted, clean_batch
+from strandline.storage.cleaner.marker_cleaning import MarkerCleaner, MarkerPosition
 from strandline.storage.cleaner.offset_map import OffsetMap
 from strandline.storage.cleaner.segment_writer import SegmentWriter
 from strandline.storage.disk import Files
@@ -72,6 +74,8 @@ class CleaningPlan(NamedTuple):
     log_start_offset: int
     aborted: AbortedRanges
     """The aborted transactions that have records in the segments."""
+    markers_needed: dict[int, MarkerPosition]
+    """The producers, by id, of which the log has a marker and no batch."""
     buffer_bytes: int = 1 << 20
     """How many bytes are read, and written, at a time."""
 
@@ -99,6 +103,7 @@ def plan(log: LogState, first_dirty: int, *, clean_to: int | None = None) -> Cle
         LeaderEpochCache(log.epochs.entries),
         log.log_start_offset,
         AbortedRanges(collect_aborted(log, closed[0].base_offset, closed[-1].end_offset) if closed else ()),
+        {each: MarkerPosition(*position) for each, position in log.producers.without_batches()},
     )
 
 
@@ -162,8 +167,11 @@ def _put(offset_map: OffsetMap, header: BatchHeader, data: Buffer, reader: Layou
 class SegmentGroup:
     """Consecutive segments that become one. Segments shrink, so without groups there would be ever more, ever smaller ones."""
 
-    def __init__(self, plan: CleaningPlan, members: Sequence[ClosedSegment]) -> None:
+    def __init__(self, plan: CleaningPlan, members: Sequence[ClosedSegment], markers: MarkerCleaner) -> None:
+        """`markers`: looks at the batches of all groups of one cleaning, in their order."""
         self.plan = plan
+        self._markers = markers
+        self._removed_markers: list[int] = []
         self.members = members
         self.cleaned: CleanedSegment | None = None
         """The rewritten segment, once `rewrite` is done. None if nothing would change."""
@@ -201,7 +209,9 @@ class SegmentGroup:
             yield from self._copy(files, rules, writer)
             last = self.members[-1]
             finished = writer.finish(last.end_offset, files.modified_ms(last.segment.path(LOG_SUFFIX)))
-            self.cleaned = finished._replace(removed_tombstones_end=self._removed_tombstones_end)
+            self.cleaned = finished._replace(
+                removed_tombstones_end=self._removed_tombstones_end, removed_markers=frozenset(self._removed_markers)
+            )
             if len(self.members) == 1 and not writer.has_changes:
                 self.cleaned = None
                 self.discard()
@@ -214,28 +224,35 @@ class SegmentGroup:
         for each in self.members:
             for header, data in _batches(files, self.plan, each):
                 written = writer.size
-                if header in self.plan.aborted:
-                    cleaned = clean_aborted(data, header, rules)
-                else:
-                    cleaned = clean_batch(data, header, rules, reader)
+                cleaned = self._cleaned(data, header, rules, reader)
                 writer.add(header, data, cleaned.data)
                 self._removed_tombstones_end = max(self._removed_tombstones_end, cleaned.removed_tombstones_end)
                 yield header.size + writer.size - written
+
+    def _cleaned(self, data: Buffer, header: BatchHeader, rules: Rules, reader: LayoutReader) -> CleanedBatch:
+        if is_marker(header):
+            cleaned = self._markers.clean(data, header, rules)
+            if cleaned.data is None:
+                self._removed_markers.append(header.last_offset)
+            return cleaned
+        self._markers.note(header)
+        return clean_aborted(data, header, rules) if header in self.plan.aborted else clean_batch(data, header, rules, reader)
 
 
 def groups(plan: CleaningPlan, latest_offset: int) -> list[SegmentGroup]:
     """The segments that hold offsets up to `latest_offset`, in groups that each fit into one segment, lowest offsets first."""
     found: list[SegmentGroup] = []
+    markers = MarkerCleaner(plan.markers_needed)
     members: list[ClosedSegment] = []
     for each in plan.segments:
         if each.base_offset > latest_offset:
             break
         if members and not _fits(plan, [*members, each]):
-            found.append(SegmentGroup(plan, members))
+            found.append(SegmentGroup(plan, members, markers))
             members = []
         members.append(each)
     if members:
-        found.append(SegmentGroup(plan, members))
+        found.append(SegmentGroup(plan, members, markers))
     return found
 
 

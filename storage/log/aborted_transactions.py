@@ -7,7 +7,7 @@ cannot be right (`TransactionIndex.load`) is rebuilt, with all after it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from strandline.protocol.loggers import get_logger
 from strandline.storage.disk import join
@@ -82,7 +82,9 @@ def save_rebuilt(log: LogState, rebuilt_from: int) -> None:
             save_aborted(log, segment)
 
 
-def joined(segments: Sequence[Segment]) -> TransactionIndex | None:
-    """The index of the segment that takes the place of these ones, which the caller saves; None if it needs none."""
-    entries = b"".join(segment.aborted.entries for segment in segments if segment.aborted is not None)
+def joined(segments: Sequence[Segment], removed_markers: Collection[int] = ()) -> TransactionIndex | None:
+    """The index of the segment that takes the place of these ones, and lacks the markers at these offsets. The caller saves it.
+    None if it needs none."""
+    parts = [segment.aborted.without(removed_markers) for segment in segments if segment.aborted is not None]
+    entries = b"".join(parts)
     return TransactionIndex(entries, is_saved=True) if entries else None

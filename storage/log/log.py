@@ -578,6 +578,7 @@ class Log(LogState):
     def expire_producers(self, now_ms: int, knows_name: Callable[[int], bool] = _no_name) -> None:
         """Forget producers that wrote nothing for `producer.id.expiration.ms`. A named producer is kept while `knows_name` of its
         number is true."""
+        self.producers.transactions.first_unstable(self.high_watermark)  # forgets the markers that are committed by now
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms, knows_name)
 
     def close(self) -> None:

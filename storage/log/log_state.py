@@ -52,8 +52,9 @@ class LogState:
         the log begins here. An offset outside the log counts as the log start."""
         self.tombstones_removed_below = 0
         """Every tombstone that a cleaner (here, or on the leader that the records were copied from) has removed because its
-        delete horizon had passed lies below this offset. It is durable before the tombstone vanishes. A replica whose log ends
-        below it may hold values that such a tombstone has deleted."""
+        delete horizon had passed lies below this offset; and so does every marker of a transaction. It is durable before the
+        tombstone vanishes. A replica whose log ends below it may hold values that such a tombstone has deleted, or records of a
+        transaction that such a marker has ended."""
         self.corrupt_at: int | None = None
         """The offset of the first batch known to be damaged. Nothing at or above it is served."""
         self.possible_data_loss = False

@@ -262,6 +262,12 @@ class ProducerStates:
         for token, offset in self.fences if producer_ids is None else ():
             yield KnownProducer(producer_id_of(token), 0, sequence_of(token), offset, NO_TIMESTAMP)
 
+    def without_batches(self) -> Iterator[tuple[int, tuple[int, int]]]:
+        """The producers of which only a marker is known: id -> epoch, and the marker's offset (-1: not known)."""
+        for producer_id, entry in self._entries.items():
+            if not entry.batches:
+                yield producer_id, (entry.epoch, entry.marker_offset)
+
     def next_sequence(self, producer_id: int, epoch: int) -> int:
         """The sequence with which the next batch of a producer without a name continues what is here. For the group coordinator,
         which writes on behalf of producers that do not count their requests."""

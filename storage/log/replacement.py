@@ -7,7 +7,8 @@
 The new segment has every offset of the old ones (fillers keep the offsets without gaps), so its name and its last batch tell
 which old segments it replaces. The old ones vanish lowest offset first: if the old segment of the same name is still there, all
 are. If there are aborted transactions, the index of the new segment gets the name of the first old one's before anything else is
-renamed. If a crash leaves it beside the old segments, it has entries beyond the first one's end, so a start rebuilds it.
+renamed. If a crash leaves it beside the old segments, a start rebuilds it if it has entries beyond the first one's end. Otherwise
+it lacks at most transactions of which the log has no record, which no reader asks for.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class CleanedSegment(NamedTuple):
     end_offset: int
     size: int
     removed_tombstones_end: int = 0
-    """The offset after the last tombstone that it lacks because its delete horizon has passed; 0 if there is none."""
+    """The offset after the last tombstone or marker that it lacks because its delete horizon has passed; 0 if there is none."""
+    removed_markers: frozenset[int] = frozenset()
+    """The offsets of the markers that it lacks. No batch of their transactions is in the log any more."""
 
 
 class CleaningAborted(StrandlineError):
@@ -53,9 +56,12 @@ def replace_segments(log: LogState, old: Sequence[Segment], cleaned: CleanedSegm
     """Replace segments, as `Log.replace_segments` describes."""
     first = _check_unchanged(log, old, cleaned, truncations)
     log.tombstones_removed_below = max(log.tombstones_removed_below, cleaned.removed_tombstones_end)
-    files, path, aborted = log.files, old[0].path, joined(old)
+    files, path, aborted = log.files, old[0].path, joined(old, cleaned.removed_markers)
     if aborted is not None:
         files.write_atomic(path(TRANSACTION_INDEX_SUFFIX), aborted.entries)
+    elif old[0].aborted is not None:
+        files.remove(path(TRANSACTION_INDEX_SUFFIX))
+        log.unsynced.pop(path(TRANSACTION_INDEX_SUFFIX), None)
     files.rename(path(LOG_SUFFIX) + CLEANED_SUFFIX, path(LOG_SUFFIX) + SWAP_SUFFIX)
     files.fsync_dir(log.dir)
     paths = [gone for segment in old for gone in log.remove_files(segment, is_rewritten=segment is old[0])]

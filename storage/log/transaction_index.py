@@ -16,6 +16,7 @@ an aborted transaction has no file.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from struct import Struct
 from typing import NamedTuple
 
@@ -82,6 +83,13 @@ class TransactionIndex:
             if transaction.last_stable_offset >= end_offset:
                 return True
         return False
+
+    def without(self, markers: Collection[int]) -> bytes:
+        """The entries but for those of the markers at these offsets."""
+        if not markers:
+            return bytes(self.entries)
+        entries = (bytes(self.entries[at : at + _ENTRY.size]) for at in range(0, len(self.entries), _ENTRY.size))
+        return b"".join(entry for entry in entries if _ENTRY.unpack(entry)[3] not in markers)
 
     def truncate_from(self, offset: int) -> None:
         """Drop the transactions whose markers are at or above `offset`."""
