@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from strandline.protocol.records.batch import iter_headers
+from strandline.protocol.records.marker import is_marker, read_marker
 from strandline.protocol.records.reader import Record, iter_records
 
 Replica = TypeVar("Replica", int, str)
@@ -20,19 +21,38 @@ def logs_differ(logs: Mapping[int, bytes]) -> str:
 
 def cleaned_logs_differ(logs: Mapping[Replica, bytes], start: int) -> str:
     """How the logs of these replicas differ in what cleaners must not change: the records that two of them hold, and the last
-    value of each key. Empty if they do not. Records below `start` are ignored, because some replicas may have deleted them."""
+    value of each key. Empty if they do not. Records below `start` are ignored, because some replicas may have deleted them, and so
+    are control records and those of aborted transactions: each cleaner removes them in its own time."""
     found: dict[int, tuple[Replica, Record]] = {}
     values: dict[Replica, dict[bytes | None, Record]] = {}
     for node, log in logs.items():
         newest: dict[bytes | None, Record] = {}
+        hidden = _hidden(log)
         for record in iter_records(log):
-            if record.offset >= start:
+            if record.offset >= start and record.offset not in hidden:
                 other, known = found.setdefault(record.offset, (node, record))
                 if known != record:
                     return f"{_name(node)} has {record}, {_name(other)} has {known}"
                 newest[record.key] = record
         values[node] = {key: record for key, record in newest.items() if record.value is not None}
     return _values_differ(values)
+
+
+def _hidden(log: bytes) -> dict[int, None]:
+    """The offsets of control records, and of records whose transaction was aborted."""
+    hidden: dict[int, None] = {}
+    ongoing: dict[int, list[int]] = {}
+    """Producer id -> the offsets of its records since its last marker."""
+    for position, header in iter_headers(log):
+        offsets = range(header.base_offset, header.next_offset)
+        if header.is_control:
+            hidden.update(dict.fromkeys(offsets))
+            marker = read_marker(log, position, header) if is_marker(header) else None
+            records = ongoing.pop(header.producer_id, []) if marker is not None else []
+            hidden.update(dict.fromkeys(records if marker is not None and not marker.is_commit else ()))
+        elif header.is_transactional:
+            ongoing.setdefault(header.producer_id, []).extend(offsets)
+    return hidden
 
 
 def _values_differ(values: Mapping[Replica, Mapping[bytes | None, Record]]) -> str:
