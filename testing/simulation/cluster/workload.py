@@ -240,9 +240,9 @@ class Workload:
         finally:
             await producer.stop()
 
-    async def _started(self, make: Callable[[], Any]) -> Any:
-        """Start a client, again and again until a broker answers."""
-        while self.going:
+    async def _started(self, make: Callable[[], Any], going: Callable[[], bool] | None = None) -> Any:
+        """Start a client, again and again until a broker answers. None if the run is over before, or `going` says so."""
+        while self.going and (going is None or going()):
             client = make()
             try:
                 await client.start()

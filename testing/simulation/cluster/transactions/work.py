@@ -17,8 +17,8 @@ from strandline.testing.simulation.options import Options
 from strandline.testing.simulation.transaction_plans import WriterPlan
 
 Begin = Callable[[str, Callable[[Client, str], Any], float], None]
-Started = Callable[[Callable[[], Any]], Any]
-"""Starts a client again and again until a broker answers; None if the run is over before."""
+Started = Callable[..., Any]
+"""Starts a client again and again until a broker answers; None if the run is over before: see `Workload`."""
 READER = {"isolation_level": "read_committed", "auto_offset_reset": "earliest", "request_timeout_ms": 1000, "max_block_ms": 1000}
 FINAL_POLL_MS = 500
 
@@ -72,7 +72,7 @@ class TransactionWork:
         draw, topics = world.stream(f"writer/{name}"), self.options.transactional_topics
         writer = Writer(name, plan, topics, self.history, draw, going=self._produces, gave_up=gave_up)
         options = {**plan.options, "transactional_id": plan.transactional_id}
-        await writer.work(lambda: self._started(lambda: client.producer(**options)))
+        await writer.work(lambda: self._started(lambda: client.producer(**options), self._produces))
 
     async def _read(self, client: Client, name: str) -> None:
         consumer = await self._started(lambda: client.consumer(**READER))
