@@ -18,15 +18,19 @@ from strandline.broker.groups.loader import GroupLoader
 from strandline.broker.groups.metrics import GroupMetrics
 from strandline.broker.groups.records.codec import encode_record
 from strandline.broker.groups.records.types import GroupRecord
-from strandline.broker.groups.result import RequestContext, Result
+from strandline.broker.groups.result import InTransaction, RequestContext, Result
 from strandline.broker.groups.shard import GroupShard
+from strandline.broker.partition.partition import Partition
 from strandline.controller.metadata.image import MetadataDelta, TopicImage
 from strandline.controller.metadata.internal_topics import OFFSETS_TOPIC
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.log_limits import LineLimits
 from strandline.protocol.loggers import get_logger
-from strandline.protocol.records.batch import HEADER_SIZE
+from strandline.protocol.messages.transactions import WritableTxnMarker
+from strandline.protocol.records.batch import HEADER_SIZE, NO_PRODUCER_ID
 from strandline.protocol.records.builder import OVERHEAD_MAX, BatchBuilder
+from strandline.protocol.records.marker import EndTransactionMarker
+from strandline.storage.log.log import Log
 
 logger = get_logger(__name__)
 
@@ -123,6 +127,22 @@ class GroupCoordinator(Coordinator[GroupShard]):
         if error is not None and result.on_append is None and not result.replies:
             raise error
 
+    def end_transaction(self, number: int, marker: WritableTxnMarker, now_ms: int) -> tuple[Partition, int]:
+        """Write a marker to a partition, and put the producer's pending offsets there in force, or drop them. Returns the
+        partition, and the high watermark that commits the marker. The errors are those of a partition's leader, which the
+        transaction coordinator knows."""
+        try:
+            active = self.shard_at(number)
+        except BrokerError as e:
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, e.message or e.code.name) from None
+        leader_state, ended = active.leader_state, EndTransactionMarker(marker.committed, marker.coordinator_epoch)
+        producer, version = (marker.producer_id, marker.producer_epoch), marker.transaction_version
+        info = self._append_by(active, lambda leader: leader.append_marker(ended, *producer, now_ms, version))
+        active.shard.offsets.on_high_watermark(leader_state.log.high_watermark)
+        if active.shard.replay_marker(marker.producer_id, marker.committed, info.last_offset):
+            self.on_offsets()
+        return active.partition, active.known_end
+
     def on_member_connection_lost(self, group_id: str, member_id: str) -> None:
         """The peer closed the connection on which this member sent its last heartbeat."""
         with suppress(BrokerError):
@@ -159,24 +179,31 @@ class GroupCoordinator(Coordinator[GroupShard]):
 
     def _append(self, active: ActiveGroups, result: Result) -> BrokerError | None:
         """Append the records and have the shard replay them; returns the error, after which nothing has changed."""
-        leader_state, records, began = active.leader_state, result.records, self.host.stopwatch()
-        now_ms = self.host.wall_clock_ms()
+        log_, records, began = active.leader_state.log, result.records, self.host.stopwatch()
+        now_ms, transaction = self.host.wall_clock_ms(), result.transaction
         try:
-            batches = encode_batches(records, now_ms, leader_state.log.config.max_message_bytes)
-            info = self._append_batches(active, batches, now_ms)
+            builder = BatchBuilder() if transaction is None else _builder_in(transaction, log_)
+            batches = encode_batches(records, now_ms, log_.config.max_message_bytes, builder)
+            info = self._append_batches(active, batches, now_ms, is_transactional=transaction is not None)
         except BrokerError as e:
-            suppressed = self._limits.admit("append", self.host.now())
-            if suppressed is not None:
-                logger.warning("groups.append_failed", **active.partition.fields, reason=str(e), **suppressed.fields)
+            self._on_append_failed(active, e)
             return as_coordinator(e)
         has_commits = self.metrics.on_append(records, result.removal, active.shard.groups)
-        active.shard.offsets.on_high_watermark(leader_state.log.high_watermark)
+        active.shard.offsets.on_high_watermark(log_.high_watermark)
+        producer_id = NO_PRODUCER_ID if transaction is None else transaction.producer_id
         for index, record in enumerate(records):
-            active.shard.replay(record, info.first_offset + index)
+            active.shard.replay(record, info.first_offset + index, producer_id)
         self.metrics.append.observe(self.host.stopwatch() - began)
         if has_commits:
             self.on_offsets()
         return None
+
+    def _on_append_failed(self, active: ActiveGroups, error: BrokerError) -> None:
+        if error.code == ErrorCode.INVALID_PRODUCER_EPOCH:
+            return  # A producer that was fenced is told so; nothing is wrong here.
+        suppressed = self._limits.admit("append", self.host.now())
+        if suppressed is not None:
+            logger.warning("groups.append_failed", **active.partition.fields, reason=str(error), **suppressed.fields)
 
     def _on_image(self, active: ActiveGroups, changed: set[str], removed: list[TopicImage]) -> None:
         if active.loader is None and active.failure is None:
@@ -194,15 +221,20 @@ class GroupCoordinator(Coordinator[GroupShard]):
         self._apply_all(active, active.shard.expire(self.host.now(), self.host.wall_clock_ms()))
 
 
-def encode_batches(records: list[GroupRecord], now_ms: int, bytes_max: int) -> bytearray:
-    """The records as one batch, or as several if one would be larger than the topic allows."""
-    batches, builder, size = bytearray(), BatchBuilder(), HEADER_SIZE
+def _builder_in(transaction: InTransaction, log_: Log) -> BatchBuilder:
+    """The sequences continue those of the log: the producer counts none for its offsets."""
+    return BatchBuilder(*transaction, log_.producers.next_sequence(*transaction), is_transactional=True)
+
+
+def encode_batches(records: list[GroupRecord], now_ms: int, bytes_max: int, builder: BatchBuilder) -> bytearray:
+    """The records as one batch, or as several if one would be larger than the topic allows. `builder`: an empty one."""
+    batches, size = bytearray(), HEADER_SIZE
     for record in records:
         key, value = encode_record(record)
         needed = OVERHEAD_MAX + len(key) + (0 if value is None else len(value))
         if len(builder) and size + needed > bytes_max:
             batches += builder.build()
-            builder, size = BatchBuilder(), HEADER_SIZE
+            builder, size = builder.next_builder(), HEADER_SIZE
         builder.append(key, value, (), now_ms)
         size += needed
     batches += builder.build()

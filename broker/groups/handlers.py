@@ -17,6 +17,8 @@ from strandline.broker.groups.coordinator import GroupCoordinator
 from strandline.broker.groups.member_connections import MemberConnections
 from strandline.broker.groups.result import RequestContext, Result
 from strandline.broker.groups.shard import GroupShard
+from strandline.broker.groups.txn_offset_commits import TxnOffsetCommits
+from strandline.broker.transactions.admission import Adder
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.common import Message
@@ -53,10 +55,12 @@ Answer = TypeVar("Answer", bound=Message)
 class GroupHandlers:
     """Answers the group requests of a broker, except FindCoordinator."""
 
-    def __init__(self, coordinator: GroupCoordinator, is_trusted: Callable[[float], bool]) -> None:
-        """`is_trusted`: whether this process was not paused for so long that others may have taken over (`PauseDetector`)."""
+    def __init__(self, coordinator: GroupCoordinator, is_trusted: Callable[[float], bool], adder: Adder | None = None) -> None:
+        """`is_trusted`: whether this process was not paused for so long that others may have taken over (`PauseDetector`).
+        `adder`: adds partitions to transactions; None: there are no transactions."""
         self._coordinator = coordinator
         self._is_trusted = is_trusted
+        self._in_transactions = TxnOffsetCommits(coordinator, adder, self._context, is_trusted)
         self._connections: dict[tuple[str, str], ServerConnection] = {}
         """(group, member) -> the connection of its last heartbeat that was accepted, for members that return at once. The tag of
         a connection contains the members for which it stands here."""
@@ -73,6 +77,7 @@ class GroupHandlers:
             apis.LEAVE_GROUP: self.leave_group,
             apis.OFFSET_COMMIT: self.offset_commit,
             apis.OFFSET_FETCH: self.offset_fetch,
+            apis.TXN_OFFSET_COMMIT: self._in_transactions.handle,
             apis.OFFSET_DELETE: self.offset_delete,
             apis.LIST_GROUPS: self.list_groups,
             apis.DESCRIBE_GROUPS: self.describe_groups,
@@ -174,14 +179,18 @@ class GroupHandlers:
         assert isinstance(body, OffsetFetchRequest)
         gathered = Gathered(request, len(body.groups), lambda parts: OffsetFetchResponse(parts))  # type: ignore[arg-type]
         for index, asked in enumerate(body.groups):
-            self._fetch_offsets(asked, gathered.part(index, partial(_failed_fetch, asked.group_id)))
+            asker = gathered.part(index, partial(_failed_fetch, asked.group_id))
+            self._fetch_offsets(asked, asker, require_stable=body.require_stable)
 
-    def _fetch_offsets(self, asked: OffsetFetchGroup, asker: Asker) -> None:
+    def _fetch_offsets(self, asked: OffsetFetchGroup, asker: Asker, *, require_stable: bool) -> None:
         try:
             active = self._coordinator.shard_of(asked.group_id)
             active.shard.check_offset_fetch(asked)
         except BrokerError as e:
             send([(asker, e)])
+            return
+        if require_stable:
+            self._coordinator.when_committed(active, [(asker, active.shard.fetch_stable_offsets(asked))])
         else:
             self._coordinator.read_committed(active, asker, partial(active.shard.fetch_offsets, asked))
 

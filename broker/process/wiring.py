@@ -307,11 +307,12 @@ def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, 
         run_preparation=opened.work_threads,
         may_append=refuse_unless_trusted(link.pause_detector, now),
         adder=opened.partition_adder,
+        offset_transactions=opened.groups,
     )
     data[apis.PRODUCE] = while_trusted(link.pause_detector, data[apis.PRODUCE])
     transactions = TransactionHandlers(opened.transactions, link.pause_detector.is_trusted)
     admin = _admin_handlers(config, opened, link, transactions)
-    groups = GroupHandlers(opened.groups, link.pause_detector.is_trusted)
+    groups = GroupHandlers(opened.groups, link.pause_detector.is_trusted, opened.partition_adder)
     internal_topics = {KEY_TYPE_GROUP: config.groups.offsets_topic, KEY_TYPE_TRANSACTION: config.transactions.state_topic}
     finder = FindCoordinatorHandler(internal_topics, lambda: opened.replicas.image, link.channel)
     by_api = {**data, **admin, **groups.handlers(), **transactions.handlers(), apis.FIND_COORDINATOR: finder.handle}

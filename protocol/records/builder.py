@@ -192,6 +192,15 @@ class BatchBuilder:
         self.base_timestamp = self.max_timestamp = -1
         self.size = v2.HEADER_SIZE
 
+    def next_builder(self) -> BatchBuilder:
+        """A builder of the batch that follows this one: of the same producer, with the next sequence."""
+        sequence = self.base_sequence
+        if sequence != v2.NO_SEQUENCE:
+            sequence = (sequence + len(self)) & v2.MAX_SEQUENCE
+        after = BatchBuilder(self.producer_id, self.producer_epoch, sequence)
+        after._attributes = self._attributes
+        return after
+
     @property
     def count(self) -> int:
         return self._encoded + len(self.values)

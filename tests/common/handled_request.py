@@ -50,6 +50,7 @@ class HandledRequest:
     """Fails the test if it is answered twice."""
 
     client_id = "test"
+    is_open = True
 
     def __init__(
         self,
