@@ -170,12 +170,14 @@ class Wire(asyncio.Protocol):
             self._inner.data_received(bytes(data))
             return
         rest = memoryview(data)
-        while rest and not self.is_closing:
+        while rest and not self.is_closing and not self._is_held:
             buffer: Any = self._inner.get_buffer(-1)
             size = min(len(buffer), len(rest))
             buffer[:size] = rest[:size]
             rest = rest[size:]
             self._inner.buffer_updated(size)
+        if rest and self._is_held:  # The protocol has stopped reading in between.
+            self._arrived.appendleft(bytes(rest))
 
     def _tell(self, what: str) -> None:
         if self._inner is not None and not self._is_lost_told:
@@ -191,8 +193,12 @@ class Wire(asyncio.Protocol):
             self.real.write(data)
 
     def hold(self, is_held: bool) -> None:
+        """Stop or resume reading. As with asyncio's transports, no data comes from within the call that resumes."""
         self._is_held = is_held
-        self.update()
+        if is_held:
+            self.update()
+        else:
+            self.loop.call_soon(self.update)
 
     def close(self) -> None:
         self.is_closing = True

@@ -3,6 +3,8 @@ completed by the next coordinator."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from wire_cluster import WireCluster, retried
 from wire_transactions import ID, SETTINGS, TransactionalProducer, committed_as, read_committed
@@ -218,3 +220,20 @@ async def test_id_that_is_not_used_is_forgotten() -> None:
                 raise BrokerError(ErrorCode.CONCURRENT_TRANSACTIONS)
 
         await retried(once)
+
+
+async def test_requests_that_come_while_a_leader_asks_the_coordinator_keep_their_order() -> None:
+    """The connection is on hold meanwhile. The kit's wires once gave a protocol data from within `resume_reading`, which asyncio
+    never does, and the frames that were held were lost."""
+    async with WireCluster(brokers=1, **SETTINGS) as cluster:
+        orders = await cluster.create("orders")
+        producer = TransactionalProducer(cluster)
+        await producer.init()
+        for number in range(3):
+            values = [f"{number}-{index}" for index in range(20)]
+            sent = [producer.send_once(1, (orders.topic_id, 0), index, value) for index, value in enumerate(values)]
+            answers = await asyncio.gather(*sent)
+            assert [answer.error_code for answer in answers] == [0] * 20
+            await producer.end()
+        expected = [f"{number}-{index}" for number in range(3) for index in range(20)]
+        await committed_as(cluster, orders, *expected)
