@@ -373,6 +373,7 @@ class BrokerServer:
         await opened.log_cleaner.stop()
         opened.fetchers.close()
         opened.groups.stop()
+        opened.transactions.stop()
         opened.replicas.shutdown()
         await self._close_network()
         self._close_logs(opened)
@@ -401,7 +402,7 @@ class BrokerServer:
         if self.opened is not None:
             self.opened.fetchers.close()
             self.opened.group_lag.stop()
-            self.opened.transactions.stop()
+            self.opened.transactions.close()
             self.opened.channels.close()
             self.opened.log_cleaner.kill()
             self.opened.replicas.moves.stop()

@@ -10,6 +10,7 @@ coordinator. The rooms, from the inside out:
     marker_queue.py   which leader gets which marker; marker_sender.py sends them until all have answered
     coordinator.py    the shell: it carries out what a shard decides (on top of `broker/coordination/`)
     handlers.py       which request goes to which shard, and the form of its answer; listing.py shows transactions to operators
+    completion_waiters.py   requests that wait until the transaction before is complete
     names.py          names of named producers and transactional ids do not overlap
     metrics.py        what is counted
 

@@ -11,13 +11,14 @@ timer of each shard looks for transactions that take too long.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Protocol
 
 from strandline.broker.coordination.coordinator import ActiveShard, Coordinator, Host
 from strandline.broker.coordination.loader import ShardLoader, Step
 from strandline.broker.coordination.replies import as_coordinator
+from strandline.broker.transactions.completion_waiters import CompletionWaiters
 from strandline.broker.transactions.config import TransactionConfig
 from strandline.broker.transactions.loader import TransactionLoader
 from strandline.broker.transactions.marker_queue import Sending
@@ -62,8 +63,9 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         self.markers = MarkerSender(
             channels, lambda: host.directory.image, on_written=self._on_written, on_answered=self._on_markers_answered
         )
+        self.completions = CompletionWaiters(host.call_later)
         self._limits = LineLimits()
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Future[None], None] = {}
         self._forget_due: dict[ActiveTransactions, float] = {}
         """When the ids that have expired are looked for the next time, on the loop's clock."""
 
@@ -108,18 +110,33 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
     def _on_unloaded(self, active: ActiveTransactions) -> None:
         self.markers.cancel(active)
         self._forget_due.pop(active, None)
+        for transactional_id in active.shard.transactions:
+            self.completions.wake(transactional_id)
         if active.shard.transactions:
             logger.info("transactions.unloaded", **active.partition.fields, transactional_ids=len(active.shard.transactions))
 
     def stop(self) -> None:
         super().stop()
+        self.close()
+
+    def close(self) -> None:
+        """Do nothing more, and answer nobody."""
+        self.is_stopped = True
         self.markers.stop()
+        for active in self.shards.values():
+            self._cancel_timer(active)
         for task in list(self._tasks):
             task.cancel()
 
     def recent_loads_s(self) -> list[float]:
         """How long each load of about the last half minute took."""
         return self.metrics.recent_loads_s(self.host.now())
+
+    def run(self, work: Awaitable[None]) -> None:
+        """Run the rest of a decision that must await something. It ends with the broker."""
+        task = asyncio.ensure_future(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     # -- carrying out -------------------------------------------------------------------------------------------------
 
@@ -178,6 +195,8 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         except BrokerError:
             self.retried_completions += 1
             self.host.call_later(COMPLETE_BACKOFF_S, partial(self._complete_again, active, markers))
+        else:
+            self.completions.wake(markers.transactional_id)
 
     def _complete_again(self, active: ActiveTransactions, markers: Markers) -> None:
         self.retried_completions -= 1
@@ -194,9 +213,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
     def _sweep(self, active: ActiveTransactions) -> None:
         needed = active.shard.count_exhausted(self.host.wall_clock_ms())
         if needed:
-            task = asyncio.get_running_loop().create_task(self._sweep_with_ids(active, needed), name="transaction-sweep")
-            self._tasks[task] = None
-            task.add_done_callback(self._tasks.pop)
+            self.run(self._sweep_with_ids(active, needed))
         else:
             self._expire(active, iter(()))
 

@@ -3,12 +3,14 @@
 An answer leaves when everything that the shard knew is committed: its own record, or the state that it describes. A transaction
 knows its partitions by the names of their topics, as Kafka's records do; requests name topics by id.
 
-A request that may need a producer id that was never given waits for one before the shard decides, and is checked anew then.
+A request that may need a producer id that was never given waits for one before the shard decides, and is checked anew then. So is
+one that comes before the previous transaction of its id is complete (`completion_waiters.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 
 from strandline.broker.coordination.gathered import Gathered
@@ -44,6 +46,20 @@ from strandline.protocol.rpc.server import Handler, ServerRequest
 
 Decide = Callable[[TransactionShard, int, int], Decision]
 """From the shard, a producer id that was never given (or -1, where none is needed), and the wall clock in ms."""
+
+
+@dataclass(slots=True)
+class _Question:
+    """A request about one transactional id, on which its shard decides."""
+
+    asker: Asker
+    transactional_id: str
+    decide: Decide
+    respond: Callable[[ProducerIdAndEpoch], Message]
+    may_be_new: bool = False
+    """Whether it may be about an id that is not known yet."""
+    has_waited: bool = False
+    """For the completion of the transaction before."""
 
 
 class TransactionHandlers:
@@ -91,7 +107,7 @@ class TransactionHandlers:
         def decide(shard: TransactionShard, fresh_id: int, now_ms: int) -> Decision:
             return shard.init_producer(transactional_id, body.transaction_timeout_ms, expected, fresh_id, now_ms)
 
-        return self._decide(asker, transactional_id, decide, lambda answer: InitProducerIdResponse(0, *answer), may_be_new=True)
+        return self._decide(_Question(asker, transactional_id, decide, _initialized, may_be_new=True))
 
     def _check_init(self, body: InitProducerIdRequest) -> None:
         if (body.producer_id < 0) is not (body.producer_epoch < 0):
@@ -109,7 +125,7 @@ class TransactionHandlers:
             raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no topic {OFFSETS_TOPIC} yet")
         added = [(OFFSETS_TOPIC, partition_of(body.group_id, len(topic.partitions)))]
         decide = _adding(body.transactional_id, _asker_of(body), added, body.transaction_version)
-        return self._decide(asker, body.transactional_id, decide, lambda _: AddOffsetsToTxnResponse())
+        return self._decide(_Question(asker, body.transactional_id, decide, lambda _: AddOffsetsToTxnResponse()))
 
     def end(self, request: ServerRequest) -> Awaitable[None] | None:
         body = request.body
@@ -126,58 +142,65 @@ class TransactionHandlers:
                 now_ms=now_ms,
             )
 
-        return self._decide(asker, body.transactional_id, decide, lambda answer: EndTxnResponse(0, None, *answer))
+        return self._decide(_Question(asker, body.transactional_id, decide, _ended))
 
-    def _decide(
-        self,
-        asker: Asker,
-        transactional_id: str,
-        decide: Decide,
-        respond: Callable[[ProducerIdAndEpoch], Message],
-        *,
-        may_be_new: bool = False,
-    ) -> Awaitable[None] | None:
+    def _decide(self, question: _Question) -> Awaitable[None] | None:
         """Have the shard decide. Returns the rest of the work if a producer id must be awaited first."""
+        transactional_id = question.transactional_id
         try:
             shard = self._coordinator.shard_of(transactional_id).shard
-            if shard.needs_fresh_id(transactional_id, if_new=may_be_new):
-                return self._decide_with_fresh_id(asker, transactional_id, decide, respond)
+            if shard.needs_fresh_id(transactional_id, if_new=question.may_be_new):
+                return self._decide_with_fresh_id(question)
         except BrokerError as e:
-            send([(asker, e)])
+            send([(question.asker, e)])
             return None
-        self._decide_now(asker, transactional_id, decide, respond)
+        self._decide_now(question)
         return None
 
-    async def _decide_with_fresh_id(
-        self, asker: Asker, transactional_id: str, decide: Decide, respond: Callable[[ProducerIdAndEpoch], Message]
-    ) -> None:
+    async def _decide_with_fresh_id(self, question: _Question) -> None:
         try:
             fresh_id = await self._coordinator.fresh_ids.next_id()
             self._check_trusted(self._coordinator.host.now())
         except BrokerError as e:
-            send([(asker, e)])
+            send([(question.asker, e)])
         else:
-            self._decide_now(asker, transactional_id, decide, respond, fresh_id)
+            self._decide_now(question, fresh_id)
 
-    def _decide_now(
-        self,
-        asker: Asker,
-        transactional_id: str,
-        decide: Decide,
-        respond: Callable[[ProducerIdAndEpoch], Message],
-        fresh_id: int = NO_PRODUCER_ID,
-    ) -> None:
-        coordinator = self._coordinator
+    def _decide_now(self, question: _Question, fresh_id: int = NO_PRODUCER_ID) -> None:
+        coordinator, asker = self._coordinator, question.asker
         try:
-            active = coordinator.shard_of(transactional_id)
-            decision = decide(active.shard, fresh_id, coordinator.host.wall_clock_ms())
+            active = coordinator.shard_of(question.transactional_id)
+            decision = question.decide(active.shard, fresh_id, coordinator.host.wall_clock_ms())
             coordinator.carry_out(active, decision)
         except BrokerError as e:
-            send([(asker, e)])
+            if not self._waits(question, e):
+                send([(asker, e)])
             return
         answer = decision.answer
         assert answer is not None
-        coordinator.when_committed(active, [(asker, answer if isinstance(answer, BrokerError) else respond(answer))])
+        if isinstance(answer, BrokerError):
+            if not self._waits(question, answer):
+                coordinator.when_committed(active, [(asker, answer)])
+        else:
+            coordinator.when_committed(active, [(asker, question.respond(answer))])
+
+    def _waits(self, question: _Question, error: BrokerError) -> bool:
+        """Whether the question is put again when the transaction before is complete."""
+        if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or question.has_waited:
+            return False
+        question.has_waited = True
+        self._coordinator.completions.wait(question.transactional_id, lambda: self._decide_again(question))
+        return True
+
+    def _decide_again(self, question: _Question) -> None:
+        try:
+            self._check_trusted(self._coordinator.host.now())
+        except BrokerError as e:
+            send([(question.asker, e)])
+            return
+        rest = self._decide(question)
+        if rest is not None:
+            self._coordinator.run(rest)
 
     # -- many transactional ids ---------------------------------------------------------------------------------------
 
@@ -195,7 +218,7 @@ class TransactionHandlers:
                 self._verify(asked, partitions, asker)
             else:
                 decide = _adding(asked.transactional_id, _asker_of(asked), partitions.values(), asked.transaction_version)
-                self._decide_now(asker, asked.transactional_id, decide, partial(_added, asked))
+                self._decide_now(_Question(asker, asked.transactional_id, decide, partial(_added, asked)))
 
     def _named(
         self, asked: AddPartitionsToTxnTransaction
@@ -274,6 +297,14 @@ class _Answering:
 
     def refuse(self, code: ErrorCode, message: str | None = None) -> None:
         self._request.reply(self._on_error(BrokerError(code, message)))
+
+
+def _initialized(answer: ProducerIdAndEpoch) -> InitProducerIdResponse:
+    return InitProducerIdResponse(0, *answer)
+
+
+def _ended(answer: ProducerIdAndEpoch) -> EndTxnResponse:
+    return EndTxnResponse(0, None, *answer)
 
 
 def _asker_of(body: AddPartitionsToTxnTransaction | AddOffsetsToTxnRequest | EndTxnRequest) -> ProducerIdAndEpoch:

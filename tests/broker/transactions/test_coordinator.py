@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from transaction_world import ID, KEY, TransactionWorld
 
+from strandline.broker.transactions.completion_waiters import WAIT_S
 from strandline.broker.transactions.metrics import End
 from strandline.broker.transactions.states import EPOCH_EXHAUSTED, State
 from strandline.protocol.apis import END_TXN
@@ -32,14 +33,65 @@ async def test_transaction_is_complete_when_all_markers_are_written() -> None:
     await world.first.end(producer)
     world.replicate()
     assert world.first.found.state is State.PREPARE_COMMIT
-    early = await world.first.add((producer[0], producer[1] + 1))
-    world.replicate()
-    assert early.answer.results[0].error_code == ErrorCode.CONCURRENT_TRANSACTIONS
     world.first.write_markers()
     assert world.first.found.state is State.COMPLETE_COMMIT
+    world.replicate()
+    described = await world.first.describe()
+    assert described.answer.transactions[0].transaction_state == "CompleteCommit"
+
+
+async def test_next_transaction_begins_when_the_one_before_is_complete() -> None:
+    """It waits at the coordinator: a refusal would cost the leader and the producer a pause each time."""
+    world = TransactionWorld()
+    producer = await world.began()
+    await world.first.end(producer)
+    world.replicate()
     added = await world.first.add((producer[0], producer[1] + 1))
     world.replicate()
+    assert not added.is_answered
+    world.first.write_markers()
+    assert world.first.found.state is State.ONGOING
+    assert not added.is_answered
+    world.replicate()
     assert added.answer.results[0].error_code == 0
+    assert len(world.first.coordinator.completions) == 0
+
+
+async def test_asker_does_not_wait_for_ever() -> None:
+    world = TransactionWorld()
+    producer = await world.began()
+    await world.first.end(producer)
+    world.replicate()
+    added = await world.first.add((producer[0], producer[1] + 1))
+    world.replicas.loop.advance(WAIT_S - 0.01)
+    assert not added.is_answered
+    world.replicas.loop.advance(0.02)
+    assert added.answer.results[0].error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert len(world.first.coordinator.completions) == 0
+
+
+async def test_second_producer_waits_until_the_transaction_of_the_first_is_aborted() -> None:
+    world = TransactionWorld()
+    producer = await world.began()
+    taken = await world.first.init()
+    world.replicate()
+    assert not taken.is_answered
+    world.first.write_markers()
+    world.replicate()
+    assert (taken.answer.error_code, taken.answer.producer_id) == (0, producer[0])
+    assert taken.answer.producer_epoch == producer[1] + 2
+    late = await world.first.end(producer)
+    assert late.answer.error_code == ErrorCode.PRODUCER_FENCED
+
+
+async def test_asker_that_waits_is_told_when_the_leadership_ends() -> None:
+    world = TransactionWorld()
+    producer = await world.began()
+    await world.first.end(producer)
+    world.replicate()
+    added = await world.first.add((producer[0], producer[1] + 1))
+    world.elect(2)
+    assert added.answer.results[0].error_code == ErrorCode.NOT_COORDINATOR
 
 
 async def test_nothing_changes_while_too_few_replicas_are_in_sync() -> None:
@@ -62,10 +114,9 @@ async def test_markers_are_sent_although_the_asker_has_given_up() -> None:
     world.watch(lambda: world.replicas.set_isr(1, 2, key=KEY))
     world.replicate()
     assert len(world.first.markers.sent) == 1
-    again = await world.first.end(producer)
-    assert again.answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
-    world.first.write_markers()
     retried = await world.first.end(producer)
+    assert not retried.is_answered
+    world.first.write_markers()
     world.replicate()
     assert (retried.answer.error_code, retried.answer.producer_epoch) == (0, producer[1] + 1)
 

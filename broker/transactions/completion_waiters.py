@@ -1,0 +1,46 @@
+"""Requests that came before the previous transaction of their transactional id was complete.
+
+That takes a few milliseconds, and the next transaction of a producer usually begins in this time. Kafka's coordinator answers
+CONCURRENT_TRANSACTIONS, and the asker repeats its request after pauses; here it waits for the completion itself. The answer is
+still CONCURRENT_TRANSACTIONS if that takes longer than `WAIT_S`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from strandline.broker.purgatory import CallLater, Timer
+
+WAIT_S = 0.5
+
+Again = Callable[[], None]
+
+
+class CompletionWaiters:
+    """Each waiter is called once: when its transaction is complete, when it has waited for long enough, or when the leadership
+    ends."""
+
+    def __init__(self, call_later: CallLater) -> None:
+        self._call_later = call_later
+        self._waiting: dict[str, dict[Again, Timer]] = {}
+        """By transactional id."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def wait(self, transactional_id: str, again: Again) -> None:
+        timer = self._call_later(WAIT_S, lambda: self._on_timeout(transactional_id, again))
+        self._waiting.setdefault(transactional_id, {})[again] = timer
+
+    def wake(self, transactional_id: str) -> None:
+        """The transaction of this id is complete, or is not this coordinator's any more."""
+        for again, timer in self._waiting.pop(transactional_id, {}).items():
+            timer.cancel()
+            again()
+
+    def _on_timeout(self, transactional_id: str, again: Again) -> None:
+        waiting = self._waiting.get(transactional_id, {})
+        if waiting.pop(again, None) is not None:
+            if not waiting:
+                del self._waiting[transactional_id]
+            again()
