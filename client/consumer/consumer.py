@@ -65,6 +65,7 @@ from strandline.client.consumer.records import (
 )
 from strandline.client.consumer.run.run import HandlerRuns, RunAccess
 from strandline.client.consumer.run.runner import RunHooks, Runner
+from strandline.client.consumer.run.transactional import Portion, TransactionalRunner, TransactionHooks
 from strandline.client.consumer.subscription import Subscription
 from strandline.client.consumer.topic_tracker import TopicTracker
 from strandline.client.errors import (
@@ -623,7 +624,28 @@ class Consumer(HandlerRuns[K, V]):
             self._move,
             self._group,
         )
-        return RunAccess(self.options, self._doors, cluster, hooks, self._reads, self._subscribe_also)
+        return RunAccess(self.options, self._doors, cluster, hooks, self._reads, self._transaction_hooks, self._subscribe_also)
+
+    def _transaction_hooks(self) -> TransactionHooks:
+        states = self._subscription.states
+        return TransactionHooks(self._take_many, lambda state: states.get(state.tp) is state, self._move, self._member(), self)
+
+    async def _take_many(self, runner: TransactionalRunner, limit: int, deadline: float) -> dict[PartitionState, Portion]:
+        """Records of all partitions, with keys and values in bytes."""
+        taken: dict[PartitionState, Portion] = {}
+        fetcher, _ = self._running()
+        await asyncio.sleep(0)
+        while not taken and await self._next_ready(runner, deadline) is not None:
+            for state in fetcher.ready_states(None):
+                records, begin = [], (state.position, state.position_epoch)
+                if limit > 0:
+                    self._member().on_returned(state)
+                    records = pull_records(state, self._decode_raw, limit, whole=False)
+                    self._after_reading(state)
+                if records:
+                    limit -= len(records)
+                    taken[state] = Portion(records, begin, (state.position, state.position_epoch))
+        return taken
 
     async def _take(self, runner: Runner, deadline: float) -> tuple[PartitionState, list[AnyRecord]] | None:
         """Records that a run wants, as many as it has room for. Keys and values are bytes."""
@@ -828,7 +850,7 @@ class Consumer(HandlerRuns[K, V]):
 
     def _transaction_member(self, offsets: Iterable[TopicPartition]) -> TransactionMember:
         """As whom a transaction commits these offsets. CommitFailed if one of the partitions is not the consumer's any more."""
-        if self.options.enable_auto_commit and self._runner is None:
+        if self.options.enable_auto_commit:
             raise UsageError("a consumer whose offsets a transaction commits needs enable_auto_commit=False")
         return self._member().transaction_member(offsets)
 
@@ -886,7 +908,8 @@ class Consumer(HandlerRuns[K, V]):
         known), `last_heartbeat_age_ms`, `assignment`, `error` and `last_heartbeat_error`.
 
         While `run` runs also `run`: `state` ("running" or "ending"), `calls` (of the handler, that run now), `oldest_call_ms` and
-        `oldest_call` (its first record), and `calls_of_lost_partitions`: calls that could not be ended."""
+        `oldest_call` (its first record), and `calls_of_lost_partitions`: calls that could not be ended. A transactional run has
+        `state` and `calls`."""
         if self._stopped or self._fetcher is None or self._cluster is None:
             return {"state": "stopped" if self._stopped else "not started"}
         self._check_caller()

@@ -803,7 +803,7 @@ class Producer(Generic[K, V]):
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
-    def transaction(self) -> TransactionBlock[K, V]:
+    def transaction(self) -> TransactionBlock[Self]:
         """`async with producer.transaction():` begins a transaction, commits it at the end, and aborts it if an exception or a
         cancellation ends the block, which is raised again. `read_committed` consumers see all records of the block, or none.
         After the block no transaction is open, and the next one may begin, unless the error says that the producer cannot go on:

@@ -12,14 +12,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from strandline.client.cluster.coordinator import ANSWER_TIMEOUT_MS, CoordinatorConnection
 from strandline.client.consumer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, TransactionMember
-from strandline.client.errors import ClientClosed, CommitFailed, RequestFailed, RequestTimeout, copy_of, describe
+from strandline.client.errors import (
+    ClientClosed,
+    CommitFailed,
+    RequestFailed,
+    RequestTimeout,
+    TransactionAbortable,
+    copy_of,
+    describe,
+)
 from strandline.client.producer.flush import flush
 from strandline.client.producer.transaction_state import TransactionState, TxnState
-from strandline.client.type_variables import K, V
 from strandline.protocol.apis import END_TXN, TXN_OFFSET_COMMIT
 from strandline.protocol.errors import ERRORS, ErrorCode, StrandlineError, UsageError, to_code
 from strandline.protocol.loggers import get_logger
@@ -36,7 +43,6 @@ if TYPE_CHECKING:
     from strandline.client.options import ProducerOptions
     from strandline.client.producer.accumulator import Accumulator
     from strandline.client.producer.partition_queue import PartitionQueue
-    from strandline.client.producer.producer import Producer
     from strandline.client.producer.sender import Sender
 
 logger = get_logger(__name__)
@@ -58,6 +64,8 @@ _MEMBER_UNKNOWN = frozenset({
 """Errors of TxnOffsetCommit that mean that the partitions may belong to another member by now (KIP-447)."""
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+P = TypeVar("P")
+"""The producer of a block."""
 
 
 class Transactions:
@@ -378,7 +386,9 @@ class Transactions:
             reason = "the coordinator has not answered yet"
         elif not task.cancelled():
             reason = task.exception()
-        if reason is not None:
+        if self.state.state is TxnState.FATAL_ERROR:
+            text = f"the producer could not go on: {self.state.error}"
+        elif reason is not None:
             text = f"it is not known whether the transaction is aborted: {reason}"
             logger.warning("producer.transaction_left_open", transactional_id=self.state.transactional_id, reason=str(reason))
         elif task.done() and not task.cancelled() and task.result():
@@ -420,15 +430,15 @@ def _look_at(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-class TransactionBlock(Generic[K, V]):
+class TransactionBlock(Generic[P]):
     """What `Producer.transaction` returns: `async with` begins a transaction, and commits or aborts it."""
 
-    def __init__(self, producer: Producer[K, V], transactions: Transactions) -> None:
+    def __init__(self, producer: P, transactions: Transactions) -> None:
         self._producer = producer
         self._transactions = transactions
         self._number = 0
 
-    async def __aenter__(self) -> Producer[K, V]:
+    async def __aenter__(self) -> P:
         await self._transactions.begin()
         self._number = self._transactions.state.number
         return self._producer
@@ -438,7 +448,7 @@ class TransactionBlock(Generic[K, V]):
         if transactions.state.number != self._number:
             return  # The block has ended it by itself, and begun another one.
         if error is not None:
-            await transactions.clean_up(error)
+            await self._clean_up(error)
         elif transactions.is_stopped:
             raise ClientClosed("the producer was stopped within the transaction, which was aborted")
         elif transactions.state.state is not TxnState.READY:
@@ -448,5 +458,13 @@ class TransactionBlock(Generic[K, V]):
         try:
             await self._transactions.commit()
         except BaseException as e:
-            await self._transactions.clean_up(e)
+            await self._clean_up(e)
             raise
+
+    async def _clean_up(self, error: BaseException) -> None:
+        """Abort. If that shows that the producer cannot go on, a program that would repeat the block has to know it."""
+        await self._transactions.clean_up(error)
+        fatal = self._transactions.state.error
+        if isinstance(error, TransactionAbortable) and self._transactions.state.state is TxnState.FATAL_ERROR:
+            assert fatal is not None, "it is set with the state"
+            raise copy_of(fatal) from error

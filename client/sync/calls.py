@@ -454,6 +454,7 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         on_failure: OnFailure = "stop",
         drain_timeout_ms: float = 10000,
         producer: Producer | None = None,
+        transactional: bool = False,
         stop_on: Iterable[int] = (),
     ) -> None:
         """Call `handler` with every record, and commit what it has finished (with `enable_auto_commit`), until `end_run`,
@@ -478,6 +479,12 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         next run; `on_failure="skip"` logs it and goes on. If a batch fails, its records are handled one by one first.
         `producer`: sends to both topics, instead of one that is started for that; it needs acks="all", and no serializers.
 
+        `transactional`: what the handler sends with `producer`, dead letters, and the offsets are one transaction, for the at
+        most `max_in_flight` records that are taken at a time. `read_committed` consumers see exactly one result of each
+        record. The handler is a coroutine function, which may be called for a record again, after an abort. It needs a
+        `producer` with a `transactional_id`, which nothing else uses, and a consumer with `enable_auto_commit=False` and
+        `isolation_level="read_committed"`; no `retry_topic`. ProducerFenced if another process has the transactional id.
+
         `max_poll_interval_ms` limits a single call of the handler: if one takes longer, the consumer leaves the group until
         the call has ended, and coroutines are cancelled. When `run` is to end, or a partition goes to another member, records
         that wait are dropped, and calls that run may end: within `drain_timeout_ms`, or four fifths of `rebalance_timeout_ms`.
@@ -499,6 +506,7 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
             on_failure=on_failure,
             drain_timeout_ms=drain_timeout_ms,
             producer=producer,
+            transactional=transactional,
             stop_on=stop_on,
         )
 
@@ -684,7 +692,8 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         broker id; -1: not known), `last_heartbeat_age_ms`, `assignment`, `error` and `last_heartbeat_error`.
 
         While `run` runs also `run`: `state` ("running" or "ending"), `calls` (of the handler, that run now), `oldest_call_ms`
-        and `oldest_call` (its first record), and `calls_of_lost_partitions`: calls that could not be ended."""
+        and `oldest_call` (its first record), and `calls_of_lost_partitions`: calls that could not be ended. A transactional
+        run has `state` and `calls`."""
         return self._peek(self._client.health)
 
     def metrics(self) -> dict[str, Any]:

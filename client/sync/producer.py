@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar, Unpack, overload
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from strandline.client.arguments import TIMESTAMP_MAX, checked_commits, checked_name, checked_time, checked_whole
 from strandline.client.consumer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, TransactionMember
@@ -38,6 +38,7 @@ from strandline.protocol.records.batch import HEADER_SIZE
 
 logger = get_logger(__name__)
 T = TypeVar("T")
+P = TypeVar("P", bound="Producer[Any, Any]")
 
 
 @documents(ProducerOptions)
@@ -364,7 +365,7 @@ class Producer(ProducerCalls, Generic[K, V]):
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
-    def transaction(self) -> TransactionBlock[K, V]:
+    def transaction(self) -> TransactionBlock[Self]:
         """`with producer.transaction():` begins a transaction, commits it at the end, and aborts it if an exception ends the
         block, which is raised again. `read_committed` consumers see all records of the block, or none. What its errors mean is
         described for the producer for asyncio. UsageError without a `transactional_id`, or while a transaction is open.
@@ -451,14 +452,14 @@ class _Member:
         return self._member
 
 
-class TransactionBlock(Generic[K, V]):
+class TransactionBlock(Generic[P]):
     """What `Producer.transaction` returns: `with` begins a transaction, and commits or aborts it."""
 
-    def __init__(self, producer: Producer[K, V], block: originals_of_transactions.TransactionBlock[bytes, bytes]) -> None:
+    def __init__(self, producer: P, block: originals_of_transactions.TransactionBlock[AsyncProducer[bytes, bytes]]) -> None:
         self._producer = producer
         self._block = block
 
-    def __enter__(self) -> Producer[K, V]:
+    def __enter__(self) -> P:
         self._producer._run(self._begin)
         self._producer._on_begun()
         return self._producer

@@ -253,7 +253,7 @@ class TransactionContext:
 
     def __init__(self, producer: Producer[Any, Any]) -> None:
         self._producer = producer
-        self._block: TransactionBlock[Any, Any] | None = None
+        self._block: TransactionBlock[Producer[Any, Any]] | None = None
 
     async def __aenter__(self) -> Self:
         try:

@@ -52,9 +52,8 @@ def _producer_options(options: dict[str, Any]) -> dict[str, Any]:
     """The options of the broker as those of `AIOKafkaProducer`."""
     given = dict(options)
     if given.get("transactional_id") is not None:
-        raise UnsupportedByStrandline(
-            f"option transactional_id={given['transactional_id']!r} is not supported: FastStream publishes outside of transactions"
-        )
+        name = given["transactional_id"]
+        raise UnsupportedByStrandline(f"option transactional_id={name!r} is not supported: FastStream begins no transactions")
     if given.get("acks") not in (0, 1, -1, "all"):  # A mark of aiokafka's for "not given".
         given["acks"] = None
         given["enable_idempotence"] = given.get("enable_idempotence") or None

@@ -226,7 +226,7 @@ class Commits:
     ) -> bool:
         """Ask once, and move what is answered from `wanted` to `found`. Returns whether the member epoch was out of date."""
         asked = OffsetFetchGroup(self._group_id, sender.member_id or None, sender.epoch, by_topic_id(wanted))
-        request = OffsetFetchRequest([asked], self._options.isolation_level == "read_committed")
+        request = OffsetFetchRequest([asked], require_stable=True)  # Kafka's consumers wait for open transactions, too (KIP-447).
         try:
             response = await self._coordinator.ask(OFFSET_FETCH, request, self._timeout_ms(deadline))
         except StrandlineError as e:

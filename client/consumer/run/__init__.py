@@ -5,6 +5,7 @@
     runner.py     the shell: takes records, calls, settles        handlers.py   calls on the event loop or on a thread
     backoff.py    when a failed record is handled again (pure)    outbox.py     sends to the retry and dead-letter topics
     headers.py    the headers of records there (pure)             counters.py   metrics
+    transactional.py   the shell of a run with `transactional=True`, which works in another way
 
 **What holds.** Each record is handled at least once. It is committed only when it and all records before it in its partition are
 finished: handled, or acknowledged in the retry topic or dead-letter topic. No two members handle records of one partition at the

@@ -12,6 +12,7 @@ from strandline.client.consumer.run.handlers import Handler
 from strandline.client.consumer.run.outbox import Outbox, checked_producer, outbox_producer
 from strandline.client.consumer.run.runner import RunHooks, Runner
 from strandline.client.consumer.run.settings import BatchHandler, Concurrency, NoRetry, OnFailure, RecordHandler, RunSettings
+from strandline.client.consumer.run.transactional import TransactionalRunner, TransactionHooks, check_transactional
 from strandline.client.errors import UsageError
 from strandline.client.options import ConsumerOptions
 from strandline.client.producer.producer import Producer
@@ -33,6 +34,8 @@ class RunAccess(NamedTuple):
     hooks: RunHooks
     reads: Callable[[str], bool]
     """Whether the consumer is to read this topic: it subscribes to it by name or pattern, or a partition is assigned."""
+    transaction_hooks: Callable[[], TransactionHooks]
+    """What a transactional run uses. Only with a group."""
     subscribe_also: Callable[[str], None]
     """Subscribes to one more topic. UsageError if partitions are assigned by hand."""
 
@@ -40,7 +43,7 @@ class RunAccess(NamedTuple):
 class HandlerRuns(Generic[K, V]):
     """The calls of a consumer that hand its records to a handler."""
 
-    _runner: Runner | None = None
+    _runner: Runner | TransactionalRunner | None = None
     """Not None while `run` runs."""
 
     def _run_access(self) -> RunAccess:
@@ -63,6 +66,7 @@ class HandlerRuns(Generic[K, V]):
         on_failure: OnFailure = "stop",
         drain_timeout_ms: float = 10_000,
         producer: Producer | None = None,
+        transactional: bool = False,
         stop_on: Iterable[int] = (),
     ) -> None: ...
 
@@ -82,6 +86,7 @@ class HandlerRuns(Generic[K, V]):
         on_failure: OnFailure = "stop",
         drain_timeout_ms: float = 10_000,
         producer: Producer | None = None,
+        transactional: bool = False,
         stop_on: Iterable[int] = (),
     ) -> None: ...
 
@@ -100,6 +105,7 @@ class HandlerRuns(Generic[K, V]):
         on_failure: OnFailure = "stop",
         drain_timeout_ms: float = 10_000,
         producer: Producer | None = None,
+        transactional: bool = False,
         stop_on: Iterable[int] = (),
     ) -> None:
         """Call `handler` with every record, and commit what it has finished (with `enable_auto_commit`), until `end_run`, `stop`,
@@ -124,6 +130,12 @@ class HandlerRuns(Generic[K, V]):
         next run; `on_failure="skip"` logs it and goes on. If a batch fails, its records are handled one by one first. `producer`:
         sends to both topics, instead of one that is started for that; it needs acks="all", and no serializers.
 
+        `transactional`: what the handler sends with `producer`, dead letters, and the offsets are one transaction, for the at
+        most `max_in_flight` records that are taken at a time. `read_committed` consumers see exactly one result of each record.
+        The handler is a coroutine function, which may be called for a record again, after an abort. It needs a `producer` with a
+        `transactional_id`, which nothing else uses, and a consumer with `enable_auto_commit=False` and
+        `isolation_level="read_committed"`; no `retry_topic`. ProducerFenced if another process has the transactional id.
+
         `max_poll_interval_ms` limits a single call of the handler: if one takes longer, the consumer leaves the group until the
         call has ended, and coroutines are cancelled. When `run` is to end, or a partition goes to another member, records that
         wait are dropped, and calls that run may end: within `drain_timeout_ms`, or four fifths of `rebalance_timeout_ms`.
@@ -147,8 +159,16 @@ class HandlerRuns(Generic[K, V]):
             drain_timeout_ms=drain_timeout_ms,
         )
         calls = Handler(handler, access.options, takes_batches=batch_size is not None, calls_max=settings.calls_max)
-        outbox = _outbox(settings, access, producer)
-        runner = self._runner = Runner(settings, calls, outbox, access.options, access.hooks, access.doors)
+        if transactional:
+            check_transactional(settings, calls, producer, access.options)
+        outbox = None if transactional else _outbox(settings, access, producer)
+        runner: Runner | TransactionalRunner
+        if transactional:
+            assert producer is not None, "it was checked"
+            runner = TransactionalRunner(settings, calls, producer, access.options, access.transaction_hooks(), access.doors)
+        else:
+            runner = Runner(settings, calls, outbox, access.options, access.hooks, access.doors)
+        self._runner = runner
         try:
             await _prepare(settings, access, outbox)
             with _signals(stop_on, runner):
@@ -206,7 +226,7 @@ async def _prepare(settings: RunSettings, access: RunAccess, outbox: Outbox | No
 
 
 @contextmanager
-def _signals(numbers: Iterable[int], runner: Runner) -> Iterator[None]:
+def _signals(numbers: Iterable[int], runner: Runner | TransactionalRunner) -> Iterator[None]:
     """Let these signals end the run."""
     loop, handled = asyncio.get_running_loop(), []
     try:

@@ -1,0 +1,478 @@
+"""Runs a handler in transactions: takes records, calls the handler, and commits what it has sent together with the offsets.
+
+    take records -> begin -> the handler, for each of them -> the offsets -> commit
+         ^                          | it has failed                 | it cannot be committed
+         +------- go back to the first record of the transaction ---+--> abort
+
+One transaction at a time, for the records of all partitions that one poll has returned. So each record is handled, and what was
+made of it is visible to `read_committed` consumers, exactly once; a handler may be called more often than that. What it does
+besides sending is not part of the transaction.
+
+- *A partition is to go while its records are handled.* The rebalance waits for the next poll, which is after the commit.
+- *A partition is lost.* The coordinator of the group refuses the offsets of a member that it does not count (KIP-447), so the
+  transaction is aborted, and the next owner begins where the last one has committed.
+- *A record fails.* The transaction is aborted, for one that fails cannot be taken out. All its records are handled again, after
+  the delay of `retry`. A record that is given up goes to the dead-letter topic within the next transaction, or is left out.
+- *The commit is not answered.* It is asked for again until it is: nothing else may happen before.
+- *The process ends.* The next producer with the transactional id aborts what it has left open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, NamedTuple
+
+from strandline.client.consumer.group.handed_over import Offset
+from strandline.client.consumer.group.member import GroupMember
+from strandline.client.consumer.partition_state import PartitionState
+from strandline.client.consumer.records import AnyRecord, OffsetAndMetadata
+from strandline.client.consumer.run import headers
+from strandline.client.consumer.run.counters import Counters
+from strandline.client.consumer.run.handlers import Handler, Undecodable
+from strandline.client.consumer.run.outbox import Outbox
+from strandline.client.consumer.run.schedule import Delivery
+from strandline.client.consumer.run.settings import Fate, RunSettings
+from strandline.client.errors import (
+    ClientClosed,
+    CommitFailed,
+    HandlerFailed,
+    ProducerFenced,
+    TransactionAbortable,
+    TransactionFailed,
+    TransactionOutcomeUnknown,
+    TransactionTimedOut,
+    UsageError,
+)
+from strandline.client.options import ConsumerOptions
+from strandline.client.producer.producer import GroupMembership, Producer
+from strandline.protocol.doors import Doors
+from strandline.protocol.log_limits import LineLimits
+from strandline.protocol.loggers import get_logger
+
+logger = get_logger(__name__)
+
+LOOK_S = 1.0
+"""How often the run says that the program asks for records, if none come or it waits before another attempt."""
+CANCEL_S = 5.0
+"""How long the transaction may take to end that was cancelled, when `run` ends."""
+PAUSE_S, PAUSE_MAX_S = 0.05, 1.0
+"""The pause after a transaction that was aborted through no fault of the handler. It doubles."""
+
+
+class Portion(NamedTuple):
+    """What was taken of one partition."""
+
+    records: list[AnyRecord]
+    begin: Offset
+    """The position before them."""
+    end: Offset
+    """The position after them."""
+
+
+class TransactionHooks(NamedTuple):
+    """What the consumer does for the run."""
+
+    take_many: Callable[[TransactionalRunner, int, float], Awaitable[dict[PartitionState, Portion]]]
+    """Waits for records until a time on the loop's clock, and returns at most so many, with keys and values in bytes."""
+    is_current: Callable[[PartitionState], bool]
+    """Whether the consumer reads this state now."""
+    rewind: Callable[[PartitionState, int, int], None]
+    """Sets the position of a state: offset, and leader epoch of the record before it."""
+    group: GroupMember
+    consumer: GroupMembership
+
+
+class CallFailed(Exception):
+    """The handler, or a deserializer, has failed for these records (`__cause__`)."""
+
+    def __init__(self, state: PartitionState, deliveries: list[Delivery], error: BaseException) -> None:
+        super().__init__(str(error))
+        self.state = state
+        self.deliveries = deliveries
+        self.error = error
+
+
+class TransactionalRunner:
+    """One call of `Consumer.run` with `transactional=True`. As a container of partitions, it wants records of all of them."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        handler: Handler,
+        producer: Producer[Any, Any],
+        options: ConsumerOptions,
+        hooks: TransactionHooks,
+        doors: Doors,
+    ) -> None:
+        self._settings = settings
+        self._handler = handler
+        self._producer = producer
+        self._outbox = Outbox(producer, is_own=False)
+        self._options = options
+        self._hooks = hooks
+        self._doors = doors
+        self._loop = asyncio.get_running_loop()
+        self._work: asyncio.Task[None] | None = None
+        self._end: asyncio.Future[None] = self._loop.create_future()
+        """Done when `run` is to end."""
+        self._end_by: float | None = None
+        """When everything is to be finished, on the loop's clock, if somebody has said so."""
+        self._taken: dict[PartitionState, Portion] = {}
+        """The records of the transaction that is open."""
+        self._attempts: dict[tuple[PartitionState, int], int] = {}
+        """By state and offset, how often a record has failed by itself."""
+        self._alone: dict[tuple[PartitionState, int], None] = {}
+        """Records that get a call of their own, because a call with several has failed."""
+        self._given_up: dict[tuple[PartitionState, int], tuple[Fate, BaseException]] = {}
+        """Records that are not handled any more, what happens to them, and why."""
+        self._aborted_in_a_row = 0
+        self._calls: dict[asyncio.Task[None], None] = {}
+        """The tasks in which the handler is called."""
+        self._handling = 0
+        """How many calls of the handler run."""
+        self._limits = LineLimits()
+        self.ended = asyncio.Event()
+        """Set when nothing is handled any more."""
+        self.counters = Counters()
+
+    def __contains__(self, tp: object) -> bool:
+        return True
+
+    def on_moved(self, state: PartitionState) -> None:
+        """The position has changed: what was taken belongs to the transaction all the same."""
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Handle records until `end`, an error, or a cancellation."""
+        work = self._work = self._loop.create_task(self._serve(), name="run: transactions")
+        try:
+            await asyncio.wait([work, self._end], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.end()
+            await self._wind_up(work)
+            self.ended.set()
+        if work.cancelled():
+            return
+        work.result()
+
+    def end(self, by: float | None = None) -> None:
+        """Begin no more transactions, and let `run` return when the present one has ended; by that time, on the loop's clock (by
+        default, after `drain_timeout_ms`)."""
+        if by is not None:
+            self._end_by = by if self._end_by is None else min(by, self._end_by)
+        if not self._end.done():
+            self._end.set_result(None)
+
+    async def _wind_up(self, work: asyncio.Task[None]) -> None:
+        """Let the open transaction end. One that has not in time is aborted."""
+        if self._taken and not work.done():
+            until = self._end_by or self._loop.time() + self._settings.drain_timeout_ms / 1000
+            await asyncio.wait([work], timeout=max(0.0, until - self._loop.time()))
+        if not work.done():
+            work.cancel("run ends")
+            await asyncio.wait([work], timeout=CANCEL_S)
+
+    def close(self) -> None:
+        """End at once."""
+        self.end()
+        if self._work is not None:
+            self._work.cancel("run has ended")
+        self._handler.close()
+
+    @property
+    def is_called_by_handler(self) -> bool:
+        """Whether the task that runs now is in a call of the handler."""
+        return asyncio.current_task() in self._calls
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        while not self._end.done():
+            try:
+                taken = await self._hooks.take_many(self, self._settings.max_in_flight, self._loop.time() + LOOK_S)
+            except ClientClosed:
+                return
+            if taken:
+                await self._transact(taken)
+
+    async def _transact(self, taken: dict[PartitionState, Portion]) -> None:
+        self._taken = taken
+        try:
+            await self._run_transaction(taken)
+        except BaseException as e:
+            self._go_back(taken)
+            if not isinstance(e, Exception):
+                raise
+            await self._after_failure(e)
+        else:
+            self._on_committed(taken)
+        finally:
+            self._taken = {}
+
+    def _go_back(self, taken: Mapping[PartitionState, Portion]) -> None:
+        """Nothing of the transaction counts: continue with its first records."""
+        for state, part in taken.items():
+            if self._hooks.is_current(state):
+                self._hooks.rewind(state, *part.begin)
+
+    def _on_committed(self, taken: Mapping[PartitionState, Portion]) -> None:
+        self._aborted_in_a_row = 0
+        for state, part in taken.items():
+            self.counters.handled += len(part.records)
+            for record in part.records:
+                key = (state, record.offset)
+                self._attempts.pop(key, None)
+                self._alone.pop(key, None)
+                given_up = self._given_up.pop(key, None)
+                if given_up is not None:
+                    self._count_given_up(record, *given_up)
+
+    async def _run_transaction(self, taken: Mapping[PartitionState, Portion]) -> None:
+        await self._until_ready()
+        try:
+            async with self._producer.transaction():
+                await self._handle_all(taken)
+                offsets = {state.tp: OffsetAndMetadata(part.end[0], "", part.end[1]) for state, part in taken.items()}
+                await self._producer.send_offsets_to_transaction(offsets, self._hooks.consumer)
+        except TransactionOutcomeUnknown:
+            await self._until_answered(self._producer.commit_transaction)
+
+    async def _until_ready(self) -> None:
+        """The abort of the last transaction may not be answered yet."""
+        if self._producer.health().get("transaction") == "aborting":
+            await self._until_answered(self._producer.abort_transaction)
+
+    async def _until_answered(self, ask: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                return await ask()
+            except TransactionOutcomeUnknown:
+                if self._end.done():
+                    raise
+
+    # -- the handler --------------------------------------------------------------------------------------------------
+
+    async def _handle_all(self, taken: Mapping[PartitionState, Portion]) -> None:
+        """Call the handler with all records. Raises the first error, after the other calls were cancelled."""
+        lanes = deque(self._lanes(taken))
+        count = min(len(lanes), self._settings.calls_max)
+        workers = [self._loop.create_task(self._handle_lanes(lanes), name="run: work") for _ in range(count)]
+        self._calls.update(dict.fromkeys(workers))
+        try:
+            done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for worker in workers:
+                worker.cancel("another call has failed, or run ends")
+            await asyncio.wait(workers)
+            for worker in workers:
+                del self._calls[worker]
+        for worker in workers:
+            if worker in done and not worker.cancelled():
+                worker.result()
+
+    def _lanes(self, taken: Mapping[PartitionState, Portion]) -> list[tuple[PartitionState, list[Delivery]]]:
+        """The records in lanes: those of a lane are handled one after the other."""
+        lanes: dict[tuple[PartitionState, object], list[Delivery]] = {}
+        by_key = self._settings.concurrency == "key"
+        for state, part in taken.items():
+            for record in part.records:
+                attempt = self._attempts.get((state, record.offset), 0) + 1
+                lanes.setdefault((state, record.key if by_key else None), []).append(Delivery(record, record.offset, attempt))
+        if isinstance(self._settings.concurrency, str):
+            return [(state, deliveries) for (state, _), deliveries in lanes.items()]
+        return [(state, chunk) for (state, _), deliveries in lanes.items() for chunk in self._chunks(state, deliveries)]
+
+    async def _handle_lanes(self, lanes: deque[tuple[PartitionState, list[Delivery]]]) -> None:
+        while lanes:
+            state, deliveries = lanes.popleft()
+            for chunk in self._chunks(state, deliveries):
+                await self._handle(state, chunk)
+
+    def _chunks(self, state: PartitionState, deliveries: list[Delivery]) -> list[list[Delivery]]:
+        """The records of each call."""
+        chunks: list[list[Delivery]] = []
+        size, is_closed = self._settings.batch_size or 1, True
+        for delivery in deliveries:
+            key = (state, delivery.offset)
+            is_alone = key in self._alone or key in self._given_up
+            if is_closed or is_alone or len(chunks[-1]) == size:
+                chunks.append([])
+            chunks[-1].append(delivery)
+            is_closed = is_alone
+        return chunks
+
+    async def _handle(self, state: PartitionState, deliveries: list[Delivery]) -> None:
+        given_up = self._given_up.get((state, deliveries[0].offset))
+        if given_up is not None:
+            await self._put_aside(deliveries[0], *given_up)
+            return
+        started = self._doors.stopwatch()
+        self._handling += 1
+        try:
+            await self._handler.call(deliveries)
+        except (TransactionAbortable, TransactionFailed, ProducerFenced):
+            raise
+        except Exception as e:
+            raise CallFailed(state, deliveries, e) from e
+        except asyncio.CancelledError as e:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise CallFailed(state, deliveries, e) from e  # The handler has cancelled itself.
+        finally:
+            self._handling -= 1
+            self.counters.latency.observe(self._doors.stopwatch() - started)
+
+    async def _put_aside(self, delivery: Delivery, fate: Fate, error: BaseException) -> None:
+        """A record that was given up goes to the dead-letter topic, as a part of the transaction."""
+        if fate is not Fate.DEAD_LETTER:
+            return
+        assert self._settings.dlq is not None, "the fate says so"
+        cause = error.__cause__ if isinstance(error, Undecodable) and error.__cause__ is not None else error
+        fields = headers.dead_letter_headers(delivery.record, self._options.group_id, cause, delivery.attempt)
+        await self._outbox.send(self._settings.dlq, delivery.record, fields)
+
+    # -- failures -----------------------------------------------------------------------------------------------------
+
+    async def _after_failure(self, error: Exception) -> None:
+        """The transaction was aborted: raise why `run` ends, or wait until it may go on."""
+        if isinstance(error, CallFailed):
+            await self._on_call_failed(error)
+            return
+        self._aborted_in_a_row += 1
+        if not self._may_repeat(error):
+            raise error
+        logger.warning(
+            "consumer.transaction_aborted",
+            group_id=self._options.group_id,
+            transactional_id=self._producer.options.transactional_id,
+            reason=str(error),
+        )
+        await self._pause(min(PAUSE_S * 2.0 ** min(self._aborted_in_a_row - 1, 10), PAUSE_MAX_S))
+
+    def _may_repeat(self, error: Exception) -> bool:
+        """Whether another transaction may succeed: this one was late, the partitions were lost, or a broker did not answer.
+        Otherwise `retry` says how often it is tried."""
+        if not isinstance(error, TransactionAbortable):
+            return False
+        cause = error.__cause__
+        if isinstance(error, TransactionTimedOut) or isinstance(cause, CommitFailed) or getattr(cause, "retriable", False):
+            return True
+        retry = self._settings.retry
+        return retry is not None and retry.has_attempt_after(self._aborted_in_a_row)
+
+    async def _on_call_failed(self, failed: CallFailed) -> None:
+        self.counters.failed_attempts += 1
+        self._log_failed(failed)
+        keys = [(failed.state, delivery.offset) for delivery in failed.deliveries]
+        if len(keys) > 1:  # Find the one that fails.
+            self._alone.update(dict.fromkeys(keys))
+            return
+        (key,), (delivery,) = keys, failed.deliveries
+        fate = self._settings.fate(failed.error, delivery.attempt, may_repeat=not isinstance(failed.error, Undecodable))
+        if fate is Fate.STOP:
+            raise self._stopped_at(delivery, failed.error)
+        self._attempts[key] = delivery.attempt
+        if fate is Fate.RETRY_HERE:
+            assert self._settings.retry is not None, "the fate says so"
+            self.counters.retried += 1
+            await self._pause(self._settings.retry.delay_ms(delivery.attempt, self._doors.random) / 1000)
+        else:
+            self._given_up[key] = fate, failed.error
+            self._attempts[key] = delivery.attempt - 1  # The dead letter says how often it was handled.
+
+    def _stopped_at(self, delivery: Delivery, error: BaseException) -> HandlerFailed:
+        record, text = delivery.record, f"the handler raised {headers.name_of(error)}: {headers.text_of(error)}"
+        failed = HandlerFailed(
+            text, topic=record.topic, partition=record.partition, offset=record.offset, attempts=delivery.attempt
+        )
+        failed.__cause__ = error
+        return failed
+
+    async def _pause(self, pause_s: float) -> None:
+        """Wait, and stay in the group meanwhile: nothing of the program is unfinished."""
+        until = self._loop.time() + pause_s
+        while not self._end.done() and (left_s := until - self._loop.time()) > 0:
+            await asyncio.wait([self._end], timeout=min(left_s, LOOK_S))
+            self._hooks.group.on_poll(())
+
+    def _log_failed(self, failed: CallFailed) -> None:
+        suppressed = self._limits.admit(str(failed.state.tp), self._loop.time())
+        if suppressed is None:
+            return
+        delivery = failed.deliveries[0]
+        logger.warning(
+            "consumer.handler_failed",
+            group_id=self._options.group_id,
+            topic=delivery.record.topic,
+            partition=delivery.record.partition,
+            offset=delivery.record.offset,
+            attempt=delivery.attempt,
+            reason=f"{headers.name_of(failed.error)}: {headers.text_of(failed.error)}",
+            **suppressed.fields,
+        )
+
+    def _count_given_up(self, record: AnyRecord, fate: Fate, error: BaseException) -> None:
+        """The transaction without the record, or with its dead letter, is committed."""
+        reason = f"{headers.name_of(error)}: {headers.text_of(error)}"
+        self.counters.handled -= 1
+        if fate is Fate.DEAD_LETTER:
+            self.counters.dead_lettered += 1
+            logger.warning(
+                "consumer.record_dead_lettered",
+                group_id=self._options.group_id,
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                reason=reason,
+                dlq=self._settings.dlq,
+            )
+        else:
+            self.counters.skipped += 1
+            logger.warning(
+                "consumer.record_skipped",
+                group_id=self._options.group_id,
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                reason=reason,
+            )
+
+    # -- what an operator sees ----------------------------------------------------------------------------------------
+
+    def health(self) -> dict[str, Any]:
+        """The part of `Consumer.health` that is about the handler."""
+        return {"state": "ending" if self._end.done() else "running", "calls": self._handling}
+
+    def metrics(self) -> dict[str, Any]:
+        """The part of `Consumer.metrics` that is about the handler."""
+        return {
+            **self.counters.as_dict(),
+            "in_flight": sum(len(part.records) for part in self._taken.values()),
+            "calls_running": self._handling,
+        }
+
+
+def check_transactional(
+    settings: RunSettings, handler: Handler, producer: Producer[Any, Any] | None, options: ConsumerOptions
+) -> None:
+    """UsageError unless a run with these arguments can be transactional."""
+    if producer is None or producer.options.transactional_id is None:
+        raise UsageError("a transactional run needs producer=Producer(transactional_id=...), with which its handler sends")
+    if handler.uses_threads:
+        raise UsageError("the handler of a transactional run sends with the producer, so it must be a coroutine function")
+    if options.group_id is None:
+        raise UsageError("a transactional run commits the offsets of a group: give the consumer a group_id")
+    if options.enable_auto_commit:
+        raise UsageError("a transactional run needs enable_auto_commit=False: its offsets are part of the transactions")
+    if options.isolation_level != "read_committed":
+        raise UsageError('a transactional run needs isolation_level="read_committed": it would process what is aborted')
+    if settings.retry_topic is not None:
+        raise UsageError("a transactional run has no retry_topic: use retry, or dlq")
+    if settings.dlq is not None and (producer.options.key_serializer or producer.options.value_serializer):
+        raise UsageError(
+            "a producer that sends dead letters must have no serializers: it sends keys and values as they were read"
+        )
