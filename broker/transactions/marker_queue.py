@@ -51,7 +51,7 @@ class Sending:
     attempts: int = 0
     """How often a partition of it has failed."""
     is_dropped: bool = False
-    """It is not for this coordinator any more."""
+    """It is not for this coordinator any more; what still waits is not sent."""
 
 
 class Failed(NamedTuple):
@@ -98,12 +98,6 @@ class MarkerQueue:
             else:
                 self._waiting.setdefault(leader, {}).setdefault(sending, []).append(partition)
         return homeless
-
-    def drop(self, owner: object) -> None:
-        """A leadership has ended: the next coordinator sends its markers."""
-        for waiting in self._waiting.values():
-            for sending in waiting:
-                sending.is_dropped |= sending.owner is owner
 
     def take(self, broker_id: int, image: MetadataImage) -> Batch | None:
         """The next request to a broker; None if nothing waits for it."""

@@ -112,7 +112,7 @@ def test_fenced_coordinator_is_superseded() -> None:
 def test_markers_of_an_earlier_leadership_are_not_sent() -> None:
     queue, mine, other = MarkerQueue(), sending(("orders", 0)), sending(("orders", 0), owner=object(), name="u")
     put(queue, mine, other)
-    queue.drop(OWNER)
+    mine.is_dropped = True
     batch = queue.take(1, IMAGE)
     assert batch is not None
     assert [each for each, _ in batch.parts] == [other]
