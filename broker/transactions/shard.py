@@ -150,6 +150,8 @@ class TransactionShard:
     def _of_producer(self, transactional_id: str, asker: ProducerIdAndEpoch) -> Transaction:
         """The state of an id, whose present producer asks."""
         found = self._known(transactional_id)
+        if _is_successor(found, asker):
+            raise _concurrent(found)
         if found.producer_id != asker.producer_id:
             raise _unknown_mapping(found, asker)
         if found.producer_epoch != asker.producer_epoch:
@@ -180,11 +182,16 @@ class TransactionShard:
         | CompleteAbort    | INVALID_TXN_STATE(+)            | TV1 and retries: the same again; TV2: abort(*) |
         | Empty            | INVALID_TXN_STATE               | INVALID_TXN_STATE; TV2: abort(*) |
 
+        In TV2, a request with the epoch that a prepared transaction has given its producer is about the next transaction: it waits
+        (CONCURRENT_TRANSACTIONS).
+
         (*) A client of TV2 may abort a transaction that has no partition yet, for the epoch; but not as a retry.
         (+) TRANSACTION_ABORTABLE if the coordinator has aborted the producer's transaction because of its timeout: the producer
         aborts, which succeeds, and begins the next one. Kafka answers INVALID_TXN_STATE, which ends the producer."""
         found = self._known(transactional_id)
         is_retry = version >= TV2 and _is_retry(found, asker)
+        if version >= TV2 and _is_successor(found, asker):
+            raise _concurrent(found)
         _check_end(found, asker, is_retry=is_retry)
         same = (State.PREPARE_COMMIT, State.COMPLETE_COMMIT) if commit else (State.PREPARE_ABORT, State.COMPLETE_ABORT)
         if found.state is State.ONGOING:
@@ -308,6 +315,15 @@ def _is_retry(found: Transaction, asker: ProducerIdAndEpoch) -> bool:
     if found.producer_id == asker.producer_id:
         return found.producer_epoch == asker.producer_epoch + 1
     return found.previous_producer_id == asker.producer_id and found.producer_epoch == 0 and not found.state.is_prepared
+
+
+def _is_successor(found: Transaction, asker: ProducerIdAndEpoch) -> bool:
+    """Whether the producer of a prepared transaction goes on like this: it asks about its next transaction."""
+    if not found.state.is_prepared:
+        return False
+    if found.next_producer_id != NO_PRODUCER_ID:
+        return asker == (found.next_producer_id, 0)
+    return asker == (found.producer_id, found.producer_epoch)
 
 
 def _check_end(found: Transaction, asker: ProducerIdAndEpoch, *, is_retry: bool) -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
+from strandline.broker.transactions.config import TransactionConfig
 from strandline.broker.transactions.records import TransactionRecord
-from strandline.broker.transactions.shard import Decision, Markers, ProducerIdAndEpoch, TransactionConfig, TransactionShard
+from strandline.broker.transactions.shard import Decision, Markers, ProducerIdAndEpoch, TransactionShard
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages import data, groups, transactions

@@ -326,6 +326,23 @@ async def test_first_batches_wait_for_the_markers_of_the_transaction_before(tx: 
     assert tx.committed() == [b"a", b"b"]
 
 
+async def test_abort_waits_for_the_markers_of_the_transaction_before(tx: ScriptedTransactions) -> None:
+    """Nothing of it has reached a leader yet, so the coordinator hears of it by the abort."""
+    async with producer_of(tx) as producer:
+        tx.holds_markers = True
+        async with producer.transaction():
+            await producer.send("orders", b"a", partition=0)
+        await producer.begin_transaction()
+        producer.send_nowait("orders", b"b", partition=0)
+        aborting = asyncio.ensure_future(producer.abort_transaction())
+        await until(lambda: len(tx.ends()) > 2)
+        tx.write_markers()
+        await aborting
+        async with producer.transaction():
+            await producer.send("orders", b"c", partition=0)
+    assert tx.committed() == [b"a", b"c"]
+
+
 # -- the coordinator --------------------------------------------------------------------------------------------------
 
 

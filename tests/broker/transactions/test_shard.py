@@ -246,6 +246,8 @@ TV2_ENDS = [
     (State.PREPARE_COMMIT, False, True, ITS, None),
     (State.PREPARE_ABORT, False, True, CT, None),
     (State.PREPARE_COMMIT, True, False, CT, None),
+    (State.PREPARE_COMMIT, False, False, CT, None),
+    (State.PREPARE_ABORT, False, False, CT, None),
     (State.COMPLETE_COMMIT, True, True, N, 1),
     (State.COMPLETE_COMMIT, True, False, ITS, None),
     (State.COMPLETE_COMMIT, False, True, ITS, None),
@@ -321,6 +323,10 @@ def test_exhausted_epochs_are_replaced_at_the_end_of_a_transaction(commit: bool)
     assert world.markers[0][1:4] == (1000, EPOCH_MAX, commit)
     with refused(CT):
         world.end(old, commit=commit)
+    with refused(CT):
+        world.add((2000, 0))  # The next transaction waits. Another error would end the producer.
+    with refused(CT):
+        world.end((2000, 0), commit=False)
     world.complete()
     assert world.end(old, commit=commit) == (2000, 0)
     world.add((2000, 0))
