@@ -18,6 +18,7 @@ format.
     ignoreMissingFiles    false     true: skip a file that was deleted after the read was planned; false: raise an error
     pushFilters           false     filters on topic, partition and offsets prune files and splits; Spark must have pushdown on
     rowsPerBatch          10000     largest number of rows in an Arrow batch
+    isolation.level       read_uncommitted   read_committed (with rows=record): without markers, open and aborted transactions
 
 **Every byte of a file belongs to exactly one row.** If the column `damage` is null, the row is a sound batch or a record of one.
 Otherwise `damage` names the fault as `kind: sentence`; `walk.py` lists the kinds. Damage never raises an exception. Two kinds are
@@ -28,6 +29,7 @@ normal in the last segment of a log that a broker has open: `torn tail` and `pre
     layout.py                               finds the segment files below a path
     walk.py                                 divides bytes into batches and damage (pure)
     splits.py                               cuts large segments into ranges, packs small ones (pure)
+    committed.py                            finds open and aborted transactions
     plan.py                                 plans the tasks
     columns.py, arrow_types.py              names and types of the columns
     batch_rows.py, record_rows.py, codecs.py   turn batches into Arrow

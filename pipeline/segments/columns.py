@@ -49,6 +49,7 @@ RECORD_COLUMNS = _FILE | {
     "key": "binary",
     "value": "binary",
     "headers": "array<struct<key:string,value:binary>>",
+    "isTransactional": "boolean",
     "isControl": "boolean",
     "sizeBytes": "bigint",
     "damage": "string",

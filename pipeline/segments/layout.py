@@ -61,7 +61,7 @@ def find_segments(paths: Iterable[str], topics: Collection[str] = (), partitions
             found[path] = [_single(path)]
         else:
             for folder in _logs(path):
-                found[folder] = _segments(folder)
+                found[folder] = segments_of(folder)
     segments = {segment.path: segment for of_log in found.values() for segment in of_log}  # Paths may overlap.
     wanted = [segment for segment in segments.values() if _is_wanted(segment, topics, partitions)]
     return sorted(wanted, key=lambda segment: (os.path.dirname(segment.path), segment.base_offset))
@@ -116,7 +116,8 @@ def _names(path: str) -> list[str]:
         raise _Unreadable(f"{path} cannot be listed: {e.strerror}") from None
 
 
-def _segments(folder: str) -> list[SegmentFile]:
+def segments_of(folder: str) -> list[SegmentFile]:
+    """The segments of the log in this folder, in order."""
     name = parse_log_name(os.path.basename(folder))
     assert name is not None
     broker, topic_id = _broker(os.path.dirname(folder)), _topic_id(folder)
@@ -135,7 +136,7 @@ def _single(path: str) -> SegmentFile:
     folder = os.path.dirname(path)
     if match is None or parse_log_name(os.path.basename(folder)) is None:
         raise UsageError(f"{path} is not a segment: segments are named like orders-0/00000000000000000000.log")
-    return next(segment for segment in _segments(folder) if segment.base_offset == int(match[1]))
+    return next(segment for segment in segments_of(folder) if segment.base_offset == int(match[1]))
 
 
 def _broker(directory: str) -> int | None:

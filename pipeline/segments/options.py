@@ -14,7 +14,7 @@ from strandline.protocol.errors import UsageError
 
 _KNOWN = (
     "rows", "columns", "topics", "partitions", "startingOffset", "endingOffset", "splitBytes", "ignoreMissingFiles",
-    "pushFilters", "rowsPerBatch",
+    "pushFilters", "rowsPerBatch", "isolation.level",
 )  # fmt: skip
 _PATHS = {"path", "paths"}
 _SIZE = re.compile(r"\s*(\d+)\s*(k|m|g)?b?\s*", re.IGNORECASE)
@@ -36,6 +36,8 @@ class SegmentOptions:
     ignore_missing_files: bool = False
     push_filters: bool = False
     rows_per_batch: int = 10_000
+    reads_committed: bool = False
+    """Whether control records and the records of open and aborted transactions are left out."""
 
 
 def segment_options(written: Mapping[str, str], columns: Sequence[str] | None = None) -> SegmentOptions:
@@ -58,7 +60,17 @@ def segment_options(written: Mapping[str, str], columns: Sequence[str] | None = 
         ignore_missing_files=_flag(given, "ignoreMissingFiles"),
         push_filters=_flag(given, "pushFilters"),
         rows_per_batch=_number(given, "rowsPerBatch", 10_000, least=1),
+        reads_committed=_reads_committed(given, rows),
     )
+
+
+def _reads_committed(given: Mapping[str, str], rows: str) -> bool:
+    level = given.get("isolation.level", "read_uncommitted").strip().lower()
+    if level not in ("read_uncommitted", "read_committed"):
+        raise UsageError(f"option isolation.level must be read_uncommitted or read_committed, not {level!r}")
+    if level == "read_committed" and rows != "record":
+        raise UsageError("option isolation.level=read_committed needs rows=record: rows of batches are all batches of the files")
+    return level == "read_committed"
 
 
 def _known(written: Mapping[str, str]) -> dict[str, str]:

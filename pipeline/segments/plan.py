@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import NamedTuple
 
-from strandline.pipeline.segments.layout import SegmentFile, find_segments
+from strandline.pipeline.segments.committed import Committed, committed_of
+from strandline.pipeline.segments.layout import SegmentFile, find_segments, segments_of
 from strandline.pipeline.segments.options import SegmentOptions
 from strandline.pipeline.segments.splits import Index, cuts, index_entries, overlapping, packed, ranges
 from strandline.pipeline.segments.walk import Extent, Range, Read
@@ -34,6 +35,8 @@ class Part(NamedTuple):
 
     file: SegmentFile
     range: Range
+    committed: Committed | None = None
+    """Which batches are read; None: all."""
 
 
 @contextmanager
@@ -80,11 +83,14 @@ def plan(options: SegmentOptions) -> list[list[Part]]:
     """The parts of each task, one list per task. Raises UsageError for a wrong path, and SegmentMissing."""
     files = find_segments(options.paths, options.topics, options.partitions)
     parts = []
-    for _, of_log in groupby(files, lambda file: os.path.dirname(file.path)):
+    for folder, of_log in groupby(files, lambda file: os.path.dirname(file.path)):
         segments = list(of_log)
+        committed = committed_of(segments_of(folder)) if options.reads_committed else None
         bases = [segment.base_offset for segment in segments]
         for i in overlapping(bases, options.start_offset, options.end_offset):
-            parts += [(part.range.end - part.range.start, part) for part in _split(segments[i], options)]
+            for part in _split(segments[i], options):
+                of_file = committed and committed.since(part.file.base_offset)
+                parts.append((part.range.end - part.range.start, part._replace(committed=of_file)))
     return packed(parts, options.split_bytes)
 
 

@@ -18,6 +18,7 @@ from strandline.client.consumer.batches import FetchedBatch, fetched_batch
 from strandline.client.consumer.records import TopicPartition
 from strandline.pipeline.segments.arrow_types import arrow_schema
 from strandline.pipeline.segments.batch_rows import constant, file_values
+from strandline.pipeline.segments.committed import Committed
 from strandline.pipeline.segments.layout import SegmentFile
 from strandline.pipeline.segments.walk import Found, Walk
 from strandline.protocol.errors import BrokerError
@@ -48,12 +49,16 @@ class Offsets(NamedTuple):
     end: int | None
 
 
-def record_rows(walk: Walk, file: SegmentFile, names: Sequence[str], rows: int, wanted: Offsets) -> Iterator[pa.RecordBatch]:
-    """Yields Arrow batches of at most `rows` rows, with the columns `names`."""
+def record_rows(
+    walk: Walk, file: SegmentFile, names: Sequence[str], rows: int, wanted: Offsets, committed: Committed | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yields Arrow batches of at most `rows` rows, with the columns `names`. With `committed`, only of committed records."""
     form = _RecordRows(file, names)
     group: list[Piece] = []
     count = size = 0
     for found in walk:
+        if committed is not None and found.header is not None and found.damage is None and not committed.has(found.header):
+            continue
         pieces = _pieces(walk, found, file, rows, wanted)
         if isinstance(pieces, str):
             if group:
@@ -124,6 +129,7 @@ class _RecordRows:
                 "producerId": header.producer_id,
                 "producerEpoch": header.producer_epoch,
                 "baseOffset": header.base_offset,
+                "isTransactional": header.is_transactional,
                 "isControl": header.is_control,
             }
         columns = [constant(values.get(name), self._schema.field(name).type, 1) for name in self._names]
@@ -149,6 +155,8 @@ class _RecordRows:
             return _sizes(group, client)
         if name == "isControl":
             return _per_batch([piece.header.is_control for piece in group], group, kind)
+        if name == "isTransactional":
+            return _per_batch([piece.header.is_transactional for piece in group], group, kind)
         assert name in _NUMBERS, name
         return _per_batch([_number(name, piece) for piece in group], group, kind)
 

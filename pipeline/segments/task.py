@@ -23,7 +23,7 @@ def read_part(part: Part, options: SegmentOptions) -> Iterator[pa.RecordBatch]:
             walk = Walk(read, extent_of(file), part.range, _wanted(options))
             if options.rows == "record":
                 wanted = Offsets(options.start_offset, options.end_offset)
-                yield from record_rows(walk, file, options.columns, options.rows_per_batch, wanted)
+                yield from record_rows(walk, file, options.columns, options.rows_per_batch, wanted, part.committed)
             else:
                 found = clipped(walk, options.start_offset, options.end_offset)
                 yield from batch_rows(found, file, options.columns, options.rows_per_batch)
