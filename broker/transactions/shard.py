@@ -182,8 +182,8 @@ class TransactionShard:
         | CompleteAbort    | INVALID_TXN_STATE(+)            | TV1 and retries: the same again; TV2: abort(*) |
         | Empty            | INVALID_TXN_STATE               | INVALID_TXN_STATE; TV2: abort(*) |
 
-        In TV2, a request with the epoch that a prepared transaction has given its producer is about the next transaction: it waits
-        (CONCURRENT_TRANSACTIONS).
+        In TV2, a request with the epoch that a prepared transaction has given its producer is about the next transaction: it
+        waits (CONCURRENT_TRANSACTIONS).
 
         (*) A client of TV2 may abort a transaction that has no partition yet, for the epoch; but not as a retry.
         (+) TRANSACTION_ABORTABLE if the coordinator has aborted the producer's transaction because of its timeout: the producer
