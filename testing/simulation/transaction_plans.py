@@ -18,7 +18,9 @@ from strandline.testing.simulation.group_plans import CRASH, PAUSE
 
 TOPICS = ("sales", "stock")
 """No pattern of a group's member matches them."""
-TRANSACTIONS_SHARE = 0.0
+VANISH = "vanish"
+"""An event of a program: its process dies, and no other one has its transactional id after it, unless it had before."""
+TRANSACTIONS_SHARE = 0.2
 """Share of runs with transactions."""
 COMPACTED_SHARE = 0.3
 """Share of the topics that are compacted."""
@@ -41,7 +43,8 @@ class WriterPlan:
     """Share of the transactions in which the program waits, in some cases for longer than its `transaction_timeout_ms`."""
     begins_at_s: float = 0.0
     event: str = ""
-    """Empty, `CRASH` or `PAUSE`. After a crash another process has the same id; a pause may be longer than the time-out."""
+    """Empty, `CRASH`, `PAUSE` or `VANISH`. After a crash another process has the same id; a pause may be longer than the
+    time-out."""
     event_at_s: float = 0.0
     event_for_s: float = 0.0
 
@@ -114,7 +117,7 @@ def _draw_settings(draw: Random, brokers: int) -> dict[str, Any]:
 
 
 def _draw_writer(draw: Random, transactional_id: str, faults_s: float) -> WriterPlan:
-    event = draw.choice(("", CRASH, PAUSE, PAUSE)) if draw.random() < 0.6 else ""
+    event = draw.choice((CRASH, PAUSE, PAUSE, VANISH)) if draw.random() < 0.5 else ""
     options = {
         "transaction_timeout_ms": draw.choice((600, 1500, 4000)),
         "request_timeout_ms": draw.choice((300, 1000)),

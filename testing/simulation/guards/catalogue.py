@@ -1687,7 +1687,7 @@ _room(
     ),
     (
         "G255",
-        "Coordinator._append_batches",
+        "Coordinator._append_by",
         "leader_state.is_under_min_isr",
         NEVER,
         "a coordinator with too few in-sync replicas appends",
@@ -1746,7 +1746,7 @@ _room(
     "broker/groups/offset_table.py",
     (
         "G263",
-        "OffsetTable.replay",
+        "OffsetTable._change",
         "log_offset >= self._high_watermark",
         NEVER,
         "the previous value is forgotten before the next one is committed",

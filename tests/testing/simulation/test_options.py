@@ -9,7 +9,7 @@ from strandline.controller.config import ControllerConfig
 from strandline.testing.simulation.group_plans import CLASSIC, GROUP_FAULTS, NEWER
 from strandline.testing.simulation.nemesis import KINDS
 from strandline.testing.simulation.options import DIRECTORY_FAULTS, DOUBLE_FAULTS, FAULTS, RECOVER, Options, draw_options
-from strandline.testing.simulation.transaction_plans import TRANSACTION_FAULTS, TRANSACTIONS_SHARE
+from strandline.testing.simulation.transaction_plans import TRANSACTION_FAULTS
 
 SEEDS = range(300)
 
@@ -54,8 +54,7 @@ def test_every_kind_of_fault_is_known_to_the_nemesis_and_is_drawn() -> None:
     known = {*FAULTS, *DOUBLE_FAULTS, *DIRECTORY_FAULTS, *GROUP_FAULTS, *TRANSACTION_FAULTS}
     assert set(KINDS) == known
     drawn = {fault.kind for seed in SEEDS for fault in draw_options(seed).faults}
-    if TRANSACTIONS_SHARE:
-        assert drawn == known
+    assert drawn == known
 
 
 def test_double_faults_leave_the_rest_of_a_seed_as_it_was() -> None:
@@ -178,5 +177,5 @@ def test_compaction_is_drawn_with_keys_and_a_busy_cleaner() -> None:
     assert all(bool(topic.keys) == topic.is_compacted for topic in topics)
     for options in drawn:
         is_busy = options.settings.get("log.cleaner.backoff.ms", 15_000) <= 500
-        assert is_busy == any(topic.is_compacted for topic in options.topics) or options.members
+        assert is_busy == any(topic.is_compacted for topic in options.topics) or options.members or options.writers
     assert any(topic.tombstones and topic.configs["delete.retention.ms"] == 0 for topic in topics if topic.is_compacted)

@@ -14,7 +14,7 @@ from strandline.testing.simulation.cluster.transactions.writer import Writer
 from strandline.testing.simulation.group_plans import CRASH, PAUSE
 from strandline.testing.simulation.kernel.scheduler import cancel
 from strandline.testing.simulation.options import Options
-from strandline.testing.simulation.transaction_plans import WriterPlan
+from strandline.testing.simulation.transaction_plans import VANISH, WriterPlan
 
 Begin = Callable[[str, Callable[[Client, str], Any], float], None]
 Started = Callable[..., Any]
@@ -55,12 +55,15 @@ class TransactionWork:
             for place in topic.places if topic.is_compacted else ():
                 self.history.compacted(place)
         for number, plan in enumerate(self.options.writers, 1):
-            begin(f"p-writer{number}", partial(self._write, plan=plan), plan.event_at_s if plan.event == CRASH else 0.0)
+            dies_at_s = plan.event_at_s if plan.event in (CRASH, VANISH) else 0.0
+            begin(f"p-writer{number}", partial(self._write, plan=plan), dies_at_s)
         for number in range(1, self.options.committed_readers + 1):
             begin(f"t{number}", self._read, 0.0)
 
     async def _write(self, client: Client, name: str, plan: WriterPlan) -> None:
         world, is_first = self.cluster.world, not name.endswith("'")
+        if plan.event == VANISH and not is_first:
+            return
         if is_first and plan.event == PAUSE:
             after, machine = world.scheduler.after, client.machine
             self._pauses.append(after(plan.event_at_s, machine.pause))
@@ -69,8 +72,12 @@ class TransactionWork:
         def gave_up(what: str, error: Exception) -> None:
             world.trace.emit("client.gave_up", client.machine.id, what=what, reason=str(error))
 
+        def on_fenced(text: str) -> None:
+            if sum(other.transactional_id == plan.transactional_id for other in self.options.writers) == 1 and is_first:
+                self.problems.append(f"{text}, but it is the only one that has this id")
+
         draw, topics = world.stream(f"writer/{name}"), self.options.transactional_topics
-        writer = Writer(name, plan, topics, self.history, draw, going=self._produces, gave_up=gave_up)
+        writer = Writer(name, plan, topics, self.history, draw, going=self._produces, gave_up=gave_up, on_fenced=on_fenced)
         options = {**plan.options, "transactional_id": plan.transactional_id}
         await writer.work(lambda: self._started(lambda: client.producer(**options), self._produces))
 

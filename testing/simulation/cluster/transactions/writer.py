@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from strandline.client.errors import StrandlineError, TransactionAbortable, TransactionOutcomeUnknown
+from strandline.client.errors import ProducerFenced, StrandlineError, TransactionAbortable, TransactionOutcomeUnknown
 from strandline.testing.history.transactions import Append, Transaction, TransactionHistory
 from strandline.testing.simulation.options import TopicPlan
 from strandline.testing.simulation.transaction_plans import WriterPlan
@@ -30,7 +30,9 @@ class Writer:
         *,
         going: Callable[[], bool],
         gave_up: Callable[[str, Exception], None],
+        on_fenced: Callable[[str], None],
     ) -> None:
+        """`on_fenced`: another process has taken the transactional id, says the coordinator."""
         self.name = name
         self.plan = plan
         self.history = history
@@ -38,6 +40,7 @@ class Writer:
         self._places = [(topic, place) for topic in topics for place in topic.places]
         self._going = going
         self._gave_up = gave_up
+        self._on_fenced = on_fenced
         self._incarnation = 0
         self._sent = 0
 
@@ -84,7 +87,7 @@ class Writer:
         except TransactionAbortable:
             return await self._abort(producer, seen)
         except StrandlineError as e:
-            self._gave_up("a transaction", e)
+            self._on_fatal("a transaction", e)
             seen.unknown()
             return False
 
@@ -133,11 +136,16 @@ class Writer:
         try:
             await producer.abort_transaction()
         except StrandlineError as e:
-            self._gave_up("an abort", e)
+            self._on_fatal("an abort", e)
             seen.unknown()
             return False
         seen.aborted()
         return True
+
+    def _on_fatal(self, what: str, error: StrandlineError) -> None:
+        self._gave_up(what, error)
+        if isinstance(error, ProducerFenced):
+            self._on_fenced(f"{self.process} is fenced: {error}")
 
 
 def identity(producer: Any) -> tuple[int, int]:
