@@ -5,7 +5,8 @@ what all kinds of coordinators share is in `broker/coordination/`. Everything th
 Kafka's bytes (`records/`), so Kafka's tools read it. The rooms, from the inside out:
 
     records/        the records: their types, and Kafka's bytes for them
-    offsets.py      the committed offsets of all groups of one partition
+    offsets.py      the committed offsets of all groups of one partition; offset_table.py keeps them, pending_offsets.py
+                    those of open transactions
     consumer/       groups of the newer protocol (KIP-848): heartbeats, target assignments, reconciliation; assignors/
     classic/        groups of the classic protocol: join, sync, heartbeat, leave
     migration/      groups that change between the two protocols while they have members
@@ -13,6 +14,7 @@ Kafka's bytes (`records/`), so Kafka's tools read it. The rooms, from the inside
     loader.py       reads a partition's records when its leadership arrives
     coordinator.py  the shell: it carries out what a shard decides
     handlers.py     which request goes to which shard, and the form of its answer
+    txn_offset_commits.py   asks the transaction coordinator before offsets are stored in a transaction
     member_connections.py   refuses late requests of members, on connections that they have given up
     metrics.py      what is counted; census.py counts the groups by state
     lag.py          how far groups lag behind; lag_monitor.py asks the leaders, lag_handler.py answers

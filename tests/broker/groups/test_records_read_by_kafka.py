@@ -11,6 +11,7 @@ import pytest
 from real_kafka import dump, kafka_tools
 from storage_kit import NOW_MS, open_log
 
+from strandline.broker.groups.coordinator import encode_batches
 from strandline.broker.groups.records.codec import encode_record
 from strandline.broker.groups.records.types import (
     ClassicGroupValue,
@@ -34,7 +35,8 @@ from strandline.broker.groups.records.types import (
     TargetAssignmentMetadataRecord,
     TargetAssignmentMetadataValue,
 )
-from strandline.protocol.records.builder import encode_batch
+from strandline.protocol.records.builder import BatchBuilder, encode_batch
+from strandline.protocol.records.marker import EndTransactionMarker
 from strandline.storage.files import RealFiles
 
 TOPIC_ID = bytes(range(16))
@@ -108,6 +110,21 @@ def test_kafka_prints_the_records_of_our_log(tmp_path: Path) -> None:
             assert value is expected, key
         else:
             assert value == value | expected, key
+
+
+@pytest.mark.kafka
+def test_kafka_prints_offsets_in_transactions(tmp_path: Path) -> None:
+    """As the coordinator writes them: the batches of a producer, and the marker that ends its transaction."""
+    log = open_log(RealFiles(), str(tmp_path / "__consumer_offsets-0"))
+    for record in RECORDS[:2]:
+        builder = BatchBuilder(7, 3, log.producers.next_sequence(7, 3), is_transactional=True)
+        log.append_as_leader(encode_batches([record], NOW_MS, 1 << 20, builder), 0, NOW_MS, is_transactional=True)
+    log.append_marker(EndTransactionMarker(is_commit=True, coordinator_epoch=5), 7, 4, 0, NOW_MS)
+    log.close()
+    text = dump(kafka_tools(), sorted(tmp_path.glob("*/*.log")), "--offsets-decoder")
+    assert [(type_, key) for type_, key, _ in printed(text)] == [(type_, key) for type_, key, _ in PRINTED[:2]]
+    assert text.count("isTransactional: true") == 3
+    assert "endTxnMarker: COMMIT coordinatorEpoch: 5" in text
 
 
 def printed(text: str) -> Iterator[tuple[int, dict[str, Any], dict[str, Any] | None]]:
