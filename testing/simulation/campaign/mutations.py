@@ -13,13 +13,14 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from strandline.broker.coordination.coordinator import Coordinator
 from strandline.broker.coordination.replies import send
+from strandline.broker.fetch import fetch_handler
 from strandline.broker.fetch.fetch_handler import Fetch
 from strandline.broker.groups.consumer.draft import Draft
 from strandline.broker.groups.consumer.group import ConsumerGroup
@@ -34,6 +35,14 @@ from strandline.broker.partition.partition_state import CommittedIsr
 from strandline.broker.partition.replica import Replica
 from strandline.broker.process.quorum_observer import QuorumObserver
 from strandline.broker.produce.produce_handler import ProduceHandler
+from strandline.broker.transactions import records as transaction_records
+from strandline.broker.transactions import shard
+from strandline.broker.transactions.admission import Admission
+from strandline.broker.transactions.coordinator import TransactionCoordinator
+from strandline.broker.transactions.marker_handler import DelayedMarkers
+from strandline.broker.transactions.marker_queue import MarkerQueue
+from strandline.broker.transactions.shard import TransactionShard
+from strandline.broker.transactions.states import State, Transaction
 from strandline.client.consumer.group.member import GroupMember
 from strandline.controller import (
     cluster_control,
@@ -62,6 +71,7 @@ from strandline.storage.files import Files
 from strandline.storage.log import log_read
 from strandline.storage.log.appending import FencedToken
 from strandline.storage.log.log import Log
+from strandline.storage.log.log_state import LogState
 from strandline.storage.log.producer_state import AppendedBatch, ProducerEntry, ProducerStates
 from strandline.storage.memory.memory_files import MemoryFiles
 from strandline.testing.simulation.observation.wrapping import removed
@@ -604,7 +614,7 @@ def _forget_earlier_offset() -> list[Patch]:
 def _read_before_loaded_end() -> list[Patch]:
     read = Coordinator.read_committed
 
-    def hasty(self: Coordinator, active: Any, asker: Any, read_at: Any) -> None:
+    def hasty(self: Coordinator[Any], active: Any, asker: Any, read_at: Any) -> None:
         end, active.loaded_end = active.loaded_end, 0
         try:
             read(self, active, asker, read_at)
@@ -636,6 +646,108 @@ def _lose_offsets_in_load() -> list[Patch]:
         return is_collected
 
     return [(GroupLoader, "_collect", careless)]
+
+
+# -- transactions -----------------------------------------------------------------------------------------------------
+
+
+@mutation("M80", "one partition of a transaction gets no marker")
+def _skip_a_marker() -> list[Patch]:
+    put = MarkerQueue.put
+
+    def forgetful(self: MarkerQueue, sending: Any, partitions: Any, image: Any) -> Any:
+        names = list(partitions)
+        if len(sending.markers.partitions) > 1 and sending.markers.partitions[-1] in names:
+            names.remove(sending.markers.partitions[-1])
+            sending.left.pop(sending.markers.partitions[-1], None)
+        return put(self, sending, names, image)
+
+    return [(MarkerQueue, "put", forgetful)]
+
+
+@mutation("M81", "readers of committed records read up to the high watermark, and not to the last stable offset")
+def _stable_offset_ahead() -> list[Patch]:
+    return [(LogState, "last_stable_offset", property(lambda self: self.high_watermark))]
+
+
+@mutation("M82", "the aborted transactions of a fetch response are not in the order of their first offsets")
+def _unsorted_aborted() -> list[Patch]:
+    find = fetch_handler._aborted
+
+    def unsorted(*args: Any) -> Any:
+        found = find(*args)
+        return found and found[::-1]
+
+    return [(fetch_handler, "_aborted", unsorted)]
+
+
+@mutation("M83", "the fetch response to a reader of committed records does not name the aborted transactions")
+def _no_aborted() -> list[Patch]:
+    return [(fetch_handler, "_aborted", lambda *_: None)]
+
+
+@mutation("M84", "the coordinator serves a producer that was replaced: it does not compare the epochs")
+def _no_fencing() -> list[Patch]:
+    def of_producer(self: TransactionShard, transactional_id: str, asker: Any) -> Any:
+        return self._known(transactional_id)
+
+    return [(TransactionShard, "_of_producer", of_producer), (shard, "_check_end", lambda *_, **__: None)]
+
+
+@mutation("M85", "the record of a process that takes over a transactional id does not have its epoch")
+def _epoch_not_persisted() -> list[Patch]:
+    encode = transaction_records._encode_value
+
+    def stale(value: Transaction) -> bytes:
+        is_takeover = value.state is State.EMPTY and value.last_producer_epoch < 0 and value.producer_epoch > 0
+        return encode(replace(value, producer_epoch=value.producer_epoch - 1) if is_takeover else value)
+
+    return [(transaction_records, "_encode_value", stale)]
+
+
+@mutation("M86", "markers are sent before the decision is committed")
+def _hasty_markers() -> list[Patch]:
+    return [(TransactionCoordinator, "_send_when_committed", TransactionCoordinator._send_markers)]
+
+
+@mutation("M87", "a leader appends to a transaction without asking the coordinator (KIP-890)")
+def _no_admission() -> list[Patch]:
+    return [(Admission, "question", lambda *_: None), (Admission, "check", lambda *_: None)]
+
+
+@mutation("M88", "transactions that take longer than their time-out are not aborted")
+def _no_timeout() -> list[Patch]:
+    return [(TransactionShard, "abort_timed_out", lambda *_: iter(()))]
+
+
+@mutation("M89", "a new coordinator does not send the markers of transactions that were decided before")
+def _no_markers_after_load() -> list[Patch]:
+    return [(TransactionShard, "on_loaded", lambda self: iter(()))]
+
+
+@mutation("M90", "a transaction counts as complete when its markers are appended, and perhaps not committed")
+def _markers_not_committed() -> list[Patch]:
+    return [(DelayedMarkers, "wait_for", lambda *_: None)]
+
+
+@mutation("M91", "a new coordinator does not know the last epoch of a producer: its retry is fenced (KAFKA-20357)")
+def _last_epoch_not_persisted() -> list[Patch]:
+    tags = transaction_records._tags_of
+
+    def without(value: Transaction) -> dict[int, bytes]:
+        return {tag: data for tag, data in tags(value).items() if tag != transaction_records._LAST_EPOCH}
+
+    return [(transaction_records, "_tags_of", without)]
+
+
+@mutation("M92", "the cleaner lets records of aborted transactions supersede others")
+def _aborted_supersede() -> list[Patch]:
+    put = cleaning._put
+
+    def put_all(offset_map: Any, header: Any, data: Any, reader: Any, *, is_aborted: bool) -> bool:
+        return put(offset_map, header, data, reader, is_aborted=False)
+
+    return [(cleaning, "_put", put_all)]
 
 
 # -- the log cleaner --------------------------------------------------------------------------------------------------
