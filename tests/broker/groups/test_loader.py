@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
+from cleaner_kit import DAY_MS, clean
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from thorough import examples
@@ -101,6 +102,15 @@ class World:
         self.log.append_marker(EndTransactionMarker(is_commit), producer_id, 0, 1, NOW_MS, transaction_version=1)
         self.records.append(Marker(producer_id, is_commit))
 
+    def run_step(self, step: tuple[object, ...]) -> None:
+        match step:
+            case "append", list(batch):
+                self.append(*batch)
+            case "in transaction", int(producer_id), list(batch):
+                self.append_in_transaction(producer_id, *batch)
+            case "end", int(producer_id), bool(is_commit):
+                self.end(producer_id, is_commit=is_commit)
+
     def append_rows(self, *rows: Row) -> None:
         batch = encode_batch([(key, value, [], NOW_MS) for key, value in rows])
         self.log.append_as_leader(bytearray(batch), 1, NOW_MS)
@@ -183,13 +193,7 @@ def test_load_equals_the_replay_of_each_record(history: list[tuple[object, ...]]
     """Wherever the high watermark is, in whatever parts the log is replayed, and with transactions between the commits."""
     world = World()
     for step in history:
-        match step:
-            case "append", list(batch):
-                world.append(*batch)
-            case "in transaction", int(producer_id), list(batch):
-                world.append_in_transaction(producer_id, *batch)
-            case "end", int(producer_id), bool(is_commit):
-                world.end(producer_id, is_commit=is_commit)
+        world.run_step(step)
     world.log.update_high_watermark(min(high_watermark, world.log.log_end_offset))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loader_module, "NEWEST_MAX", newest_max)
@@ -200,6 +204,24 @@ def test_load_equals_the_replay_of_each_record(history: list[tuple[object, ...]]
     assert loader.records == sum(not isinstance(record, Marker) for record in world.records)
     at = world.log.high_watermark
     assert state_of(loader.shard, at) == state_of(world.replayed(), at)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.lists(st.one_of(steps, st.just(("clean",))), max_size=20))
+def test_cleaned_log_loads_as_before(history: list[tuple[object, ...]]) -> None:
+    """The cleaner removes the older records of a key, those of aborted transactions, and in the end the markers. Which offset
+    counts, and which are pending, follows from what is left."""
+    world = World()
+    for step in [*history, ("clean",)]:
+        if step != ("clean",):
+            world.run_step(step)
+            continue
+        world.log.roll()
+        world.commit_all()
+        before = state_of(world.load().shard, world.log.high_watermark)
+        for _ in range(3):
+            clean(world.log, now_ms=NOW_MS + 2 * DAY_MS, delete_retention_ms=0)
+        assert state_of(world.load().shard, world.log.high_watermark) == before
 
 
 @pytest.mark.parametrize("offset", [None, 9])
