@@ -112,6 +112,8 @@ class TransactionShard:
         if found.state.is_prepared:
             raise _concurrent(found)
         if found.state is State.ONGOING:
+            if expected is not None and expected != (found.producer_id, found.producer_epoch):
+                raise _fenced(found, expected)  # Kafka aborts the transaction of the successor first, and fences the asker then.
             return self._fence(found, fresh_id, now_ms)
         return _decision(_taken_over(found, timeout_ms, expected, fresh_id, now_ms))
 

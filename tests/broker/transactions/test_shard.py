@@ -161,6 +161,17 @@ def test_producer_goes_on_after_an_error_and_may_ask_twice() -> None:
             world.init(expected=known)
 
 
+def test_replaced_producer_does_not_abort_the_transaction_of_its_successor() -> None:
+    """It asks for its next epoch, and does not know that it was replaced. Kafka aborts the transaction before it refuses that."""
+    world = World()
+    first = world.init()
+    second = world.init()
+    world.add(second)
+    with refused(ErrorCode.PRODUCER_FENCED):
+        world.init(expected=first)
+    assert world.state is State.ONGOING
+
+
 def test_retry_is_recognised_after_a_fail_over() -> None:
     """KAFKA-20357: the last epoch has to be in the record."""
     world = World()
