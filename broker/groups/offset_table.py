@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from strandline.broker.groups.pending_offsets import PendingOffsets, PositionKey
+from strandline.broker.groups.pending_offsets import PendingOffsets
 from strandline.broker.groups.records.types import CommittedOffset, OffsetCommitRecord
 
 OffsetsByPartition = Mapping[int, CommittedOffset]
@@ -62,19 +62,18 @@ class OffsetTable:
 
     def replay(self, record: OffsetCommitRecord, log_offset: int) -> None:
         """Apply a record. If a tombstone finds no offset, compaction has removed it, and nothing changes (KAFKA-17306)."""
-        key = (record.group_id, record.topic, record.partition)
         if self.pending:
-            self.pending.supersede(key, log_offset)
-        self._change(key, record.value, log_offset)
+            self.pending.supersede((record.group_id, record.topic, record.partition), log_offset)
+        self._change(record.group_id, record.topic, record.partition, record.value, log_offset)
 
     def replay_committed(self, record: OffsetCommitRecord) -> None:
         """Apply a record below the high watermark. It need not be the next one of the log, but no later one of its key may have
         been applied before, pending ones included."""
-        key = (record.group_id, record.topic, record.partition)
+        group_id, topic, partition, value = record.group_id, record.topic, record.partition, record.value
         if self.pending:
-            self.pending.supersede(key, _NEWEST)
-        if record.value is not None or record.partition in self._newest.get(record.group_id, _NONE).get(record.topic, ()):
-            self._put(key, record.value)
+            self.pending.supersede((group_id, topic, partition), _NEWEST)
+        if value is not None or partition in self._newest.get(group_id, _NONE).get(topic, ()):
+            self._put(group_id, topic, partition, value)
 
     def replay_pending(self, record: OffsetCommitRecord, log_offset: int, producer_id: int) -> None:
         """Apply a record of a transaction."""
@@ -88,23 +87,21 @@ class OffsetTable:
         taken = self.pending.take(producer_id)
         for key, (record_offset, value) in taken if is_commit else ():
             self.pending.supersede(key, record_offset)
-            self._change(key, value, log_offset)
+            self._change(*key, value, log_offset)
         return len(taken) if is_commit else 0
 
-    def _change(self, key: PositionKey, value: CommittedOffset | None, log_offset: int) -> None:
+    def _change(self, group_id: str, topic: str, partition: int, value: CommittedOffset | None, log_offset: int) -> None:
         """Set or remove a value. If that may still be lost, the value before it is kept as the committed one."""
-        group_id, topic, partition = key
-        before = self.newest(group_id, topic, partition)
+        before = self._newest.get(group_id, _NONE).get(topic, {}).get(partition)
         if log_offset >= self._high_watermark:
             earlier = self._earlier.setdefault(group_id, {})
             earlier.setdefault((topic, partition), deque()).append(before)
             self._uncommitted.append((log_offset, group_id, (topic, partition)))
         if value is not None or before is not None:
-            self._put(key, value)
+            self._put(group_id, topic, partition, value)
 
-    def _put(self, key: PositionKey, value: CommittedOffset | None) -> None:
+    def _put(self, group_id: str, topic: str, partition: int, value: CommittedOffset | None) -> None:
         """Set the newest value; None removes one that exists."""
-        group_id, topic, partition = key
         if value is not None:
             of_topic = self._newest.setdefault(group_id, {}).setdefault(topic, {})
             self._count += partition not in of_topic
