@@ -158,9 +158,10 @@ class PartitionQueue:
     @property
     def needs_producer_id(self) -> bool:
         """Whether the queue has no producer id, or has used up the epochs of its id. Not while a response is expected: that batch
-        may be appended under the old id."""
+        may be appended under the old id. Not while it is idle: the next batch may belong to another transaction than the id of
+        now."""
         is_used_up = self.state is QueueState.RENUMBERING and self.producer_epoch >= PRODUCER_EPOCH_MAX
-        if not self.idempotent or (self.producer_id >= 0 and not is_used_up):
+        if not self.idempotent or (self.producer_id >= 0 and not is_used_up) or self.idle:
             return False
         return not self._expects_responses()
 

@@ -280,11 +280,26 @@ def test_unknown_producer_has_one_batch_in_flight() -> None:
 
 
 def test_exhausted_epoch_needs_new_producer_id() -> None:
-    queue = PartitionQueue("orders", 0, idempotent=True)
+    line = Line()
+    line.queue = queue = PartitionQueue("orders", 0, idempotent=True)
+    line.produce(1)
     assert queue.needs_producer_id
     queue.set_producer_id(1, PRODUCER_EPOCH_MAX)
     assert not queue.needs_producer_id
     queue.state = QueueState.RENUMBERING
+    assert queue.needs_producer_id
+
+
+def test_idle_queue_of_a_transaction_that_has_ended_takes_no_producer_id() -> None:
+    """The sender may still look at it, for example when its broker is back. The epoch of that moment belongs to the next
+    transaction, and this partition may not be part of that: then the one after it would write with an old epoch."""
+    line = Line()
+    line.queue = queue = PartitionQueue("orders", 0, idempotent=True, transactional=True)
+    queue.set_producer_id(PRODUCER_ID, 3)
+    queue.remove(line.produce(1))
+    queue.end_transaction()
+    assert not queue.needs_producer_id
+    line.produce(1)
     assert queue.needs_producer_id
 
 
