@@ -13,7 +13,7 @@ import pytest_asyncio
 from waiting import until
 
 from strandline.client import Backoff, Consumer, ConsumerRecord, Producer, attempt_of
-from strandline.client.errors import HandlerFailed, ProducerFenced, TransactionAbortable, UsageError
+from strandline.client.errors import ClientError, HandlerFailed, ProducerFenced, TransactionAbortable, UsageError
 from strandline.protocol.messages.transactions import EndTxnRequest, TxnOffsetCommitRequest
 
 from .group_world import member
@@ -247,6 +247,17 @@ async def test_cancelled_run_aborts_and_another_one_goes_on(tx: ScriptedTransact
         consumer.end_run()
         await again
     assert bills(tx) == ALL
+
+
+async def test_cancelled_background_task_ends_the_run(tx: ScriptedTransactions) -> None:
+    """A program that cancels all its tasks must not believe that the run has ended well."""
+    async with running(tx) as (_, task):
+        await until(lambda: offsets(tx) == [3, 2])
+        for each in asyncio.all_tasks():
+            if each.get_name() == "run: transactions":
+                each.cancel()
+        with pytest.raises(ClientError, match="background task"):
+            await task
 
 
 async def test_run_that_ends_finishes_its_transaction(tx: ScriptedTransactions) -> None:

@@ -150,13 +150,15 @@ class TransactionalRunner:
         work = self._work = self._loop.create_task(self._serve(), name="run: transactions")
         try:
             await asyncio.wait([work, self._end], return_when=asyncio.FIRST_COMPLETED)
+            is_ending = self._end.done()
         finally:
             self.end()
             await self._wind_up(work)
             self.ended.set()
-        if work.cancelled():
-            return
-        work.result()
+        if not work.cancelled():
+            work.result()
+        elif not is_ending:
+            raise ClientError("a background task of run() was cancelled")
 
     def end(self, by: float | None = None) -> None:
         """Begin no more transactions, and let `run` return when the present one has ended; by that time, on the loop's clock (by
@@ -262,16 +264,17 @@ class TransactionalRunner:
         workers = [self._loop.create_task(self._handle_lanes(lanes), name="run: work") for _ in range(count)]
         self._calls.update(dict.fromkeys(workers))
         try:
-            done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+            while running := [worker for worker in workers if not worker.done()]:
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for worker in workers:
+                    if worker.done():
+                        worker.result()
         finally:
             for worker in workers:
                 worker.cancel("another call has failed, or run ends")
             await asyncio.wait(workers)
             for worker in workers:
                 del self._calls[worker]
-        for worker in workers:
-            if worker in done and not worker.cancelled():
-                worker.result()
 
     def _lanes(self, taken: Mapping[PartitionState, Portion]) -> list[tuple[PartitionState, list[Delivery]]]:
         """The records in lanes: those of a lane are handled one after the other."""
