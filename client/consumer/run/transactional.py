@@ -36,6 +36,7 @@ from strandline.client.consumer.run.schedule import Delivery
 from strandline.client.consumer.run.settings import Fate, RunSettings
 from strandline.client.errors import (
     ClientClosed,
+    ClientError,
     CommitFailed,
     HandlerFailed,
     ProducerFenced,
