@@ -8,7 +8,7 @@ reference.py, option_docs.py   docs/client.md, and the options that `help` shows
 
 admin/       the admin client: its calls by subject (topics, partitions, groups, transactions, ...)
 cluster/     connections, metadata and its refreshes, requests to any broker, questions to the leaders of many partitions
-producer/    the producer: accumulator and partition queues (pure), the sender and how deliveries fail
+producer/    the producer: accumulator and partition queues (pure), the sender and how deliveries fail; transactions
 consumer/    the consumer: partition states and fetch sessions (pure), the fetcher, records and columns; group/: its membership;
              run/: hands records to a handler
 table/       the latest value of each key of a topic, in memory, with conditional writes and snapshots
