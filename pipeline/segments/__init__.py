@@ -30,6 +30,7 @@ normal in the last segment of a log that a broker has open: `torn tail` and `pre
     walk.py                                 divides bytes into batches and damage (pure)
     splits.py                               cuts large segments into ranges, packs small ones (pure)
     committed.py                            finds open and aborted transactions
+    files.py                                opens the files
     plan.py                                 plans the tasks
     columns.py, arrow_types.py              names and types of the columns
     batch_rows.py, record_rows.py, codecs.py   turn batches into Arrow

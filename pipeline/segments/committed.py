@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
 
+from strandline.pipeline.segments.files import SegmentMissing, opened
 from strandline.pipeline.segments.layout import SegmentFile
 from strandline.pipeline.segments.walk import Extent, Range, Read, Walk, Wanted
 from strandline.protocol.records.batch import BatchHeader
@@ -84,22 +85,25 @@ class Transactions:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def committed_of(segments: Sequence[SegmentFile]) -> Committed:
-    """The committed records of a log; `segments` are all its segments, in order. Raises SegmentMissing."""
+def committed_of(segments: Sequence[SegmentFile], *, ignore_missing: bool = False) -> Committed:
+    """The committed records of a log; `segments` are all its segments, in order. Raises SegmentMissing, unless `ignore_missing`:
+    the broker deletes the oldest segments, so no record that is left needs them."""
     aborted, open_ones = _from_indexes(segments), _from_snapshot(segments[-1])
     if aborted is None or open_ones is None:
-        return _walked(segments, Transactions({}))
-    return _walked(segments[-1:], Transactions(open_ones, aborted))
+        return _walked(segments, Transactions({}), ignore_missing)
+    return _walked(segments[-1:], Transactions(open_ones, aborted), ignore_missing)
 
 
-def _walked(segments: Sequence[SegmentFile], transactions: Transactions) -> Committed:
+def _walked(segments: Sequence[SegmentFile], transactions: Transactions, ignore_missing: bool) -> Committed:
     """Takes the batches of these segments."""
-    from strandline.pipeline.segments.plan import opened
-
     for file in segments:
-        with opened(file.path) as read:
-            for header, batch in _batches(read, file):
-                transactions.take(header, batch)
+        try:
+            with opened(file.path) as read:
+                for header, batch in _batches(read, file):
+                    transactions.take(header, batch)
+        except SegmentMissing:
+            if not ignore_missing:
+                raise
     return transactions.committed()
 
 

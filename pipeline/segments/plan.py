@@ -8,26 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import groupby
 from typing import NamedTuple
 
 from strandline.pipeline.segments.committed import Committed, committed_of
+from strandline.pipeline.segments.files import SegmentMissing, opened
 from strandline.pipeline.segments.layout import SegmentFile, find_segments, segments_of
 from strandline.pipeline.segments.options import SegmentOptions
 from strandline.pipeline.segments.splits import Index, cuts, index_entries, overlapping, packed, ranges
-from strandline.pipeline.segments.walk import Extent, Range, Read
-from strandline.protocol.errors import StrandlineError
-
-
-class SegmentMissing(StrandlineError):
-    """A segment file was deleted or became unreadable after the read was planned."""
-
-    def __init__(self, path: str, reason: str | None) -> None:
-        super().__init__(
-            f"segment {path} cannot be read: {reason}; if a broker deletes segments while they are read, set the option "
-            "ignoreMissingFiles to true, or read a copy of the directory"
-        )
+from strandline.pipeline.segments.walk import Extent, Range
 
 
 class Part(NamedTuple):
@@ -37,37 +26,6 @@ class Part(NamedTuple):
     range: Range
     committed: Committed | None = None
     """Which batches are read; None: all."""
-
-
-@contextmanager
-def opened(path: str) -> Iterator[Read]:
-    """Opens a file; yields a function that reads from it, each time into the same buffer. Raises SegmentMissing if the file
-    cannot be opened or read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as e:
-        raise SegmentMissing(path, e.strerror) from None
-    buffer = bytearray()
-
-    def read(position: int, size: int) -> memoryview:
-        nonlocal buffer
-        if size > len(buffer):
-            buffer = bytearray(size)
-        view, got = memoryview(buffer)[:size], 0
-        while got < size:
-            try:
-                more = os.preadv(fd, [view[got:]], position + got)
-            except OSError as e:
-                raise SegmentMissing(path, e.strerror) from None
-            if not more:
-                break
-            got += more
-        return view[:got].toreadonly()
-
-    try:
-        yield read
-    finally:
-        os.close(fd)
 
 
 def extent_of(file: SegmentFile) -> Extent:
@@ -85,7 +43,9 @@ def plan(options: SegmentOptions) -> list[list[Part]]:
     parts = []
     for folder, of_log in groupby(files, lambda file: os.path.dirname(file.path)):
         segments = list(of_log)
-        committed = committed_of(segments_of(folder)) if options.reads_committed else None
+        committed = None
+        if options.reads_committed:
+            committed = committed_of(segments_of(folder), ignore_missing=options.ignore_missing_files)
         bases = [segment.base_offset for segment in segments]
         for i in overlapping(bases, options.start_offset, options.end_offset):
             for part in _split(segments[i], options):

@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from strandline.pipeline.segments.batch_rows import batch_rows, clipped
 from strandline.pipeline.segments.columns import chosen
+from strandline.pipeline.segments.files import SegmentMissing, opened
 from strandline.pipeline.segments.layout import SegmentFile, find_segments
 from strandline.pipeline.segments.options import SegmentOptions
-from strandline.pipeline.segments.plan import Part, SegmentMissing, extent_of, opened, whole
+from strandline.pipeline.segments.plan import Part, extent_of, whole
 from strandline.pipeline.segments.record_rows import Offsets, record_rows
 from strandline.pipeline.segments.walk import Walk, Wanted
 

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from segment_files import batch, index_of, positions, segment, write_log
 
 from strandline.pipeline.segments.columns import BATCH_COLUMNS, RECORD_COLUMNS
+from strandline.pipeline.segments.files import SegmentMissing
 from strandline.pipeline.segments.layout import find_segments
 from strandline.pipeline.segments.options import SegmentOptions, segment_options
-from strandline.pipeline.segments.plan import SegmentMissing, plan
+from strandline.pipeline.segments.plan import plan
 from strandline.pipeline.segments.task import read_batches, read_part, read_records
 from strandline.protocol.errors import UsageError
 from strandline.protocol.records.batch import ATTRIBUTES_POS, CRC_POS, HEADER, HEADER_SIZE, compute_crc, stamp
