@@ -184,10 +184,22 @@ def reads_committed(client: Mapping[str, Any]) -> bool:
 def with_committed(written: Mapping[str, str]) -> dict[str, str]:
     """The options of a source, with `isolation.level=read_committed` unless they name an isolation level themselves. The default
     of the jobs: what they write is kept, so it must not contain records of aborted transactions."""
-    names = {name.lower().replace("_", ".") for name in written}
-    if names & {"isolation.level", *(f"{prefix}isolation.level" for prefix in CLIENT_PREFIXES)}:
-        return dict(written)
-    return {**written, "isolation.level": "read_committed"}
+    return dict(written) if any(map(_is_isolation_level, written)) else with_isolation_level(written, "read_committed")
+
+
+def with_isolation_level(written: Mapping[str, str], level: str) -> dict[str, str]:
+    """The options of a source with this isolation level, whatever level they name."""
+    return {**{name: value for name, value in written.items() if not _is_isolation_level(name)}, "isolation.level": level}
+
+
+def isolation_level_of(written: Mapping[str, str]) -> str:
+    """The isolation level that the options of a source name, under any of its names; the default if they name none."""
+    named = [value.strip().lower() for name, value in written.items() if _is_isolation_level(name)]
+    return named[0] if named else ISOLATION_LEVELS[0]
+
+
+def _is_isolation_level(name: str) -> bool:
+    return name.lower().replace("_", ".") in ("isolation.level", *(f"{prefix}isolation.level" for prefix in CLIENT_PREFIXES))
 
 
 def admin_options(client: Mapping[str, Any]) -> dict[str, Any]:

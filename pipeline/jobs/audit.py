@@ -5,15 +5,21 @@
 
 The end of a source is read after the ends of its copies: first that of the ledger, then the lake's manifests, then the copies'
 ends, then the ends of the topics. So records that arrive meanwhile do not make a copy look ahead of its source. Records after the
-lake's end are *pending* and not lost, unless the caller says that the offload is over (`is_complete`). Executors do all counting
-(`audit_frames.py`); the driver gets a row for each partition and interval, and a few examples of each finding.
+lake's end are *pending* and not lost, unless the caller says that the offload is over (`is_complete`).
+
+Log and copies are read with `isolation.level=read_committed`, as an offload reads them, unless the options name another level. So
+records of aborted transactions in a lake are foreign to the log. A ledger may have acknowledgements of such records: if records
+of the ledger seem to be lost, the uncommitted records of the log are read, too.
+
+Executors do all counting (`audit_frames.py`); the driver gets a row for each partition and interval, and a few examples of each
+finding.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +40,7 @@ from strandline.pipeline.jobs.audit_result import (
 from strandline.pipeline.jobs.lake import MANIFESTS, DataFile, LakeDamaged, join
 from strandline.pipeline.jobs.lake_folder import DELTA_LOG, Folder, is_delta, local_path
 from strandline.pipeline.jobs.results import bad_first, counted
+from strandline.pipeline.options import isolation_level_of, with_committed, with_isolation_level
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -86,7 +93,7 @@ def audit(
     in a copy. `include_headers`: a copy must have the same headers. `options` are those of the source (docs/spark.md). Raises
     UsageError if the arguments cannot be compared."""
     names = check(topics, lake, ledger, copies)
-    job = Job(spark, servers, dict(options or {}), names, interval_s)
+    job = Job(spark, servers, with_committed(options or {}), names, interval_s)
     return run(job, lake, ledger, copies or {}, is_complete, grace_ms, include_headers)
 
 
@@ -223,20 +230,28 @@ class Job:
         from strandline.pipeline.jobs import audit_frames as frames
 
         bounds = self._bounds(self.topics)
-        rows = frames.log_rows(self._read(self.topics, bounds), has_ledger=bool(ledger))
+        read = self._read(self.topics, bounds)
+        rows = frames.log_rows(read, has_ledger=bool(ledger))
         if view is not None and view.rows is not None:
             rows = rows.unionByName(frames.lake_rows(view.rows))
         elif view is not None and view.files:
             parquet = self.spark.read.parquet(*(str(view.root / file.path) for file in view.files))
             rows = rows.unionByName(frames.lake_rows(parquet))
-        if ledger:
-            rows = rows.unionByName(frames.ledger_rows(frames.ledger_lines(self.spark, ledger), self.topics))
         tps = {*bounds, *ledger_ends, *(view.ends if view else ())}
         compacted = self.compacted(self.topics)
         table = [_bound(tp, bounds, view, ledger_ends, is_complete, tp.topic in compacted) for tp in sorted(tps)]
-        judged = frames.superseded(rows, sorted(compacted))
-        offsets = frames.by_offset(judged, self.spark.createDataFrame(table, BOUNDS))
+
+        def compared(uncommitted: DataFrame | None) -> DataFrame:
+            lines = frames.ledger_lines(self.spark, ledger) if ledger else None
+            sides = rows if lines is None else rows.unionByName(frames.ledger_rows(lines, self.topics, uncommitted))
+            judged = frames.superseded(sides, sorted(compacted))
+            return frames.by_offset(judged, self.spark.createDataFrame(table, BOUNDS))
+
+        offsets = compared(None)
         collected = frames.by_interval(offsets, self.interval_s).collect()
+        if ledger and self._reads_committed and any(row.lost_in_log or row.lost_in_lake for row in collected):
+            offsets = compared(frames.unread(self._uncommitted(bounds), read))
+            collected = frames.by_interval(offsets, self.interval_s).collect()
         intervals = tuple(sorted((_interval(row) for row in collected), key=lambda i: (i.topic, i.partition, i.at_s or 0)))
         partitions = tuple(_partition(tp, bounds, view) for tp in sorted(tps))
         findings = list(_findings(intervals, gaps_of(collected, partitions)))
@@ -250,6 +265,20 @@ class Job:
         tps = view.partitions()
         ends = view.latest(tps)
         return {tp: (first, max(first, ends[tp].offset)) for tp, first in view.earliest(tps).items()}
+
+    @property
+    def _reads_committed(self) -> bool:
+        return isolation_level_of(self.options) == "read_committed"
+
+    def _uncommitted(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> DataFrame:
+        """The records of the log up to its end, with those of open and aborted transactions."""
+        ends = self._log_ends(bounds)
+        job = replace(self, options=with_isolation_level(self.options, "read_uncommitted"))
+        return job._read(self.topics, {tp: (first, max(end, ends[tp])) for tp, (first, end) in bounds.items()})
+
+    def _log_ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The ends of the logs now, also behind open transactions."""
+        return self._view(self.topics).log_ends(tps)
 
     def _view(self, topics: Sequence[str]) -> ClusterView:
         from strandline.pipeline.cluster_view import ClusterView

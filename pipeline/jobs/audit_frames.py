@@ -9,6 +9,9 @@ One shuffle, by blocks of offsets, brings all sides together: a row has topic, p
 A compacted topic may lack records. The newest record of a key in log and lake is missing only by a loss, unless it is a deletion;
 so the records of such topics are also grouped by key. A ledger does not name keys: what only a ledger has may have been removed.
 
+Records of aborted transactions are in the log, but no reader of committed records gets them, so they are not in the lake either.
+A ledger may have them. `unread` finds them, for a ledger that seems to have more than the log.
+
 A copy has other offsets and perhaps other partitions, so its records are identified by content: a hash of 128 bits over key and
 value (and headers, with `include_headers`), counted on both sides.
 """
@@ -62,8 +65,8 @@ def ledger_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     return reduce(lambda a, b: a.unionByName(b), frames)
 
 
-def ledger_rows(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
-    """A row for each acknowledged record."""
+def ledger_rows(lines: DataFrame, topics: Sequence[str], uncommitted: DataFrame | None = None) -> DataFrame:
+    """A row for each acknowledged record. Those at the offsets of `uncommitted` are marked."""
     usable = lines.filter(f.col("offset") >= 0).filter(f.col("topic").isin(list(topics)))
     count = f.greatest(f.coalesce(f.col("count"), f.lit(1)), f.lit(1))
     records = usable.select(
@@ -73,7 +76,17 @@ def ledger_rows(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
         f.when(count == 1, f.col("crc32")).alias("crc"),
     )
     none = f.lit(None).cast("bigint")
-    return _rows("ledger", records, f.col("timestamp"), none, f.col("crc"), none, f.lit(None).cast("boolean"))
+    rows = _rows("ledger", records, f.col("timestamp"), none, f.col("crc"), none, f.lit(None).cast("boolean"))
+    if uncommitted is None:
+        return rows
+    marked = rows.drop("is_uncommitted").join(uncommitted.withColumn("is_uncommitted", f.lit(True)), [*PLACE, "offset"], "left")
+    return marked.withColumn("is_uncommitted", f.coalesce("is_uncommitted", f.lit(False)))
+
+
+def unread(records: DataFrame, committed: DataFrame) -> DataFrame:
+    """Topic, partition and offset of the records that a reader of committed records does not get."""
+    place = [*PLACE, "offset"]
+    return records.select(*place).join(committed.select(*place), place, "left_anti")
 
 
 def _rows(
@@ -88,6 +101,7 @@ def _rows(
         crc.alias("crc"),
         key.alias("key"),
         is_deletion.alias("is_deletion"),
+        f.lit(False).alias("is_uncommitted"),
     )
 
 
@@ -129,6 +143,7 @@ def by_offset(rows: DataFrame, bounds: DataFrame) -> DataFrame:
         (f.min("hash") != f.max("hash")).alias("is_other"),
         (f.min("crc") != f.max("crc")).alias("is_other_than_acknowledged"),
         f.max("is_superseded").alias("is_superseded"),
+        f.max("is_uncommitted").alias("is_uncommitted"),
         *(f.first(name).alias(name) for name in known),
     )
     there = f.when(f.col("log") > 0, f.col("offset"))
@@ -153,9 +168,10 @@ def _kinds() -> dict[str, Column]:
     is_left = offset >= f.col("log_start")
     may_be_compacted = f.col("is_compacted") & (log == 0) & ((lake == 0) | f.col("is_superseded"))
     is_compacted = is_left & f.coalesce(may_be_compacted, f.lit(False))
-    is_claimed = ((log > 0) | (ledger > 0)) & ~is_compacted
+    is_uncommitted = f.col("is_uncommitted") & (log == 0)
+    is_claimed = ((log > 0) | (ledger > 0)) & ~is_compacted & ~is_uncommitted
     kinds = {
-        "lost_in_log": (ledger > 0) & (log == 0) & is_left & ~is_compacted,
+        "lost_in_log": (ledger > 0) & (log == 0) & is_left & ~is_compacted & ~is_uncommitted,
         "lost_in_lake": is_claimed & (lake == 0) & (offset >= f.col("lake_first")) & (offset < f.col("lake_due")),
         "doubled_in_log": f.greatest(log - 1, f.lit(0)),
         "doubled_in_lake": f.greatest(lake - 1, f.lit(0)),
@@ -166,6 +182,7 @@ def _kinds() -> dict[str, Column]:
         "pending": (log > 0) & (lake == 0) & (offset >= f.col("lake_due")),
         "expired": (lake > 0) & (log == 0) & ~is_left,
         "compacted": is_compacted,
+        "uncommitted": (ledger > 0) & is_uncommitted,
         "unheld": (ledger > 0) & (log == 0) & (lake == 0) & ~is_left & ~f.coalesce(offset >= f.col("lake_first"), f.lit(False)),
     }
     kinds[ABSENT] = (log == 0) & is_left & (offset < f.col("log_end"))

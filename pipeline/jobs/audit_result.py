@@ -7,7 +7,8 @@ between two sides that is legal:
     expired     in the lake, deleted from the log by retention
     unheld      acknowledged, deleted by retention before the lake began
     compacted   in the lake or the ledger, removed from the log of a compacted topic
-    gaps        offsets without a record in the log, lake and ledger: control records, compaction
+    uncommitted acknowledged, but not to be read: the transaction was aborted, or a transaction is open
+    gaps        offsets without a record in the log, lake and ledger: control records, aborted transactions, compaction
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ NOTES = {
     "expired": "in the lake only: retention deleted this part of the log",
     "unheld": "acknowledged, but deleted by retention before the lake began",
     "compacted": "not in the log: compaction removes a record when its key has a newer one, and deletions",
-    "gaps": "without a record in the log, the lake and the ledger (control records, compaction)",
+    "uncommitted": "acknowledged, but not committed: the transaction was aborted, or an open one precedes the record",
+    "gaps": "without a record in the log, the lake and the ledger (control records, aborted transactions, compaction)",
 }
 COPY_BAD = {
     "lost_in_copy": "missing in the copy",

@@ -3,12 +3,13 @@
 One replica represents the log of each partition: preferably one without a bad finding, then the one with the highest leader
 epoch at its end, then the one with the highest end offset (an election has the same preference). `format("strandline.segments")`
 reads its records up to the end of its last sound batch. So acknowledged records above the checkpointed high watermark count, too.
+Records of open and aborted transactions do not.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from strandline.pipeline.jobs.audit import HOUR_S, Job, check, run
 from strandline.pipeline.jobs.audit_result import Audit
 from strandline.pipeline.jobs.verify_folders import cleaned
 from strandline.pipeline.jobs.verify_result import Partition, Replica
+from strandline.pipeline.options import with_committed
 from strandline.pipeline.segments.columns import ddl
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ def compare(
     """Audits these topics; by default all topics that are not copies. Raises UsageError if the arguments cannot be compared."""
     logs = chosen(partitions)
     names = check(topics or sorted({tp.topic for tp in logs} - {*copies.values()}), lake, ledger, copies)
-    return run(JobAtRest(spark, "", {}, names, HOUR_S, logs), lake, ledger, copies, is_complete)
+    return run(JobAtRest(spark, "", with_committed({}), names, HOUR_S, logs), lake, ledger, copies, is_complete)
 
 
 def chosen(partitions: Sequence[Partition]) -> dict[TopicPartition, Replica]:
@@ -70,6 +72,9 @@ class JobAtRest(Job):
             if tp.topic in topics
         }
 
+    def _log_ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: self.logs[tp].end for tp in tps}
+
     def compacted(self, topics: Sequence[str]) -> set[str]:
         """Those that a broker's cleaner has cleaned, by its checkpoints."""
         folders = {Path(replica.path).parent for tp, replica in self.logs.items() if tp.topic in topics}
@@ -78,14 +83,14 @@ class JobAtRest(Job):
     def _read(
         self, topics: Sequence[str], bounds: Mapping[TopicPartition, tuple[int, int]], include_headers: bool = False
     ) -> DataFrame:
-        """The records of sound batches; damaged batches are missing here, and have findings of their own."""
+        """The records of sound batches. Damaged batches are missing here, and have findings of their own."""
         from pyspark.sql import functions as f
 
         columns = [*COLUMNS, *(["headers"] if include_headers else [])]
         wanted = [*columns, "isControl", "damage"]
         paths = [self.logs[tp].path for tp, (start, end) in bounds.items() if start < end]
         if paths:
-            reader = self.spark.read.format("strandline.segments").option("rows", "record")
+            reader = self.spark.read.format("strandline.segments").option("rows", "record").options(**self.options)
             rows = reader.option("columns", ",".join(wanted)).load(paths)
         else:
             rows = self.spark.createDataFrame([], ddl("record", wanted))
