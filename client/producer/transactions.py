@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from strandline.client.cluster.coordinator import ANSWER_TIMEOUT_MS, CoordinatorConnection
 from strandline.client.consumer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, TransactionMember
@@ -64,6 +64,15 @@ _MEMBER_UNKNOWN = frozenset({
 """Errors of TxnOffsetCommit that mean that the partitions may belong to another member by now (KIP-447)."""
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class Ending(NamedTuple):
+    """A task that sends EndTxn until it is answered."""
+
+    task: asyncio.Task[None]
+    commits: bool
+
+
 P = TypeVar("P")
 """The producer of a block."""
 
@@ -92,12 +101,12 @@ class Transactions:
         self._loop = asyncio.get_running_loop()
         self._used: dict[PartitionQueue, None] = {}
         """The queues of which a batch belongs to the transaction."""
-        self._ending: asyncio.Task[None] | None = None
+        self._ending: Ending | None = None
         """The task that ends a transaction, until a call has taken its outcome."""
-        self._ending_commits = False
-        """Whether that task commits."""
+        self._cleaning: asyncio.Task[bool] | None = None
+        """The clean-up of the last block that an exception has ended. It may go on after the block."""
         self._offsets_pending = 0
-        """How many calls of `send_offsets` have not returned."""
+        """How many calls of `send_offsets` for this transaction have not returned."""
         self.is_stopped = False
         sender.failures.on_failed = self.on_failed
         accumulator.on_refused = self.on_failed
@@ -133,11 +142,11 @@ class Transactions:
 
     async def begin(self) -> None:
         """Begin a transaction."""
-        try:
-            await self._claim(None)
-        except StrandlineError:
-            pass  # The state says what has come of it.
+        if self._cleaning is not None:
+            await asyncio.wait([self._cleaning])
+        await self._claim(None)  # The state says what has come of it.
         self.state.begin(self._loop.time())
+        self._offsets_pending = 0
         self._on_change()
 
     async def commit(self) -> None:
@@ -150,6 +159,8 @@ class Transactions:
         self._on_change()
         if not self.state.is_end_sent:
             await self._settle_records()
+            if self.is_stopped:
+                raise ClientClosed("the producer was stopped before the commit was sent; the transaction is aborted")
             self.state.check_committable()
         await self._finish(True)
 
@@ -176,27 +187,33 @@ class Transactions:
     async def _claim(self, commits: bool | None) -> bool:
         """An earlier call was cancelled while EndTxn was on its way: wait for the outcome. Returns whether that is what this call
         asks for; raises its error if so."""
-        ending = self._ending
-        if ending is None:
-            return False
-        await asyncio.wait([ending])
-        self._ending = None
-        if commits is not self._ending_commits:
-            return False
-        ending.result()
-        return True
+        while (ending := self._ending) is not None:
+            await self._until_ended(ending)
+            if ending.commits is commits:
+                self._raise_outcome(ending)
+                return True
+        return False
+
+    async def _until_ended(self, ending: Ending) -> None:
+        await asyncio.wait([ending.task])
+        if self._ending is ending:  # Another call that has waited, too, may have begun to end the next transaction.
+            self._ending = None
+
+    def _raise_outcome(self, ending: Ending) -> None:
+        """Raise the error of the task, if it has one."""
+        if ending.task.cancelled():
+            raise self.state.outcome_unknown(ClientClosed("the producer was stopped before the coordinator has answered"), 0)
+        ending.task.result()
 
     async def _finish(self, commits: bool) -> None:
         if not self.state.needs_end:
             self._end(None)
             return
         deadline = self._loop.time() + self._options.max_block_ms / 1000
-        self._ending = ending = self._loop.create_task(self._end_txn(commits, deadline))
-        self._ending_commits = commits
-        ending.add_done_callback(_look_at)
-        await asyncio.wait([ending])
-        self._ending = None
-        ending.result()
+        self._ending = ending = Ending(self._loop.create_task(self._end_txn(commits, deadline)), commits)
+        ending.task.add_done_callback(_look_at)
+        await self._until_ended(ending)
+        self._raise_outcome(ending)
 
     async def _end_txn(self, commits: bool, deadline: float) -> None:
         """Send EndTxn until it is answered."""
@@ -214,7 +231,7 @@ class Transactions:
                 self._drop_rest(state.number)
                 assert state.error is not None, "the state says why"
                 raise copy_of(state.error)
-            if self._loop.time() + pause_s >= deadline:
+            if self._cluster.closed or self._loop.time() + pause_s >= deadline:
                 raise state.outcome_unknown(error, (self._loop.time() - started) * 1000)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
@@ -272,15 +289,17 @@ class Transactions:
                     self.state.check_takes_records(number)
             raise
         finally:
-            self._offsets_pending -= 1
+            if self.state.number == number:
+                self._offsets_pending -= 1
 
     async def _commit_offsets(self, offsets: Offsets, member: Callable[[], TransactionMember], deadline: float) -> None:
         started, pause_s = self._loop.time(), RETRY_S
         group_id = member().group.group_id
         self.state.on_sent()
         coordinator = CoordinatorConnection(self._cluster, group_id, self._cluster.connections.state_at)
-        left = dict(offsets)
+        left, number = dict(offsets), self.state.number
         while True:
+            self._check_takes_offsets(number)
             error = await self._send_offsets(coordinator, left, member(), deadline)
             if error is None:
                 return
@@ -290,6 +309,12 @@ class Transactions:
                 raise RequestTimeout(text, api="TxnOffsetCommit", elapsed_ms=elapsed_ms) from error
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
+
+    def _check_takes_offsets(self, number: int) -> None:
+        """The request is about to get the producer's present epoch, which must be that of the call's own transaction."""
+        if self.is_stopped:
+            raise ClientClosed("the producer was stopped; the offsets are not committed")
+        self.state.check_takes_records(number)
 
     async def _send_offsets(
         self,
@@ -354,12 +379,14 @@ class Transactions:
         the transaction is not known in time, `error` gets a note, and there is a line in the log."""
         if self._ending is None and not self._may_abort:
             return
-        task = self._loop.create_task(self._end_open())
+        self._cleaning = task = self._loop.create_task(self._end_open())
         task.add_done_callback(_look_at)
         try:
             await asyncio.wait([task], timeout=timeout_ms / 1000)
-        finally:
-            self._report(task, error)
+        except BaseException as e:  # Cancelled once more: that is the exception that the program gets.
+            self._report(task, e)
+            raise
+        self._report(task, error)
 
     @property
     def _may_abort(self) -> bool:
@@ -369,14 +396,13 @@ class Transactions:
         """Wait for what is ending, and abort what is open then. Returns whether a commit has succeeded."""
         ending = self._ending
         if ending is not None:
-            await asyncio.wait([ending])
-            self._ending = None
-            if ending.exception() is None:
-                return self._ending_commits
+            await self._until_ended(ending)
+            if not ending.task.cancelled() and ending.task.exception() is None:
+                return ending.commits
         if self._may_abort:
             await self.abort()
         elif ending is not None:
-            ending.result()
+            self._raise_outcome(ending)
         return False
 
     def _report(self, task: asyncio.Task[bool], error: BaseException | None) -> None:
@@ -404,6 +430,7 @@ class Transactions:
         if self.state.is_open or self._ending is not None:
             reason = f"the producer was stopped ({self.state.state.value})"
             logger.warning("producer.stopped_in_transaction", transactional_id=self.state.transactional_id, reason=reason)
+            self.state.interrupt_commit()  # One that still waits for records would miss those that are dropped now.
             await self.clean_up(error, min(timeout_ms, CLEAN_UP_MS))
 
     def metrics(self) -> dict[str, float]:
@@ -412,9 +439,9 @@ class Transactions:
 
     async def close(self) -> None:
         """Wait for nothing more."""
-        if self._ending is not None and not self._ending.done():
-            self._ending.cancel()
-            await asyncio.wait([self._ending])
+        if self._ending is not None and not self._ending.task.done():
+            self._ending.task.cancel()
+            await asyncio.wait([self._ending.task])
 
 
 def _offset_error(tp: TopicPartition, code: ErrorCode, member: ConsumerGroupMetadata) -> StrandlineError:

@@ -575,6 +575,77 @@ async def test_abort_without_answer_is_logged_and_does_not_hide_the_error(tx: Sc
     assert tx.committed() == [b"b"]
 
 
+async def test_commit_that_waits_for_records_is_not_sent_after_stop(tx: ScriptedTransactions) -> None:
+    """Another task stops the producer, which drops the records: a commit would be one of half a transaction."""
+    tx.cluster.produce_fate = lambda broker_id, key: "silence"
+    producer = producer_of(tx)
+    await producer.start()
+    await producer.begin_transaction()
+    await producer.send("orders", b"a", partition=0)
+    committing = asyncio.ensure_future(producer.commit_transaction())
+    await until(lambda: producer.health()["transaction"] == "committing")
+    await producer.stop(200)
+    with pytest.raises(ClientClosed, match="before the commit was sent"):
+        await committing
+    assert (tx.ends(), tx.committed()) == ([False], [])
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_stop_while_the_end_is_not_answered_leaves_the_outcome_unknown(tx: ScriptedTransactions, commits: bool) -> None:
+    """The call that waits gets an error that says so, and not a cancellation that nobody has asked for."""
+    producer = producer_of(tx)
+    await producer.start()
+    await producer.begin_transaction()
+    await producer.send_and_wait("orders", b"a", partition=0)
+    tx.fate = lambda request: "silence" if ends(request) else "ok"
+    ending = asyncio.ensure_future(producer.commit_transaction() if commits else producer.abort_transaction())
+    await until(lambda: bool(tx.ends()))
+    await producer.stop(50)
+    with pytest.raises(TransactionOutcomeUnknown, match="was stopped"):
+        await ending
+
+
+async def test_offsets_that_wait_are_refused_by_stop(tx: ScriptedTransactions) -> None:
+    producer = producer_of(tx)
+    await producer.start()
+    await producer.begin_transaction()
+    tx.fate = lambda request: "COORDINATOR_LOAD_IN_PROGRESS" if isinstance(request, TxnOffsetCommitRequest) else "ok"
+    waiting = asyncio.ensure_future(producer.send_offsets_to_transaction({P0: 3}, "g"))
+    await until(lambda: any(isinstance(each, TxnOffsetCommitRequest) for each in tx.requests))
+    await producer.stop(200)
+    with pytest.raises(ClientClosed):
+        await waiting
+
+
+async def test_second_cancellation_says_what_is_not_known(tx: ScriptedTransactions) -> None:
+    """A block that is cancelled once more while it waits for its abort: the exception that the program gets has the note. The
+    next transaction waits for the end of this one, whatever that is."""
+    async with producer_of(tx) as producer:
+
+        async def work() -> None:
+            async with producer.transaction():
+                await producer.send("orders", b"a", partition=0)
+
+        tx.fate = lambda request: "silence" if ends(request) else "ok"
+        task = asyncio.ensure_future(work())
+        await until(lambda: bool(tx.ends()))
+        task.cancel()
+        await until(lambda: producer._transactions is not None and producer._transactions._cleaning is not None)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        assert "not known whether the transaction is aborted" in "".join(caught.value.__notes__)
+        tx.fate = lambda request: "TRANSACTION_ABORTABLE" if ends(request) and request.committed else "ok"
+        beginning = asyncio.ensure_future(producer.begin_transaction())
+        for broker in tx.cluster.brokers.values():
+            broker.cut_connections()
+        await beginning
+        tx.fate = lambda request: "ok"
+        await producer.send("orders", b"b", partition=0)
+        await producer.commit_transaction()
+    assert tx.committed() == [b"b"]
+
+
 # -- offsets ----------------------------------------------------------------------------------------------------------
 
 
@@ -655,3 +726,21 @@ async def test_offsets_of_unknown_fate_abort_the_transaction(tx: ScriptedTransac
                 except TimeoutError:
                     pass
     assert tx.ends() == [False]
+
+
+async def test_offsets_of_an_aborted_transaction_go_into_no_later_one(tx: ScriptedTransactions) -> None:
+    """A call that still tries to send offsets, while its transaction is aborted and the next one begins, raises an error: they
+    would count with records that do not belong to them."""
+    tx.fate = lambda request: "COORDINATOR_LOAD_IN_PROGRESS" if isinstance(request, TxnOffsetCommitRequest) else "ok"
+    async with producer_of(tx) as producer:
+        await producer.begin_transaction()
+        late = asyncio.ensure_future(producer.send_offsets_to_transaction({P0: 3}, "g"))
+        await until(lambda: any(isinstance(each, TxnOffsetCommitRequest) for each in tx.requests))
+        await producer.abort_transaction()
+        await producer.begin_transaction()
+        tx.fate = lambda request: "ok"
+        with pytest.raises(UsageError, match=r"has ended|takes no more"):
+            await late
+        await producer.send("orders", b"b", partition=0)
+        await producer.commit_transaction()
+    assert (tx.committed(), tx.groups.offset("orders")) == ([b"b"], None)
