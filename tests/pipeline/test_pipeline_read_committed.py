@@ -114,6 +114,26 @@ def test_batch_may_start_behind_an_open_transaction(log: ThreadedCluster, writte
     assert batch_offsets(log, written.topic, {**IS_COMMITTED, **starting}) == []
 
 
+def test_transactions_of_a_producer_are_read_as_they_end(log: ThreadedCluster) -> None:
+    """The same with the coordinator, in two partitions."""
+    topic = log.create_topic(partitions=2)
+
+    async def write() -> None:
+        async with log.cluster.producer(transactional_id=f"of {topic}") as producer:
+            for is_commit in (True, False, True):
+                await producer.begin_transaction()
+                for partition in (0, 1):
+                    await producer.send(topic, b"yes" if is_commit else b"no", partition=partition)
+                await (producer.commit_transaction() if is_commit else producer.abort_transaction())
+
+    log.run(write())
+    for partition in (0, 1):
+        Transactions(log, topic, partition).until_all_have_ended()
+    reader = BatchReader(options_of(log, topic, IS_COMMITTED))
+    rows = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+    assert sorted((row["partition"], row["value"]) for row in rows) == [(0, b"yes")] * 2 + [(1, b"yes")] * 2
+
+
 # -- streams ----------------------------------------------------------------------------------------------------------
 
 

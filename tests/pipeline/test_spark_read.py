@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
+from transactions import COMMITTED, UNCOMMITTED, written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,6 +67,17 @@ def test_headers_are_read_if_the_option_asks_for_them(spark: SparkSession, log: 
     with_headers, without = frame(spark, log, topic, includeHeaders="true").orderBy("offset").collect()
     assert [(h.key, h.value and bytes(h.value)) for h in with_headers.headers] == [("trace", b"7"), ("trace", None)]
     assert (without.value, without.headers) == (None, None)
+
+
+def test_records_of_open_and_aborted_transactions_are_left_out_on_request(spark: SparkSession, log: ThreadedCluster) -> None:
+    topic = written(log, log.create_topic(partitions=1)).topic
+    committed = frame(spark, log, topic, **{"isolation.level": "read_committed", "minPartitions": 3})
+    assert offsets(committed) == [(0, offset) for offset in COMMITTED]
+    assert offsets(frame(spark, log, topic)) == [(0, offset) for offset in UNCOMMITTED]
+    with pytest.raises(PySparkException, match="a transaction that begins at offset 13 is open"):
+        frame(
+            spark, log, topic, **{"kafka.isolation.level": "read_committed", "endingOffsets": f'{{"{topic}": {{"0": 15}}}}'}
+        ).count()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from waiting import until
+
 from strandline.protocol.records.builder import encode_batch
 from strandline.protocol.records.marker import EndTransactionMarker
 from strandline.testing import caught_up
@@ -61,16 +63,29 @@ class Transactions:
 
         self._log.run(send())
 
-    def _at_leader(self, append: Callable[[Partition], None]) -> None:
-        nodes: Any = self._log.cluster.nodes
-        leader = self._log.leader_of(self.topic, self.partition)
+    def until_all_have_ended(self) -> None:
+        """Waits for the markers of producers that were told of a commit or an abort."""
 
         async def run() -> None:
-            topic_id = nodes.image().topic(self.topic).topic_id
-            append(nodes.server(leader).replicas.partitions[topic_id, self.partition])
+            log = self._leader().log
+            await until(lambda: log.last_stable_offset == log.log_end_offset, "no transaction is open")
+
+        self._log.run(run())
+
+    def _at_leader(self, append: Callable[[Partition], None]) -> None:
+        async def run() -> None:
+            append(self._leader())
             await self._log.cluster.until(caught_up(self.topic, self.partition))
 
         self._log.run(run())
+
+    def _leader(self) -> Partition:
+        """The leader's partition. Call it in the cluster's loop."""
+        nodes: Any = self._log.cluster.nodes
+        topic = nodes.image().topic(self.topic)
+        leader = nodes.server(topic.partitions[self.partition].leader)
+        partition: Partition = leader.replicas.partitions[topic.topic_id, self.partition]
+        return partition
 
 
 def written(log: ThreadedCluster, topic: str) -> Transactions:
