@@ -334,7 +334,7 @@ class ProducerStates:
         if epoch < entry.epoch or (epoch == entry.epoch and must_rise):
             text = f"a marker has epoch {epoch} of producer {producer_id}; epoch {entry.epoch} has written to this partition"
             raise BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH, text)
-        if marker.coordinator_epoch < entry.coordinator_epoch:
+        if _coordinator_epoch(marker) < entry.coordinator_epoch:
             text = f"coordinator epoch {marker.coordinator_epoch} is fenced: producer {producer_id} has a marker"
             raise BrokerError(ErrorCode.TRANSACTION_COORDINATOR_FENCED, f"{text} of coordinator epoch {entry.coordinator_epoch}")
 
@@ -404,7 +404,7 @@ class ProducerStates:
         offset = self.newest_marker_offset = header.last_offset
         if marker is None:
             return None
-        entry.coordinator_epoch, entry.txn_first_offset = marker.coordinator_epoch, NO_TRANSACTION
+        entry.coordinator_epoch, entry.txn_first_offset = _coordinator_epoch(marker), NO_TRANSACTION
         entry.marker_offset, entry.marker_timestamp = offset, header.max_timestamp
         if first < 0:
             return None
@@ -563,6 +563,12 @@ def snapshot_rows(data: bytes) -> list[tuple[int, int, int, int, int, int, int, 
     if count < 0 or len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
         return None
     return [tuple(row) for row in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :])]
+
+
+def _coordinator_epoch(marker: EndTransactionMarker) -> int:
+    """The coordinator epoch of a marker. That of an operator who does not know it (-1) counts as the first one, so that the state
+    still says that there is a marker (`has_markers`)."""
+    return max(marker.coordinator_epoch, 0)
 
 
 def _position(family: int, entry: ProducerEntry | None) -> Position:

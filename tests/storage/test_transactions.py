@@ -418,6 +418,23 @@ def test_a_restart_does_not_forget_an_uncommitted_marker() -> None:
     assert again.last_stable_offset == 4
 
 
+def test_a_marker_of_an_operator_is_as_uncommitted_as_any_other() -> None:
+    """An operator who ends a hanging transaction may name no coordinator epoch (-1). Also then a restart must find the marker in
+    the log, because a truncation can remove it."""
+    files = MemoryFiles(Random(0))
+    log = open_log(files)
+    write(log, 7, 0, values=3)
+    log.update_high_watermark(2)
+    for _ in range(2):
+        end(log, 7, EndTransactionMarker(False, -1))
+    log.close()
+    again = open_log(files, clean=True, high_watermark=2, recovery_point=5)
+    assert again.last_stable_offset == 0
+    again.truncate_to(3)
+    again.update_high_watermark(3)
+    assert again.last_stable_offset == 0
+
+
 # -- Kafka's tool -----------------------------------------------------------------------------------------------------
 
 
