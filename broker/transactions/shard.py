@@ -25,6 +25,7 @@ from strandline.broker.transactions.config import TransactionConfig
 from strandline.broker.transactions.records import TransactionRecord
 from strandline.broker.transactions.states import (
     EPOCH_EXHAUSTED,
+    EPOCH_MAX,
     NO_EPOCH,
     NO_PRODUCER_ID,
     TV2,
@@ -107,6 +108,8 @@ class TransactionShard:
                 updated_at_ms=now_ms,
             )
             return _decision(new)
+        if expected is not None and _is_successor(found, expected):
+            raise _concurrent(found)
         if expected is not None and not _knows(expected, found):
             raise _fenced(found, expected)
         if found.state.is_prepared:
@@ -284,8 +287,8 @@ def _taken_over(
 ) -> Transaction:
     """The state after InitProducerId, when no transaction is in the way."""
     epoch, last_epoch = found.producer_epoch, NO_EPOCH
-    if found.is_epoch_exhausted and (expected is None or expected.producer_epoch == epoch):
-        last_epoch = NO_EPOCH if expected is None else epoch
+    if found.is_epoch_exhausted and (expected is None or expected.producer_epoch == epoch or _is_last_given(found, expected)):
+        last_epoch = NO_EPOCH if expected is None else expected.producer_epoch
         producer_id, epoch = fresh_id, 0
     elif expected is None:
         producer_id, epoch = found.producer_id, epoch + 1
@@ -302,6 +305,12 @@ def _taken_over(
         timeout_ms=timeout_ms,
         now_ms=now_ms,
     )
+
+
+def _is_last_given(found: Transaction, expected: ProducerIdAndEpoch) -> bool:
+    """Whether the coordinator has taken the last epoch for itself, to abort a transaction of TV1, and its producer goes on. It
+    must not have this epoch: no marker could have a higher one."""
+    return found.producer_epoch == EPOCH_MAX and expected.producer_epoch == found.last_producer_epoch
 
 
 def _knows(expected: ProducerIdAndEpoch, found: Transaction) -> bool:

@@ -418,6 +418,34 @@ def test_exhausted_epochs_are_replaced_by_a_timeout() -> None:
     assert (world.found.producer_id, world.found.producer_epoch) == (9000, 0)
 
 
+def test_producer_never_gets_the_last_epoch() -> None:
+    """The coordinator takes it for an abort of TV1. If the producer went on with it, the marker of its next transaction could
+    have no higher epoch: leaders would refuse it, and the transaction would never end."""
+    world = World()
+    world.set_epoch(EPOCH_EXHAUSTED)
+    old = (1000, EPOCH_EXHAUSTED)
+    world.add(old, version=TV1)
+    world.now_ms += TIMEOUT_MS
+    world.expire()
+    world.complete()
+    assert world.found.producer_epoch == EPOCH_MAX
+    world.fresh_id = 2000
+    assert world.init(old) == (2000, 0)
+    assert world.init(old) == (2000, 0)
+
+
+def test_producer_with_a_new_id_that_goes_on_after_an_error_waits() -> None:
+    """It has the new id from the end of its transaction, whose markers are still being written. It is not fenced."""
+    world = World()
+    world.set_epoch(EPOCH_EXHAUSTED)
+    world.add((1000, EPOCH_EXHAUSTED))
+    new = world.end((1000, EPOCH_EXHAUSTED))
+    with refused(CT):
+        world.init(new)
+    world.complete()
+    assert world.init(new) == (new.producer_id, 1)
+
+
 @pytest.mark.parametrize("state", [State.EMPTY, State.ONGOING, State.PREPARE_COMMIT, State.COMPLETE_COMMIT])
 def test_id_expires_only_without_a_transaction(state: State) -> None:
     world, _, _ = in_state(state)
