@@ -27,7 +27,7 @@ from strandline.broker.transactions.metrics import End, TransactionMetrics
 from strandline.broker.transactions.records import TransactionRecord, encode_record
 from strandline.broker.transactions.shard import Decision, Markers, TransactionShard
 from strandline.controller.metadata.internal_topics import TRANSACTION_STATE_TOPIC
-from strandline.protocol.errors import BrokerError
+from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.log_limits import LineLimits
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.records.builder import BatchBuilder
@@ -240,14 +240,17 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         return self.host.now() + self.config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000
 
     def _carry_out_all(self, active: ActiveTransactions, decisions: Iterable[Decision], *, is_timeout: bool = False) -> None:
-        """Until one cannot be appended: then the next sweep tries again."""
-        try:
-            for decision in decisions:
+        """What cannot be appended waits for the next sweep. So do all after it, unless its own size is the reason: then it must
+        not hold up the others."""
+        for decision in decisions:
+            try:
                 self.carry_out(active, decision, is_timeout=is_timeout)
-                if is_timeout and decision.markers is not None:
-                    self._log_timeout(decision.markers)
-        except BrokerError:
-            return
+            except BrokerError as e:
+                if e.code is ErrorCode.UNKNOWN_SERVER_ERROR:
+                    continue
+                return
+            if is_timeout and decision.markers is not None:
+                self._log_timeout(decision.markers)
 
     @staticmethod
     def _log_timeout(markers: Markers) -> None:

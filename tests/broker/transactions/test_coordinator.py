@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from transaction_world import ID, KEY, TransactionWorld
 
@@ -199,6 +201,20 @@ async def test_transaction_beyond_its_timeout_is_aborted_by_the_sweep() -> None:
     world.replicate()
     assert len(world.first.markers.sent) == 1
     assert world.first.coordinator.metrics.ended[End.TIMEOUT] == 1
+
+
+async def test_transaction_that_is_too_large_to_be_aborted_does_not_hold_up_the_others() -> None:
+    """An operator has lowered max.message.bytes. Otherwise no transaction of the shard would end by its timeout any more."""
+    world = TransactionWorld(transaction_abort_timed_out_transaction_cleanup_interval_ms=1000)
+    await world.began()
+    (active,) = world.first.coordinator.shards.values()
+    known = active.shard.transactions
+    known["another"] = replace(known[ID], transactional_id="another")
+    known[ID] = replace(known[ID], partitions=tuple(("orders", number) for number in range(500)))
+    log = world.replicas[1][KEY].log
+    log.config = replace(log.config, max_message_bytes=1000)
+    world.replicas.loop.advance(62)
+    assert (known[ID].state, known["another"].state) == (State.ONGOING, State.PREPARE_ABORT)
 
 
 async def test_unused_id_is_forgotten_at_its_own_interval() -> None:
