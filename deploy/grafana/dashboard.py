@@ -396,6 +396,35 @@ def groups() -> list[Any]:
     ]
 
 
+def transactions() -> list[Any]:
+    return [
+        lines(
+            "Transactional ids",
+            "By the state of their transaction. One that stays in PrepareCommit or PrepareAbort lacks a marker in a partition.",
+            Query(each("strandline_transactional_ids", by="state"), "{{state}}"),
+        ),
+        lines(
+            "Transactions per second",
+            "How they ended. A timeout aborts the transaction of a producer that is gone, or takes too long.",
+            Query(rate("strandline_transactions_ended_total", by="how"), "{{how}}"),
+            unit="ops",
+        ),
+        lines(
+            "Held up readers",
+            "Records that are committed in the log and that readers of committed records wait for, and partitions with a "
+            "transaction that no coordinator will end (`strandline transaction find-hanging`).",
+            Query(each("kafka_cluster_partition_laststableoffsetlag"), "records, {{instance}}"),
+            Query(each(f"{REPLICA}partitionswithlatetransactionscount"), "partitions, {{instance}}"),
+        ),
+        lines(
+            "Waiting for markers",
+            "Transactions that are decided and lack a marker, and markers whose partition has no leader.",
+            Query(each("strandline_transactions_awaiting_markers"), "transactions, {{instance}}"),
+            Query(each("strandline_transaction_markers_without_leader"), "markers without leader, {{instance}}"),
+        ),
+    ]
+
+
 def disk() -> list[Any]:
     return [
         lines(
@@ -522,7 +551,8 @@ def build() -> models.Dashboard:
         grafana.Dashboard("Strandline")
         .uid("strandline")
         .description(
-            "Replication first (leaders, in-sync replicas, lag), then controllers, traffic, groups, request times, disks, nodes."
+            "Replication first (leaders, in-sync replicas, lag), then controllers, traffic, groups, transactions, request times, "
+            "disks, nodes."
         )
         .tags(["strandline", "kafka"])
         .readonly()
@@ -541,6 +571,7 @@ def build() -> models.Dashboard:
         ("Controllers", controllers()),
         ("Traffic", traffic()),
         ("Groups", groups()),
+        ("Transactions", transactions()),
         ("Request times", request_times()),
         ("Parked requests", waiting()),
         ("Disk", disk()),
