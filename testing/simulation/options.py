@@ -27,6 +27,7 @@ from strandline.testing.simulation.group_plans import (
     with_handlers,
 )
 from strandline.testing.simulation.transaction_plans import (
+    TRANSACTION_FAULTS,
     TRANSACTIONS_SHARE,
     TransactionFault,
     WriterPlan,
@@ -300,12 +301,19 @@ class Options:
         return dataclasses.replace(self, faults=tuple(fault for fault in self.faults if fault.number not in gone))
 
     @property
+    def all_topics(self) -> tuple[TopicPlan, ...]:
+        return (*self.topics, *self.transactional_topics)
+
+    @property
     def log_dirs(self) -> tuple[str, ...]:
         """The log directories of each broker; empty if the run does not name any."""
         return tuple(str(self.settings.get("log.dirs", "")).split(",")) if "log.dirs" in self.settings else ()
 
     def replaced(self, **changes: Any) -> Options:
         return dataclasses.replace(self, **changes)
+
+    def without_transactions(self) -> Options:
+        return self.without(*TRANSACTION_FAULTS).replaced(transactional_topics=(), writers=(), committed_readers=0)
 
     @property
     def timeout_s_max(self) -> float:

@@ -33,7 +33,7 @@ def double_faults(seed: int) -> Options:
     brokers = draw.choice((2, 3, 3, 4))
     topic = _topic(draw, brokers)
     faults = _faults(draw)
-    small = drawn.replaced(
+    small = drawn.without_transactions().replaced(
         controllers=1,
         brokers=brokers,
         topics=(topic,),

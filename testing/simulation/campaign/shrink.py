@@ -163,7 +163,7 @@ def _fewer_clients(options: Options) -> Iterator[Step]:
             yield f"all {name}", options.replaced(**{name: ()})
         for place in range(len(plans)):
             yield f"a {name[:-1]}", options.replaced(**{name: (*plans[:place], *plans[place + 1 :])})
-    yield "transactions", options.replaced(writers=(), committed_readers=0, transactional_topics=())
+    yield "transactions", options.without_transactions()
     yield "readers of offsets", options.replaced(readers=0)
     yield "lies", options.replaced(lies=0)
     for name in ("trims", "upgrades", "reconfigures", "reassigns", "drains", "moves_logs"):
@@ -208,7 +208,7 @@ def _less(number: int, least: int) -> Iterator[int]:
 
 
 def _fewer_nodes(options: Options) -> Iterator[Step]:
-    for fewer in _less(options.brokers, max((topic.replication_factor for topic in options.topics), default=1)):
+    for fewer in _less(options.brokers, max((topic.replication_factor for topic in options.all_topics), default=1)):
         yield "brokers", options.replaced(brokers=fewer)
     for fewer in _less(options.controllers, 1):
         if fewer % 2:

@@ -107,7 +107,7 @@ class Phases:
 
     async def _create_topics(self, client: Any) -> None:
         async with client.admin() as admin:
-            for topic in (*self.options.topics, *self.options.transactional_topics):
+            for topic in self.options.all_topics:
                 configs = {name: str(value) for name, value in topic.configs.items()}
                 await admin.create_topics([NewTopic(topic.name, topic.partitions, topic.replication_factor, configs)])
 

@@ -37,7 +37,7 @@ from strandline.testing.simulation.options import (
     draw_options,
 )
 from strandline.testing.simulation.runs.run import Report, run_seed
-from strandline.testing.simulation.transaction_plans import WriterPlan
+from strandline.testing.simulation.transaction_plans import TRANSACTION_FAULTS, WriterPlan
 
 Changes = Mapping[str, Any]
 
@@ -207,11 +207,11 @@ def _check(options: Options) -> None:
         if isinstance(value, float) and not 0 <= value < 1e6:
             raise UsageError(f"{name} is {value:g}: it must be 0 or more")
     for fault in options.faults:
-        _known("kind of fault", fault.kind, {**FAULTS, **DOUBLE_FAULTS, **DIRECTORY_FAULTS, **GROUP_FAULTS})
+        _known("kind of fault", fault.kind, {**FAULTS, **DOUBLE_FAULTS, **DIRECTORY_FAULTS, **GROUP_FAULTS, **TRANSACTION_FAULTS})
     if len({fault.number for fault in options.faults}) < len(options.faults):
         raise UsageError("two faults have the same number")
     least = {"brokers": options.brokers, "controllers": options.controllers}
-    for topic in options.topics:
+    for topic in options.all_topics:
         least[f"partitions of {topic.name}"] = topic.partitions
         least[f"replicas of {topic.name}"] = topic.replication_factor
         if topic.replication_factor > options.brokers:

@@ -38,6 +38,7 @@ from strandline.testing.simulation.scenarios import (
     racks,
     reassignments,
     requests,
+    transactions,
     truncation,
     unclean,
 )
@@ -66,6 +67,7 @@ FILES = (
     group_coordinators,
     group_members,
     fencing,
+    transactions,
 )
 LIMIT_S = 900.0
 

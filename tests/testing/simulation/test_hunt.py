@@ -83,6 +83,19 @@ STORIES = {
     "M72": ("S114", "I45"),
     "M73": ("S114", "I45"),
     "M74": ("S113", "I45"),
+    "M80": ("S115", "I42"),
+    "M81": ("S115", "I44"),
+    "M82": ("S122", "I44"),
+    "M83": ("S122", "S122"),
+    "M84": ("S119", "I43"),
+    "M85": ("S120", "I46"),
+    "M86": ("S115", "I41"),
+    "M87": ("S115", "I43"),
+    "M88": ("S121", "S121"),
+    "M89": ("S115", "S115"),
+    "M90": ("S118", "I42"),
+    "M91": ("S115", "S115"),
+    "M92": ("S123", "I26"),
 }
 """The story that finds a mutation as it is written, and what notices: an invariant, or the story itself. A run takes a tenth of a
 second, so this is the cheapest proof that the simulation would find the bug."""

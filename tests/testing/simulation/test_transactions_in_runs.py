@@ -1,0 +1,87 @@
+"""Transactions in random runs: they are written and read, and the judges notice a program, or a guard of the product, that is
+wrong."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from test_nemesis import quiet
+
+from strandline.testing.history.transactions import Transaction
+from strandline.testing.simulation.cluster.transactions.reader import CommittedReader
+from strandline.testing.simulation.options import Options, draw_options, with_transactions
+from strandline.testing.simulation.runs.run import run_seed
+from strandline.testing.simulation.transaction_plans import VANISH, WriterPlan
+
+RUNS_MAX = 20
+OPTIONS = {"transaction_timeout_ms": 4000, "request_timeout_ms": 1000, "delivery_timeout_ms": 2000, "max_block_ms": 3000}
+
+
+def calm(seed: int, **changes: Any) -> Options:
+    """Two programs with ids of their own, without faults."""
+    plan = {"appends_max": 5, "pause_s": 0.05, "aborts": 0.2, "dawdles": 0.0, **changes}
+    writers = tuple(WriterPlan(f"shop-{n}", OPTIONS, **plan) for n in range(2))
+    drawn = with_transactions(quiet(seed), Random(seed))
+    return drawn.replaced(writers=writers, committed_readers=1, kinds={}, faults=())
+
+
+def test_transactions_are_written_and_read() -> None:
+    report = run_seed(1, options=calm(1))
+    assert report.verdict == "ok", str(report)
+    verdict = report.transactions
+    assert verdict is not None
+    assert verdict.committed > 10
+    assert verdict.aborted > 1
+    assert verdict.unknown == 0
+    assert verdict.read > 2 * verdict.committed  # by the reader, and at the end
+
+
+def test_transaction_of_a_program_that_vanishes_is_ended() -> None:
+    """In the midst of a transaction: the program waits in each of them."""
+    report = run_seed(1, options=calm(1, dawdles=1.0, event=VANISH, event_at_s=0.6))
+    assert report.verdict == "ok", str(report)
+    assert report.transactions is not None
+    assert report.transactions.unknown > 0
+    assert list(report.trace.events(kinds="log.transactions.timed_out"))  # type: ignore[union-attr]
+
+
+def test_program_whose_commit_was_an_abort_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the product told a program so, its records would be lost for it."""
+    monkeypatch.setattr(Transaction, "aborted", Transaction.committed)
+    report = run_seed(1, options=calm(1))
+    assert {violation["invariant"] for violation in report.violations} >= {"lost-write", "skipped-read"}, str(report)
+
+
+def test_reader_that_misses_records_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    poll = CommittedReader._poll
+
+    async def careless(self: CommittedReader, consumer: Any) -> None:
+        read = self.history.read
+        monkeypatch.setattr(self.history, "read", lambda *args, **more: read(*args[:2], args[2][1:], **more))
+        await poll(self, consumer)
+        monkeypatch.setattr(self.history, "read", read)
+
+    monkeypatch.setattr(CommittedReader, "_poll", careless)
+    report = run_seed(1, options=calm(1))
+    assert {violation["invariant"] for violation in report.violations} <= {
+        "skipped-read", "fractured-read", "intermediate-read"
+    }, str(report)  # fmt: skip
+    assert report.violations
+
+
+def test_i44_reader_that_does_not_read_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CommittedReader, "_position", lambda *_: 0)
+    report = run_seed(1, options=calm(1))
+    assert report.violations[0]["invariant"] == "I44", str(report)
+    assert "the readers of committed records reach the end" in report.violations[0]["text"]
+
+
+@pytest.mark.parametrize("number", ["M80", "M81", "M83", "M86", "M87"])
+def test_random_runs_find_the_removed_guard(number: str) -> None:
+    """Within a few runs. The stories find all of them (`test_hunt.py`)."""
+    plain = {"members": (), "group_work": (), "lies": 0, "admin": (), "trims": False, "reassigns": False, "drains": False}
+    drawn = (draw_options(seed).replaced(**plain, moves_logs=False, racers=0, holders=0) for seed in range(RUNS_MAX))
+    options = (with_transactions(each, Random(f"{each.seed}/t")) for each in drawn if not each.loss_permitted)
+    assert any(not run_seed(each.seed, options=each, mutation=number).good for each in options)
