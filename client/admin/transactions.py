@@ -21,9 +21,10 @@ from strandline.client.admin.transaction_types import (
     TransactionListing,
     TransactionSummary,
 )
-from strandline.client.arguments import check_encodes, checked_list, checked_partitions
+from strandline.client.arguments import check_encodes, checked_list, checked_partitions, checked_whole
 from strandline.client.consumer.records import TopicPartition
 from strandline.client.errors import RequestFailed, UsageError
+from strandline.client.options import TRANSACTIONAL_ID_LENGTH_MAX
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode, StrandlineError
 from strandline.protocol.messages import transactions as messages
@@ -31,6 +32,7 @@ from strandline.protocol.messages.data import InitProducerIdRequest, InitProduce
 from strandline.protocol.messages.groups import KEY_TYPE_TRANSACTION, GroupTopicPartitions
 
 _IN_PROGRESS = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
+PRODUCER_ID_MAX = 2**63 - 1
 FENCE_TIMEOUT_MS = 1
 """The transaction timeout with which an operator fences a producer. The id keeps it until a producer takes the id over."""
 
@@ -50,11 +52,9 @@ class TransactionCalls(PartitionCalls):
         """The transactional ids of the cluster, sorted; only those in these states ("Ongoing", ...), of these producer ids, whose
         transaction has run for longer than `longer_than_ms`, and that match the regular expression `pattern` as a whole. `errors`
         of the result names the brokers that have not answered within `timeout_ms`, and why. UsageError for a state that does not
-        exist."""
-        wanted = checked_list("states", states)
-        request = messages.ListTransactionsRequest(
-            wanted, checked_list("producer_ids", producer_ids), longer_than_ms, pattern or None
-        )
+        exist, or a regular expression that is not one (RE2)."""
+        ids = [checked_whole("a producer id", each, most=PRODUCER_ID_MAX) for each in checked_list("producer_ids", producer_ids)]
+        request = messages.ListTransactionsRequest(checked_list("states", states), ids, longer_than_ms, pattern or None)
         found, errors = await ask_every_broker(self._running(), partial(self._list_transactions_of, request), timeout_ms)
         return TransactionListing(sorted(found, key=lambda each: each.transactional_id), errors)
 
@@ -62,7 +62,12 @@ class TransactionCalls(PartitionCalls):
         self, request: messages.ListTransactionsRequest, broker_id: int, timeout_ms: float
     ) -> tuple[list[TransactionSummary], StrandlineError | None]:
         timeout_ms = min(timeout_ms, self.options.request_timeout_ms)
-        response = await self._running().connections.request(broker_id, apis.LIST_TRANSACTIONS, request, timeout_ms)
+        try:
+            response = await self._running().connections.request(broker_id, apis.LIST_TRANSACTIONS, request, timeout_ms)
+        except RequestFailed as e:
+            if e.code == ErrorCode.INVALID_REGULAR_EXPRESSION:
+                raise UsageError(str(e)) from None
+            raise
         assert isinstance(response, messages.ListTransactionsResponse)
         if response.unknown_states:
             raise UsageError(
@@ -79,9 +84,7 @@ class TransactionCalls(PartitionCalls):
     ) -> dict[str, TransactionDescription]:
         """By transactional id, its state, producer, and the partitions of its transaction. An id that does not exist, or whose
         coordinator has not answered within `timeout_ms`, has an `error`."""
-        ids = list(dict.fromkeys(checked_list("transactional_ids", transactional_ids)))
-        for each in ids:
-            check_encodes("transactional_id", each)
+        ids = _checked_ids(transactional_ids)
         deadline = self._deadline(timeout_ms)
         fan_out = CoordinatorFanOut(self._running(), self._describe_ids, deadline, KEY_TYPE_TRANSACTION)
         return {
@@ -177,9 +180,7 @@ class TransactionCalls(PartitionCalls):
     ) -> dict[str, StrandlineError | None]:
         """Take these transactional ids away from the producers that have them, and abort their transactions. By id, None, or the
         error. The producers get ProducerFenced with their next request."""
-        ids = list(dict.fromkeys(checked_list("transactional_ids", transactional_ids)))
-        for each in ids:
-            check_encodes("transactional_id", each)
+        ids = _checked_ids(transactional_ids)
         deadline = self._deadline(timeout_ms)
         fan_out = CoordinatorFanOut(self._running(), self._fence, deadline, KEY_TYPE_TRANSACTION)
         answers = await fan_out.run(ids)
@@ -195,6 +196,16 @@ class TransactionCalls(PartitionCalls):
 
     def _left_ms(self, deadline: float) -> float:
         return max(1.0, (deadline - self._loop_time()) * 1000)
+
+
+def _checked_ids(transactional_ids: Iterable[str]) -> list[str]:
+    """Each id once."""
+    ids = list(dict.fromkeys(checked_list("transactional_ids", transactional_ids)))
+    for each in ids:
+        check_encodes("transactional_id", each)
+        if not 0 < len(each) <= TRANSACTIONAL_ID_LENGTH_MAX:
+            raise UsageError(f"a transactional_id has 1 to {TRANSACTIONAL_ID_LENGTH_MAX} characters, and not {len(each)}")
+    return ids
 
 
 def _hanging(

@@ -26,6 +26,7 @@ from strandline.protocol.messages.common import (
     ProducerNote,
     SnapshotId,
     Text,
+    TransactionalId,
     Uuid,
 )
 from strandline.protocol.records.fence import FENCING_TOKEN_MAX
@@ -62,7 +63,7 @@ class ProduceRequest(Message):
     `acks`: when the leader responds. 0: never; 1: after its own append; -1: when the high watermark has passed the batch.
     """
 
-    transactional_id: Name | None
+    transactional_id: TransactionalId | None
     acks: Int16
     timeout_ms: Count
     partitions: Annotated[list[ProducePartition], MANY]
@@ -300,7 +301,7 @@ class InitProducerIdRequest(Message):
     partition any more.
     """
 
-    transactional_id: Name | None = None
+    transactional_id: TransactionalId | None = None
     transaction_timeout_ms: Count = 60000
     producer_id: Int64 = -1
     producer_epoch: Int16 = -1

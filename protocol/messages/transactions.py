@@ -28,11 +28,11 @@ from strandline.protocol.messages.common import (
     Name,
     PartitionIndex,
     Text,
+    TransactionalId,
     Uuid,
 )
 from strandline.protocol.messages.groups import GroupId, GroupTopicPartitions, MemberId, OffsetCommitPartition
 
-TransactionalId = Annotated[str, Meta(max_length=32767)]
 TransactionVersion = Annotated[int, Meta(ge=0, le=2)]
 
 # -- AddPartitionsToTxn -----------------------------------------------------------------------------------------------

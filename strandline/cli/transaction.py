@@ -62,20 +62,22 @@ def list_(
         from strandline.client import Admin
 
         async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
-            return _listed(
-                await admin.list_transactions(
-                    states=states or (),
-                    producer_ids=producer_ids or (),
-                    longer_than_ms=longer_than_ms,
-                    pattern=pattern,
-                    timeout_ms=TIMEOUT_MS,
-                )
+            listing = await admin.list_transactions(
+                states=states or (),
+                producer_ids=producer_ids or (),
+                longer_than_ms=longer_than_ms,
+                pattern=pattern,
+                timeout_ms=TIMEOUT_MS,
             )
+        return _listed(listing, bool(states or producer_ids or longer_than or pattern))
 
     present(ask, output, watch)
 
 
-def _listed(listing: TransactionListing) -> View:
+NONE_MATCHES = "no transactional id matches"
+
+
+def _listed(listing: TransactionListing, is_filtered: bool) -> View:
     rows = [(each.transactional_id, each.coordinator, each.producer_id, each.state) for each in listing.transactions]
     document = {
         "transactions": [_summary_json(each) for each in listing.transactions],
@@ -83,7 +85,7 @@ def _listed(listing: TransactionListing) -> View:
     }
     remarks = [f"broker {broker_id} did not answer: ids may be missing ({e})" for broker_id, e in listing.errors.items()]
     if not rows and not remarks:
-        remarks = ["there are no transactional ids"]
+        remarks = [NONE_MATCHES if is_filtered else "there are no transactional ids"]
     tables = [Table(("TRANSACTIONAL-ID", "COORDINATOR", "PRODUCER-ID", "STATE"), rows)] if rows else []
     return View(document, tables, remarks, ERROR if listing.errors else 0)
 

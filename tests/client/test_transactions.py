@@ -178,6 +178,12 @@ async def test_records_outside_a_transaction_are_refused(tx: ScriptedTransaction
     assert tx.committed() == [b"0", b"1"]
 
 
+async def test_transactional_id_may_be_as_long_as_kafkas(tx: ScriptedTransactions) -> None:
+    async with producer_of(tx, transactional_id="x" * 32_767) as producer, producer.transaction():
+        await producer.send("orders", b"a", partition=0)
+    assert tx.committed() == [b"a"]
+
+
 async def test_producer_without_id_has_no_transactions(tx: ScriptedTransactions) -> None:
     async with producer_of(tx, transactional_id=None) as producer:
         with pytest.raises(UsageError, match="without a transactional_id"):

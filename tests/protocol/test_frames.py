@@ -163,7 +163,7 @@ def test_the_unchanged_produce_body_is_accepted():
         produce_with(2, -1),
         produce_with(2, 2**63),
         produce_with(0, b"bytes"),
-        produce_with(0, "x" * 1025),
+        produce_with(0, "x" * 32_768),
         produce_with(3, None),
         produce_with(3, {"a": 1}),
         produce_with(3, [[TOPIC_ID, -1]]),
