@@ -32,6 +32,7 @@ from strandline.pipeline.jobs.verify_log import read_batch, read_files, read_ind
 from strandline.pipeline.jobs.verify_replicas import Source
 from strandline.pipeline.jobs.verify_replicas import verify as verify_replicas
 from strandline.pipeline.jobs.verify_result import Finding, Partition, Verification
+from strandline.pipeline.jobs.verify_transactions import SUFFIX, read_entries
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -227,7 +228,9 @@ def _source(facts: Facts, now_ms: int, reads_records: bool) -> Source:
 
 def _indexes(segment: Path) -> Indexes:
     return Indexes(
-        read_index(segment.with_suffix(".index"), OFFSET_ENTRY), read_index(segment.with_suffix(".timeindex"), TIME_ENTRY)
+        offsets=read_index(segment.with_suffix(".index"), OFFSET_ENTRY),
+        times=read_index(segment.with_suffix(".timeindex"), TIME_ENTRY),
+        aborted=read_entries(segment.with_suffix(f".{SUFFIX}")),
     )
 
 

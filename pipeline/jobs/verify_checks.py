@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from strandline.pipeline.jobs.verify_log import Batch, Damage, Index
 from strandline.pipeline.jobs.verify_result import Finding, joined
+from strandline.pipeline.jobs.verify_transactions import SUFFIX, Entry, TransactionCheck
 from strandline.protocol.producer_names import FIRST_NAMED
 from strandline.protocol.records.batch import MAX_SEQUENCE, next_sequence
 
@@ -59,6 +60,8 @@ class Indexes:
 
     offsets: Index | None = None
     """Each entry has the last offset of a batch, relative to the segment's base offset, and the batch's position in the file."""
+    aborted: Sequence[Entry] | None = ()
+    """The entries of the `.txnindex`; none if there is no such file. None: the file cannot be decoded."""
     times: Index | None = None
     """Each entry has a timestamp in ms and a relative offset. The timestamp is the largest of the batch with that offset, and no
     earlier batch of the segment has a larger one."""
@@ -103,6 +106,7 @@ class LogCheck:
     _removed: int = 0
     """How many times a cleaner has removed records, so far: legal gaps, and batches without records."""
     _producers: dict[int, _Producer] = field(default_factory=dict)
+    _transactions: TransactionCheck = field(default_factory=TransactionCheck)
 
     def watch(self, items: Iterable[Batch | Damage]) -> Iterator[Batch | Damage]:
         """Checks the items while they pass through."""
@@ -118,6 +122,7 @@ class LogCheck:
         self._check_epoch(item)
         self._removed += not item.record_count and not item.is_control
         self._open_segment(item.segment).take(item)
+        self._transactions.take(item)
         if item.producer_id >= 0 and item.base_sequence >= 0 and not item.is_control:
             self._check_producer(item)
         if item.max_timestamp > self.now_ms + FUTURE_MS:
@@ -159,6 +164,7 @@ class LogCheck:
         if self.start is None:
             self.start = item.base_offset
         self._open_segment(item.segment).pass_over(item)
+        self._transactions.forget()
         self._expected = item.next_offset
 
     def _check_order(self, batch: Batch) -> None:
@@ -169,6 +175,7 @@ class LogCheck:
             self._pass_legal_gap(expected, batch.base_offset)
         elif expected is not None and batch.base_offset > expected:
             self.holes.append(self._finding("offset_gap", expected, batch.base_offset))
+            self._transactions.forget()
         elif expected is not None and batch.base_offset < expected:
             self.find("offset_overlap", batch.base_offset, min(expected, batch.next_offset))
         elif batch.position == 0 and batch.base_offset != batch.segment:
@@ -211,9 +218,15 @@ class LogCheck:
     def _close_segment(self) -> None:
         """Reports faults of the segment's indexes, unless the segment has a hole: entries for missing batches are no faults."""
         segment, f = self._segment, self.facts
-        if segment is None or len(self.holes) > segment.holes_before:
+        if segment is None:
+            return
+        wrong = self._transactions.end_segment(segment.aborted)
+        if len(self.holes) > segment.holes_before:
             return
         is_settled = f.is_clean or self.end <= (f.recovery_point or 0)
+        for text in wrong[:1]:
+            name = f"{segment.base:020}.{SUFFIX}"
+            self.find("transaction_index" if is_settled else "index_old", None, None, f"{name}: {text}", f"{f.path}/{name}")
         for name, text in segment.problems():
             path = f"{f.path}/{segment.base:020}.{name}"
             self.find("index" if is_settled else "index_old", None, None, f"{segment.base:020}.{name}: {text}", path)
@@ -344,7 +357,7 @@ class _Segment:
     """Compares the batches of one segment with the entries of its index files."""
 
     def __init__(self, base: int, indexes: Indexes, holes_before: int) -> None:
-        self.base, self.holes_before = base, holes_before
+        self.base, self.holes_before, self.aborted = base, holes_before, indexes.aborted
         self._offsets, self._times = _entries(indexes.offsets), _entries(indexes.times)
         pairs = (("index", indexes.offsets), ("timeindex", indexes.times))
         self.allocated_ahead = [name for name, index in pairs if index is not None and index.ends_in_zeros]

@@ -17,6 +17,7 @@ from typing import BinaryIO, NamedTuple
 
 from strandline.protocol.errors import BrokerError
 from strandline.protocol.records.batch import HEADER_SIZE, LENGTH_PREFIX, MAGIC, MAGIC_POS, BatchHeader, check_crc, read_header
+from strandline.protocol.records.marker import EndTransactionMarker, is_marker, read_marker
 
 CHUNK = 4 << 20
 SEARCH_MAX = 64 << 20
@@ -46,6 +47,10 @@ class Batch(NamedTuple):
     producer_epoch: int
     base_sequence: int
     is_control: bool
+    is_transactional: bool = False
+    is_marker: bool = False
+    """Whether it ends a transaction: a COMMIT or ABORT marker, or one whose record a cleaner has removed."""
+    is_abort: bool = False
 
 
 class Damage(NamedTuple):
@@ -148,12 +153,13 @@ def read_segment(base: int, path: Path, expected: int) -> Iterator[Batch | Damag
                 expected = damage.next_offset
                 continue
             position = window.position
+            marker = read_marker(window.data, window.at, header) if is_marker(header) and not problem else None
             window.skip(header.size)
             expected = header.next_offset
             if problem:
                 yield Damage(header.base_offset, header.next_offset, header.size, base, position, problem)
             else:
-                yield _batch(header, base, position)
+                yield _batch(header, base, position, marker)
 
 
 class _Window:
@@ -239,11 +245,11 @@ def _sound(data: bytes, at: int) -> BatchHeader | None:
     return header if check_crc(data, at, header.size) else None
 
 
-def _batch(header: BatchHeader, segment: int, position: int) -> Batch:
+def _batch(header: BatchHeader, segment: int, position: int, marker: EndTransactionMarker | None) -> Batch:
     return Batch(
         header.base_offset, header.next_offset, header.size, header.leader_epoch, header.crc, segment, position,
         header.record_count, header.max_timestamp, header.producer_id, header.producer_epoch, header.base_sequence,
-        header.is_control,
+        header.is_control, header.is_transactional, is_marker(header), marker is not None and not marker.is_commit,
     )  # fmt: skip
 
 
