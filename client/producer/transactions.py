@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from strandline.client.cluster.coordinator import ANSWER_TIMEOUT_MS, CoordinatorConnection
+from strandline.client.cluster.metadata_updater import MISSING_TOPIC_GRACE_MS
 from strandline.client.consumer.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, TransactionMember
 from strandline.client.errors import (
     ClientClosed,
@@ -62,6 +63,10 @@ _MEMBER_UNKNOWN = frozenset({
     ErrorCode.GROUP_ID_NOT_FOUND,
 })  # fmt: skip
 """Errors of TxnOffsetCommit that mean that the partitions may belong to another member by now (KIP-447)."""
+
+_TOPIC_UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""Errors of TxnOffsetCommit that are retried for a short time only: the coordinator may not have heard of a new topic yet. After
+that, the topic was deleted, or has no such partition."""
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -123,7 +128,7 @@ class Transactions:
         """A record was not delivered. The others of the transaction are dropped soon: the sender may be in the midst of them."""
         if not self.state.on_failed(error, self._loop.time()):
             return
-        logger.warning("producer.transaction_failed", transactional_id=self.state.transactional_id, reason=str(error))
+        logger.warning("producer.transaction_failed", transactional_id=self.state.transactional_id, reason=_reason(error))
         self._on_change()
         self._loop.call_soon(self._drop_rest, self.state.number)
 
@@ -303,6 +308,8 @@ class Transactions:
             error = await self._send_offsets(coordinator, left, member(), deadline)
             if error is None:
                 return
+            if getattr(error, "code", None) in _TOPIC_UNKNOWN and self._loop.time() - started >= MISSING_TOPIC_GRACE_MS / 1000:
+                raise error
             if self._loop.time() + pause_s >= deadline:
                 elapsed_ms = (self._loop.time() - started) * 1000
                 text = f"offsets of group {group_id!r} may not be part of the transaction: {error}"
@@ -449,6 +456,10 @@ def _offset_error(tp: TopicPartition, code: ErrorCode, member: ConsumerGroupMeta
         text = f"the coordinator of group {member.group_id!r} does not count this consumer as a member"
         return CommitFailed(text, topic=tp.topic, partition=tp.partition, code=code)
     return RequestFailed(describe(code), topic=tp.topic, partition=tp.partition, api="TxnOffsetCommit", code=code)
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) or type(error).__name__
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:

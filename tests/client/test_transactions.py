@@ -750,3 +750,25 @@ async def test_offsets_of_an_aborted_transaction_go_into_no_later_one(tx: Script
         await producer.send("orders", b"b", partition=0)
         await producer.commit_transaction()
     assert (tx.committed(), tx.groups.offset("orders")) == ([b"b"], None)
+
+
+async def test_offsets_of_a_partition_that_does_not_exist_are_refused_soon(tx: ScriptedTransactions) -> None:
+    """The topic was deleted, or a number is wrong: there is nothing to wait for until `max_block_ms`."""
+    tx.groups.commit_codes[(tx.cluster.topics["orders"], 99)] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    async with asyncio.timeout(20), producer_of(tx) as producer:
+        with pytest.raises(TransactionAbortable, match="orders-99"):
+            async with producer.transaction():
+                await producer.send_offsets_to_transaction({("orders", 99): 3}, "g")
+        tx.groups.commit_codes.clear()
+        async with producer.transaction():
+            await producer.send_offsets_to_transaction({P0: 3}, "g")
+    assert tx.groups.offset("orders") == 3
+
+
+async def test_log_says_that_a_cancellation_has_ended_the_transaction(tx: ScriptedTransactions) -> None:
+    tx.fate = lambda request: "silence" if isinstance(request, TxnOffsetCommitRequest) else "ok"
+    async with producer_of(tx) as producer:
+        with capture_logs() as logs, pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05), producer.transaction():
+                await producer.send_offsets_to_transaction({P0: 3}, "g")
+    assert [line["reason"] for line in logs if line["event"] == "producer.transaction_failed"] == ["CancelledError"]
