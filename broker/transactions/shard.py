@@ -25,7 +25,6 @@ from strandline.broker.transactions.config import TransactionConfig
 from strandline.broker.transactions.records import TransactionRecord
 from strandline.broker.transactions.states import (
     EPOCH_EXHAUSTED,
-    EPOCH_MAX,
     NO_EPOCH,
     NO_PRODUCER_ID,
     TV2,
@@ -287,8 +286,8 @@ def _taken_over(
 ) -> Transaction:
     """The state after InitProducerId, when no transaction is in the way."""
     epoch, last_epoch = found.producer_epoch, NO_EPOCH
-    if found.is_epoch_exhausted and (expected is None or expected.producer_epoch == epoch or _is_last_given(found, expected)):
-        last_epoch = NO_EPOCH if expected is None else expected.producer_epoch
+    if found.is_epoch_exhausted and (expected is None or expected.producer_epoch == epoch):
+        last_epoch = NO_EPOCH if expected is None else epoch
         producer_id, epoch = fresh_id, 0
     elif expected is None:
         producer_id, epoch = found.producer_id, epoch + 1
@@ -305,12 +304,6 @@ def _taken_over(
         timeout_ms=timeout_ms,
         now_ms=now_ms,
     )
-
-
-def _is_last_given(found: Transaction, expected: ProducerIdAndEpoch) -> bool:
-    """Whether the coordinator has taken the last epoch for itself, to abort a transaction of TV1, and its producer goes on. It
-    must not have this epoch: no marker could have a higher one."""
-    return found.producer_epoch == EPOCH_MAX and expected.producer_epoch == found.last_producer_epoch
 
 
 def _knows(expected: ProducerIdAndEpoch, found: Transaction) -> bool:

@@ -129,7 +129,7 @@ class Transaction:
             producer_epoch=min(self.producer_epoch + 1, EPOCH_MAX) if bump else self.producer_epoch,
             last_producer_epoch=self.producer_epoch if bump else self.last_producer_epoch,
             previous_producer_id=self.producer_id,
-            next_producer_id=fresh_id if bump and version >= TV2 and self.is_epoch_exhausted else NO_PRODUCER_ID,
+            next_producer_id=fresh_id if bump and self.is_epoch_exhausted else NO_PRODUCER_ID,
             started_at_ms=now_ms if self.state.is_idle else self.started_at_ms,
             updated_at_ms=now_ms,
             version=version,

@@ -418,20 +418,19 @@ def test_exhausted_epochs_are_replaced_by_a_timeout() -> None:
     assert (world.found.producer_id, world.found.producer_epoch) == (9000, 0)
 
 
-def test_producer_never_gets_the_last_epoch() -> None:
-    """The coordinator takes it for an abort of TV1. If the producer went on with it, the marker of its next transaction could
-    have no higher epoch: leaders would refuse it, and the transaction would never end."""
+@pytest.mark.parametrize("asks_to_abort", [True, False])
+def test_producer_never_gets_the_last_epoch(asks_to_abort: bool) -> None:
+    """The coordinator takes it for an abort, also in TV1. If the producer went on with it, the marker of its next transaction
+    could have no higher epoch: leaders would refuse it, and the transaction would never end."""
     world = World()
     world.set_epoch(EPOCH_EXHAUSTED)
     old = (1000, EPOCH_EXHAUSTED)
     world.add(old, version=TV1)
     world.now_ms += TIMEOUT_MS
     world.expire()
+    assert world.markers[0][1:3] == (1000, EPOCH_MAX)
     world.complete()
-    assert world.found.producer_epoch == EPOCH_MAX
-    world.fresh_id = 2000
-    assert world.init(old) == (2000, 0)
-    assert world.init(old) == (2000, 0)
+    assert (world.end(old, commit=False) if asks_to_abort else world.init(old)) == (9000, 0)
 
 
 def test_producer_with_a_new_id_that_goes_on_after_an_error_waits() -> None:
