@@ -58,8 +58,8 @@ class _Question:
     respond: Callable[[ProducerIdAndEpoch], Message]
     may_be_new: bool = False
     """Whether it may be about an id that is not known yet."""
-    has_waited: bool = False
-    """For the completion of the transaction before."""
+    may_wait: bool = True
+    """For the completion of the transaction before; once."""
 
 
 class TransactionHandlers:
@@ -186,9 +186,9 @@ class TransactionHandlers:
 
     def _waits(self, question: _Question, error: BrokerError) -> bool:
         """Whether the question is put again when the transaction before is complete."""
-        if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or question.has_waited:
+        if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or not question.may_wait:
             return False
-        question.has_waited = True
+        question.may_wait = False
         self._coordinator.completions.wait(question.transactional_id, lambda: self._decide_again(question))
         return True
 
@@ -205,6 +205,7 @@ class TransactionHandlers:
     # -- many transactional ids ---------------------------------------------------------------------------------------
 
     def add_partitions(self, request: ServerRequest) -> None:
+        """Of several transactions none waits for the completion of the one before, because the others would wait with it."""
         body = request.body
         assert isinstance(body, AddPartitionsToTxnRequest)
         count = len(body.transactions)
@@ -218,7 +219,8 @@ class TransactionHandlers:
                 self._verify(asked, partitions, asker)
             else:
                 decide = _adding(asked.transactional_id, _asker_of(asked), partitions.values(), asked.transaction_version)
-                self._decide_now(_Question(asker, asked.transactional_id, decide, partial(_added, asked)))
+                question = _Question(asker, asked.transactional_id, decide, partial(_added, asked), may_wait=count == 1)
+                self._decide_now(question)
 
     def _named(
         self, asked: AddPartitionsToTxnTransaction

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from transaction_world import ID, KEY, TransactionWorld
+from replica_world import NOW_MS
+from transaction_world import ID, KEY, ORDERS, TransactionWorld
 
 from strandline.broker.transactions.completion_waiters import WAIT_S
 from strandline.broker.transactions.metrics import End
-from strandline.broker.transactions.states import EPOCH_EXHAUSTED, State
+from strandline.broker.transactions.states import EPOCH_EXHAUSTED, State, Transaction
 from strandline.protocol.apis import END_TXN
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.groups import GroupTopicPartitions
+from strandline.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnTransaction
 
 
 async def test_answer_and_markers_wait_for_the_commit_of_the_decision() -> None:
@@ -57,6 +60,26 @@ async def test_next_transaction_begins_when_the_one_before_is_complete() -> None
     world.replicate()
     assert added.answer.results[0].error_code == 0
     assert len(world.first.coordinator.completions) == 0
+
+
+async def test_transaction_that_must_wait_does_not_hold_up_others_of_its_request() -> None:
+    """One request asks for all that a leader wants to add at the same time, so many producers would wait for a partition without
+    a leader that only one of them has written to."""
+    world = TransactionWorld()
+    producer = await world.began()
+    await world.first.end(producer)
+    world.replicate()
+    (active,) = world.first.coordinator.shards.values()
+    active.shard.transactions["another"] = Transaction(
+        transactional_id="another", producer_id=1, producer_epoch=0, timeout_ms=60_000, updated_at_ms=NOW_MS
+    )
+    topics = [GroupTopicPartitions(ORDERS, [0])]
+    waits = AddPartitionsToTxnTransaction(ID, producer[0], producer[1] + 1, topics)
+    free = AddPartitionsToTxnTransaction("another", 1, 0, topics)
+    request = await world.first.ask(world.first.handlers.add_partitions, AddPartitionsToTxnRequest([waits, free]))
+    world.replicate()
+    codes = [result.error_code for result in request.answer.results]
+    assert codes == [ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NONE]
 
 
 async def test_asker_does_not_wait_for_ever() -> None:
