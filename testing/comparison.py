@@ -21,8 +21,8 @@ def logs_differ(logs: Mapping[int, bytes]) -> str:
 
 def cleaned_logs_differ(logs: Mapping[Replica, bytes], start: int) -> str:
     """How the logs of these replicas differ in what cleaners must not change: the records that two of them hold, and the last
-    value of each key. Empty if they do not. Records below `start` are ignored, because some replicas may have deleted them, and so
-    are control records and those of aborted transactions: each cleaner removes them in its own time."""
+    value of each key. Empty if they do not. Records below `start` are ignored, because some replicas may have deleted them, and
+    so are control records and those of aborted transactions: each cleaner removes them in its own time."""
     found: dict[int, tuple[Replica, Record]] = {}
     values: dict[Replica, dict[bytes | None, Record]] = {}
     for node, log in logs.items():

@@ -96,13 +96,16 @@ class RecordingProducer(Producer[Any, Any]):
         timestamp_ms: int | None,
         expect_offset: int | None = None,
         fencing_token: int | None = None,
+        transaction: int | None = None,
     ) -> Receipt:
         at = self.history.now()
         name = None
         if value is None and key is not None and topic in self._policies:
             name = b"tombstone %d of %s" % (self._noted, self.name.encode())
             headers = [*(headers or ()), (TOMBSTONE_HEADER, name)]
-        receipt = super()._send_any(topic, value, key, partition, headers, timestamp_ms, expect_offset, fencing_token)
+        receipt = super()._send_any(
+            topic, value, key, partition, headers, timestamp_ms, expect_offset, fencing_token, transaction
+        )
         self._note(topic, value, partition, receipt, at, key, name, fencing_token)
         return receipt
 
