@@ -93,6 +93,8 @@ class TransactionState:
         """How often EndTxn was sent for this transaction."""
         self._error: ClientError | None = None
         """Why the transaction cannot be committed, or the producer not go on."""
+        self.was_committed = False
+        """Whether the last transaction that has ended was committed."""
         self.committed = self.aborted = 0
         """How many transactions have ended."""
 
@@ -239,7 +241,8 @@ class TransactionState:
 
     def on_ended(self) -> None:
         """The transaction has ended as it was asked for."""
-        if self.state is _S.COMMITTING:
+        self.was_committed = self.state is _S.COMMITTING
+        if self.was_committed:
             self.committed += 1
         else:
             self.aborted += 1

@@ -428,8 +428,23 @@ class Transactions:
             text = "the transaction was committed"
         else:
             return
+        self._note(error, text)
+
+    def _note(self, error: BaseException | None, text: str) -> None:
         if error is not None:
             error.add_note(f"When this ended the transaction of {self.state.transactional_id!r}, {text}.")
+
+    async def abandon(self, number: int, error: BaseException) -> None:
+        """A caller on another thread was interrupted while it waited for the begin or the end of this transaction, and the call
+        was cancelled: abort what is open, and note what has become of it."""
+        if self.state.number != number:
+            return
+        if self._cleaning is not None:
+            await asyncio.wait([self._cleaning], timeout=CLEAN_UP_MS / 1000)
+        if self._ending is not None or self._may_abort:
+            await self.clean_up(error)
+        elif self.state.state is TxnState.READY and self.state.was_committed:
+            self._note(error, "the transaction was committed")
 
     async def stop(self, error: BaseException | None, timeout_ms: float) -> None:
         """The producer stops: abort what is open. A program that has forgotten to end a transaction finds it in the log."""
@@ -491,6 +506,10 @@ class TransactionBlock(Generic[P]):
             raise ClientClosed("the producer was stopped within the transaction, which was aborted")
         elif transactions.state.state is not TxnState.READY:
             await self._commit()
+
+    async def abandon(self, error: BaseException) -> None:
+        """See `Transactions.abandon`."""
+        await self._transactions.abandon(self._number, error)
 
     async def _commit(self) -> None:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
@@ -458,19 +459,36 @@ class TransactionBlock(Generic[P]):
     def __init__(self, producer: P, block: originals_of_transactions.TransactionBlock[AsyncProducer[bytes, bytes]]) -> None:
         self._producer = producer
         self._block = block
+        self._task: asyncio.Task[Any] | None = None
+        """The last task that has begun or ended the block on the loop."""
 
     def __enter__(self) -> P:
-        self._producer._run(self._begin)
+        self._run(self._block.__aenter__)
         self._producer._on_begun()
         return self._producer
-
-    async def _begin(self) -> None:
-        await self._block.__aenter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._producer._plain = {}
         way = self._producer._behind if error is None else self._producer._ahead
-        self._producer._run(way, lambda: self._block.__aexit__(kind, error, tb))
+        self._run(lambda: way(lambda: self._block.__aexit__(kind, error, tb)))
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Do this on the loop. If a signal ends the wait, such as Ctrl-C, no transaction stays open."""
+        try:
+            self._producer._run(self._tracked, work)
+        except BaseException as e:
+            with suppress(StrandlineError):
+                self._producer._run(self._abandon, e)
+            raise
+
+    async def _tracked(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        self._task = asyncio.current_task()
+        await work()
+
+    async def _abandon(self, error: BaseException) -> None:
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        await self._producer._ahead(lambda: self._block.abandon(error))
 
 
 def _encoded(what: str, data: Any, serializer: Serializer | None) -> bytes | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -155,3 +158,67 @@ def test_stop_aborts_an_open_transaction(tx: ScriptedTransactions) -> None:
     producer.send_and_wait("orders", b"a")
     producer.stop()
     assert tx.ends() == [False]
+
+
+# -- interrupts -------------------------------------------------------------------------------------------------------
+
+
+def interrupt_when(condition: Callable[[], bool], then: Callable[[], object] = bool) -> threading.Thread:
+    """Ctrl-C for this thread when the condition is true. After that, `then` is called."""
+
+    def act() -> None:
+        deadline = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        then()
+
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_interrupt_while_records_are_awaited_aborts_the_block(tx: ScriptedTransactions, producer: Producer) -> None:
+    """The call that would end the transaction is cancelled: none may stay open, or the next block is refused for ever."""
+    tx.cluster.produce_fate = lambda broker_id, key: "silence"
+    interrupter = interrupt_when(lambda: producer.health()["transaction"] == "committing")
+    with pytest.raises(KeyboardInterrupt), producer.transaction():
+        producer.send("orders", b"a", partition=0)
+    interrupter.join(10)
+    tx.cluster.produce_fate = lambda broker_id, key: "ok"
+    with producer.transaction():
+        producer.send("orders", b"b", partition=0)
+    assert (tx.committed(), tx.ends()) == ([b"b"], [False, True])
+
+
+def test_interrupt_that_comes_too_late_says_so(tx: ScriptedTransactions, producer: Producer) -> None:
+    """The commit was decided, and its answer was lost."""
+    fates = iter(["response lost"])
+    late = threading.Event()
+    tx.fate = lambda request: "ok" if late.is_set() else next(fates, "COORDINATOR_LOAD_IN_PROGRESS")
+    interrupter = interrupt_when(lambda: bool(tx.ends()), late.set)
+    with pytest.raises(KeyboardInterrupt) as caught, producer.transaction():
+        producer.send_and_wait("orders", b"a", partition=0)
+    interrupter.join(10)
+    assert any("the transaction was committed" in note for note in caught.value.__notes__)
+    with producer.transaction():
+        producer.send("orders", b"b", partition=0)
+    assert tx.committed() == [b"a", b"b"]
+
+
+def test_interrupt_after_the_begin_leaves_no_transaction_open(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interrupt comes when the loop has begun the transaction, and the caller has not heard of it: `with` does not call
+    `__exit__` then."""
+    run = producer._run
+
+    def interrupted(*args: Any) -> None:
+        monkeypatch.undo()
+        run(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(producer, "_run", interrupted)
+    with pytest.raises(KeyboardInterrupt), producer.transaction():
+        pass
+    with producer.transaction():
+        producer.send("orders", b"b", partition=0)
