@@ -2,61 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Literal, cast
+
 from strandline.client.admin.admin import Admin
-from strandline.client.admin.transaction_types import HangingTransaction
-from strandline.client.admin.transaction_types import OpenTransaction
-from strandline.client.admin.transaction_types import TransactionDescription
-from strandline.client.admin.transaction_types import TransactionListing
-from strandline.client.admin_types import ClusterDescription
-from strandline.client.admin_types import ConfigEntry
-from strandline.client.admin_types import DeletedRecords
-from strandline.client.admin_types import ElectionResult
-from strandline.client.admin_types import FeaturesDescription
-from strandline.client.admin_types import GroupDescription
-from strandline.client.admin_types import GroupLag
-from strandline.client.admin_types import GroupListing
-from strandline.client.admin_types import GroupMemberResult
-from strandline.client.admin_types import GroupOffsetResult
-from strandline.client.admin_types import GroupResult
-from strandline.client.admin_types import LogDirDescription
-from strandline.client.admin_types import LogDirMoveResult
-from strandline.client.admin_types import NewTopic
-from strandline.client.admin_types import PartitionProducers
-from strandline.client.admin_types import PartitionReassignment
-from strandline.client.admin_types import QuorumDescription
-from strandline.client.admin_types import ReassignmentResult
-from strandline.client.admin_types import ReplicaLog
-from strandline.client.admin_types import TopicDescription
-from strandline.client.admin_types import UncleanElection
+from strandline.client.admin.transaction_types import (
+    HangingTransaction,
+    OpenTransaction,
+    TransactionDescription,
+    TransactionListing,
+)
+from strandline.client.admin_types import (
+    ClusterDescription,
+    ConfigEntry,
+    DeletedRecords,
+    ElectionResult,
+    FeaturesDescription,
+    GroupDescription,
+    GroupLag,
+    GroupListing,
+    GroupMemberResult,
+    GroupOffsetResult,
+    GroupResult,
+    LogDirDescription,
+    LogDirMoveResult,
+    NewTopic,
+    PartitionProducers,
+    PartitionReassignment,
+    QuorumDescription,
+    ReassignmentResult,
+    ReplicaLog,
+    TopicDescription,
+    UncleanElection,
+)
 from strandline.client.consumer.batches import FetchedBatch
 from strandline.client.consumer.consumer import Consumer
-from strandline.client.consumer.records import ConsumerGroupMetadata
-from strandline.client.consumer.records import ConsumerRecord
-from strandline.client.consumer.records import OffsetAndMetadata
-from strandline.client.consumer.records import OffsetAndTimestamp
-from strandline.client.consumer.records import TopicPartition
+from strandline.client.consumer.records import (
+    ConsumerGroupMetadata,
+    ConsumerRecord,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
 from strandline.client.consumer.run.backoff import Backoff
-from strandline.client.consumer.run.settings import BatchHandler
-from strandline.client.consumer.run.settings import Concurrency
-from strandline.client.consumer.run.settings import NoRetry
-from strandline.client.consumer.run.settings import OnFailure
-from strandline.client.consumer.run.settings import RecordHandler
+from strandline.client.consumer.run.settings import BatchHandler, Concurrency, NoRetry, OnFailure, RecordHandler
 from strandline.client.producer.producer import Producer
 from strandline.client.sync.bridge import Bridge
-from strandline.client.table.entry import ANY
-from strandline.client.table.entry import Anything
+from strandline.client.table.entry import ANY, Anything
 from strandline.client.table.table import Table
-from strandline.client.type_variables import K
-from strandline.client.type_variables import V
+from strandline.client.type_variables import K, V
 from strandline.protocol.errors import StrandlineError
-from typing import Any
-from typing import Generic
-from typing import Literal
-from typing import cast
 
 
 class AdminCalls(Bridge[Admin]):
@@ -79,7 +74,9 @@ class AdminCalls(Bridge[Admin]):
         (KIP-595, KIP-836). RequestTimeout if the quorum has no leader within `timeout_ms`."""
         return self._run(self._client.describe_quorum, timeout_ms=timeout_ms)
 
-    def alter_replica_log_dirs(self, broker_id: int, targets: Mapping[TopicPartition | tuple[str, int], str], *, timeout_ms: float = 30000) -> list[LogDirMoveResult]:
+    def alter_replica_log_dirs(
+        self, broker_id: int, targets: Mapping[TopicPartition | tuple[str, int], str], *, timeout_ms: float = 30000
+    ) -> list[LogDirMoveResult]:
         """Move replicas of a broker to other log directories of that broker, by their paths (KIP-113). The call returns when
         the moves have begun; `describe_log_dirs` shows the copies and what they lack. Each replica is served from its present
         directory until its copy has caught up. A move goes on after a restart of the broker, and the path of the present
@@ -91,7 +88,9 @@ class AdminCalls(Bridge[Admin]):
         RequestFailed."""
         return self._run(self._client.alter_replica_log_dirs, broker_id, targets, timeout_ms=timeout_ms)
 
-    def describe_log_dirs(self, broker_ids: Iterable[int], topics: Iterable[str] | None = None, *, timeout_ms: float = 30000) -> dict[int, list[LogDirDescription]]:
+    def describe_log_dirs(
+        self, broker_ids: Iterable[int], topics: Iterable[str] | None = None, *, timeout_ms: float = 30000
+    ) -> dict[int, list[LogDirDescription]]:
         """By broker, its log directories with the replicas of these topics, or of all (KIP-113). A broker that has not
         answered within `timeout_ms` is not in the result."""
         return self._run(self._client.describe_log_dirs, broker_ids, topics, timeout_ms=timeout_ms)
@@ -101,7 +100,9 @@ class AdminCalls(Bridge[Admin]):
         supports. A broker that does not answer within `timeout_ms` has None. RequestTimeout."""
         return self._run(self._client.describe_features, timeout_ms=timeout_ms)
 
-    def update_features(self, level: int, *, feature: str = 'metadata.version', validate_only: bool = False, timeout_ms: float = 30000) -> None:
+    def update_features(
+        self, level: int, *, feature: str = "metadata.version", validate_only: bool = False, timeout_ms: float = 30000
+    ) -> None:
         """Raise a feature to this level, after each broker and controller has confirmed that it supports the level. A level
         cannot be lowered. `validate_only`: check, and change nothing.
 
@@ -109,21 +110,42 @@ class AdminCalls(Bridge[Admin]):
         the cluster; FEATURE_UPDATE_FAILED: the active controller could not ask a node. RequestTimeout."""
         self._run(self._client.update_features, level, feature=feature, validate_only=validate_only, timeout_ms=timeout_ms)
 
-    def describe_configs(self, resource_type: str, name: str | int, keys: Iterable[str] | None = None, *, timeout_ms: float = 30000) -> list[ConfigEntry]:
+    def describe_configs(
+        self, resource_type: str, name: str | int, keys: Iterable[str] | None = None, *, timeout_ms: float = 30000
+    ) -> list[ConfigEntry]:
         """The configuration of a resource, or these keys of it, with the source of each value. `resource_type`: "topic" or
         "broker"; `name`: the topic's name, or the broker's id ("" for the default of all brokers). The request about a broker
         goes to that broker, because no other node knows its file. UnknownTopic; RequestFailed with `code`
         BROKER_ID_NOT_REGISTERED if no unfenced broker has this id; RequestTimeout."""
         return self._run(self._client.describe_configs, resource_type, name, keys, timeout_ms=timeout_ms)
 
-    def alter_configs(self, resource_type: str, name: str | int, configs: Mapping[str, str | int | float | bool | None], *, append: Mapping[str, str | Iterable[str]] | None = None, subtract: Mapping[str, str | Iterable[str]] | None = None, validate_only: bool = False, timeout_ms: float = 30000) -> list[str]:
+    def alter_configs(
+        self,
+        resource_type: str,
+        name: str | int,
+        configs: Mapping[str, str | int | float | bool | None],
+        *,
+        append: Mapping[str, str | Iterable[str]] | None = None,
+        subtract: Mapping[str, str | Iterable[str]] | None = None,
+        validate_only: bool = False,
+        timeout_ms: float = 30000,
+    ) -> list[str]:
         """Set these keys and leave the others as they are (KIP-339); None removes a key, so that its default applies again.
         `append`, `subtract`: items of keys whose type is "list"; they change the value that applies now. Resources are named
         as for `describe_configs`. `validate_only`: check the request and change nothing.
 
         Returns warnings, which are sentences for people, for example about a min.insync.replicas above the replication factor.
         UnknownTopic; RequestFailed with `code` INVALID_CONFIG; RequestTimeout."""
-        return self._run(self._client.alter_configs, resource_type, name, configs, append=append, subtract=subtract, validate_only=validate_only, timeout_ms=timeout_ms)
+        return self._run(
+            self._client.alter_configs,
+            resource_type,
+            name,
+            configs,
+            append=append,
+            subtract=subtract,
+            validate_only=validate_only,
+            timeout_ms=timeout_ms,
+        )
 
     def list_groups(self, *, states: Iterable[str] = (), types: Iterable[str] = (), timeout_ms: float = 30000) -> GroupListing:
         """The groups of the cluster, sorted; those in these states ("Stable", "Empty", ...) and of these types ("consumer",
@@ -142,26 +164,45 @@ class AdminCalls(Bridge[Admin]):
         deleted all the same."""
         return self._run(self._client.delete_groups, group_ids, timeout_ms=timeout_ms)
 
-    def remove_group_members(self, group_id: str, member_ids: Iterable[str] | None = None, *, instance_ids: Iterable[str] = (), timeout_ms: float = 30000) -> list[GroupMemberResult]:
+    def remove_group_members(
+        self,
+        group_id: str,
+        member_ids: Iterable[str] | None = None,
+        *,
+        instance_ids: Iterable[str] = (),
+        timeout_ms: float = 30000,
+    ) -> list[GroupMemberResult]:
         """Remove members from a group, by their member ids, static members by their instance ids; all if neither is given.
         Their partitions go to the others. A member that is removed and still runs joins again; a static one does not. Each has
         a result: see its `code`. UNKNOWN_MEMBER_ID: the group has no such member.
 
         RequestFailed, for example with `code` GROUP_ID_NOT_FOUND; RequestTimeout."""
-        return self._run(self._client.remove_group_members, group_id, member_ids, instance_ids=instance_ids, timeout_ms=timeout_ms)
+        return self._run(
+            self._client.remove_group_members, group_id, member_ids, instance_ids=instance_ids, timeout_ms=timeout_ms
+        )
 
-    def list_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None, *, timeout_ms: float = 30000) -> dict[TopicPartition, OffsetAndMetadata]:
+    def list_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None, *, timeout_ms: float = 30000
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """The committed offsets of a group, of these partitions or of all. Partitions without one, and those of deleted
         topics, are left out. RequestFailed; RequestTimeout."""
         return self._run(self._client.list_group_offsets, group_id, partitions, timeout_ms=timeout_ms)
 
-    def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition | tuple[str, int], OffsetAndMetadata | int | tuple[int, str]], *, timeout_ms: float = 30000) -> dict[TopicPartition, GroupOffsetResult]:
+    def alter_group_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition | tuple[str, int], OffsetAndMetadata | int | tuple[int, str]],
+        *,
+        timeout_ms: float = 30000,
+    ) -> dict[TopicPartition, GroupOffsetResult]:
         """Commit these offsets for a group without members; the group is created if it does not exist. Each partition has a
         result: see its `code`. UnknownTopic for a partition that does not exist; RequestFailed with `code` NON_EMPTY_GROUP if
         the group has members, which would not notice; RequestTimeout."""
         return self._run(self._client.alter_group_offsets, group_id, offsets, timeout_ms=timeout_ms)
 
-    def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float = 30000) -> dict[TopicPartition, GroupOffsetResult]:
+    def delete_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float = 30000
+    ) -> dict[TopicPartition, GroupOffsetResult]:
         """Delete committed offsets of a group (KIP-496). Each partition has a result: see its `code`.
         GROUP_SUBSCRIBED_TO_TOPIC: a member is subscribed to its topic. UnknownTopic for a partition that does not exist;
         RequestFailed, for example with `code` GROUP_ID_NOT_FOUND; RequestTimeout."""
@@ -173,7 +214,14 @@ class AdminCalls(Bridge[Admin]):
         whose leader has not, has no end and no lag."""
         return self._run(self._client.group_lag, group_ids, timeout_ms=timeout_ms)
 
-    def alter_partition_reassignments(self, targets: Mapping[TopicPartition | tuple[str, int], Sequence[int] | None], *, throttle_rate: int | None = None, allow_replication_factor_change: bool = True, timeout_ms: float = 30000) -> list[ReassignmentResult]:
+    def alter_partition_reassignments(
+        self,
+        targets: Mapping[TopicPartition | tuple[str, int], Sequence[int] | None],
+        *,
+        throttle_rate: int | None = None,
+        allow_replication_factor_change: bool = True,
+        timeout_ms: float = 30000,
+    ) -> list[ReassignmentResult]:
         """Move each partition to these brokers, the preferred leader first, or cancel its reassignment (None) (KIP-455). The
         call returns when the moves have begun; `list_partition_reassignments` lists those that are not complete. A new target
         replaces that of a running reassignment.
@@ -184,14 +232,29 @@ class AdminCalls(Bridge[Admin]):
         Each partition has a result: see its `code`. INVALID_REPLICA_ASSIGNMENT: a target is empty, or names a broker twice or
         one that is not registered. NO_REASSIGNMENT_IN_PROGRESS: there is nothing to cancel. RequestFailed with `code`
         UNSUPPORTED_VERSION if the metadata has level 0; RequestTimeout."""
-        return self._run(self._client.alter_partition_reassignments, targets, throttle_rate=throttle_rate, allow_replication_factor_change=allow_replication_factor_change, timeout_ms=timeout_ms)
+        return self._run(
+            self._client.alter_partition_reassignments,
+            targets,
+            throttle_rate=throttle_rate,
+            allow_replication_factor_change=allow_replication_factor_change,
+            timeout_ms=timeout_ms,
+        )
 
-    def list_partition_reassignments(self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None, *, timeout_ms: float = 30000) -> dict[TopicPartition, PartitionReassignment]:
+    def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None, *, timeout_ms: float = 30000
+    ) -> dict[TopicPartition, PartitionReassignment]:
         """The reassignments of these partitions, or of all, that are not complete (KIP-455), by topic and partition. A
         partition that is not reassigned is not in the result. RequestTimeout."""
         return self._run(self._client.list_partition_reassignments, partitions, timeout_ms=timeout_ms)
 
-    def elect_leaders(self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None, *, election: str = 'preferred', leader: int = -1, timeout_ms: float = 30000) -> list[ElectionResult]:
+    def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]] | None = None,
+        *,
+        election: str = "preferred",
+        leader: int = -1,
+        timeout_ms: float = 30000,
+    ) -> list[ElectionResult]:
         """Elect leaders of these partitions, or of all (KIP-183, KIP-460). Each has a result: see its `code` and `message`.
 
         `election`: "preferred" elects the first replica of each partition, if it is in sync. "unclean" elects a replica for a
@@ -199,17 +262,23 @@ class AdminCalls(Bridge[Admin]):
         not have are lost; `describe_unclean_elections` says which. UsageError for another word; RequestTimeout."""
         return self._run(self._client.elect_leaders, partitions, election=election, leader=leader, timeout_ms=timeout_ms)
 
-    def describe_unclean_elections(self, topics: Iterable[str] | None = None, *, timeout_ms: float = 30000) -> list[UncleanElection]:
+    def describe_unclean_elections(
+        self, topics: Iterable[str] | None = None, *, timeout_ms: float = 30000
+    ) -> list[UncleanElection]:
         """The reports of unclean elections of these topics, or of all: the newest eight of each partition, the oldest first.
         RequestTimeout."""
         return self._run(self._client.describe_unclean_elections, topics, timeout_ms=timeout_ms)
 
-    def describe_replica_logs(self, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float = 30000) -> dict[TopicPartition, list[ReplicaLog]]:
+    def describe_replica_logs(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float = 30000
+    ) -> dict[TopicPartition, list[ReplicaLog]]:
         """By partition, where the logs of its replicas end, in the order of the replicas (KIP-966). A replica whose broker has
         not answered within `timeout_ms`, or whose log is damaged, is left out. UnknownTopic."""
         return self._run(self._client.describe_replica_logs, partitions, timeout_ms=timeout_ms)
 
-    def delete_records(self, before: Mapping[TopicPartition | tuple[str, int], int], *, timeout_ms: float = 30000) -> dict[TopicPartition, DeletedRecords]:
+    def delete_records(
+        self, before: Mapping[TopicPartition | tuple[str, int], int], *, timeout_ms: float = 30000
+    ) -> dict[TopicPartition, DeletedRecords]:
         """Delete the records below an offset, by partition; -1: all records that are committed now (KIP-107). They cannot be
         read any more, and the next record keeps its offset. Each partition has a result: see its `code`.
 
@@ -219,45 +288,85 @@ class AdminCalls(Bridge[Admin]):
         records may be deleted all the same. UnknownTopic for a partition that does not exist; RequestTimeout."""
         return self._run(self._client.delete_records, before, timeout_ms=timeout_ms)
 
-    def describe_producers(self, partitions: Iterable[TopicPartition | tuple[str, int]], producer_ids: Iterable[int] | None = None, *, timeout_ms: float = 30000) -> dict[TopicPartition, PartitionProducers]:
+    def describe_producers(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]],
+        producer_ids: Iterable[int] | None = None,
+        *,
+        timeout_ms: float = 30000,
+    ) -> dict[TopicPartition, PartitionProducers]:
         """By partition, the last batch of each idempotent producer that its leader knows, or of `producer_ids` only (KIP-664).
 
         The id of a named producer stands for its name: the newest work epoch that has written there is returned. UnknownTopic
         for a partition that does not exist; RequestTimeout if a leader has not answered within `timeout_ms`."""
         return self._run(self._client.describe_producers, partitions, producer_ids, timeout_ms=timeout_ms)
 
-    def list_offsets(self, wanted: Mapping[TopicPartition | tuple[str, int], int], *, isolation_level: Literal['read_uncommitted', 'read_committed'] = 'read_uncommitted', timeout_ms: float = 30000) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    def list_offsets(
+        self,
+        wanted: Mapping[TopicPartition | tuple[str, int], int],
+        *,
+        isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
+        timeout_ms: float = 30000,
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """By partition, the first record at or after a time (milliseconds since 1970, UTC), or at -2 (the first record of the
         log) or -1 (after the last one that consumers of this `isolation_level` may read); None if there is no such record. A
         partition whose leader has not answered within `timeout_ms`, or that has none, is not in the result. UnknownTopic if a
         topic does not exist; UsageError for another isolation level."""
         return self._run(self._client.list_offsets, wanted, isolation_level=isolation_level, timeout_ms=timeout_ms)
 
-    def list_transactions(self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = (), longer_than_ms: int = -1, pattern: str | None = None, timeout_ms: float = 30000) -> TransactionListing:
+    def list_transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        longer_than_ms: int = -1,
+        pattern: str | None = None,
+        timeout_ms: float = 30000,
+    ) -> TransactionListing:
         """The transactional ids of the cluster, sorted; only those in these states ("Ongoing", ...), of these producer ids,
         whose transaction has run for longer than `longer_than_ms`, and that match the regular expression `pattern` as a whole.
         `errors` of the result names the brokers that have not answered within `timeout_ms`, and why. UsageError for a state
         that does not exist, or a regular expression that is not one (RE2)."""
-        return self._run(self._client.list_transactions, states=states, producer_ids=producer_ids, longer_than_ms=longer_than_ms, pattern=pattern, timeout_ms=timeout_ms)
+        return self._run(
+            self._client.list_transactions,
+            states=states,
+            producer_ids=producer_ids,
+            longer_than_ms=longer_than_ms,
+            pattern=pattern,
+            timeout_ms=timeout_ms,
+        )
 
-    def describe_transactions(self, transactional_ids: Iterable[str], *, timeout_ms: float = 30000) -> dict[str, TransactionDescription]:
+    def describe_transactions(
+        self, transactional_ids: Iterable[str], *, timeout_ms: float = 30000
+    ) -> dict[str, TransactionDescription]:
         """By transactional id, its state, producer, and the partitions of its transaction. An id that does not exist, or whose
         coordinator has not answered within `timeout_ms`, has an `error`."""
         return self._run(self._client.describe_transactions, transactional_ids, timeout_ms=timeout_ms)
 
-    def open_transactions(self, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float = 30000) -> list[OpenTransaction]:
+    def open_transactions(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float = 30000
+    ) -> list[OpenTransaction]:
         """The transactions that have records in these partitions and no marker yet, as the leaders know them, by partition and
         start offset. UnknownTopic; RequestTimeout."""
         return self._run(self._client.open_transactions, partitions, timeout_ms=timeout_ms)
 
-    def find_hanging_transactions(self, partitions: Iterable[TopicPartition | tuple[str, int]], *, older_than_ms: int = 900000, now_ms: int, timeout_ms: float = 30000) -> list[HangingTransaction]:
+    def find_hanging_transactions(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]],
+        *,
+        older_than_ms: int = 900000,
+        now_ms: int,
+        timeout_ms: float = 30000,
+    ) -> list[HangingTransaction]:
         """The transactions that are open in these partitions, whose last record is older than `older_than_ms` at `now_ms` (in
         ms since 1970), and that no coordinator will end. A coordinator aborts a transaction after its timeout, so nothing
         younger than `transaction.max.timeout.ms`, 15 minutes, need be looked at.
 
         RequestTimeout if a leader or a broker has not answered within `timeout_ms`: without its answer it is not known what
         hangs."""
-        return self._run(self._client.find_hanging_transactions, partitions, older_than_ms=older_than_ms, now_ms=now_ms, timeout_ms=timeout_ms)
+        return self._run(
+            self._client.find_hanging_transactions, partitions, older_than_ms=older_than_ms, now_ms=now_ms, timeout_ms=timeout_ms
+        )
 
     def abort_transaction(self, opened: OpenTransaction, *, timeout_ms: float = 30000) -> None:
         """End a hanging transaction in one partition: write a marker that aborts it. Use it only for one that
@@ -265,12 +374,16 @@ class AdminCalls(Bridge[Admin]):
         leader refuses it, for example because the transaction has ended; RequestTimeout."""
         self._run(self._client.abort_transaction, opened, timeout_ms=timeout_ms)
 
-    def fence_producers(self, transactional_ids: Iterable[str], *, timeout_ms: float = 30000) -> dict[str, StrandlineError | None]:
+    def fence_producers(
+        self, transactional_ids: Iterable[str], *, timeout_ms: float = 30000
+    ) -> dict[str, StrandlineError | None]:
         """Take these transactional ids away from the producers that have them, and abort their transactions. By id, None, or
         the error. The producers get ProducerFenced with their next request."""
         return self._run(self._client.fence_producers, transactional_ids, timeout_ms=timeout_ms)
 
-    def create_topics(self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, timeout_ms: float = 30000) -> list[TopicDescription]:
+    def create_topics(
+        self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, timeout_ms: float = 30000
+    ) -> list[TopicDescription]:
         """Create topics (a name alone gets the cluster's defaults), and wait until the brokers know them and each partition
         has a leader. Returns their descriptions, sorted by name, with `warnings` about them.
 
@@ -284,7 +397,15 @@ class AdminCalls(Bridge[Admin]):
         moment longer. UnknownTopic if one does not exist (the others are deleted all the same); RequestTimeout."""
         self._run(self._client.delete_topics, names, timeout_ms=timeout_ms)
 
-    def create_partitions(self, topic: str, total_count: int, *, assignments: Sequence[Sequence[int]] | None = None, validate_only: bool = False, timeout_ms: float = 30000) -> None:
+    def create_partitions(
+        self,
+        topic: str,
+        total_count: int,
+        *,
+        assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+        timeout_ms: float = 30000,
+    ) -> None:
         """Grow a topic to `total_count` partitions (KIP-195), and wait until each has a leader. `assignments`: for each added
         partition the ids of the brokers that get a replica. From then on keys are hashed over the new number of partitions, so
         a key may belong to another partition than before. `validate_only`: check the request and change nothing.
@@ -292,7 +413,14 @@ class AdminCalls(Bridge[Admin]):
         UnknownTopic; RequestFailed with `code` INVALID_PARTITIONS if the topic has as many partitions already,
         INVALID_REPLICA_ASSIGNMENT and others; RequestTimeout if a partition has no leader within `timeout_ms`, although the
         partitions are added."""
-        self._run(self._client.create_partitions, topic, total_count, assignments=assignments, validate_only=validate_only, timeout_ms=timeout_ms)
+        self._run(
+            self._client.create_partitions,
+            topic,
+            total_count,
+            assignments=assignments,
+            validate_only=validate_only,
+            timeout_ms=timeout_ms,
+        )
 
     def list_topics(self, *, timeout_ms: float = 30000) -> list[str]:
         """The names of all topics, sorted. RequestTimeout."""
@@ -311,7 +439,24 @@ class AdminCalls(Bridge[Admin]):
 class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
     """The calls of `Consumer` that only cross the thread boundary."""
 
-    def run(self, handler: RecordHandler[K, V] | BatchHandler[K, V], *, concurrency: Concurrency = 'partition', batch_size: int | None = None, max_tasks: int | None = None, max_in_flight: int = 1000, retry: Backoff | None = None, retry_topic: str | None = None, dlq: str | None = None, no_retry: NoRetry = (), on_failure: OnFailure = 'stop', drain_timeout_ms: float = 10000, producer: Producer | None = None, transactional: bool = False, stop_on: Iterable[int] = ()) -> None:
+    def run(
+        self,
+        handler: RecordHandler[K, V] | BatchHandler[K, V],
+        *,
+        concurrency: Concurrency = "partition",
+        batch_size: int | None = None,
+        max_tasks: int | None = None,
+        max_in_flight: int = 1000,
+        retry: Backoff | None = None,
+        retry_topic: str | None = None,
+        dlq: str | None = None,
+        no_retry: NoRetry = (),
+        on_failure: OnFailure = "stop",
+        drain_timeout_ms: float = 10000,
+        producer: Producer | None = None,
+        transactional: bool = False,
+        stop_on: Iterable[int] = (),
+    ) -> None:
         """Call `handler` with every record, and commit what it has finished (with `enable_auto_commit`), until `end_run`,
         `stop`, a cancellation, or an error. Each record is handled at least once, and by one member of the group at a time.
 
@@ -347,7 +492,23 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
 
         UnknownTopic if one of the topics does not exist; the errors of `getmany`. UsageError while another `run` runs, and for
         a handler that cannot be called with one argument, or is a generator function."""
-        self._run(cast(Any, self._client.run), handler, concurrency=concurrency, batch_size=batch_size, max_tasks=max_tasks, max_in_flight=max_in_flight, retry=retry, retry_topic=retry_topic, dlq=dlq, no_retry=no_retry, on_failure=on_failure, drain_timeout_ms=drain_timeout_ms, producer=producer, transactional=transactional, stop_on=stop_on)
+        self._run(
+            cast(Any, self._client.run),
+            handler,
+            concurrency=concurrency,
+            batch_size=batch_size,
+            max_tasks=max_tasks,
+            max_in_flight=max_in_flight,
+            retry=retry,
+            retry_topic=retry_topic,
+            dlq=dlq,
+            no_retry=no_retry,
+            on_failure=on_failure,
+            drain_timeout_ms=drain_timeout_ms,
+            producer=producer,
+            transactional=transactional,
+            stop_on=stop_on,
+        )
 
     def end_run(self) -> None:
         """Let `run` return, when the calls of its handler that run now have ended; none begins any more. It returns at once,
@@ -381,7 +542,9 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         """The ids (16 bytes) of those of these topics that this consumer knows, as of its newest metadata. It asks no broker."""
         return self._call(self._client.topic_ids, topics)
 
-    def getmany(self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord[K, V]]]:
+    def getmany(
+        self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord[K, V]]]:
         """The records that were fetched, by partition; those of `partitions` only, if some are given. It waits at most
         `timeout_ms` for the first record and returns an empty dict if none came. At most `max_records` (by default
         `max_poll_records`).
@@ -390,7 +553,9 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         TopicRecreated, UnknownTopic, CorruptRecords, or that of a deserializer (ClientError). A `seek` clears it."""
         return self._run(self._client.getmany, *partitions, timeout_ms=timeout_ms, max_records=max_records)
 
-    def fetch_batches(self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None, max_bytes: int | None = None) -> dict[TopicPartition, list[FetchedBatch]]:
+    def fetch_batches(
+        self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None, max_bytes: int | None = None
+    ) -> dict[TopicPartition, list[FetchedBatch]]:
         """The batches that were fetched, by partition; those of `partitions` only, if some are given. A `FetchedBatch` has its
         records by column, without a Python object per record: several million records per second. `arrow_batches` (or
         `batch.to_arrow`) converts them to Arrow record batches.
@@ -401,7 +566,9 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         Batches are not divided, so a first batch that is larger than `max_records` or `max_bytes` (bytes of the batch in the
         log) is returned all the same. After a `seek`, or after records that were returned one by one, it begins at the
         position."""
-        return self._run(self._client.fetch_batches, *partitions, timeout_ms=timeout_ms, max_records=max_records, max_bytes=max_bytes)
+        return self._run(
+            self._client.fetch_batches, *partitions, timeout_ms=timeout_ms, max_records=max_records, max_bytes=max_bytes
+        )
 
     def getone(self, *partitions: TopicPartition, timeout_ms: float | None = None) -> ConsumerRecord[K, V]:
         """The next record (of `partitions`, if some are given). It waits without bound, or RequestTimeout after `timeout_ms`.
@@ -476,7 +643,12 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         """The numbers of the topic's partitions. It waits at most `max_block_ms` for metadata; UnknownTopic."""
         return self._run(self._client.partitions_for_topic, topic)
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int | tuple[int, str]] | None = None, *, timeout_ms: float | None = None) -> None:
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int | tuple[int, str]] | None = None,
+        *,
+        timeout_ms: float | None = None,
+    ) -> None:
         """Store positions for the group: `offsets` by partition (the offset of the next record to be read, also with a text),
         or the positions of all assigned partitions. The positions are behind the records that a call has returned, whether the
         program has finished them or not. It waits at most `timeout_ms` (by default `max_block_ms`).
@@ -496,11 +668,15 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         default `max_block_ms`); RequestTimeout, UnknownTopic. UsageError without a `group_id`."""
         return self._run(self._client.committed, partition, timeout_ms=timeout_ms)
 
-    def committed_offsets(self, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+    def committed_offsets(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """By partition, the committed offset with its metadata; partitions without one are left out. Otherwise as `committed`."""
         return self._run(self._client.committed_offsets, partitions, timeout_ms=timeout_ms)
 
-    def seek_to_committed(self, *partitions: TopicPartition | tuple[str, int], timeout_ms: float | None = None) -> dict[TopicPartition, int | None]:
+    def seek_to_committed(
+        self, *partitions: TopicPartition | tuple[str, int], timeout_ms: float | None = None
+    ) -> dict[TopicPartition, int | None]:
         """Continue these partitions, or all that are assigned, at their committed offsets, which are returned. A partition
         without one (None) continues by `auto_offset_reset`. It waits at most `timeout_ms` (by default `max_block_ms`);
         RequestTimeout."""
@@ -551,7 +727,9 @@ class ProducerCalls(Bridge[Producer]):
         """The producer id in the batches of this named producer. UsageError without a `producer_name`."""
         return self._call(lambda: self._client.producer_id)
 
-    def written(self, partitions: Iterable[TopicPartition | tuple[str, int]], *, alone: bool = False, timeout_ms: float | None = None) -> dict[TopicPartition, int]:
+    def written(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], *, alone: bool = False, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, int]:
         """By partition, the number of committed rows of this work epoch, whichever attempt wrote them. The next record that is
         sent to a partition is the row after them. It waits until the rows that it finds are committed, at most `timeout_ms`
         (by default `max_block_ms`); RequestTimeout after that. ProducerFenced if a newer attempt or a higher work epoch has
