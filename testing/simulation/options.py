@@ -27,11 +27,13 @@ from strandline.testing.simulation.group_plans import (
     with_handlers,
 )
 from strandline.testing.simulation.transaction_plans import (
+    SHIPPED,
     TRANSACTION_FAULTS,
     TRANSACTIONS_SHARE,
     TransactionFault,
     WriterPlan,
     draw_transactions,
+    group_settings,
     writer_text,
 )
 
@@ -284,6 +286,8 @@ class Options:
     """Topics to which only transactional producers write, and which only readers of committed records read."""
     writers: tuple[WriterPlan, ...] = ()
     """The transactional producers."""
+    shippers: tuple[WriterPlan, ...] = ()
+    """Programs that consume, transform and produce in transactions."""
     committed_readers: int = 0
     """Number of readers of committed records."""
 
@@ -305,6 +309,11 @@ class Options:
         return (*self.topics, *self.transactional_topics)
 
     @property
+    def written_topics(self) -> tuple[TopicPlan, ...]:
+        """The topics of the writers, without that of the shippers."""
+        return tuple(topic for topic in self.transactional_topics if topic.name != SHIPPED)
+
+    @property
     def log_dirs(self) -> tuple[str, ...]:
         """The log directories of each broker; empty if the run does not name any."""
         return tuple(str(self.settings.get("log.dirs", "")).split(",")) if "log.dirs" in self.settings else ()
@@ -313,14 +322,18 @@ class Options:
         return dataclasses.replace(self, **changes)
 
     def without_transactions(self) -> Options:
-        return self.without(*TRANSACTION_FAULTS).replaced(transactional_topics=(), writers=(), committed_readers=0)
+        return self.without(*TRANSACTION_FAULTS).replaced(transactional_topics=(), writers=(), shippers=(), committed_readers=0)
 
     @property
     def timeout_s_max(self) -> float:
         """The longest time-out of anything in this cluster, in seconds."""
         names = ("session.timeout.ms", "lag.time.max.ms", "fetch.timeout.ms", "request.timeout.ms", "election.timeout.ms")
         values = [v for k, v in {**self.settings, **self.controller_settings}.items() if k.endswith(names)]
-        clients = [plan.options for plans in (self.producers, self.consumers, self.members, self.writers) for plan in plans]
+        clients = [
+            plan.options
+            for plans in (self.producers, self.consumers, self.members, self.writers, self.shippers)
+            for plan in plans
+        ]
         for options in clients:
             values += [v for k, v in options.items() if k in CLIENT_TIMEOUTS]
         return max(map(float, values), default=10_000.0) / 1000
@@ -334,7 +347,7 @@ class Options:
         lists = {"topics": TopicPlan, "producers": ProducerPlan, "consumers": ConsumerPlan, "faults": FaultPlan}
         made: dict[str, Any] = {name: tuple(kind(**item) for item in values[name]) for name, kind in lists.items()}
         made["members"] = tuple(MemberPlan(**_with_tuples(item)) for item in values.get("members", ()))
-        made["writers"] = tuple(WriterPlan(**item) for item in values.get("writers", ()))
+        made |= {name: tuple(WriterPlan(**item) for item in values.get(name, ())) for name in ("writers", "shippers")}
         made["transactional_topics"] = tuple(TopicPlan(**item) for item in values.get("transactional_topics", ()))
         made |= {name: tuple(values.get(name, ())) for name in ("admin", "racks", "group_work")}
         return cls(**{**values, **made})
@@ -353,6 +366,7 @@ class Options:
             ("fencing tokens", f"of {self.holders} clients" if self.holders else "none"),
             *((f"transactional topic {t.name}", _topic_text(t)) for t in self.transactional_topics),
             *((f"transactions of {w.transactional_id}", writer_text(w)) for w in self.writers),
+            *((f"transactions of {w.transactional_id}", f"ships, {writer_text(w)}") for w in self.shippers),
             ("readers of committed records", self.committed_readers or "none"),
             ("readers of offsets", self.readers),
             ("lies of a client", self.lies),
@@ -475,8 +489,10 @@ def _with_transactions(options: Options, draw: Random) -> Options:
 def with_transactions(options: Options, draw: Random) -> Options:
     """The same run with transactions."""
     drawn = draw_transactions(draw, options.brokers, options.faults_s, has_faults=bool(options.faults))
+    groups = group_settings(draw, options.brokers) if drawn.shippers and not options.members else {}
     return options.replaced(
-        settings=options.settings | drawn.settings,
+        settings=options.settings | drawn.settings | groups,
+        shippers=drawn.shippers,
         transactional_topics=tuple(TopicPlan(**topic) for topic in drawn.topics),
         writers=drawn.writers,
         committed_readers=drawn.readers,

@@ -5,11 +5,15 @@ transaction appends to several partitions of both. Two programs may have the sam
 program aborts some of its transactions, and in some it does nothing for longer than its `transaction_timeout_ms`. Once, its
 process may crash or be paused.
 
+In some runs one or two more programs, the shippers, consume both topics, and send each record on to `shipped` in a transaction
+with the offsets. Both topics keep all their records then.
+
 Everything is drawn apart from the rest of a run, so that a seed without transactions is the same as before there were any.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -18,6 +22,9 @@ from strandline.testing.simulation.group_plans import CRASH, PAUSE
 
 TOPICS = ("sales", "stock")
 """No pattern of a group's member matches them."""
+SHIPPED = "shipped"
+"""The topic to which shippers write."""
+SHIPPED_PARTITIONS = 2
 VANISH = "vanish"
 """An event of a program: its process dies, and no other one has its transactional id after it, unless it had before."""
 TRANSACTIONS_SHARE = 0.2
@@ -68,6 +75,7 @@ class TransactionDraw:
     """The arguments of `options.TopicPlan`."""
     writers: tuple[WriterPlan, ...]
     readers: int
+    shippers: tuple[WriterPlan, ...]
     faults: tuple[TransactionFault, ...]
 
 
@@ -79,7 +87,33 @@ def draw_transactions(draw: Random, brokers: int, faults_s: float, *, has_faults
     ids = [f"shop-{n}" for n in range(draw.choice((1, 2, 2, 3)))]
     programs = [*ids, *(name for name in ids if draw.random() < 0.4)]
     writers = tuple(_draw_writer(draw, name, faults_s) for name in programs)
-    return TransactionDraw(settings, topics, writers, draw.choice((1, 1, 2)), _draw_faults(draw, faults_s) if has_faults else ())
+    readers, faults = draw.choice((1, 1, 2)), _draw_faults(draw, faults_s) if has_faults else ()
+    shippers = _draw_shippers(draw, topics, faults_s)
+    if shippers:
+        replicas = min(topic["replication_factor"] for topic in topics)
+        topics += ({**topics[0], "name": SHIPPED, "partitions": SHIPPED_PARTITIONS, "replication_factor": replicas},)
+    return TransactionDraw(settings, topics, writers, readers, shippers, faults)
+
+
+def _draw_shippers(draw: Random, topics: Sequence[dict[str, Any]], faults_s: float) -> tuple[WriterPlan, ...]:
+    count = draw.choice((0, 1, 2, 2))
+    shippers = tuple(_draw_writer(draw, f"shipper-{n}", faults_s) for n in range(count))
+    return () if any(topic["keys"] for topic in topics) else shippers
+
+
+def group_settings(draw: Random, brokers: int) -> dict[str, Any]:
+    """The brokers' settings for the shippers' group, in a run without other groups."""
+    heartbeat_ms = draw.choice((150, 300))
+    return {
+        "offsets.topic.num.partitions": draw.choice((1, 2)),
+        "offsets.topic.replication.factor": min(brokers, draw.choice((2, 3, 3))),
+        "offsets.topic.segment.bytes": draw.choice((1500, 5000, 1 << 20)),
+        "offsets.commit.timeout.ms": draw.choice((300, 1000, 5000)),
+        "group.consumer.heartbeat.interval.ms": heartbeat_ms,
+        "group.consumer.session.timeout.ms": 4 * heartbeat_ms,
+        "group.consumer.connection.loss.grace.ms": draw.choice((50, 300)),
+        "group.consumer.assignment.interval.ms": draw.choice((0, 100)),
+    }
 
 
 def _draw_topic(draw: Random, name: str, brokers: int) -> dict[str, Any]:

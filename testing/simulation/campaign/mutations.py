@@ -750,6 +750,11 @@ def _aborted_supersede() -> list[Patch]:
     return [(cleaning, "_put", put_all)]
 
 
+@mutation("M93", "a marker does not put the offsets of its transaction in force (KIP-447)")
+def _marker_without_offsets() -> list[Patch]:
+    return [(OffsetTable, "replay_marker", lambda self, producer_id, *_: len(self.pending.take(producer_id)) * 0)]
+
+
 # -- the log cleaner --------------------------------------------------------------------------------------------------
 
 

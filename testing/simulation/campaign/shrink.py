@@ -157,7 +157,7 @@ def _told(faults: Sequence[FaultPlan]) -> str:
 
 
 def _fewer_clients(options: Options) -> Iterator[Step]:
-    for name in ("consumers", "producers", "members", "writers"):
+    for name in ("consumers", "producers", "members", "writers", "shippers"):
         plans = getattr(options, name)
         if len(plans) > 1:
             yield f"all {name}", options.replaced(**{name: ()})

@@ -33,6 +33,7 @@ from strandline.testing.simulation.cluster.log_mover import LogMover
 from strandline.testing.simulation.cluster.racer import Racer
 from strandline.testing.simulation.cluster.reassigner import Reassigner
 from strandline.testing.simulation.cluster.transactions.work import TransactionWork
+from strandline.testing.simulation.invariants import groups
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.kernel.machine import EPOCH_MS
 from strandline.testing.simulation.kernel.scheduler import Entry, cancel
@@ -66,7 +67,13 @@ class Workload:
         self.log_mover = LogMover(self.world, options, self.problems)
         self.groups = GroupWork(cluster, options, self.problems, lambda: self.going, invariants)
         self.transactions = TransactionWork(
-            cluster, options, self.problems, produces=lambda: self.produces, going=lambda: self.going, started=self._started
+            cluster,
+            options,
+            self.problems,
+            produces=lambda: self.produces,
+            going=lambda: self.going,
+            started=self._started,
+            committed=partial(groups.committed, invariants.ghosts),
         )
         self.produces = True
         self.going = True

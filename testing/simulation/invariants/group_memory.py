@@ -19,7 +19,8 @@ from strandline.broker.groups.loader import GroupLoader
 from strandline.broker.groups.records.codec import UnknownRecordType, decode_record
 from strandline.broker.groups.shard import GroupShard
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.records.batch import iter_headers
+from strandline.protocol.records.batch import NO_PRODUCER_ID, BatchHeader, iter_headers
+from strandline.protocol.records.marker import is_marker, read_marker
 from strandline.protocol.records.reader import iter_records
 
 if TYPE_CHECKING:
@@ -100,17 +101,27 @@ def _replayed(shard: GroupShard, log: Log) -> GroupShard | None:
         except BrokerError:
             return None
         batches = b"".join(bytes(buffer) for buffer in read.buffers)
-        for record in iter_records(batches):
-            _replay(shard, record)
-        *_, (_, last) = iter_headers(batches)
-        offset = last.next_offset
+        for position, header in iter_headers(batches):
+            _replay_batch(shard, batches[position : position + header.size], header)
+            offset = header.next_offset
     return shard
 
 
-def _replay(shard: GroupShard, record: Any) -> None:
+def _replay_batch(shard: GroupShard, batch: bytes, header: BatchHeader) -> None:
+    if header.is_control:
+        marker = read_marker(batch, 0, header) if is_marker(header) else None
+        if marker is not None:
+            shard.replay_marker(header.producer_id, marker.is_commit, header.base_offset)
+        return
+    for record in iter_records(batch) if header.record_count else ():
+        _replay(shard, record, header.producer_id if header.is_transactional else NO_PRODUCER_ID)
+
+
+def _replay(shard: GroupShard, record: Any, producer_id: int) -> None:
     key = None if record.key is None else bytes(record.key)
     with contextlib.suppress(UnknownRecordType):
-        shard.replay(decode_record(key, None if record.value is None else bytes(record.value)), record.offset)
+        decoded = decode_record(key, None if record.value is None else bytes(record.value))
+        shard.replay(decoded, record.offset, producer_id)
 
 
 # -- what is compared -------------------------------------------------------------------------------------------------

@@ -53,12 +53,37 @@ class Told(NamedTuple):
 class Stored(NamedTuple):
     at: Entry
     value: CommittedOffset | None
+    since: float = 0.0
+    """When it was appended, on the clock of the leader's loop."""
+
+
+class InTransaction(NamedTuple):
+    """An offset that a producer stores in its transaction."""
+
+    producer_id: int
+    record: OffsetCommitRecord
+
+
+class Ended(NamedTuple):
+    """The marker of a producer's transaction."""
+
+    producer_id: int
+    is_commit: bool
+
+
+Written = GroupRecord | InTransaction | Ended
 
 
 class GroupView:
     def __init__(self) -> None:
         self.offsets: dict[OffsetKey, list[Stored]] = {}
-        """All records of each key, in the order of the log."""
+        """All records of each key, in the order of the log. An offset of a transaction counts as a record at its marker."""
+        self.now = 0.0
+        """The time of the record that is applied, on the clock of the leader's loop."""
+        self._written_at: dict[OffsetKey, int] = {}
+        """Where the record of the newest offset of each key is."""
+        self._pending: dict[int, dict[OffsetKey, tuple[int, CommittedOffset | None]]] = {}
+        """Producer id -> the offsets of its open transaction, with the places of their records."""
         self.current: dict[tuple[str, str], CurrentAssignmentValue] = {}
         """(group, member) -> its assignment, of the newer protocol."""
         self.classic: dict[str, ClassicGroupValue] = {}
@@ -76,11 +101,16 @@ class GroupView:
 
     # -- records ------------------------------------------------------------------------------------------------------
 
-    def apply(self, record: GroupRecord, at: Entry) -> None:
+    def apply(self, record: Written, at: Entry) -> None:
         match record:
             case OffsetCommitRecord():
-                key = (record.group_id, record.topic, record.partition)
-                self.offsets.setdefault(key, []).append(Stored(at, record.value))
+                self._store(_key_of(record), record.value, at.offset, at)
+            case InTransaction():
+                self._pending.setdefault(record.producer_id, {})[_key_of(record.record)] = (at.offset, record.record.value)
+            case Ended():
+                for key, (offset, value) in self._pending.pop(record.producer_id, {}).items() if record.is_commit else ():
+                    self._store(key, value, offset, at)
+                self._pending.pop(record.producer_id, None)
             case CurrentAssignmentRecord():
                 self._put_current(record, at)
             case MemberMetadataRecord(value=None):
@@ -99,6 +129,12 @@ class GroupView:
                 self.assignment_epochs[record.group_id] = epoch
             case _:
                 pass
+
+    def _store(self, key: OffsetKey, value: CommittedOffset | None, written_at: int, at: Entry) -> None:
+        """The newest record counts: a marker does not undo a later commit."""
+        if written_at > self._written_at.get(key, -1):
+            self._written_at[key] = written_at
+            self.offsets.setdefault(key, []).append(Stored(at, value, self.now))
 
     def _put_current(self, record: CurrentAssignmentRecord, at: Entry) -> None:
         member, value = (record.group_id, record.member_id), record.value
@@ -154,6 +190,13 @@ class GroupView:
                 return stored.value
         return None
 
+    def stable(self, key: OffsetKey, since: float, high_watermark: int) -> list[CommittedOffset | None]:
+        """The values below the high watermark that were the newest ones at this time or later; None: there was no offset."""
+        stored = self.offsets.get(key, [])
+        later = [each for each in stored if each.since >= since]
+        before = [each.value for each in stored[: len(stored) - len(later)] if each.at.offset < high_watermark]
+        return [before[-1] if before else None, *(each.value for each in later if each.at.offset < high_watermark)]
+
     def members(self, group: str) -> list[str]:
         return [member_id for name, member_id in self.current if name == group]
 
@@ -176,7 +219,7 @@ class OffsetsGhost:
     """One partition of `__consumer_offsets`."""
 
     def __init__(self) -> None:
-        self.batches: dict[tuple[int, int], list[tuple[int, GroupRecord]]] = {}
+        self.batches: dict[tuple[int, int], list[tuple[int, Written]]] = {}
         """(leader epoch, base offset) -> the records of each batch that a leader has written, with their offsets."""
         self.views: dict[int, GroupView] = {}
         """By leader epoch."""
@@ -188,6 +231,8 @@ class GroupsGhost:
     """All groups. Implements `cluster.groups.ledger.Coordinators`."""
 
     def __init__(self) -> None:
+        self.received_at = 0.0
+        """When the request arrived whose answer is being judged, on the clock of its broker's loop."""
         self.partitions: dict[TopicIdPartition, OffsetsGhost] = {}
         """Of `__consumer_offsets`, by topic id and number."""
         self.incarnations: Counter[str] = Counter()
@@ -202,6 +247,10 @@ class GroupsGhost:
         if found is None:
             found = self.partitions[key] = OffsetsGhost()
         return found
+
+
+def _key_of(record: OffsetCommitRecord) -> OffsetKey:
+    return record.group_id, record.topic, record.partition
 
 
 def _owned(value: CurrentAssignmentValue | None) -> Iterator[TopicIdPartition]:

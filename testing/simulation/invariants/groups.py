@@ -16,6 +16,7 @@ A check raises `Violation`, with the number of its invariant, if the invariant d
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,10 @@ from strandline.protocol.messages import groups as messages
 from strandline.protocol.messages.common import ZERO_UUID
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.records.batch import BatchHeader
+from strandline.protocol.records.marker import is_marker, read_marker
 from strandline.protocol.records.reader import iter_records
 from strandline.storage.disk import Buffer
-from strandline.testing.simulation.invariants.group_views import LEFT, Entry, GroupView, Told
+from strandline.testing.simulation.invariants.group_views import LEFT, Ended, Entry, GroupView, InTransaction, Told, Written
 
 if TYPE_CHECKING:
     from strandline.testing.simulation.invariants.ghosts import Ghosts, PartitionGhost, ReplicaGhost
@@ -65,8 +67,22 @@ def remember(ghosts: Ghosts, replica: ReplicaGhost, records: Buffer, headers: Se
     for header in headers:
         key = (header.leader_epoch, header.base_offset)
         if key not in known:
-            known[key] = list(_decoded(records[position : position + header.size], header.base_offset))
+            known[key] = list(_written(records[position : position + header.size], header))
         position += header.size
+
+
+def _written(batch: Buffer, header: BatchHeader) -> Iterator[tuple[int, Written]]:
+    """What a batch says: its records, offsets of a transaction, or the marker of one."""
+    if header.is_control:
+        marker = read_marker(batch, 0, header) if is_marker(header) else None
+        if marker is not None:
+            yield header.base_offset, Ended(header.producer_id, marker.is_commit)
+        return
+    for offset, record in _decoded(batch, header.base_offset):
+        if header.is_transactional and isinstance(record, OffsetCommitRecord):
+            yield offset, InTransaction(header.producer_id, record)
+        else:
+            yield offset, record
 
 
 def _decoded(batch: Buffer, base: int) -> Iterator[tuple[int, GroupRecord]]:
@@ -85,8 +101,12 @@ def on_appended(ghosts: Ghosts, replica: ReplicaGhost, headers: Sequence[BatchHe
     if view is None:
         return
     touched: dict[str, None] = {}
+    view.now = _loop_time()
     for header in headers:
         for offset, record in known.batches[header.leader_epoch, header.base_offset]:
+            if isinstance(record, (InTransaction, Ended)):
+                view.apply(record, Entry(offset, header.leader_epoch))
+                continue
             _check_epoch(replica, view, record)
             deleted = len(view.deleted)
             view.apply(record, Entry(offset, header.leader_epoch))
@@ -182,8 +202,9 @@ def _regression(replica: ReplicaGhost, view: GroupView, record: OffsetCommitReco
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 
-def on_answer(ghosts: Ghosts, node: int, request: Any, response: Any) -> None:
-    """A response leaves: I36, I37, I38."""
+def on_answer(ghosts: Ghosts, node: int, request: Any, response: Any, received_at: float = 0.0) -> None:
+    """A response leaves: I36, I37, I38. `received_at`: when the request arrived, on the clock of the broker's loop."""
+    ghosts.groups.received_at = received_at
     check = _CHECKS.get(type(response))
     if check is None or getattr(response, "error_code", None):
         return
@@ -203,6 +224,12 @@ def _coordinator(ghosts: Ghosts, node: int, group: str) -> tuple[ReplicaGhost | 
         return None, None
     known = ghosts.groups.of(partition.key)
     return partition.replicas[node], known.views.get(known.led.get(node, -1))
+
+
+def _loop_time() -> float:
+    """The time of the process that runs now."""
+    loop = asyncio._get_running_loop()
+    return 0.0 if loop is None else loop.time()
 
 
 def _is_committed(replica: ReplicaGhost, at: Entry) -> bool:
@@ -297,17 +324,21 @@ def _check_fetched(
         if answer.error_code:
             continue
         topic = ghosts.topic_name(answer.topic_id)
-        value = view.below((group.group_id, topic, answer.partition), high_watermark)
-        expected = -1 if value is None or value.topic_id not in (answer.topic_id, ZERO_UUID) else value.offset
-        if answer.committed_offset != expected:
+        key = (group.group_id, topic, answer.partition)
+        values = [view.below(key, high_watermark)]
+        if request.require_stable:  # the newest one when it was asked for, and committed since
+            values = view.stable(key, ghosts.groups.received_at, high_watermark)
+        expected = [-1 if v is None or v.topic_id not in (answer.topic_id, ZERO_UUID) else v.offset for v in values]
+        if answer.committed_offset not in expected:
             text = (
                 f"group {group.group_id}: broker {replica.node} answers the offset {answer.committed_offset} of "
-                f"{topic}-{answer.partition}, but below the high watermark {high_watermark} it is {expected}"
+                f"{topic}-{answer.partition}, but below the high watermark {high_watermark} it is "
+                f"{' or '.join(map(str, expected))}"
             )
             raise replica.partition.violation("I38", text, replica.node)
         if asked.member_id:
-            key = (answer.topic_id, answer.partition)
-            ghosts.groups.answered[group.group_id, asked.member_id, key] = answer.committed_offset
+            place = (answer.topic_id, answer.partition)
+            ghosts.groups.answered[group.group_id, asked.member_id, place] = answer.committed_offset
 
 
 def _check_is_known(replica: ReplicaGhost, high_watermark: int, group: str) -> None:

@@ -378,9 +378,9 @@ class Invariants:
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
-    def on_group_answer(self, node: int, request: Any, response: Any) -> None:
+    def on_group_answer(self, node: int, request: Any, response: Any, received_at: float) -> None:
         """A response about a group leaves."""
-        groups.on_answer(self.ghosts, node, request, response)
+        groups.on_answer(self.ghosts, node, request, response, received_at)
 
     def on_member_doubtful(self, group: str, member_id: str, *, is_removed: bool) -> None:
         """A coordinator removes the member before its session has ended, or will soon."""

@@ -50,6 +50,7 @@ POINTS: dict[str, dict[str, str]] = {
     "protocol.rpc.server_connection:ServerRequest": {
         "reply": "what leaves for a client (I8, I15)",
         "is_answered": "a second answer to one request (I17)",
+        "received_at": "which offsets were the newest when they were asked for (I38)",
     },
     "protocol.rpc.connection:Connection": {"api_key_of": "which request a response answers, for the rules of the network"},
     "protocol.rpc.dial": {"forget": "look-ups of a process that was killed"},

@@ -531,7 +531,8 @@ class Probes:
                 if type(body) is ProduceResponse:
                     self._produce_answered(request, body)
                 elif type(body) in ANSWERS and not request.connection.closed:
-                    invariants.on_group_answer(request.connection.server.node_id, request.body, body)
+                    node = request.connection.server.node_id
+                    invariants.on_group_answer(node, request.body, body, request.received_at)
             except Exception as e:
                 note(e)
             original(request, body, records)

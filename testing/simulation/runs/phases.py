@@ -275,6 +275,7 @@ class Phases:
             await self._within(workload.groups.complaints, "the groups own and read everything", [], None, "I39")
             await self._within(workload.transactions.unread, "the readers of committed records reach the end", [], None, "I44")
             await workload.stop(self.bound_s)
+            await self._transactions_end()
             await self._within(self.invariants.unsettled, "the cluster comes to rest", [])
             await self._read_all()
             await self._within(self.invariants.unsettled, "the cluster comes to rest", [])  # a leader that finds damage resigns

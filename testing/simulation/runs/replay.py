@@ -47,6 +47,7 @@ LISTS: dict[str, type] = {
     "consumers": ConsumerPlan,
     "members": MemberPlan,
     "writers": WriterPlan,
+    "shippers": WriterPlan,
     "transactional_topics": TopicPlan,
     "faults": FaultPlan,
 }

@@ -21,7 +21,7 @@ from unittest import mock
 from strandline.broker.fetch import fetch_session
 from strandline.broker.partition import alter_partition
 from strandline.testing.history import Anomaly, Verdict, check
-from strandline.testing.history.transactions import TransactionVerdict, check_transactions
+from strandline.testing.history.transactions import TransactionVerdict
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.violation import Violation
 from strandline.testing.simulation.kernel.scheduler import OutOfTime
@@ -207,8 +207,9 @@ class _Run:
             self.report.history = verdict = check(workload.history, acks="all")
             self._anomalies(verdict.anomalies)
         if self.options.writers:
-            self.report.transactions = check_transactions(workload.transactions.history)
-            self._anomalies(self.report.transactions.anomalies)
+            verdicts = workload.transactions.check()
+            self.report.transactions = verdicts[0]
+            self._anomalies(anomaly for verdict in verdicts for anomaly in verdict.anomalies)
         for problem in workload.problems:
             self._violated(Violation("client", problem))
         self._tracebacks()

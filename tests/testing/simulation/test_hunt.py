@@ -103,6 +103,8 @@ FAULTS = ("M21", "M23")
 """Only faults that have to meet find these: `test_returning.py`."""
 MOVES = ("M41",)
 """Only random runs in which replicas move find these: `test_moving_replicas.py`."""
+SHIPS = ("M93",)
+"""Only random runs with transactions that contain offsets find it: `test_transactions_in_runs.py`."""
 
 AT_ONCE = ("M07", "M11")
 """One of the first ten random seeds finds these."""
@@ -114,7 +116,7 @@ SEEDS_MAX, LATE_SEEDS_MAX = 80, 140
 
 
 def test_every_mutation_has_a_test_that_finds_it() -> None:
-    assert sorted([*STORIES, *FAULTS, *MOVES]) == sorted(MUTATIONS)
+    assert sorted([*STORIES, *FAULTS, *MOVES, *SHIPS]) == sorted(MUTATIONS)
 
 
 @pytest.mark.parametrize("number", STORIES)

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from test_nemesis import quiet
 
-from strandline.testing.history.transactions import Transaction
+from strandline.client import Producer
+from strandline.testing.history.transactions import Transaction, check_exactly_once
+from strandline.testing.simulation.cluster.transactions import work
 from strandline.testing.simulation.cluster.transactions.reader import CommittedReader
+from strandline.testing.simulation.group_plans import CRASH
 from strandline.testing.simulation.options import Options, draw_options, with_transactions
 from strandline.testing.simulation.runs.run import run_seed
-from strandline.testing.simulation.transaction_plans import VANISH, WriterPlan
+from strandline.testing.simulation.transaction_plans import SHIPPED, VANISH, WriterPlan
 
 RUNS_MAX = 20
 OPTIONS = {"transaction_timeout_ms": 4000, "request_timeout_ms": 1000, "delivery_timeout_ms": 2000, "max_block_ms": 3000}
@@ -69,6 +72,52 @@ def test_reader_that_misses_records_is_noticed(monkeypatch: pytest.MonkeyPatch) 
         "skipped-read", "fractured-read", "intermediate-read"
     }, str(report)  # fmt: skip
     assert report.violations
+
+
+def shipping(seed: int, **changes: Any) -> Options:
+    """A program sends on what the others write."""
+    drawn = next(
+        options
+        for options in (with_transactions(quiet(each), Random(each)) for each in range(seed, seed + 1000))
+        if options.shippers
+    )
+    plan = WriterPlan("shipper", OPTIONS, **{"appends_max": 5, "pause_s": 0.05, "aborts": 0.2, "dawdles": 0.0, **changes})
+    return drawn.replaced(writers=calm(1).writers, committed_readers=1, shippers=(plan,), kinds={}, faults=())
+
+
+def test_records_are_shipped_exactly_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them: nothing else happens in this run."""
+    numbers: list[tuple[int, int]] = []
+
+    def noting(inputs: Any, outputs: Any, **more: Any) -> Any:
+        numbers.append((sum(map(len, inputs.values())), sum(map(len, outputs.values()))))
+        return check_exactly_once(inputs, outputs, **more)
+
+    monkeypatch.setattr(work, "check_exactly_once", noting)
+    report = run_seed(1, options=shipping(1))
+    assert report.verdict == "ok", str(report)
+    assert numbers[0][0] == numbers[0][1] > 20
+
+
+def test_record_that_is_shipped_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = Producer.send
+
+    async def twice(self: Producer, topic: str, *args: Any, **more: Any) -> Any:
+        if topic == SHIPPED and args[0].startswith(b"p-writer1."):
+            await send(self, topic, *args, **more)
+        return await send(self, topic, *args, **more)
+
+    monkeypatch.setattr(Producer, "send", twice)
+    report = run_seed(1, options=shipping(1))
+    assert {violation["invariant"] for violation in report.violations} == {"duplicate-output"}, str(report)
+
+
+def test_offsets_that_are_not_in_force_after_the_commit_are_noticed() -> None:
+    """The next process of the program ships the records once more."""
+    options = shipping(1, event=CRASH, event_at_s=1.0)
+    assert run_seed(1, options=options).good
+    report = run_seed(1, options=options, mutation="M93")
+    assert report.violations[0]["invariant"] == "I38", str(report)
 
 
 def test_i44_reader_that_does_not_read_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

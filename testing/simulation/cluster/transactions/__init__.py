@@ -1,6 +1,7 @@
 """The clients of a run with transactions: programs that write them, and readers of committed records.
 
     writer.py    a program that writes one transaction after the other, and writes down what became of each
+    shipper.py   a program that consumes, transforms and produces
     reader.py    a consumer of committed records
     work.py      begins them, and says at the end what is still open or unread
 

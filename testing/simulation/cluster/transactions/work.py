@@ -7,14 +7,20 @@ from functools import partial
 from typing import Any
 
 from strandline.client import TopicPartition
-from strandline.testing.history.transactions import TransactionHistory
+from strandline.testing.history.transactions import (
+    TransactionHistory,
+    TransactionVerdict,
+    check_exactly_once,
+    check_transactions,
+)
 from strandline.testing.simulation.cluster.cluster import Client, SimCluster
 from strandline.testing.simulation.cluster.transactions.reader import CommittedReader
+from strandline.testing.simulation.cluster.transactions.shipper import GROUP, Shipper
 from strandline.testing.simulation.cluster.transactions.writer import Writer
 from strandline.testing.simulation.group_plans import CRASH, PAUSE
 from strandline.testing.simulation.kernel.scheduler import cancel
 from strandline.testing.simulation.options import Options
-from strandline.testing.simulation.transaction_plans import VANISH, WriterPlan
+from strandline.testing.simulation.transaction_plans import SHIPPED, VANISH, WriterPlan
 
 Begin = Callable[[str, Callable[[Client, str], Any], float], None]
 Started = Callable[..., Any]
@@ -35,12 +41,19 @@ class TransactionWork:
         produces: Callable[[], bool],
         going: Callable[[], bool],
         started: Started,
+        committed: Callable[[str, tuple[bytes, int]], int],
     ) -> None:
+        """`committed`: the committed offset of a group in a partition."""
         self.cluster = cluster
         self.options = options
         self.problems = problems
         self.history = TransactionHistory(cluster.world.scheduler.clock)
         self.readers: dict[str, CommittedReader] = {}
+        self.shipped: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
+        """The committed output of the shippers, at the end."""
+        self._committed = committed
+        self._positions: dict[tuple[str, int], int] = {}
+        """What the group of the shippers has committed, at the end."""
         self._produces = produces
         self._going = going
         self._started = started
@@ -48,7 +61,8 @@ class TransactionWork:
 
     @property
     def places(self) -> list[tuple[str, int]]:
-        return [place for topic in self.options.transactional_topics for place in topic.places]
+        """What the writers write to."""
+        return [place for topic in self.options.written_topics for place in topic.places]
 
     def begin(self, begin: Begin) -> None:
         for topic in self.options.transactional_topics:
@@ -57,29 +71,49 @@ class TransactionWork:
         for number, plan in enumerate(self.options.writers, 1):
             dies_at_s = plan.event_at_s if plan.event in (CRASH, VANISH) else 0.0
             begin(f"p-writer{number}", partial(self._write, plan=plan), dies_at_s)
+        for number, plan in enumerate(self.options.shippers, 1):
+            dies_at_s = plan.event_at_s if plan.event in (CRASH, VANISH) else 0.0
+            begin(f"shipper{number}", partial(self._ship, plan=plan), dies_at_s)
         for number in range(1, self.options.committed_readers + 1):
             begin(f"t{number}", self._read, 0.0)
 
     async def _write(self, client: Client, name: str, plan: WriterPlan) -> None:
         world, is_first = self.cluster.world, not name.endswith("'")
-        if plan.event == VANISH and not is_first:
+        if not self._begins(client, name, plan):
             return
-        if is_first and plan.event == PAUSE:
-            after, machine = world.scheduler.after, client.machine
-            self._pauses.append(after(plan.event_at_s, machine.pause))
-            self._pauses.append(after(plan.event_at_s + plan.event_for_s, machine.resume))
-
-        def gave_up(what: str, error: Exception) -> None:
-            world.trace.emit("client.gave_up", client.machine.id, what=what, reason=str(error))
+        gave_up = partial(self._gave_up, client)
 
         def on_fenced(text: str) -> None:
             if sum(other.transactional_id == plan.transactional_id for other in self.options.writers) == 1 and is_first:
                 self.problems.append(f"{text}, but it is the only one that has this id")
 
-        draw, topics = world.stream(f"writer/{name}"), self.options.transactional_topics
+        draw, topics = world.stream(f"writer/{name}"), self.options.written_topics
         writer = Writer(name, plan, topics, self.history, draw, going=self._produces, gave_up=gave_up, on_fenced=on_fenced)
         options = {**plan.options, "transactional_id": plan.transactional_id}
         await writer.work(lambda: self._started(lambda: client.producer(**options), self._produces))
+
+    def _begins(self, client: Client, name: str, plan: WriterPlan) -> bool:
+        """Plan the pause of a process. False: it replaces one that vanishes, so it does nothing."""
+        is_first = not name.endswith("'")
+        if is_first and plan.event == PAUSE:
+            after, machine = self.cluster.world.scheduler.after, client.machine
+            self._pauses.append(after(plan.event_at_s, machine.pause))
+            self._pauses.append(after(plan.event_at_s + plan.event_for_s, machine.resume))
+        return is_first or plan.event != VANISH
+
+    def _gave_up(self, client: Client, what: str, error: Exception) -> None:
+        self.cluster.world.trace.emit("client.gave_up", client.machine.id, what=what, reason=str(error))
+
+    async def _ship(self, client: Client, name: str, plan: WriterPlan) -> None:
+        if not self._begins(client, name, plan):
+            return
+        draw = self.cluster.world.stream(f"shipper/{name}")
+        shipper = Shipper(plan, draw, going=self._going, gave_up=partial(self._gave_up, client))
+        producer = {**plan.options, "transactional_id": plan.transactional_id}
+        consumer = {**READER, "group_id": GROUP, "enable_auto_commit": False}
+        await shipper.work(
+            lambda: self._started(lambda: client.producer(**producer)), lambda: self._started(lambda: client.consumer(**consumer))
+        )
 
     async def _read(self, client: Client, name: str) -> None:
         consumer = await self._started(lambda: client.consumer(**READER))
@@ -117,7 +151,7 @@ class TransactionWork:
 
     def unread(self) -> list[str]:
         """Readers that have not read to the end."""
-        ends = {place: log.last_stable_offset for place, log in self._logs() if log is not None}
+        ends = {place: log.last_stable_offset for place, log in self._logs() if log is not None and place[0] != SHIPPED}
         return [
             f"{name} has read {topic}-{index} up to {reader.positions.get((topic, index), -1)} of {end}"
             for name, reader in self.readers.items()
@@ -128,7 +162,8 @@ class TransactionWork:
     def _logs(self) -> Iterator[tuple[tuple[str, int], Any]]:
         """The log of each partition's leader; None if there is no leader now."""
         image = self.cluster.image()
-        for topic, index in self.places:
+        places = [place for plan in self.options.transactional_topics for place in plan.places]
+        for topic, index in places:
             key = (bytes(image.topics_by_name[topic]), index)
             leader = self.cluster.brokers.get(image.partition(key).leader)
             found = leader.replicas.partitions.get(key) if leader is not None and leader.has_logs else None
@@ -138,7 +173,8 @@ class TransactionWork:
         """Read the committed log of each partition to its end."""
         if not self.places:
             return
-        found: dict[TopicPartition, list[tuple[int, bytes]]] = {TopicPartition(*place): [] for place in self.places}
+        places = [TopicPartition(*place) for topic in self.options.transactional_topics for place in topic.places]
+        found: dict[TopicPartition, list[tuple[int, bytes]]] = {place: [] for place in places}
         async with client.consumer(**READER, fetch_max_wait_ms=20) as consumer:
             await consumer.assign(list(found))
             ends = await consumer.end_offsets(list(found))
@@ -146,4 +182,17 @@ class TransactionWork:
                 for place, records in (await consumer.getmany(timeout_ms=FINAL_POLL_MS)).items():
                     found[place] += [(record.offset, bytes(record.value)) for record in records]
         for place, pairs in found.items():
-            self.history.final(tuple(place), pairs, position=ends[place])
+            if place.topic == SHIPPED:
+                self.shipped[place.topic, place.partition] = pairs
+            else:
+                self.history.final(tuple(place), pairs, position=ends[place])
+        topics = self.cluster.image().topics_by_name
+        self._positions = {place: self._committed(GROUP, (bytes(topics[place[0]]), place[1])) for place in self.places}
+
+    def check(self) -> list[TransactionVerdict]:
+        """Judge the history, and whether each record that the shippers' group has passed was shipped exactly once."""
+        verdicts = [check_transactions(self.history)]
+        if self.options.shippers:
+            inputs = {read.partition: read.records for read in self.history.reads if read.final}
+            verdicts.append(check_exactly_once(inputs, self.shipped, positions=self._positions))
+        return verdicts
