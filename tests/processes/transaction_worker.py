@@ -15,6 +15,7 @@ import itertools
 import random
 import signal
 import sys
+from contextlib import suppress
 
 from strandline.client import Consumer, Producer
 from strandline.protocol.errors import StrandlineError
@@ -61,14 +62,13 @@ async def main() -> None:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    while True:
-        try:
-            await stay()
-        except asyncio.CancelledError:
-            return
-        except (StrandlineError, GivenUp) as e:
-            print(f"starts over: {type(e).__name__}: {e}", flush=True)
-            await asyncio.sleep(0.1)
+    with suppress(asyncio.CancelledError):
+        while True:
+            try:
+                await stay()
+            except (StrandlineError, GivenUp) as e:
+                print(f"starts over: {type(e).__name__}: {e}", flush=True)
+                await asyncio.sleep(0.1)
 
 
 asyncio.run(main())
