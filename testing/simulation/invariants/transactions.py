@@ -69,12 +69,14 @@ def _decoded(batch: Buffer, base: int) -> Iterator[tuple[int, Transaction]]:
 
 def _on_decision(ghosts: Ghosts, replica: ReplicaGhost, decision: Decision) -> None:
     value = decision.value
-    before = ghosts.transactions.by_id.setdefault(value.transactional_id, [])
+    known = ghosts.transactions.by_id.setdefault(value.transactional_id, [])
+    # A coordinator that was replaced without knowing it has its own history; nothing of what it adds becomes committed.
+    before = [d for d in known if d.key == decision.key and replica.path.holds(d.offset, d.epoch)]
     if value.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
         _check_complete(ghosts, replica, value, before)
     elif value.state is State.EMPTY and value.last_producer_epoch == NO_EPOCH:
         _check_takeover(ghosts, replica, value, before)
-    before.append(decision)
+    known.append(decision)
     ghosts.transactions.decisions.setdefault(value.producer_id, []).append(decision)
 
 
