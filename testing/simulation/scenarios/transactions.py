@@ -1,8 +1,9 @@
-"""Transactions: S115 to S123."""
+"""Transactions: S115 to S124."""
 
 from __future__ import annotations
 
 from strandline.protocol.errors import ErrorCode
+from strandline.testing.simulation.scenarios.fencing import delete
 from strandline.testing.simulation.scenarios.stage import Stage, scenario
 from strandline.testing.simulation.scenarios.transaction_stage import Shop, code_of, open_transactions
 
@@ -279,4 +280,40 @@ async def s123(stage: Stage) -> None:
         await stage.until(lambda n=broker: shop.stable(n) == stage.end(1), what="the replica has all")  # type: ignore[misc]
         found = [value.split(b".")[0] for _, value in await shop.read(broker, 0)]
         stage.must(found[:2] == [b"k1-4", b"k2-4"], f"broker {broker} has the last committed values: {found}")
+    await stage.at_rest()
+
+
+@scenario("S124", "The records of an open transaction are deleted, and its leader dies", source="KAFKA-7190; KAFKA-8710")
+async def s124(stage: Stage) -> None:
+    """No batch says any more who the producer is, and a follower with an empty disk that begins behind the deleted records does
+    not know it. When this one leads, the producer cannot go on in the transaction: it aborts all of it, also the record that is
+    still in the other partition, and goes on with the next one."""
+    shop = await open_transactions(stage)
+    first = shop.producer("first")
+    await first.init()
+    await first.append(0, b"a", b"b")
+    await first.append(1, b"a")
+    stage.says("All records of partition 0 are deleted.")
+    await stage.client.run(delete(stage, 2))
+    stage.says("Broker 2 gets an empty disk, and copies the log.")
+    stage.crash(2)
+    await stage.until(lambda: 2 not in stage.isr(), what="broker 2 is out of the ISR")
+    stage.wipe(2)
+    stage.start(2)
+    await stage.until(lambda: stage.isr() == {1, 2, 3}, what="all are in sync")
+    stage.says("The leader dies.")
+    stage.crash(1)
+    await stage.until(lambda: stage.leader() == 2, what="the one with the fresh copy leads")
+    code = await code_of(first.append(0, b"c"))
+    stage.must(code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"it does not know the batches before: {code.name}")
+    await first.end(commit=False)
+    await shop.becomes("CompleteAbort")
+    stage.says("The next transaction begins with the first sequence number of its epoch.")
+    await first.append(0, b"d")
+    await first.append(1, b"d")
+    await first.end(commit=True)
+    await shop.becomes("CompleteCommit")
+    await shop.shows([b"d"], 1)
+    await stage.until(lambda: shop.stable(stage.leader()) == stage.hw(stage.leader()), what="no transaction is open")
+    stage.start(1)
     await stage.at_rest()
