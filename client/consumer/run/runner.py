@@ -20,15 +20,15 @@ from strandline.client.consumer.partition_state import PartitionState
 from strandline.client.consumer.records import AnyRecord, TopicPartition
 from strandline.client.consumer.run import headers
 from strandline.client.consumer.run.counters import Counters
+from strandline.client.consumer.run.failures import FailureLog, cause_of, stopped_at
 from strandline.client.consumer.run.handlers import Handler, Undecodable
 from strandline.client.consumer.run.outbox import Outbox
 from strandline.client.consumer.run.schedule import Call, Delivery, Schedule, Work, lane_of_key, lane_of_partition
 from strandline.client.consumer.run.settings import Fate, RunSettings
-from strandline.client.errors import ClientClosed, ClientError, HandlerFailed, UsageError
+from strandline.client.errors import ClientClosed, ClientError, UsageError
 from strandline.client.options import ConsumerOptions
 from strandline.protocol.doors import Doors
 from strandline.protocol.errors import StrandlineError
-from strandline.protocol.log_limits import LineLimits
 from strandline.protocol.loggers import get_logger
 
 logger = get_logger(__name__)
@@ -114,7 +114,7 @@ class Runner:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
         """When the timer is due, on the loop's clock; None: there is none."""
-        self._limits = LineLimits()
+        self._log = FailureLog(options.group_id)
         self.counters = Counters()
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -393,19 +393,7 @@ class Runner:
     def _failed(self, error: BaseException, call: Call) -> BaseException:
         """Count and log the error of a call."""
         self.counters.failed_attempts += 1
-        delivery = call.deliveries[0]
-        suppressed = self._limits.admit(str(call.state.tp), self._loop.time())
-        if suppressed is not None:
-            logger.warning(
-                "consumer.handler_failed",
-                group_id=self._options.group_id,
-                topic=delivery.record.topic,
-                partition=delivery.record.partition,
-                offset=delivery.record.offset,
-                attempt=delivery.attempt,
-                reason=f"{headers.name_of(error)}: {headers.text_of(error)}",
-                **suppressed.fields,
-            )
+        self._log.on_failed(call.state.tp, call.deliveries[0], error, self._loop.time())
         return error
 
     def _update_working(self) -> None:
@@ -448,7 +436,7 @@ class Runner:
             self._stop_at(call, delivery, error)
         elif fate is Fate.SKIP:
             self.counters.skipped += 1
-            self._log_given_up(delivery, error, None)
+            self._log.on_given_up(delivery.record, error, None)
             self._schedule.finish(call)
         elif await self._send(call, delivery, error, fate):
             self._schedule.finish(call)
@@ -468,14 +456,12 @@ class Runner:
             self.counters.retried += 1
         else:
             self.counters.dead_lettered += 1
-            self._log_given_up(delivery, error, topic)
+            self._log.on_given_up(delivery.record, error, topic)
         return not call.is_abandoned
 
     def _letter(self, delivery: Delivery, error: BaseException, fate: Fate) -> tuple[str, headers.HeaderList]:
         """The topic that a failed record is sent to, and its headers."""
-        settings, group_id, cause = self._settings, self._options.group_id, error
-        if isinstance(error, Undecodable) and error.__cause__ is not None:
-            cause = error.__cause__
+        settings, group_id, cause = self._settings, self._options.group_id, cause_of(error)
         if fate is Fate.RETRY_TOPIC:
             assert settings.retry is not None
             assert settings.retry_topic is not None
@@ -488,40 +474,9 @@ class Runner:
 
     def _stop_at(self, call: Call, delivery: Delivery, error: BaseException, text: str | None = None) -> None:
         """End `run` because of this record, which stays unfinished."""
-        record = delivery.record
-        failed = HandlerFailed(
-            text or f"the handler raised {headers.name_of(error)}: {headers.text_of(error)}",
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            attempts=delivery.attempt,
-        )
-        failed.__cause__ = error
-        self._fail(failed)
+        self._fail(stopped_at(delivery, error, text))
         self.counters.dropped += self._schedule.close(call.lane.work)
         self._schedule.put_back(call)
-
-    def _log_given_up(self, delivery: Delivery, error: BaseException, topic: str | None) -> None:
-        record, reason = delivery.record, f"{headers.name_of(error)}: {headers.text_of(error)}"
-        if topic is None:
-            logger.warning(
-                "consumer.record_skipped",
-                group_id=self._options.group_id,
-                topic=record.topic,
-                partition=record.partition,
-                offset=record.offset,
-                reason=reason,
-            )
-        else:
-            logger.warning(
-                "consumer.record_dead_lettered",
-                group_id=self._options.group_id,
-                topic=record.topic,
-                partition=record.partition,
-                offset=record.offset,
-                reason=reason,
-                dlq=topic,
-            )
 
     # -- partitions come and go: the ledger ---------------------------------------------------------------------------
 

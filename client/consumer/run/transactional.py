@@ -30,6 +30,7 @@ from strandline.client.consumer.partition_state import PartitionState
 from strandline.client.consumer.records import AnyRecord, OffsetAndMetadata
 from strandline.client.consumer.run import headers
 from strandline.client.consumer.run.counters import Counters
+from strandline.client.consumer.run.failures import FailureLog, cause_of, stopped_at
 from strandline.client.consumer.run.handlers import Handler, Undecodable
 from strandline.client.consumer.run.outbox import Outbox
 from strandline.client.consumer.run.schedule import Delivery
@@ -38,7 +39,6 @@ from strandline.client.errors import (
     ClientClosed,
     ClientError,
     CommitFailed,
-    HandlerFailed,
     ProducerFenced,
     TransactionAbortable,
     TransactionFailed,
@@ -49,7 +49,6 @@ from strandline.client.errors import (
 from strandline.client.options import ConsumerOptions
 from strandline.client.producer.producer import GroupMembership, Producer
 from strandline.protocol.doors import Doors
-from strandline.protocol.log_limits import LineLimits
 from strandline.protocol.loggers import get_logger
 
 logger = get_logger(__name__)
@@ -133,7 +132,7 @@ class TransactionalRunner:
         """The tasks in which the handler is called."""
         self._handling = 0
         """How many calls of the handler run."""
-        self._limits = LineLimits()
+        self._log = FailureLog(options.group_id)
         self.ended = asyncio.Event()
         """Set when nothing is handled any more."""
         self.counters = Counters()
@@ -335,8 +334,7 @@ class TransactionalRunner:
         if fate is not Fate.DEAD_LETTER:
             return
         assert self._settings.dlq is not None, "the fate says so"
-        cause = error.__cause__ if isinstance(error, Undecodable) and error.__cause__ is not None else error
-        fields = headers.dead_letter_headers(delivery.record, self._options.group_id, cause, delivery.attempt)
+        fields = headers.dead_letter_headers(delivery.record, self._options.group_id, cause_of(error), delivery.attempt)
         await self._outbox.send(self._settings.dlq, delivery.record, fields)
 
     # -- failures -----------------------------------------------------------------------------------------------------
@@ -370,7 +368,7 @@ class TransactionalRunner:
 
     async def _on_call_failed(self, failed: CallFailed) -> None:
         self.counters.failed_attempts += 1
-        self._log_failed(failed)
+        self._log.on_failed(failed.state.tp, failed.deliveries[0], failed.error, self._loop.time())
         keys = [(failed.state, delivery.offset) for delivery in failed.deliveries]
         if len(keys) > 1:  # Find the one that fails.
             self._alone.update(dict.fromkeys(keys))
@@ -378,7 +376,7 @@ class TransactionalRunner:
         (key,), (delivery,) = keys, failed.deliveries
         fate = self._settings.fate(failed.error, delivery.attempt, may_repeat=not isinstance(failed.error, Undecodable))
         if fate is Fate.STOP:
-            raise self._stopped_at(delivery, failed.error)
+            raise stopped_at(delivery, failed.error)
         self._attempts[key] = delivery.attempt
         if fate is Fate.RETRY_HERE:
             assert self._settings.retry is not None, "the fate says so"
@@ -388,14 +386,6 @@ class TransactionalRunner:
             self._given_up[key] = fate, failed.error
             self._attempts[key] = delivery.attempt - 1  # The dead letter says how often it was handled.
 
-    def _stopped_at(self, delivery: Delivery, error: BaseException) -> HandlerFailed:
-        record, text = delivery.record, f"the handler raised {headers.name_of(error)}: {headers.text_of(error)}"
-        failed = HandlerFailed(
-            text, topic=record.topic, partition=record.partition, offset=record.offset, attempts=delivery.attempt
-        )
-        failed.__cause__ = error
-        return failed
-
     async def _pause(self, pause_s: float) -> None:
         """Wait, and stay in the group meanwhile: nothing of the program is unfinished."""
         until = self._loop.time() + pause_s
@@ -403,47 +393,15 @@ class TransactionalRunner:
             await asyncio.wait([self._end], timeout=min(left_s, LOOK_S))
             self._hooks.group.on_poll(())
 
-    def _log_failed(self, failed: CallFailed) -> None:
-        suppressed = self._limits.admit(str(failed.state.tp), self._loop.time())
-        if suppressed is None:
-            return
-        delivery = failed.deliveries[0]
-        logger.warning(
-            "consumer.handler_failed",
-            group_id=self._options.group_id,
-            topic=delivery.record.topic,
-            partition=delivery.record.partition,
-            offset=delivery.record.offset,
-            attempt=delivery.attempt,
-            reason=f"{headers.name_of(failed.error)}: {headers.text_of(failed.error)}",
-            **suppressed.fields,
-        )
-
     def _count_given_up(self, record: AnyRecord, fate: Fate, error: BaseException) -> None:
         """The transaction without the record, or with its dead letter, is committed."""
-        reason = f"{headers.name_of(error)}: {headers.text_of(error)}"
         self.counters.handled -= 1
         if fate is Fate.DEAD_LETTER:
             self.counters.dead_lettered += 1
-            logger.warning(
-                "consumer.record_dead_lettered",
-                group_id=self._options.group_id,
-                topic=record.topic,
-                partition=record.partition,
-                offset=record.offset,
-                reason=reason,
-                dlq=self._settings.dlq,
-            )
+            self._log.on_given_up(record, error, self._settings.dlq)
         else:
             self.counters.skipped += 1
-            logger.warning(
-                "consumer.record_skipped",
-                group_id=self._options.group_id,
-                topic=record.topic,
-                partition=record.partition,
-                offset=record.offset,
-                reason=reason,
-            )
+            self._log.on_given_up(record, error, None)
 
     # -- what an operator sees ----------------------------------------------------------------------------------------
 

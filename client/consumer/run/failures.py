@@ -1,0 +1,83 @@
+"""What a run says of a record whose handling has failed: to the program, in the log, and in the headers of its dead letter."""
+
+from __future__ import annotations
+
+from strandline.client.consumer.records import AnyRecord, TopicPartition
+from strandline.client.consumer.run import headers
+from strandline.client.consumer.run.handlers import Undecodable
+from strandline.client.consumer.run.schedule import Delivery
+from strandline.client.errors import HandlerFailed
+from strandline.protocol.log_limits import LineLimits
+from strandline.protocol.loggers import get_logger
+
+logger = get_logger(__name__)
+
+
+def reason_of(error: BaseException) -> str:
+    """The class of the error and its text."""
+    return f"{headers.name_of(error)}: {headers.text_of(error)}"
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """The error of the handler, or that of the deserializer that has failed before it."""
+    return error.__cause__ if isinstance(error, Undecodable) and error.__cause__ is not None else error
+
+
+def stopped_at(delivery: Delivery, error: BaseException, text: str | None = None) -> HandlerFailed:
+    """Why `run` ends at this record. `text`: if it is not that the handler has raised the error."""
+    record = delivery.record
+    failed = HandlerFailed(
+        text or f"the handler raised {reason_of(error)}",
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        attempts=delivery.attempt,
+    )
+    failed.__cause__ = error
+    return failed
+
+
+class FailureLog:
+    """Logs the failures of one run. Failed attempts are limited by partition."""
+
+    def __init__(self, group_id: str | None) -> None:
+        self._group_id = group_id
+        self._limits = LineLimits()
+
+    def on_failed(self, tp: TopicPartition, delivery: Delivery, error: BaseException, now: float) -> None:
+        """A call has failed of which this is the first record. `tp`: where it was read, which may be the retry topic."""
+        record = delivery.record
+        suppressed = self._limits.admit(str(tp), now)
+        if suppressed is not None:
+            logger.warning(
+                "consumer.handler_failed",
+                group_id=self._group_id,
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                attempt=delivery.attempt,
+                reason=reason_of(error),
+                **suppressed.fields,
+            )
+
+    def on_given_up(self, record: AnyRecord, error: BaseException, dlq: str | None) -> None:
+        """A record is not handled any more. `dlq`: the topic that has it now; None: it was left out."""
+        if dlq is None:
+            logger.warning(
+                "consumer.record_skipped",
+                group_id=self._group_id,
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                reason=reason_of(error),
+            )
+        else:
+            logger.warning(
+                "consumer.record_dead_lettered",
+                group_id=self._group_id,
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                reason=reason_of(error),
+                dlq=dlq,
+            )
