@@ -18,6 +18,7 @@ from strandline.protocol.apis import api_name
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
+from strandline.protocol.rpc.kept_connection import KeptConnection
 
 CONNECT_TIMEOUT_MS = 1000
 
@@ -45,7 +46,7 @@ class BrokerChannels:
         refusal of the other broker is raised with its code."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                connection = await self._channel(broker_id).ready(self._client_id)
+                connection = await self._channel(broker_id).connection.ready()
                 return await connection.request(api_key, body, timeout_ms=timeout_ms)
         except TimeoutError:
             text = f"{api_name(api_key)} got no answer from broker {broker_id} in {timeout_ms} ms"
@@ -55,13 +56,13 @@ class BrokerChannels:
         """Close all connections for good. The requests in flight fail."""
         self._is_closed = True
         for channel in self._channels.values():
-            channel.close()
+            channel.connection.close()
         self._channels.clear()
 
     @property
     def connected_to(self) -> list[int]:
         """The brokers to which there is a connection."""
-        return sorted(broker_id for broker_id, channel in self._channels.items() if channel.is_open)
+        return sorted(broker_id for broker_id, channel in self._channels.items() if channel.connection.is_open)
 
     def _channel(self, broker_id: int) -> _Channel:
         """The channel to the present registration of a broker. Raises BROKER_NOT_AVAILABLE."""
@@ -70,60 +71,24 @@ class BrokerChannels:
         if known is not None and known.target == target:
             return known
         if known is not None:
-            known.close()
+            known.connection.close()
             del self._channels[broker_id]
         if target is None:
             raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"the address of broker {broker_id} is not known")
-        channel = self._channels[broker_id] = _Channel(target)
+        channel = self._channels[broker_id] = _Channel(target, self._client_id)
         return channel
 
 
 class _Channel:
     """The connection to one registration of a broker."""
 
-    def __init__(self, target: BrokerTarget) -> None:
+    def __init__(self, target: BrokerTarget, client_id: str) -> None:
         self.target = target
-        self._connection: Connection | None = None
-        self._connecting: asyncio.Task[Connection] | None = None
+        self._client_id = client_id
+        self.connection = KeptConnection(
+            self._connect, name="broker-connect", closed_text="the connection to the broker was closed"
+        )
 
-    @property
-    def is_open(self) -> bool:
-        return self._connection is not None and not self._connection.closed
-
-    def close(self) -> None:
-        if self._connecting is not None:
-            self._connecting.cancel()
-            self._connecting = None
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    async def ready(self, client_id: str) -> Connection:
-        """The open connection. Callers that come while it is being opened share the attempt."""
-        if self._connection is not None and not self._connection.closed:
-            return self._connection
-        if self._connecting is None:
-            self._connecting = asyncio.get_running_loop().create_task(self._connect(client_id), name="broker-connect")
-            self._connecting.add_done_callback(_mark_retrieved)
-        attempt = self._connecting
-        try:
-            return await asyncio.shield(attempt)
-        except asyncio.CancelledError:
-            caller = asyncio.current_task()
-            if attempt.cancelled() and not (caller is not None and caller.cancelling()):
-                raise BrokerError(ErrorCode.NETWORK_EXCEPTION, "the connection to the broker was closed") from None
-            raise
-        finally:
-            if attempt.done() and self._connecting is attempt:
-                self._connecting = None
-
-    async def _connect(self, client_id: str) -> Connection:
+    async def _connect(self) -> Connection:
         host, port, _ = self.target
-        self._connection = await Connection.connect(host, port, client_id=client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS)
-        return self._connection
-
-
-def _mark_retrieved(attempt: asyncio.Task[Connection]) -> None:
-    """Perhaps no request waits for this attempt any more, so that nobody would look at its error."""
-    if not attempt.cancelled():
-        attempt.exception()
+        return await Connection.connect(host, port, client_id=self._client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS)

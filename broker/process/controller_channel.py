@@ -17,6 +17,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
+from strandline.protocol.rpc.kept_connection import KeptConnection
 
 logger = get_logger(__name__)
 
@@ -49,10 +50,9 @@ class NodeToControllerChannel:
     def __init__(self, *, broker_id: int, finder: ControllerFinder) -> None:
         self._client_id = f"broker-{broker_id}"
         self._finder = finder
-        self._connection: Connection | None = None
+        self._connection = KeptConnection(self._connect, name="controller-connect", closed_text="the active controller changed")
         self._connected_to: Voter | None = None
         """The node of the current connection, or of the one being opened."""
-        self._connecting: asyncio.Task[Connection] | None = None
         self._changed = asyncio.Event()
         finder.on_controller_changed.append(self._on_controller_changed)
 
@@ -64,12 +64,7 @@ class NodeToControllerChannel:
         self._changed.set()
 
     def close(self) -> None:
-        if self._connecting is not None:
-            self._connecting.cancel()
-            self._connecting = None
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._connection.close()
 
     async def request(self, api_key: int, body: Message, timeout_ms: int, on_lost: Callable[[], None] | None = None) -> Message:
         """Send a request to the active controller and return its answer.
@@ -96,7 +91,7 @@ class NodeToControllerChannel:
             await self._wait_for_change(min(RETRY_BACKOFF_MS, remaining_ms) if self._finder.controller else remaining_ms)
 
     async def _request_once(self, api_key: int, body: Message, timeout_ms: int, on_lost: Callable[[], None] | None) -> Message:
-        connection = await self._ready_connection()
+        connection = await self._connection.ready()
         try:
             response = await connection.request(api_key, body, timeout_ms=timeout_ms)
         except BrokerError:
@@ -114,30 +109,9 @@ class NodeToControllerChannel:
         except TimeoutError:
             pass
 
-    async def _ready_connection(self) -> Connection:
-        """The connection. Callers that arrive while it is being opened share the attempt."""
-        if self._connection is not None and not self._connection.closed:
-            return self._connection
-        if self._connecting is None:
-            self._connecting = asyncio.get_running_loop().create_task(self._connect(), name="controller-connect")
-        attempt = self._connecting
-        try:
-            return await asyncio.shield(attempt)
-        except asyncio.CancelledError:
-            caller = asyncio.current_task()
-            if attempt.cancelled() and not (caller is not None and caller.cancelling()):
-                raise BrokerError(ErrorCode.NETWORK_EXCEPTION, "the active controller changed") from None
-            raise
-        finally:
-            if attempt.done() and self._connecting is attempt:
-                self._connecting = None
-
     async def _connect(self) -> Connection:
         controller = self._finder.controller
         if controller is None:
             raise BrokerError(ErrorCode.NETWORK_EXCEPTION, "no active controller is known")
         voter = self._connected_to = controller[0]
-        self._connection = await Connection.connect(
-            voter.host, voter.port, client_id=self._client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS
-        )
-        return self._connection
+        return await Connection.connect(voter.host, voter.port, client_id=self._client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS)
