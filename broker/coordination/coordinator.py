@@ -15,9 +15,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic
 
-from strandline.broker.coordination.loader import LoadTurns, ShardLoader, Step
+from strandline.broker.coordination.loader import LoadTurns, Shard, ShardLoader
 from strandline.broker.coordination.partitioning import partition_of
 from strandline.broker.coordination.replies import Asker, DelayedReplies, OnCommit, Replies, send
 from strandline.broker.disk_work import RunBlocking
@@ -35,8 +35,6 @@ from strandline.protocol.partitions import TopicIdPartition
 from strandline.storage.disk import Buffer
 from strandline.storage.files import DiskError
 from strandline.storage.log.log import AppendInfo
-
-Shard = TypeVar("Shard")
 
 
 class Host:
@@ -77,7 +75,7 @@ class ActiveShard(Generic[Shard]):
     partition: Partition
     leader_state: LeaderState
     shard: Shard
-    loader: ShardLoader | None
+    loader: ShardLoader[Shard] | None
     """None when the load has succeeded."""
     loaded_end: int
     """The log end at which the leader epoch began: what lies below it may be committed although the high watermark is lower.
@@ -111,6 +109,8 @@ class Coordinator(ABC, Generic[Shard]):
 
     topic_name: str
     """The internal topic."""
+    loader_class: type[ShardLoader[Shard]]
+    """Reads the records of a shard."""
     subject: str
     """What it coordinates, for the sentences of errors: groups."""
 
@@ -130,12 +130,7 @@ class Coordinator(ABC, Generic[Shard]):
     def _new_shard(self) -> Shard: ...
 
     @abstractmethod
-    def _new_loader(
-        self, active: ActiveShard[Shard], call_soon: Callable[[Step], object], on_end: Callable[[Exception | None], None]
-    ) -> ShardLoader: ...
-
-    @abstractmethod
-    def _on_loaded(self, active: ActiveShard[Shard], loader: ShardLoader, took_s: float) -> None:
+    def _on_loaded(self, active: ActiveShard[Shard], loader: ShardLoader[Shard], took_s: float) -> None:
         """A shard has all its records, and answers from now on."""
 
     @abstractmethod
@@ -174,7 +169,14 @@ class Coordinator(ABC, Generic[Shard]):
         end = leader_state.log.log_end_offset
         active = ActiveShard(partition, leader_state, self._new_shard(), None, end, end, self.host.now())
         self.shards[key[1]] = active
-        active.loader = self._new_loader(active, self.host.load_turns.add, lambda error: self._on_load_end(active, error))
+        active.loader = self.loader_class(
+            leader_state,
+            active.shard,
+            is_current=lambda: active.is_current,
+            call_soon=self.host.load_turns.add,
+            run_blocking=self.host.run_blocking,
+            on_end=lambda error: self._on_load_end(active, error),
+        )
         active.loader.start()
 
     def _on_load_end(self, active: ActiveShard[Shard], error: Exception | None) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
 
-from strandline.broker.coordination.replies import Asker
+from strandline.broker.coordination.coordinator import Coordinator
+from strandline.broker.coordination.loader import Shard
+from strandline.broker.coordination.replies import Asker, send
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.server import ServerRequest
+
+Answer = TypeVar("Answer", bound=Message)
 
 
 class Gathered:
@@ -47,3 +53,25 @@ class _PartAsker:
 
     def refuse(self, code: ErrorCode, message: str | None = None) -> None:
         self.reply(self._on_error(BrokerError(code, message)))
+
+
+def answer_for_each(
+    coordinator: Coordinator[Shard],
+    request: ServerRequest,
+    keys: Iterable[str],
+    describe: Callable[[Shard, str], Answer],
+    on_error: Callable[[str, BrokerError], Answer],
+    response: Callable[[list[Answer]], Message],
+) -> None:
+    """Answer for each group or transactional id by its shard, when what the shard knows is committed."""
+    distinct = list(dict.fromkeys(keys))
+    gathered = Gathered(request, len(distinct), lambda parts: response(parts))  # type: ignore[arg-type]
+    for index, key in enumerate(distinct):
+        asker = gathered.part(index, partial(on_error, key))
+        try:
+            active = coordinator.shard_of(key)
+            answer = describe(active.shard, key)
+        except BrokerError as e:
+            send([(asker, e)])
+        else:
+            coordinator.when_committed(active, [(asker, answer)])

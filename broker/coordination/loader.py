@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from strandline.broker.disk_work import RunBlocking
 from strandline.broker.partition.leader_state import LeaderState
@@ -29,6 +30,7 @@ SLICE_BYTES = 16 * 1024
 PAUSE_S = 0.001
 """How long the loop is free after a slice, if it has requests to serve."""
 
+Shard = TypeVar("Shard")
 Step = Callable[[], None]
 
 
@@ -69,12 +71,13 @@ class LoadTurns:
                 self._schedule()
 
 
-class ShardLoader(ABC):
+class ShardLoader(ABC, Generic[Shard]):
     """One load. `start` begins it; it ends with exactly one call of `on_end`, unless `cancel` comes first."""
 
     def __init__(
         self,
         leader_state: LeaderState,
+        shard: Shard,
         *,
         is_current: Callable[[], bool],
         call_soon: Callable[[Step], object],
@@ -83,6 +86,7 @@ class ShardLoader(ABC):
     ) -> None:
         """`is_current`: whether the partition still leads in the epoch of `leader_state`. `call_soon`: calls a slice when it is
         the turn of this load."""
+        self.shard = shard
         self._leader_state = leader_state
         self.end_offset = leader_state.log.log_end_offset
         """Where the load ends."""
@@ -109,14 +113,14 @@ class ShardLoader(ABC):
         """Replay some of what was kept."""
         raise NotImplementedError
 
-    def begin_slice(self, high_watermark: int) -> None:  # noqa: B027
+    def begin_slice(self, high_watermark: int) -> None:
         """A slice of the log comes, which was read when the high watermark was here."""
 
     @abstractmethod
     def read_batch(self, buffer: Buffer, position: int, header: BatchHeader, high_watermark: int) -> None:
         """The next batch of the log: records, or the marker that ends a transaction (`header.is_control`)."""
 
-    def end_slice(self) -> None:  # noqa: B027
+    def end_slice(self) -> None:
         """The slice has no more batches."""
 
     # -- slices -------------------------------------------------------------------------------------------------------

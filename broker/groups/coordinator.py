@@ -9,7 +9,7 @@ from contextlib import suppress
 from random import Random
 
 from strandline.broker.coordination.coordinator import ActiveShard, Coordinator, Host
-from strandline.broker.coordination.loader import ShardLoader, Step
+from strandline.broker.coordination.loader import ShardLoader
 from strandline.broker.coordination.replies import Asker, as_coordinator, send
 from strandline.broker.groups.census import GroupCensus
 from strandline.broker.groups.change_log_lines import ChangeLogLines
@@ -41,6 +41,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
     """The groups of one broker."""
 
     topic_name = OFFSETS_TOPIC
+    loader_class = GroupLoader
     subject = "groups"
 
     def __init__(self, config: GroupConfig, host: Host, random: Random) -> None:
@@ -71,19 +72,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
     def _new_shard(self) -> GroupShard:
         return GroupShard(self.config, self._random, self.host.directory.image)
 
-    def _new_loader(
-        self, active: ActiveGroups, call_soon: Callable[[Step], object], on_end: Callable[[Exception | None], None]
-    ) -> ShardLoader:
-        return GroupLoader(
-            active.leader_state,
-            active.shard,
-            is_current=lambda: active.is_current,
-            call_soon=call_soon,
-            run_blocking=self.host.run_blocking,
-            on_end=on_end,
-        )
-
-    def _on_loaded(self, active: ActiveGroups, loader: ShardLoader, took_s: float) -> None:
+    def _on_loaded(self, active: ActiveGroups, loader: ShardLoader[GroupShard], took_s: float) -> None:
         shard, now = active.shard, self.host.now()
         self.metrics.on_load(took_s, now)
         if loader.records or loader.skipped:

@@ -7,11 +7,10 @@ part in it has committed what it knew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
-from strandline.broker.coordination.gathered import Gathered
+from strandline.broker.coordination.gathered import Gathered, answer_for_each
 from strandline.broker.coordination.replies import Asker, send
 from strandline.broker.groups.coordinator import GroupCoordinator
 from strandline.broker.groups.member_connections import MemberConnections
@@ -48,8 +47,6 @@ from strandline.protocol.messages.groups import (
     SyncGroupRequest,
 )
 from strandline.protocol.rpc.server import Handler, ServerConnection, ServerRequest
-
-Answer = TypeVar("Answer", bound=Message)
 
 
 class GroupHandlers:
@@ -215,7 +212,8 @@ class GroupHandlers:
     def describe_groups(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, DescribeGroupsRequest)
-        self._for_each(
+        answer_for_each(
+            self._coordinator,
             request,
             body.groups,
             lambda shard, group_id: shard.classic.describe(group_id),
@@ -226,34 +224,14 @@ class GroupHandlers:
     def consumer_group_describe(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, ConsumerGroupDescribeRequest)
-        self._for_each(
+        answer_for_each(
+            self._coordinator,
             request,
             body.group_ids,
             lambda shard, group_id: shard.consumer.describe(group_id),
             lambda group_id, error: DescribedConsumerGroup(group_id, error.code, error.message),
             ConsumerGroupDescribeResponse,
         )
-
-    def _for_each(
-        self,
-        request: ServerRequest,
-        group_ids: Iterable[str],
-        describe: Callable[[GroupShard, str], Answer],
-        on_error: Callable[[str, BrokerError], Answer],
-        response: Callable[[list[Answer]], Message],
-    ) -> None:
-        """Answer for each group by its shard, when what the shard knows is committed."""
-        groups = list(dict.fromkeys(group_ids))
-        gathered = Gathered(request, len(groups), lambda parts: response(parts))  # type: ignore[arg-type]
-        for index, group_id in enumerate(groups):
-            asker = gathered.part(index, partial(on_error, group_id))
-            try:
-                active = self._coordinator.shard_of(group_id)
-                answer = describe(active.shard, group_id)
-            except BrokerError as e:
-                send([(asker, e)])
-            else:
-                self._coordinator.when_committed(active, [(asker, answer)])
 
     def delete_groups(self, request: ServerRequest) -> None:
         body = request.body

@@ -17,11 +17,11 @@ A record of a type that is not known (of share or streams groups, or of a later 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
-from strandline.broker.coordination.loader import ShardLoader, Step
-from strandline.broker.disk_work import RunBlocking
+from strandline.broker.coordination.loader import ShardLoader
 from strandline.broker.groups.records.codec import UnknownRecordType, decode_record
 from strandline.broker.groups.records.offset_commits import OFFSET_COMMIT_TYPES, decode_offset_commit, only_record
 from strandline.broker.groups.shard import GroupShard
@@ -37,21 +37,12 @@ NEWEST_MAX = 20_000
 enlarged."""
 
 
-class GroupLoader(ShardLoader):
+class GroupLoader(ShardLoader[GroupShard]):
     """The load of one shard."""
 
-    def __init__(
-        self,
-        leader_state: LeaderState,
-        shard: GroupShard,
-        *,
-        is_current: Callable[[], bool],
-        call_soon: Callable[[Step], object],
-        run_blocking: RunBlocking | None,
-        on_end: Callable[[Exception | None], None],
-    ) -> None:
-        super().__init__(leader_state, is_current=is_current, call_soon=call_soon, run_blocking=run_blocking, on_end=on_end)
-        self.shard = shard
+    def __init__(self, leader_state: LeaderState, shard: GroupShard, **options: Any) -> None:
+        """The options are those of a `ShardLoader`."""
+        super().__init__(leader_state, shard, **options)
         self._newest: dict[bytes, bytes | None] = {}
         """Key -> value of the newest OffsetCommit record that is read, committed, and not replayed."""
         self._left: Iterator[tuple[bytes, bytes | None]] | None = None

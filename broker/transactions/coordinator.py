@@ -11,12 +11,12 @@ timer of each shard looks for transactions that take too long.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator
 from functools import partial
 from typing import Protocol
 
 from strandline.broker.coordination.coordinator import ActiveShard, Coordinator, Host
-from strandline.broker.coordination.loader import ShardLoader, Step
+from strandline.broker.coordination.loader import ShardLoader
 from strandline.broker.coordination.replies import as_coordinator
 from strandline.broker.transactions.completion_waiters import CompletionWaiters
 from strandline.broker.transactions.config import TransactionConfig
@@ -51,6 +51,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
     """The transactional ids of one broker."""
 
     topic_name = TRANSACTION_STATE_TOPIC
+    loader_class = TransactionLoader
     subject = "transactions"
 
     def __init__(self, config: TransactionConfig, host: Host, channels: Channels, fresh_ids: FreshIds) -> None:
@@ -74,19 +75,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
     def _new_shard(self) -> TransactionShard:
         return TransactionShard(self.config)
 
-    def _new_loader(
-        self, active: ActiveTransactions, call_soon: Callable[[Step], object], on_end: Callable[[Exception | None], None]
-    ) -> ShardLoader:
-        return TransactionLoader(
-            active.leader_state,
-            active.shard,
-            is_current=lambda: active.is_current,
-            call_soon=call_soon,
-            run_blocking=self.host.run_blocking,
-            on_end=on_end,
-        )
-
-    def _on_loaded(self, active: ActiveTransactions, loader: ShardLoader, took_s: float) -> None:
+    def _on_loaded(self, active: ActiveTransactions, loader: ShardLoader[TransactionShard], took_s: float) -> None:
         self.metrics.on_load(took_s, self.host.now())
         prepared = list(active.shard.on_loaded())
         if loader.records or loader.skipped:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from strandline.broker.coordination.gathered import Gathered
+from strandline.broker.coordination.gathered import Gathered, answer_for_each
 from strandline.broker.coordination.partitioning import partition_of
 from strandline.broker.coordination.replies import Asker, send
 from strandline.broker.transactions.coordinator import TransactionCoordinator
@@ -254,17 +254,7 @@ class TransactionHandlers:
     def describe(self, request: ServerRequest) -> None:
         body = request.body
         assert isinstance(body, DescribeTransactionsRequest)
-        ids = list(dict.fromkeys(body.transactional_ids))
-        gathered = Gathered(request, len(ids), lambda parts: DescribeTransactionsResponse(parts))  # type: ignore[arg-type]
-        for index, transactional_id in enumerate(ids):
-            asker = gathered.part(index, partial(_undescribed, transactional_id))
-            try:
-                active = self._coordinator.shard_of(transactional_id)
-                answer = describe(active.shard, transactional_id)
-            except BrokerError as e:
-                send([(asker, e)])
-            else:
-                self._coordinator.when_committed(active, [(asker, answer)])
+        answer_for_each(self._coordinator, request, body.transactional_ids, describe, _undescribed, DescribeTransactionsResponse)
 
     def list(self, request: ServerRequest) -> None:
         body = request.body

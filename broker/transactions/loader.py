@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from strandline.broker.coordination.loader import ShardLoader, Step
-from strandline.broker.disk_work import RunBlocking
-from strandline.broker.partition.leader_state import LeaderState
+from strandline.broker.coordination.loader import ShardLoader
 from strandline.broker.transactions.records import UnknownKeyVersion, decode_record
 from strandline.broker.transactions.shard import TransactionShard
 from strandline.protocol.records.batch import BatchHeader, Buffer
 from strandline.protocol.records.reader import decode_columns
 
 
-class TransactionLoader(ShardLoader):
+class TransactionLoader(ShardLoader[TransactionShard]):
     """The load of one shard. A record whose key has a version that is not known is skipped."""
-
-    def __init__(
-        self,
-        leader_state: LeaderState,
-        shard: TransactionShard,
-        *,
-        is_current: Callable[[], bool],
-        call_soon: Callable[[Step], object],
-        run_blocking: RunBlocking | None,
-        on_end: Callable[[Exception | None], None],
-    ) -> None:
-        super().__init__(leader_state, is_current=is_current, call_soon=call_soon, run_blocking=run_blocking, on_end=on_end)
-        self.shard = shard
 
     def read_batch(self, buffer: Buffer, position: int, header: BatchHeader, high_watermark: int) -> None:
         if header.is_control or not header.record_count:
