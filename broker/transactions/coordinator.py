@@ -109,7 +109,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         self.close()
 
     def close(self) -> None:
-        """Do nothing more, and answer nobody."""
+        """Send no more markers, and drop the requests that wait without an answer."""
         self.is_stopped = True
         self.markers.stop()
         for active in self.shards.values():

@@ -1,4 +1,4 @@
-"""What the transaction coordinator of a broker counts. `strandline/observe` reads it.
+"""The metrics of a broker's transaction coordinator. `strandline/observe` reads them.
 
 Counted is what this broker has decided, when the record is in its log: a load counts nothing.
 """

@@ -484,7 +484,7 @@ def _look_at(task: asyncio.Task[Any]) -> None:
 
 
 class TransactionBlock(Generic[P]):
-    """What `Producer.transaction` returns: `async with` begins a transaction, and commits or aborts it."""
+    """The result of `Producer.transaction`: `async with` begins a transaction, and commits or aborts it."""
 
     def __init__(self, producer: P, transactions: Transactions) -> None:
         self._producer = producer

@@ -454,7 +454,7 @@ class _Member:
 
 
 class TransactionBlock(Generic[P]):
-    """What `Producer.transaction` returns: `with` begins a transaction, and commits or aborts it."""
+    """The result of `Producer.transaction`: `with` begins a transaction, and commits or aborts it."""
 
     def __init__(self, producer: P, block: originals_of_transactions.TransactionBlock[AsyncProducer[bytes, bytes]]) -> None:
         self._producer = producer

@@ -598,7 +598,7 @@ async def test_commit_that_waits_for_records_is_not_sent_after_stop(tx: Scripted
 
 @pytest.mark.parametrize("commits", [True, False])
 async def test_stop_while_the_end_is_not_answered_leaves_the_outcome_unknown(tx: ScriptedTransactions, commits: bool) -> None:
-    """The call that waits gets an error that says so, and not a cancellation that nobody has asked for."""
+    """The call that waits raises TransactionOutcomeUnknown, and not CancelledError: its task was not cancelled."""
     producer = producer_of(tx)
     await producer.start()
     await producer.begin_transaction()

@@ -102,7 +102,7 @@ async def test_second_producer_fences_the_first_and_aborts_its_transaction() -> 
 
 
 async def test_transaction_that_takes_too_long_is_aborted() -> None:
-    """And its producer is told so with an error that it can go on after."""
+    """Its producer gets an error after which it can begin the next transaction."""
     sweep = {"transaction_abort_timed_out_transaction_cleanup_interval_ms": 100}
     async with WireCluster(brokers=1, **SETTINGS, **sweep) as cluster:
         orders = await cluster.create("orders")

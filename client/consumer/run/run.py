@@ -35,7 +35,7 @@ class RunAccess(NamedTuple):
     reads: Callable[[str], bool]
     """Whether the consumer is to read this topic: it subscribes to it by name or pattern, or a partition is assigned."""
     transaction_hooks: Callable[[], TransactionHooks]
-    """What a transactional run uses. Only with a group."""
+    """The consumer's functions for a transactional run. It is called only if the consumer has a group."""
     subscribe_also: Callable[[str], None]
     """Subscribes to one more topic. UsageError if partitions are assigned by hand."""
 

@@ -72,7 +72,7 @@ class Portion(NamedTuple):
 
 
 class TransactionHooks(NamedTuple):
-    """What the consumer does for the run."""
+    """The functions of the consumer that the run calls."""
 
     take_many: Callable[[TransactionalRunner, int, float], Awaitable[dict[PartitionState, Portion]]]
     """Waits for records until a time on the loop's clock, and returns at most so many, with keys and values in bytes."""

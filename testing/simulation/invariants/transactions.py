@@ -153,7 +153,7 @@ def _check_membership(ghosts: Ghosts, replica: ReplicaGhost, header: BatchHeader
     raise partition.violation("I43", text, replica.node)
 
 
-# -- what readers are told --------------------------------------------------------------------------------------------
+# -- the answers to readers -------------------------------------------------------------------------------------------
 
 
 def on_committed(partition: PartitionGhost, epoch: int, batch: Batch) -> None:

@@ -58,7 +58,7 @@ class FreshIds:
     def __init__(self) -> None:
         self.next = 1000
         self.while_asked: Any = None
-        """Called while somebody waits for an id."""
+        """Called while the coordinator waits for a producer id."""
 
     async def next_id(self) -> int:
         if self.while_asked is not None:
