@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandline.protocol.messages import admin, cluster, data, groups, transactions
+from strandline.protocol.messages import admin, cluster, data, groups, security, transactions
 from strandline.protocol.messages.common import Message
 
 BROKER = "broker"
@@ -40,6 +40,7 @@ LEAVE_GROUP = 13
 SYNC_GROUP = 14
 DESCRIBE_GROUPS = 15
 LIST_GROUPS = 16
+SASL_HANDSHAKE = 17
 API_VERSIONS = 18
 CREATE_TOPICS = 19
 DELETE_TOPICS = 20
@@ -51,9 +52,13 @@ ADD_OFFSETS_TO_TXN = 25
 END_TXN = 26
 WRITE_TXN_MARKERS = 27
 TXN_OFFSET_COMMIT = 28
+DESCRIBE_ACLS = 29
+CREATE_ACLS = 30
+DELETE_ACLS = 31
 DESCRIBE_CONFIGS = 32
 ALTER_REPLICA_LOG_DIRS = 34
 DESCRIBE_LOG_DIRS = 35
+SASL_AUTHENTICATE = 36
 CREATE_PARTITIONS = 37
 DELETE_GROUPS = 42
 ELECT_LEADERS = 43
@@ -61,12 +66,17 @@ INCREMENTAL_ALTER_CONFIGS = 44
 ALTER_PARTITION_REASSIGNMENTS = 45
 LIST_PARTITION_REASSIGNMENTS = 46
 OFFSET_DELETE = 47
+DESCRIBE_CLIENT_QUOTAS = 48
+ALTER_CLIENT_QUOTAS = 49
+DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+ALTER_USER_SCRAM_CREDENTIALS = 51
 VOTE = 52
 BEGIN_QUORUM_EPOCH = 53
 END_QUORUM_EPOCH = 54
 DESCRIBE_QUORUM = 55
 ALTER_PARTITION = 56
 UPDATE_FEATURES = 57
+ENVELOPE = 58
 FETCH_SNAPSHOT = 59
 DESCRIBE_CLUSTER = 60
 DESCRIBE_PRODUCERS = 61
@@ -105,6 +115,7 @@ APIS: dict[int, Api] = {
         Api(SYNC_GROUP, "SyncGroup", groups.SyncGroupRequest, groups.SyncGroupResponse, (BROKER,)),
         Api(DESCRIBE_GROUPS, "DescribeGroups", groups.DescribeGroupsRequest, groups.DescribeGroupsResponse, (BROKER,)),
         Api(LIST_GROUPS, "ListGroups", groups.ListGroupsRequest, groups.ListGroupsResponse, (BROKER,)),
+        Api(SASL_HANDSHAKE, "SaslHandshake", security.SaslHandshakeRequest, security.SaslHandshakeResponse, _BOTH),
         Api(API_VERSIONS, "ApiVersions", admin.ApiVersionsRequest, admin.ApiVersionsResponse, _BOTH),
         Api(CREATE_TOPICS, "CreateTopics", admin.CreateTopicsRequest, admin.CreateTopicsResponse, _BOTH),
         Api(DELETE_TOPICS, "DeleteTopics", admin.DeleteTopicsRequest, admin.DeleteTopicsResponse, _BOTH),
@@ -153,6 +164,9 @@ APIS: dict[int, Api] = {
             transactions.TxnOffsetCommitResponse,
             (BROKER,),
         ),
+        Api(DESCRIBE_ACLS, "DescribeAcls", security.DescribeAclsRequest, security.DescribeAclsResponse, _BOTH),
+        Api(CREATE_ACLS, "CreateAcls", security.CreateAclsRequest, security.CreateAclsResponse, _BOTH),
+        Api(DELETE_ACLS, "DeleteAcls", security.DeleteAclsRequest, security.DeleteAclsResponse, _BOTH),
         Api(DESCRIBE_CONFIGS, "DescribeConfigs", admin.DescribeConfigsRequest, admin.DescribeConfigsResponse, _BOTH),
         Api(
             ALTER_REPLICA_LOG_DIRS,
@@ -162,6 +176,7 @@ APIS: dict[int, Api] = {
             (BROKER,),
         ),
         Api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", admin.DescribeLogDirsRequest, admin.DescribeLogDirsResponse, (BROKER,)),
+        Api(SASL_AUTHENTICATE, "SaslAuthenticate", security.SaslAuthenticateRequest, security.SaslAuthenticateResponse, _BOTH),
         Api(CREATE_PARTITIONS, "CreatePartitions", admin.CreatePartitionsRequest, admin.CreatePartitionsResponse, _BOTH),
         Api(DELETE_GROUPS, "DeleteGroups", groups.DeleteGroupsRequest, groups.DeleteGroupsResponse, (BROKER,)),
         Api(ELECT_LEADERS, "ElectLeaders", admin.ElectLeadersRequest, admin.ElectLeadersResponse, _BOTH),
@@ -187,6 +202,30 @@ APIS: dict[int, Api] = {
             _BOTH,
         ),
         Api(OFFSET_DELETE, "OffsetDelete", groups.OffsetDeleteRequest, groups.OffsetDeleteResponse, (BROKER,)),
+        Api(
+            DESCRIBE_CLIENT_QUOTAS,
+            "DescribeClientQuotas",
+            security.DescribeClientQuotasRequest,
+            security.DescribeClientQuotasResponse,
+            _BOTH,
+        ),
+        Api(
+            ALTER_CLIENT_QUOTAS, "AlterClientQuotas", security.AlterClientQuotasRequest, security.AlterClientQuotasResponse, _BOTH
+        ),
+        Api(
+            DESCRIBE_USER_SCRAM_CREDENTIALS,
+            "DescribeUserScramCredentials",
+            security.DescribeUserScramCredentialsRequest,
+            security.DescribeUserScramCredentialsResponse,
+            _BOTH,
+        ),
+        Api(
+            ALTER_USER_SCRAM_CREDENTIALS,
+            "AlterUserScramCredentials",
+            security.AlterUserScramCredentialsRequest,
+            security.AlterUserScramCredentialsResponse,
+            _BOTH,
+        ),
         Api(VOTE, "Vote", cluster.VoteRequest, cluster.VoteResponse, (CONTROLLER,)),
         Api(
             BEGIN_QUORUM_EPOCH,
@@ -199,6 +238,7 @@ APIS: dict[int, Api] = {
         Api(DESCRIBE_QUORUM, "DescribeQuorum", cluster.DescribeQuorumRequest, cluster.DescribeQuorumResponse, _BOTH),
         Api(ALTER_PARTITION, "AlterPartition", cluster.AlterPartitionRequest, cluster.AlterPartitionResponse, (CONTROLLER,)),
         Api(UPDATE_FEATURES, "UpdateFeatures", admin.UpdateFeaturesRequest, admin.UpdateFeaturesResponse, _BOTH),
+        Api(ENVELOPE, "Envelope", security.EnvelopeRequest, security.EnvelopeResponse, (CONTROLLER,)),
         Api(FETCH_SNAPSHOT, "FetchSnapshot", cluster.FetchSnapshotRequest, cluster.FetchSnapshotResponse, (CONTROLLER,)),
         Api(DESCRIBE_CLUSTER, "DescribeCluster", admin.DescribeClusterRequest, admin.DescribeClusterResponse, _BOTH),
         Api(

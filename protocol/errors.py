@@ -66,7 +66,12 @@ class ErrorCode(IntEnum):
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
     INVALID_COMMIT_OFFSET_SIZE = 28
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
     INVALID_TIMESTAMP = 32
+    UNSUPPORTED_SASL_MECHANISM = 33
+    ILLEGAL_SASL_STATE = 34
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -84,9 +89,12 @@ class ErrorCode(IntEnum):
     INVALID_TRANSACTION_TIMEOUT = 50
     CONCURRENT_TRANSACTIONS = 51
     TRANSACTION_COORDINATOR_FENCED = 52
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    SECURITY_DISABLED = 54
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
     LOG_DIR_NOT_FOUND = 57
+    SASL_AUTHENTICATION_FAILED = 58
     UNKNOWN_PRODUCER_ID = 59
     REASSIGNMENT_IN_PROGRESS = 60
     NON_EMPTY_GROUP = 68
@@ -109,9 +117,11 @@ class ErrorCode(IntEnum):
     GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88
+    THROTTLING_QUOTA_EXCEEDED = 89
     PRODUCER_FENCED = 90
     RESOURCE_NOT_FOUND = 91
     DUPLICATE_RESOURCE = 92
+    UNACCEPTABLE_CREDENTIAL = 93
     INCONSISTENT_VOTER_SET = 94
     INVALID_UPDATE_VERSION = 95
     FEATURE_UPDATE_FAILED = 96
@@ -191,7 +201,12 @@ ERRORS: dict[ErrorCode, Flags] = {
         (ErrorCode.INVALID_SESSION_TIMEOUT, _FATAL, "the session timeout is outside the range that the broker allows"),
         (ErrorCode.REBALANCE_IN_PROGRESS, _FATAL, "the group is rebalancing: join again"),
         (ErrorCode.INVALID_COMMIT_OFFSET_SIZE, _FATAL, "the committed offsets are larger than a batch may be"),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, _FATAL, "the client's principal lacks a right on the topic"),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, _FATAL, "the client's principal lacks a right on the group"),
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, _FATAL, "the client's principal lacks a right on the cluster"),
         (ErrorCode.INVALID_TIMESTAMP, _FATAL, "a record's timestamp is out of the accepted range"),
+        (ErrorCode.UNSUPPORTED_SASL_MECHANISM, _FATAL, "the listener does not offer the SASL mechanism"),
+        (ErrorCode.ILLEGAL_SASL_STATE, _FATAL, "the request does not belong at this point of the authentication"),
         (ErrorCode.UNSUPPORTED_VERSION, _FATAL, "the API or its version is not supported"),
         (ErrorCode.TOPIC_ALREADY_EXISTS, _FATAL, "a topic of this name exists already"),
         (ErrorCode.INVALID_PARTITIONS, _FATAL, "the number of partitions is not allowed"),
@@ -209,6 +224,8 @@ ERRORS: dict[ErrorCode, Flags] = {
         (ErrorCode.INVALID_TRANSACTION_TIMEOUT, _FATAL, "the timeout of transactions is outside the allowed range"),
         (ErrorCode.CONCURRENT_TRANSACTIONS, _RETRY, "the previous transaction of this transactional id is not complete yet"),
         (ErrorCode.TRANSACTION_COORDINATOR_FENCED, _FATAL, "another transaction coordinator has taken over"),
+        (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _FATAL, "the client's principal lacks a right on the transactional id"),
+        (ErrorCode.SECURITY_DISABLED, _FATAL, "the cluster has no authorizer"),
         (
             ErrorCode.OPERATION_NOT_ATTEMPTED,
             _FATAL,
@@ -216,6 +233,7 @@ ERRORS: dict[ErrorCode, Flags] = {
         ),
         (ErrorCode.KAFKA_STORAGE_ERROR, _REFRESH, "the disk of the log failed: its directory is offline, or the data damaged"),
         (ErrorCode.LOG_DIR_NOT_FOUND, _FATAL, "the broker has no such log directory"),
+        (ErrorCode.SASL_AUTHENTICATION_FAILED, _FATAL, "the client could not be authenticated"),
         (ErrorCode.UNKNOWN_PRODUCER_ID, _FATAL, "the broker has no state of this producer id"),
         (ErrorCode.REASSIGNMENT_IN_PROGRESS, _FATAL, "a reassignment of the partition is in progress"),
         (ErrorCode.NON_EMPTY_GROUP, _FATAL, "the group has members"),
@@ -238,9 +256,11 @@ ERRORS: dict[ErrorCode, Flags] = {
         (ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, _FATAL, "a member of the group is subscribed to the topic"),
         (ErrorCode.INVALID_RECORD, _FATAL, "a record is malformed, or breaks a rule of its topic"),
         (ErrorCode.UNSTABLE_OFFSET_COMMIT, _RETRY, "an open transaction will replace the committed offset"),
+        (ErrorCode.THROTTLING_QUOTA_EXCEEDED, _RETRY, "the quota is used up: retry after the throttle time"),
         (ErrorCode.PRODUCER_FENCED, _FATAL, "a newer producer of the same identity has taken over"),
         (ErrorCode.RESOURCE_NOT_FOUND, _FATAL, "there is no such resource"),
         (ErrorCode.DUPLICATE_RESOURCE, _FATAL, "the resource exists already or is named twice"),
+        (ErrorCode.UNACCEPTABLE_CREDENTIAL, _FATAL, "the credential is not acceptable"),
         (ErrorCode.INCONSISTENT_VOTER_SET, _FATAL, "the voter sets differ"),
         (ErrorCode.INVALID_UPDATE_VERSION, _FATAL, "the partition epoch or the feature level is not an allowed one"),
         (ErrorCode.FEATURE_UPDATE_FAILED, _FATAL, "the features of the cluster could not be updated"),
