@@ -29,6 +29,7 @@ from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.dial import dial, is_looking_up
 from strandline.protocol.rpc.frame_reader import FrameReader, Scratch
 from strandline.protocol.rpc.sockets import acknowledged_bytes, describe_connect_error, tune_socket
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 
 logger = get_logger(__name__)
 
@@ -121,8 +122,9 @@ class Connection(asyncio.BufferedProtocol):
         request_timeout_ms: int = 30000,
         max_response_bytes: int = 128 * 1024 * 1024,
         on_lost: Callable[[Connection, Exception | None], None] | None = None,
+        security: ClientSecurity = NO_SECURITY,
     ) -> Connection:
-        """Open a connection.
+        """Open a connection; TLS and SASL are finished when it returns.
 
         BrokerError NETWORK_EXCEPTION if that fails; its cause is the system's error (`ConnectionRefusedError`: every address of
         the host refused). `on_lost` is called once when the connection ends, after the callbacks of all pending requests. Its

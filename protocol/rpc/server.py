@@ -23,6 +23,7 @@ from strandline.protocol.rpc.limits import Limits
 from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.server_connection import Handler, ServerConnection, ServerRequest, answer_error
 from strandline.protocol.rpc.sockets import BadPeers, open_files_max
+from strandline.protocol.security.listener_security import ListenerSecurity
 
 __all__ = ["Handler", "Limits", "Server", "ServerConnection", "ServerRequest"]
 
@@ -47,13 +48,16 @@ class Server:
         on_connection_lost: Callable[[ServerConnection], None] | None = None,
         end_of_iteration: EndOfIteration | None = None,
         metrics: RequestMetrics | None = None,
+        security: ListenerSecurity | None = None,
     ) -> None:
+        """`security` None: a PLAINTEXT listener, on which every peer is ANONYMOUS."""
         self.handlers: dict[int, Handler] = {API_VERSIONS: self._handle_api_versions, **handlers}
         self.role = role
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.incarnation_id = incarnation_id
         self.listener_name = listener_name
+        self.security = security
         self.supported_features: tuple[SupportedFeature, ...] = ()
         self.finalized_features: Callable[[], tuple[int, list[FinalizedFeature]]] = _unknown_features
         """Returns the cluster's features as this node knows them, after the metadata offset at which it knows them."""

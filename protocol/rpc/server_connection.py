@@ -7,14 +7,18 @@
     API that this node does not serve                                          refused: UNSUPPORTED_VERSION
     body that does not match its schema                                        refused: INVALID_REQUEST
     too many requests in flight, or unread responses                           the server stops reading
+    `mute`: the client has exceeded a quota (KIP-219)                          the server stops reading for so long
     no response read for `write_stall_ms_max`, or too many unread bytes        closed
     a frame incomplete after `frame_ms_max`, or idle for `idle_ms_max`         closed
+
+A listener with SASL (`sasl_door.py`) replaces `handlers` and `_decode` of its connections until they are authenticated, so an
+authenticated or open connection does no work per request for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -23,7 +27,7 @@ from strandline.protocol import frames
 from strandline.protocol.apis import API_VERSIONS, APIS, FETCH, api_name
 from strandline.protocol.errors import BrokerError, ErrorCode, InternalError, PeerError
 from strandline.protocol.frames import Buffer, Records
-from strandline.protocol.log_limits import LineLimits, printable
+from strandline.protocol.log_limits import LineLimits, host_of, printable
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import ApiVersionsResponse
 from strandline.protocol.messages.common import Message
@@ -31,7 +35,8 @@ from strandline.protocol.rpc.end_of_iteration import EndOfIteration
 from strandline.protocol.rpc.frame_reader import FrameReader, Scratch
 from strandline.protocol.rpc.limits import Limits
 from strandline.protocol.rpc.request_metrics import FETCH_FOLLOWER, ApiMetrics, RequestMetrics
-from strandline.protocol.rpc.sockets import BadPeers, describe_peer, pauses_late, tune_socket
+from strandline.protocol.rpc.sockets import BadPeers, describe_peer, pauses_late, plain_host, tune_socket
+from strandline.protocol.security.principal import ANONYMOUS, Principal
 
 logger = get_logger(__name__)
 
@@ -59,6 +64,16 @@ class ServerRequest(msgspec.Struct, eq=False):
     def is_open(self) -> bool:
         """True if the request has no response yet and its connection is open."""
         return not self.is_answered and not self.connection.closed
+
+    @property
+    def principal(self) -> Principal:
+        """The authenticated identity of the sender."""
+        return self.connection.principal
+
+    @property
+    def client_host(self) -> str:
+        """The sender's address, without the port."""
+        return self.connection.host
 
     def reply(self, body: Message, records: Records | None = None) -> None:
         """Answer with `body` and the record batches that become its last field. Does nothing on a closed connection."""
@@ -91,6 +106,9 @@ class ServerRequest(msgspec.Struct, eq=False):
 
 _HELD = 1 << 62
 """Added to the bytes in flight of a connection on hold: more than any limit."""
+
+Decoder = Callable[[bytearray], frames.Request[Any]]
+"""Decodes a request's frame, or raises a `PeerError`."""
 
 Handler = Callable[[ServerRequest], None] | Callable[[ServerRequest], Awaitable[None]]
 
@@ -134,6 +152,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_arrived_at",
+        "_decode",
         "_end_of_iteration",
         "_free_at",
         "_in_flight",
@@ -144,6 +163,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_is_resume_scheduled",
         "_loop",
         "_mid_frame_since",
+        "_mute_timer",
+        "_muted_until",
         "_out",
         "_out_bytes",
         "_pauses_late",
@@ -154,10 +175,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         "client_id",
         "closed",
         "closed_by_peer",
+        "handlers",
+        "host",
         "id",
         "last_received_at",
         "listener_name",
         "peer",
+        "principal",
         "server",
         "stopwatch",
         "tag",
@@ -169,7 +193,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         assert server.end_of_iteration is not None
         self._end_of_iteration = server.end_of_iteration
         self.id = connection_id
-        self.peer = "?"
+        self.peer = self.host = "?"
+        """`host:port`, and the address alone."""
+        self.principal = ANONYMOUS
+        """The authenticated identity of the peer."""
+        self.handlers: Mapping[int, Handler] = server.handlers
+        """The handlers that this connection may call now: before it is authenticated, those of the authentication."""
+        self._decode: Decoder = frames.decode_request
         self.listener_name = server.listener_name
         self.client_id: str | None = None
         """The client id of the last request."""
@@ -196,6 +226,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._mid_frame_since = 0.0
         """When the first byte of an incomplete frame arrived; 0 if no frame is incomplete."""
         self._stalled_at = self._stalled_bytes = 0.0
+        self._muted_until = 0.0
+        self._mute_timer: asyncio.TimerHandle | None = None
+        """Set while the connection is muted."""
         self.stopwatch = server.metrics.stopwatch
         self._arrived_at = 0.0
         """When bytes were read last, by the stopwatch."""
@@ -214,6 +247,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")
         self._transport = transport  # type: ignore[assignment]
         self.peer = describe_peer(transport)
+        self.host = plain_host(host_of(self.peer))
         if not self.server.admit(self):
             self.abort()
             return
@@ -226,6 +260,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.closed_by_peer = True
         self.closed = True
         self._out.clear()
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
         self.server.on_lost(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -283,7 +319,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _on_frame(self, frame: bytearray) -> None:
         try:
-            head = frames.decode_request(frame)
+            head = self._decode(frame)
         except frames.BadBody as e:
             self._refuse(e.head.correlation_id, ErrorCode.INVALID_REQUEST, str(e))
             self.on_malformed(str(e), e.head.client_id)
@@ -293,7 +329,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         self.client_id = head.client_id
         api_key, size = head.api_key, len(frame)
-        handler = self.server.handlers.get(api_key)
+        handler = self.handlers.get(api_key)
         if handler is None:
             text = f"{api_name(api_key)} is not served by this node"
             self._refuse(head.correlation_id, ErrorCode.UNSUPPORTED_VERSION, text)
@@ -369,6 +405,34 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._in_flight_bytes -= _HELD
         if not self.closed:
             self._maybe_resume()
+
+    def mute(self, duration_s: float) -> None:
+        """Pass no further request to a handler for `duration_s`; responses still leave (KIP-219). Mutes do not add up: the later
+        end counts."""
+        if self.closed or duration_s <= 0:
+            return
+        self._muted_until = max(self._muted_until, self._loop.time() + duration_s)
+        if self._mute_timer is None:
+            self.hold()
+            self._mute_timer = self._loop.call_at(self._muted_until, self._maybe_unmute)
+
+    def _maybe_unmute(self) -> None:
+        if self._muted_until > self._loop.time():
+            self._mute_timer = self._loop.call_at(self._muted_until, self._maybe_unmute)
+            return
+        self._mute_timer = None
+        self.release()
+
+    # -- authentication -----------------------------------------------------------------------------------------------
+
+    def restrict(self, handlers: Mapping[int, Handler], decode: Decoder, frame_bytes_max: int) -> None:
+        """Accept only the requests that `handlers` and `decode` accept, until `unrestrict`."""
+        self.handlers, self._decode = handlers, decode
+        self._reader.frame_bytes_max = frame_bytes_max
+
+    def unrestrict(self) -> None:
+        """Accept every request that the server handles."""
+        self.restrict(self.server.handlers, frames.decode_request, self.server.limits.max_frame_bytes)
 
     def _maybe_resume(self) -> None:
         """Resume reading when at most half of the limits is in flight. In the next iteration, never from within a handler."""

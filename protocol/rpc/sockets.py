@@ -69,6 +69,11 @@ def describe_peer(transport: asyncio.BaseTransport) -> str:
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) >= 2 else str(name or "?")
 
 
+def plain_host(host: str) -> str:
+    """The host as rules name it: without the prefix that a dual-stack socket gives to IPv4 addresses (`::ffff:1.2.3.4`)."""
+    return host.removeprefix("::ffff:") if "." in host else host
+
+
 def describe_os_error(e: Exception) -> str:
     """The operating system's text of an error, because asyncio and uvloop word it differently."""
     if isinstance(e, OSError) and not isinstance(e, socket.gaierror) and e.errno:

@@ -1,0 +1,54 @@
+"""SASL mechanisms: what the two ends of an exchange look like, whatever the mechanism is.
+
+An exchange is a plain object that is made for one authentication. It takes the peer's message and returns the next one. The
+mechanisms are in `scram.py`, `plain.py` and `oauthbearer.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from strandline.protocol.errors import StrandlineError
+
+PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
+SCRAM_256, SCRAM_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
+MECHANISMS = (SCRAM_256, SCRAM_512, PLAIN, OAUTHBEARER)
+
+RandomBytes = Callable[[int], bytes]
+"""Returns so many unpredictable bytes: `os.urandom`, or a seeded generator in a simulation."""
+
+
+class AuthenticationError(StrandlineError):
+    """The exchange failed. The text is for the log of the end that raises it. The peer gets a text that does not say why."""
+
+    def __init__(self, reason: str, user: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.user = user
+        """The name that the client claimed, if it claimed one."""
+
+
+class ServerExchange(Protocol):
+    """The server's side of one authentication."""
+
+    def respond(self, message: bytes) -> bytes | Awaitable[bytes]:
+        """Return the response to the client's message, or an awaitable if that takes long. Raises AuthenticationError."""
+
+    user: str | None
+    """The authenticated user; None while the exchange goes on."""
+    lifetime_ms: int | None
+    """For how long the credential was valid when the exchange ended; None if it does not expire."""
+
+
+MakeServerExchange = Callable[[], ServerExchange]
+
+
+class ClientExchange(Protocol):
+    """The client's side of one authentication."""
+
+    def respond(self, message: bytes) -> bytes:
+        """Return the next message to the server; the first call has an empty `message`. Raises AuthenticationError."""
+
+    is_complete: bool
+    """True if the client needs no further message: it is satisfied that the server is the right one."""
