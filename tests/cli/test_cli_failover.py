@@ -76,7 +76,9 @@ def shapes(step: Step, lines: list[str]) -> list[str]:
     return [re.sub(r"pid \d+", "pid <n>", line) for line in shape(step.command, lines)]
 
 
+@pytest.mark.slow
 def test_commands_without_docker_print_what_the_page_shows(tmp_path: Path) -> None:
+    """Slow, because `make test-docker` runs the same steps in containers."""
     differs = [
         f"{PAGE.name}:{step.line}: $ {step.command}\n  the page: {shapes(step, step.shown)}\n  printed: {shapes(step, lines)}"
         for step, lines in run_page(PAGE.read_text(), tmp_path)

@@ -1,7 +1,7 @@
 """No read fails as a whole because one broker is down: it shows what it has, and says what is missing.
 
 Every read is polled while a broker is killed, while another is paused, and while the active controller is killed, on real
-processes."""
+processes. That is slow: each read by itself has its tests in `tests/client` and `tests/cli`, in which nodes fail one at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 from cli_world import Outcome, Up, run, start_up, wait_until
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 READS: tuple[tuple[str, ...], ...] = (
     ("topic", "list"),
