@@ -1,7 +1,7 @@
 """No read fails as a whole because one broker is down: it shows what it has, and says what is missing.
 
 Every read is polled while a broker is killed, while another is paused, and while the active controller is killed, on real
-processes. That is slow: each read by itself has its tests in `tests/client` and `tests/cli`, in which nodes fail one at a time."""
+processes. That is slow: each read has tests of its own in `tests/client` and `tests/cli`, in which nodes fail one by one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""All scenarios as written, and sixty random seeds: no promise is broken, and twice is the same. Three hundred seeds and perturbed
-scenarios, which are marked `slow`, miss nothing interesting.
+"""All scenarios as written, and sixty random seeds: no promise is broken, and twice is the same. Three hundred seeds and other
+delays in the scenarios, which are marked `slow`, miss nothing interesting.
 
 The sweep is run once, on two cores, and takes a minute; everything else here is about sweeps and takes seconds.
 """
