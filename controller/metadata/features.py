@@ -9,6 +9,7 @@ the log may hold records of the higher one.
     level 1   FeatureLevelRecord; the ranges of levels in registrations; an ISR may be empty, and a partition may have eligible
               leader replicas (KIP-966); a partition may be reassigned (KIP-455); replicas are assigned to log directories
               (KIP-858), which may be cordoned (KIP-1066); reports of unclean elections
+    level 2   access rules; SCRAM credentials of users (KIP-554); client quotas (KIP-546)
 
 A node that finds a level above those that it knows does not start, or stops, with one sentence (`UnsupportedLevel`).
 """
@@ -25,7 +26,7 @@ from strandline.controller.metadata.records import (
     FeatureLevelRecord,
     decode_record,
 )
-from strandline.protocol.errors import UsageError
+from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
 from strandline.protocol.feature_names import METADATA_VERSION
 from strandline.protocol.messages.admin import FinalizedFeature
 from strandline.protocol.messages.common import SupportedFeature
@@ -72,6 +73,16 @@ class UnsupportedLevel(UsageError):
         super().__init__(
             f"the metadata of this cluster has level {level} ({METADATA_VERSION}), and this version of Strandline supports "
             f"{supported}: start the version that the other nodes run"
+        )
+
+
+def require_level(needed: int, level: int, what: str) -> None:
+    """Raise BrokerError UNSUPPORTED_VERSION if the cluster's level is lower than a request needs. `what`: its subject, plural."""
+    if level < needed:
+        raise BrokerError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"{what} need level {needed} of {METADATA_VERSION}, and the cluster has level {level}; `strandline features upgrade` "
+            "raises it",
         )
 
 

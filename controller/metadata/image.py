@@ -27,6 +27,7 @@ from strandline.controller.metadata.records import (
     NO_LEADER,
     NO_LEADER_CHANGE,
     NO_RECOVERY_CHANGE,
+    RECORDS_OF_LEVEL_2,
     RECOVERED,
     AnyRecord,
     BrokerIds,
@@ -46,12 +47,21 @@ from strandline.controller.metadata.records import (
     UncleanElectionRecord,
     UnregisterBrokerRecord,
 )
+from strandline.controller.metadata.security.acls import Acl
+from strandline.controller.metadata.security.changes import (
+    SecurityChanges,
+    SecurityMaps,
+    UserMechanism,
+    security_records,
+)
+from strandline.controller.metadata.security.quotas import QuotaEntity, entity_order
 from strandline.protocol.errors import InternalError
 from strandline.protocol.feature_names import METADATA_VERSION
 from strandline.protocol.messages.admin import RESOURCE_BROKER, RESOURCE_TOPIC
 from strandline.protocol.messages.common import Listener, SupportedFeature
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.producer_names import named_producer_id, number_of
+from strandline.protocol.security.scram import ScramCredential
 
 UNCLEAN_ELECTIONS_MAX = 8
 """The reports of unclean elections that are kept per partition, the newest ones. The log of the controllers has all."""
@@ -276,6 +286,14 @@ class MetadataImage(msgspec.Struct, frozen=True):
     """The level of the metadata records (`features.py`)."""
     unclean_elections: PersistentMap[TopicIdPartition, tuple[UncleanElectionRecord, ...]] = PersistentMap()
     """Partition -> the reports of its unclean elections, the newest one last. A partition without any has no entry."""
+    acls: PersistentMap[bytes, Acl] = PersistentMap()
+    """Id -> access rule. All rules are different. From level 2 on, like the fields after it."""
+    acl_ids: PersistentMap[Acl, bytes] = PersistentMap()
+    """Access rule -> id: the inverse of `acls`."""
+    scram_credentials: PersistentMap[UserMechanism, ScramCredential] = PersistentMap()
+    """(user, mechanism number) -> credential."""
+    client_quotas: PersistentMap[QuotaEntity, dict[str, float]] = PersistentMap()
+    """Entity -> quota key -> value. An entity without any has no entry."""
 
     def oldest_of(self, producer_id: int) -> tuple[int, int]:
         """The oldest work epoch of this id's name that may still write, and its oldest producer epoch; (0, 0) if the name is
@@ -378,6 +396,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
             yield ProducerNameRecord(producer, **msgspec.structs.asdict(self.producer_names[producer]))
         if self.next_producer_number:
             yield ProducerNumbersRecord(self.next_producer_number)
+        yield from security_records(self)
 
 
 class MetadataDelta(msgspec.Struct):
@@ -396,6 +415,10 @@ class MetadataDelta(msgspec.Struct):
     changed_brokers: list[int]
     """Brokers that were registered, changed or unregistered."""
     changed_configs: list[ConfigResource]
+    changed_acls: list[bytes] = []
+    """Ids of the access rules that were added or removed."""
+    changed_scram_credentials: list[UserMechanism] = []
+    changed_client_quotas: list[QuotaEntity] = []
 
     def new_unclean_elections(self) -> list[UncleanElectionRecord]:
         """The reports of unclean elections that this delta adds."""
@@ -407,7 +430,8 @@ class MetadataDelta(msgspec.Struct):
     @property
     def is_empty(self) -> bool:
         lists = (self.changed_partitions, self.removed_topics, self.created_topics, self.changed_brokers, self.changed_configs)
-        return not any(lists) and self.before.feature_level == self.image.feature_level
+        security = (self.changed_acls, self.changed_scram_credentials, self.changed_client_quotas)
+        return not any(lists) and not any(security) and self.before.feature_level == self.image.feature_level
 
 
 class _Builder:
@@ -429,6 +453,8 @@ class _Builder:
         self.feature_level = before.feature_level
         self.unclean_elections: dict[TopicIdPartition, tuple[UncleanElectionRecord, ...]] = {}
         """All reports of each partition that has a new one."""
+        self.security: SecurityChanges | None = None
+        """None if the batch has no record of security or quotas."""
 
     def replay(self, record: AnyRecord) -> None:
         _REPLAY[type(record)](self, record)
@@ -588,6 +614,11 @@ class _Builder:
             )
         self.feature_level = record.feature_level
 
+    def on_security(self, record: AnyRecord) -> None:
+        if self.security is None:
+            self.security = SecurityChanges(self.before)
+        self.security.replay(record, self.feature_level)
+
     def on_no_op(self, record: NoOpRecord) -> None:
         pass
 
@@ -622,6 +653,7 @@ class _Builder:
             self.next_producer_number,
             self.feature_level,
             before.unclean_elections.updated(self.unclean_elections, self._reports_gone()),
+            *self._security_maps(),
         )
         return MetadataDelta(
             before,
@@ -632,7 +664,14 @@ class _Builder:
             list(topics),
             list(self.changed_brokers),
             list(self.configs),
+            *([] if self.security is None else self.security.changed(image)),
         )
+
+    def _security_maps(self) -> SecurityMaps:
+        before = self.before
+        if self.security is not None:
+            return self.security.build()
+        return SecurityMaps(before.acls, before.acl_ids, before.scram_credentials, before.client_quotas)
 
     def _reports_gone(self) -> dict[TopicIdPartition, None]:
         """The reports of removed topics."""
@@ -676,6 +715,7 @@ _REPLAY: dict[type, Callable[[_Builder, Any], None]] = {
     RemoveProducerNameRecord: _Builder.on_remove_producer_name,
     ProducerNumbersRecord: _Builder.on_producer_numbers,
     UncleanElectionRecord: _Builder.on_unclean_election,
+    **dict.fromkeys(RECORDS_OF_LEVEL_2, _Builder.on_security),
 }
 
 
@@ -699,11 +739,14 @@ def _difference(before: MetadataImage, image: MetadataImage) -> MetadataDelta:
         list(changed_topics),
         _changed_keys(before.brokers, image.brokers),
         _changed_keys(before.configs, image.configs),
+        _changed_keys(before.acls, image.acls),
+        _changed_keys(before.scram_credentials, image.scram_credentials),
+        _changed_keys(before.client_quotas, image.client_quotas, entity_order),
     )
 
 
-def _changed_keys(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> list[Any]:
-    return sorted(key for key in {**before, **after} if before.get(key) != after.get(key))
+def _changed_keys(before: Mapping[Any, Any], after: Mapping[Any, Any], order: Callable[[Any], Any] | None = None) -> list[Any]:
+    return sorted((key for key in {**before, **after} if before.get(key) != after.get(key)), key=order)
 
 
 MetadataImage.EMPTY = MetadataImage.empty()

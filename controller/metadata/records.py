@@ -28,7 +28,7 @@ METADATA_TOPIC_ID = bytes(15) + b"\x01"
 METADATA_PARTITION = (METADATA_TOPIC_ID, 0)
 """The key of the metadata log's only partition."""
 
-LEVEL_MIN, LEVEL_MAX = 0, 1
+LEVEL_MIN, LEVEL_MAX = 0, 2
 """The levels that this version can read and write."""
 
 NO_LEADER = -1
@@ -146,11 +146,36 @@ class RemoveTopicRecord(MetadataRecord, tag=9, frozen=True):
     topic_id: _Uuid
 
 
+class UserScramCredentialRecord(MetadataRecord, tag=11, frozen=True):
+    """A user's credential for one SCRAM mechanism (KIP-554). It has the keys that the controller has derived from the salted
+    password, never the salted password itself (KAFKA-14881). From level 2 on."""
+
+    name: str
+    mechanism: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        return f"UserScramCredentialRecord(name={self.name!r}, mechanism={self.mechanism}, iterations={self.iterations})"
+
+
 class FeatureLevelRecord(MetadataRecord, tag=12, frozen=True):
     """The level of a feature from this record on. It belongs to level 1: a log of level 0 has none."""
 
     name: str
     feature_level: int
+
+
+class ClientQuotaRecord(MetadataRecord, tag=14, frozen=True):
+    """Sets or removes one key of a quota entity (KIP-546). From level 2 on."""
+
+    entity: tuple[tuple[str, str | None], ...]
+    """(entity type, name) of each part; a name of None is the default of the type."""
+    key: str
+    value: float = 0.0
+    remove: bool = False
 
 
 class ProducerIdsRecord(MetadataRecord, tag=15, frozen=True):
@@ -173,8 +198,34 @@ class BrokerRegistrationChangeRecord(MetadataRecord, tag=17, frozen=True):
     """From level 1 on."""
 
 
+class AccessControlEntryRecord(MetadataRecord, tag=18, frozen=True):
+    """Adds an access rule; the fields are those of Kafka's AclBinding, in Kafka's numbers. From level 2 on."""
+
+    id: _Uuid
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+class RemoveAccessControlEntryRecord(MetadataRecord, tag=19, frozen=True):
+    """Removes an access rule. From level 2 on."""
+
+    id: _Uuid
+
+
 class NoOpRecord(MetadataRecord, tag=20, frozen=True):
     """Changes nothing, but advances the offsets of the log and of its followers."""
+
+
+class RemoveUserScramCredentialRecord(MetadataRecord, tag=22, frozen=True):
+    """Removes a user's credential for one SCRAM mechanism. From level 2 on."""
+
+    name: str
+    mechanism: int
 
 
 class ProducerNameRecord(MetadataRecord, tag=200, frozen=True):
@@ -252,10 +303,15 @@ AnyRecord = Union[  # noqa: UP007 - msgspec reads the union at run time
     ConfigRecord,
     PartitionChangeRecord,
     RemoveTopicRecord,
+    UserScramCredentialRecord,
     FeatureLevelRecord,
+    ClientQuotaRecord,
     ProducerIdsRecord,
     BrokerRegistrationChangeRecord,
+    AccessControlEntryRecord,
+    RemoveAccessControlEntryRecord,
     NoOpRecord,
+    RemoveUserScramCredentialRecord,
     ProducerNameRecord,
     RemoveProducerNameRecord,
     ProducerNumbersRecord,
@@ -269,7 +325,21 @@ _type_only = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 def encode_record(record: MetadataRecord, level: int = LEVEL_MAX) -> bytes:
     """Encode one record in the format of this level. Raises InternalError if the level cannot express it."""
+    if level == LEVEL_MAX:
+        return _encoder.encode(record)
+    if isinstance(record, RECORDS_OF_LEVEL_2):
+        raise InternalError(f"a {type(record).__name__} needs level 2 of {METADATA_VERSION}, and the cluster has level {level}")
     return _encoder.encode(record) if level else _encode_at_level_0(record)
+
+
+RECORDS_OF_LEVEL_2 = (
+    UserScramCredentialRecord,
+    ClientQuotaRecord,
+    AccessControlEntryRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveUserScramCredentialRecord,
+)
+"""The records of security and quotas."""
 
 
 _FIELDS_AT_LEVEL_0: dict[type[MetadataRecord], int] = {
@@ -350,10 +420,15 @@ RECORD_TYPES: dict[object, str] = {
         ConfigRecord,
         PartitionChangeRecord,
         RemoveTopicRecord,
+        UserScramCredentialRecord,
         FeatureLevelRecord,
+        ClientQuotaRecord,
         ProducerIdsRecord,
         BrokerRegistrationChangeRecord,
+        AccessControlEntryRecord,
+        RemoveAccessControlEntryRecord,
         NoOpRecord,
+        RemoveUserScramCredentialRecord,
         ProducerNameRecord,
         RemoveProducerNameRecord,
         ProducerNumbersRecord,

@@ -28,12 +28,18 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import (
     LEVEL_MAX,
     NO_LEADER,
+    AccessControlEntryRecord,
+    AnyRecord,
+    ClientQuotaRecord,
     FeatureLevelRecord,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
+    UserScramCredentialRecord,
     decode_record,
     encode_record,
 )
@@ -55,6 +61,14 @@ A = b"a" * 16
 LEVEL_1 = FeatureLevelRecord(METADATA_VERSION, 1)
 TOPIC = TopicRecord("t", A)
 BROKER = RegisterBrokerRecord(1, 5, b"i" * 16, (Listener("PLAINTEXT", "h", 9092),), "rack", log_dirs=(b"d" * 16,))
+
+RECORDS_OF_SECURITY: list[AnyRecord] = [
+    UserScramCredentialRecord("alice", 1, b"salt", b"stored", b"server", 4096),
+    RemoveUserScramCredentialRecord("alice", 1),
+    ClientQuotaRecord((("user", None),), "producer_byte_rate", 1024.0),
+    AccessControlEntryRecord(A, 2, "t", 3, "User:alice", "*", 3, 3),
+    RemoveAccessControlEntryRecord(A),
+]
 
 
 def recorded_files() -> Iterator[tuple[str, bytes]]:
@@ -122,6 +136,18 @@ def test_a_record_that_level_0_does_not_have_is_not_written_there(record: Metada
     assert decode_record(encode_record(record, 1)) == record
 
 
+@pytest.mark.parametrize("record", RECORDS_OF_SECURITY, ids=lambda record: type(record).__name__)
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_record_of_security_is_neither_written_nor_read_below_level_2(record: AnyRecord, level: int) -> None:
+    """The image refuses it as well, even if the same batch raises the level after it."""
+    with pytest.raises(InternalError, match=rf"needs level 2 of metadata\.version, and the cluster has level {level}"):
+        encode_record(record, level)
+    assert decode_record(encode_record(record, 2)) == record
+    before = MetadataImage.EMPTY.apply([FeatureLevelRecord(METADATA_VERSION, level)], 0, 1).image
+    with pytest.raises(InternalError, match=rf"needs level 2 .* has level {level}"):
+        before.apply([record, FeatureLevelRecord(METADATA_VERSION, 2)], 2, 1)
+
+
 def test_the_active_controller_writes_nothing_if_its_level_cannot_express_a_record() -> None:
     world = ControllerWorld(brokers=3, levels=LEVEL_0_ONLY)
     topic_id = world.create("t", [[1, 2, 3]])
@@ -163,11 +189,11 @@ def test_a_level_is_never_lowered_by_a_record_and_an_unknown_feature_is_a_contra
 
 def test_decoding_stops_at_a_level_that_is_not_supported() -> None:
     """Before the records after it, which may have a form that is not known here."""
-    values = [encode_record(TOPIC), encode_record(FeatureLevelRecord(METADATA_VERSION, 2)), b"\x91\x63"]
-    with pytest.raises(UnsupportedLevel, match=r"has level 2 .* supports 0 to 1: start the version that the other nodes run"):
+    values = [encode_record(TOPIC), encode_record(FeatureLevelRecord(METADATA_VERSION, 3)), b"\x91\x63"]
+    with pytest.raises(UnsupportedLevel, match=r"has level 3 .* supports 0 to 2: start the version that the other nodes run"):
         decode_records(values, SUPPORTED)
     with pytest.raises(PeerError, match="type 99"):
-        decode_records(values, Levels(0, 2))
+        decode_records(values, Levels(0, 3))
 
 
 # -- the first level --------------------------------------------------------------------------------------------------
@@ -245,6 +271,25 @@ def test_an_upgrade_writes_the_level_and_the_ranges_in_one_batch() -> None:
     assert world.replayed() == world.image
 
 
+def test_an_upgrade_from_level_1_trusts_the_ranges_of_the_registrations() -> None:
+    """A broker that has registered with an older version prevents it, until it runs the new one."""
+    level_1 = Levels(0, 1)
+    world = ControllerWorld(levels=level_1)
+    world.controller.levels = SUPPORTED
+    world.register(1, features=list(SUPPORTED.features))
+    world.register(2, features=list(level_1.features))
+    to_level_2 = FeatureUpdate(METADATA_VERSION, 2)
+    ((code, message),) = upgrade(world, answers(world), to_level_2)
+    assert code == "INVALID_UPDATE_VERSION"
+    assert "broker 2 supports metadata.version 0 to 1, not 2: install the new version there first" in message
+    world.heartbeat(2, want_shut_down=True)
+    world.now += 10
+    world.register(2, 9, features=list(SUPPORTED.features))
+    assert upgrade(world, answers(world), to_level_2) == [("NONE", None)]
+    assert world.image.feature_level == 2
+    assert world.replayed() == world.image
+
+
 def test_a_second_upgrade_to_the_same_level_changes_nothing() -> None:
     world = old_world()
     upgrade(world, answers(world))
@@ -304,12 +349,12 @@ def test_a_broker_that_registers_after_the_questions_prevents_the_upgrade() -> N
 @pytest.mark.parametrize(
     ("update", "words"),
     [
-        (FeatureUpdate(METADATA_VERSION, 0), "cannot be lowered from 1 to 0"),
-        (FeatureUpdate(METADATA_VERSION, 0, SAFE_DOWNGRADE), "cannot be lowered from 1 to 0"),
-        (FeatureUpdate(METADATA_VERSION, 0, UNSAFE_DOWNGRADE), "cannot be lowered from 1 to 0"),
-        (FeatureUpdate(METADATA_VERSION, -1), "cannot be lowered from 1 to -1"),
-        (FeatureUpdate(METADATA_VERSION, 2), "this controller supports metadata.version 0 to 1, not 2"),
-        (FeatureUpdate(METADATA_VERSION, 2, SAFE_DOWNGRADE), "this is no downgrade"),
+        (FeatureUpdate(METADATA_VERSION, 0), "cannot be lowered from 2 to 0"),
+        (FeatureUpdate(METADATA_VERSION, 0, SAFE_DOWNGRADE), "cannot be lowered from 2 to 0"),
+        (FeatureUpdate(METADATA_VERSION, 0, UNSAFE_DOWNGRADE), "cannot be lowered from 2 to 0"),
+        (FeatureUpdate(METADATA_VERSION, -1), "cannot be lowered from 2 to -1"),
+        (FeatureUpdate(METADATA_VERSION, 3), "this controller supports metadata.version 0 to 2, not 3"),
+        (FeatureUpdate(METADATA_VERSION, 3, SAFE_DOWNGRADE), "this is no downgrade"),
         (FeatureUpdate("group.version", 1), "there is no feature 'group.version'"),
     ],
     ids=repr,
@@ -325,7 +370,7 @@ def test_an_update_is_refused_without_asking_any_node(update: FeatureUpdate, wor
 
 def test_a_feature_that_is_named_twice_is_refused() -> None:
     world = ControllerWorld()
-    update = FeatureUpdate(METADATA_VERSION, 1)
+    update = FeatureUpdate(METADATA_VERSION, LEVEL_MAX)
     assert [code for code, _ in upgrade(world, NodeLevels(), update, update)] == ["NONE", "INVALID_REQUEST"]
 
 
@@ -336,7 +381,7 @@ def test_a_broker_that_does_not_support_the_level_is_not_registered() -> None:
     """A version without levels sends no range."""
     world = ControllerWorld(brokers=1)
     for features in ([], list(LEVEL_0_ONLY.features)):
-        with pytest.raises(BrokerError, match=r"has level 1 .* supports 0: start the version") as e:
+        with pytest.raises(BrokerError, match=r"has level 2 .* supports 0: start the version") as e:
             world.register(2, features=features)
         assert e.value.code == ErrorCode.UNSUPPORTED_VERSION
     assert set(world.image.brokers) == {1}

@@ -17,9 +17,11 @@ from strandline.controller.metadata.persistent_map import PersistentMap
 from strandline.controller.metadata.records import (
     NO_LEADER,
     RECORD_TYPES,
+    AccessControlEntryRecord,
     AnyRecord,
     AskedReplica,
     BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
@@ -30,11 +32,14 @@ from strandline.controller.metadata.records import (
     ProducerNameRecord,
     ProducerNumbersRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
     RemoveProducerNameRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
     UncleanElectionRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
     decode_record,
     encode_record,
 )
@@ -62,6 +67,11 @@ EXAMPLES: list[MetadataRecord] = [
     RemoveProducerNameRecord("sink"),
     ProducerNumbersRecord(4),
     UncleanElectionRecord(A, 0, 2, 5, (AskedReplica(1), AskedReplica(2, 3, 80, 70, True)), 1, 4, 70, 80, -1, "balanced", 9),
+    UserScramCredentialRecord("alice", 1, b"salt", b"stored", b"server", 4096),
+    RemoveUserScramCredentialRecord("alice", 1),
+    ClientQuotaRecord((("client-id", None), ("user", "alice")), "producer_byte_rate", 1024.0),
+    AccessControlEntryRecord(A, 2, "t", 3, "User:alice", "*", 3, 3),
+    RemoveAccessControlEntryRecord(A),
 ]
 
 

@@ -1,0 +1,97 @@
+"""An access rule (Kafka's StandardAcl), and the filters that select rules.
+
+A rule is its content: two rules with equal fields are the same rule. The id only names it in the metadata log.
+
+    pattern type   of the rule        of a filter
+    LITERAL        the name, or `*`   rules whose pattern has exactly this name and type
+    PREFIXED       names that begin   the same
+    MATCH          -                  rules that apply to the named resource: its literal name, `*`, and the prefixes of the name
+    ANY            -                  rules whose pattern has exactly this name, of both types
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+import msgspec
+
+from strandline.controller.metadata.records import AccessControlEntryRecord
+from strandline.protocol.messages.security import (
+    ANY_TYPE,
+    LITERAL_PATTERN,
+    MATCH_PATTERN,
+    AclBinding,
+    AclFilter,
+)
+
+WILDCARD = "*"
+"""As a name: every resource of the type. As a host: every address."""
+
+
+class Acl(msgspec.Struct, frozen=True, order=True, gc=False):
+    """One access rule. The order is that of the descriptions."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+    @staticmethod
+    def of(binding: AclBinding | AccessControlEntryRecord) -> Acl:
+        return Acl(
+            binding.resource_type,
+            binding.resource_name,
+            binding.pattern_type,
+            binding.principal,
+            binding.host,
+            binding.operation,
+            binding.permission_type,
+        )
+
+    @property
+    def binding(self) -> AclBinding:
+        return AclBinding(*msgspec.structs.astuple(self))
+
+    def record(self, acl_id: bytes) -> AccessControlEntryRecord:
+        return AccessControlEntryRecord(acl_id, *msgspec.structs.astuple(self))
+
+
+def matches(acl: Acl, wanted: AclFilter) -> bool:
+    """Whether the filter selects the rule. The filter's host is canonical (`canonical_host`)."""
+    return (
+        wanted.resource_type in (ANY_TYPE, acl.resource_type)
+        and wanted.operation in (ANY_TYPE, acl.operation)
+        and wanted.permission_type in (ANY_TYPE, acl.permission_type)
+        and wanted.principal in (None, acl.principal)
+        and wanted.host in (None, acl.host)
+        and _matches_pattern(acl, wanted)
+    )
+
+
+def _matches_pattern(acl: Acl, wanted: AclFilter) -> bool:
+    if wanted.pattern_type not in (ANY_TYPE, MATCH_PATTERN, acl.pattern_type):
+        return False
+    if wanted.resource_name in (None, acl.resource_name):
+        return True
+    if wanted.resource_name is None or wanted.pattern_type != MATCH_PATTERN:
+        return False
+    if acl.pattern_type == LITERAL_PATTERN:
+        return acl.resource_name == WILDCARD
+    return wanted.resource_name.startswith(acl.resource_name)
+
+
+def canonical_host(host: str) -> str | None:
+    """The form in which rules hold a host: `*`, an address, or a network in CIDR notation (KIP-1276); None if it is none of them.
+
+    So `0:0:0:0:0:0:0:1` and `::1` are one host, and `10.1.2.3/8` is the network `10.0.0.0/8`."""
+    if host == WILDCARD:
+        return host
+    try:
+        if "/" in host:
+            return str(ipaddress.ip_network(host, strict=False))
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return None
