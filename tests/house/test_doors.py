@@ -87,6 +87,12 @@ DOORS: Mapping[str, Mapping[str, str]] = {
         "socket": "the names of options, set on the socket of a transport that has one; and the resolver's error, to describe it",
         "resource": "how many connections a server may take: a bound far above what a simulation opens",
     },
+    "protocol/security/client_security.py": {"ssl.SSLContext": "the class of a context that a program hands in"},
+    "protocol/security/client_properties.py": {
+        "open": "a client's properties, certificates and token; a node of a simulation has none",
+        "os.path": "the files that a properties file names are relative to its folder",
+        "os.stat": "whether others may read a file with a secret",
+    },
     "client/consumer/group/heartbeat_thread.py": {
         "threading.Thread": "heartbeats go on while the program blocks its loop; under simulation there is no thread",
         "asyncio.new_event_loop": "the loop of that thread",
