@@ -17,6 +17,8 @@ from random import Random
 STOPWATCH: Callable[[], float] = time.perf_counter
 """Returns seconds since an arbitrary start, with a resolution below a microsecond. For metrics only; no decision may depend on
 it."""
+SECURE_RANDOM: Callable[[int], bytes] = secrets.token_bytes
+"""Returns so many bytes that nobody can predict: for nonces, salts and keys."""
 
 
 @dataclass(frozen=True, slots=True)

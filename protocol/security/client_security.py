@@ -11,6 +11,9 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+from strandline.protocol.doors import SECURE_RANDOM
+from strandline.protocol.security.mechanisms import RandomBytes
+
 from strandline.protocol.errors import UsageError
 from strandline.protocol.security.mechanisms import MECHANISMS, OAUTHBEARER
 
@@ -31,7 +34,7 @@ class ClientSecurity:
     security_protocol: str = "PLAINTEXT"
     """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
     ssl_context: ssl.SSLContext | None = field(default=None, repr=False)
-    """Replaces all other `ssl_` settings but `ssl_check_hostname`."""
+    """Replaces all other `ssl_` settings."""
     ssl_cafile: str | None = None
     """The certificates of the authorities that the client trusts (PEM); None: those of the system."""
     ssl_certfile: str | None = None
@@ -48,6 +51,8 @@ class ClientSecurity:
     """The user name, for PLAIN and SCRAM."""
     sasl_plain_password: str | None = field(default=None, repr=False)
     sasl_oauth_token_provider: TokenProvider | None = field(default=None, repr=False)
+    random_bytes: RandomBytes = field(default=SECURE_RANDOM, repr=False)
+    """The source of nonces."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -6,7 +6,7 @@ mechanisms are in `scram.py`, `plain.py` and `oauthbearer.py`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Protocol
 
 from strandline.protocol.errors import StrandlineError
@@ -32,14 +32,18 @@ class AuthenticationError(StrandlineError):
 class ServerExchange(Protocol):
     """The server's side of one authentication."""
 
-    def respond(self, message: bytes) -> bytes | Awaitable[bytes]:
-        """Return the response to the client's message, or an awaitable if that takes long. Raises AuthenticationError."""
+    def respond(self, message: bytes) -> bytes | Work:
+        """Return the response to the client's message, or the work that leads to it. Raises AuthenticationError, as does the
+        work."""
 
     user: str | None
     """The authenticated user; None while the exchange goes on."""
     lifetime_ms: int | None
     """For how long the credential was valid when the exchange ended; None if it does not expire."""
 
+
+Work = Callable[[], bytes]
+"""The rest of a response that takes long (it hashes a password, or reads keys): to be called in another thread."""
 
 MakeServerExchange = Callable[[], ServerExchange]
 
