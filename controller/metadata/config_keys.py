@@ -73,6 +73,8 @@ class ConfigKey:
     """For a topic key, the broker keys that hold its default in coarser units, the finest first."""
     update: Update = Update.RESTART
     """For a key of a node, where it can be changed; a topic key can always be changed."""
+    sensitive: bool = False
+    """The value is a secret: no description, log line or error shows it, and it may not be given on a command line."""
 
     @property
     def is_required(self) -> bool:
@@ -97,15 +99,16 @@ class ConfigKey:
         return parsed
 
     def text(self, value: Any) -> str | None:
-        """The value as text, as in a file or a ConfigRecord; None if there is no value."""
-        if value is None or value is REQUIRED:
+        """The value as text, as in a file or a ConfigRecord; None if there is no value, or if it is a secret."""
+        if value is None or value is REQUIRED or self.sensitive:
             return None
         if isinstance(value, bool):
             return "true" if value else "false"
         return ",".join(value) if isinstance(value, list) else str(value)
 
     def _wrong(self, value: object, rule: str) -> UsageError:
-        return UsageError(f"config {self.name}: {value!r} is not allowed: {rule}")
+        shown = "the value" if self.sensitive else repr(value)
+        return UsageError(f"config {self.name}: {shown} is not allowed: {rule}")
 
 
 def _parse_int(key: ConfigKey, value: Any) -> int:

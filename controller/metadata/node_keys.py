@@ -19,6 +19,13 @@ from strandline.controller.metadata.config_keys import (
 )
 from strandline.controller.metadata.group_keys import GROUP_KEYS
 from strandline.controller.metadata.node_config import http_listener_key
+from strandline.controller.metadata.quota_keys import (
+    BROKER_QUOTA_KEYS,
+    CONNECTION_KEYS,
+    CONTROLLER_QUOTA_KEYS,
+    QUEUED_BYTES_KEY,
+)
+from strandline.controller.metadata.security_keys import CONTROLLER_LISTENER_NAMES, SECURITY_KEYS
 from strandline.controller.metadata.transaction_keys import TRANSACTION_KEYS
 
 DRAINING = "broker.draining"
@@ -298,6 +305,8 @@ _LIMITS = (
     ConfigKey("socket.request.max.bytes", "int", 100 << 20, "bytes", "the largest request", min=1),
     ConfigKey("fetch.max.bytes", "int", 55 << 20, "bytes", "the largest fetch response to a consumer", min=1024),
     ConfigKey("max.incremental.fetch.session.cache.slots", "int", 1000, "", "the most fetch sessions that are kept", min=0),
+    *CONNECTION_KEYS,
+    QUEUED_BYTES_KEY,
 )
 
 BROKER_KEYS: tuple[ConfigKey, ...] = (
@@ -307,8 +316,11 @@ BROKER_KEYS: tuple[ConfigKey, ...] = (
     *_LOG,
     *_CLEANER,
     *_LIMITS,
+    *BROKER_QUOTA_KEYS,
     *GROUP_KEYS,
     *TRANSACTION_KEYS,
+    CONTROLLER_LISTENER_NAMES,
+    *SECURITY_KEYS,
     *TOPIC_DEFAULT_CONFIGS.values(),
     *COARSE_BROKER_CONFIGS.values(),
 )
@@ -336,7 +348,8 @@ CONTROLLER_KEYS: tuple[ConfigKey, ...] = (
         "list",
         None,
         "",
-        "the address to listen on: CONTROLLER://host:port; by default the controller's address in controller.quorum.voters",
+        "the addresses to listen on: CONTROLLER://host:port, ...; one of them has this controller's port in "
+        "controller.quorum.voters; by default only that address",
     ),
     ConfigKey("log.dirs", "list", REQUIRED, "", "the data directory (one): the metadata log and its snapshots"),
     ConfigKey("controller.quorum.voters", "list", REQUIRED, "", "all controllers: id@host:port, ..."),
@@ -459,7 +472,9 @@ CONTROLLER_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("max.connections", "int", INT_MAX, "", "connections of the listener", min=1),
     ConfigKey("connections.max.idle.ms", "long", 600_000, "ms", "an idle connection is closed after this time", min=1),
     ConfigKey("socket.request.max.bytes", "int", 100 << 20, "bytes", "the largest request", min=1),
+    *CONTROLLER_QUOTA_KEYS,
     http_listener_key("127.0.0.1:8093"),
+    *SECURITY_KEYS,
 )
 
 NODE_CONFIGS: dict[str, ConfigKey] = {**by_name(CONTROLLER_KEYS), **by_name(BROKER_KEYS)}
