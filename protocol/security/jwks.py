@@ -1,9 +1,9 @@
 """The keys with which tokens are checked: a JSON Web Key Set (RFC 7517) from a file or a configured URL.
 
-The set is read again after `refresh_ms`, and when a token names an unknown key, because the authority has perhaps new keys; but never
-more often than every `retry_ms`, so that invented key ids cause no load. If reading fails, the keys that are known stay in use.
-Keys are read in the thread of an authentication, never in that of the event loop. The URL comes from the configuration, never from
-a client (CVE-2025-27817).
+The set is read again after `refresh_ms`, and when a token names an unknown key, because the authority may have new keys. It is read
+at most once per `retry_ms`, so that invented key ids cause no load. If reading fails, the known keys stay in use. Keys are read in
+the thread of an authentication, never in that of the event loop. The URL comes from the configuration, never from a client
+(CVE-2025-27817).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ REFRESH_MS, RETRY_MS = 3_600_000, 30_000
 _SIZE_MAX = 1024 * 1024
 _TIMEOUT_S = 10.0
 ASYMMETRIC = {"RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), "EC": ("ES256", "ES384", "ES512"), "OKP": ("EdDSA",)}
-"""By type of key, the algorithms that it may verify. Symmetric keys and `none` are missing on purpose: who can verify with a symmetric
-key can also sign."""
+"""By type of key, the algorithms that it may verify. Symmetric keys and `none` are missing on purpose: a symmetric key that
+verifies tokens also signs them."""
 
 
 class Jwks:
