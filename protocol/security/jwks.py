@@ -1,9 +1,9 @@
 """The keys with which tokens are checked: a JSON Web Key Set (RFC 7517) from a file or a configured URL.
 
-The set is read again after `refresh_ms`, and when a token names an unknown key, because the authority may have new keys. It is read
-at most once per `retry_ms`, so that invented key ids cause no load. If reading fails, the known keys stay in use. Keys are read in
-the thread of an authentication, never in that of the event loop. The URL comes from the configuration, never from a client
-(CVE-2025-27817).
+The set is read again after `refresh_ms`, and when a token names an unknown key, because the authority may have new keys. It is
+read at most once per `retry_ms`, so that invented key ids cause no load. If reading fails, the known keys stay in use. Keys are
+read in the thread of an authentication, never in that of the event loop. The URL comes from the configuration, never from a
+client (CVE-2025-27817).
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     rules := rule { "," rule }
     rule  := "DEFAULT" | "RULE:" pattern "/" replacement "/" [ "L" | "U" ]
 
-The first rule whose pattern matches the whole name decides: `DEFAULT` takes the name as it is, `RULE` the replacement, in which `$1`
-is the first group, in lower (L) or upper (U) case if it says so. A `/` within a pattern is written as `\\/`. As in Kafka, a name that
-no rule matches is no principal, and the connection is refused.
+The first rule whose pattern matches the whole name decides: `DEFAULT` takes the name as it is, `RULE` the replacement, in which
+`$1` is the first group, in lower (L) or upper (U) case if it says so. A `/` within a pattern is written as `\\/`. As in Kafka,
+a name that no rule matches is no principal, and the connection is refused.
 """
 
 from __future__ import annotations
@@ -42,8 +42,12 @@ class PrincipalMapping:
                 return distinguished_name
             match = rule.pattern.fullmatch(distinguished_name)
             if match is not None:
-                return rule.change_case(_REFERENCE.sub(lambda ref: match.group(int(ref[1])) or "", rule.replacement))
+                return rule.change_case(_filled(rule.replacement, match))
         raise AuthenticationError("no rule of ssl.principal.mapping.rules matches the certificate's name", distinguished_name)
+
+
+def _filled(replacement: str, match: Any) -> str:
+    return _REFERENCE.sub(lambda reference: match.group(int(reference[1])) or "", replacement)
 
 
 def _parse(rules: str) -> list[_Rule]:

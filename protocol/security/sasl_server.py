@@ -84,7 +84,7 @@ class SaslSession:
         self.state = SaslState.EXCHANGE
 
     def respond(self, message: bytes) -> bytes | Work:
-        """Pass the client's message to the mechanism. Raises IllegalSaslState or SaslFailure. Call `advance` with the response."""
+        """Pass the client's message to the mechanism. Raises IllegalSaslState or SaslFailure. Call `advance` after it."""
         if self.state is SaslState.AUTHENTICATED:
             raise IllegalSaslState("the connection is authenticated already")
         if self._exchange is None:

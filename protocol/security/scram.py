@@ -4,9 +4,10 @@ The library scramp does the exchange: messages, SASLprep, `=2C` and `=3D` in nam
 offer), the proof in constant time, the nonce of the final message (CVE-2024-56128), the server's signature. This file adds what a
 cluster needs around it:
 
-- An unknown user takes the same path as a known one, with a made-up credential. Its salt is always the same for the same name, so
-  that asking twice does not tell either.
-- librdkafka before 2.6.1 repeats its nonce in the final message (librdkafka#4895). Exactly that form is accepted, as in Kafka 3.8.1.
+- An unknown user takes the same path as a known one, with a made-up credential. Its salt is always the same for the same name,
+  so that asking twice does not tell either.
+- librdkafka before 2.6.1 repeats its nonce in the final message (librdkafka#4895). Exactly that form is accepted, as in Kafka
+  3.8.1.
 - A message is short, and a server may not ask for more than `ITERATIONS_MAX` iterations: both bound the work for a stranger.
 
 The library is imported at the first exchange, because that takes a tenth of a second.
