@@ -30,6 +30,8 @@ class Doors:
     random: Random
     """The only source of randomness, for ids and jitter."""
     stopwatch: Callable[[], float] = STOPWATCH
+    secure_random: Callable[[int], bytes] = SECURE_RANDOM
+    """For what nobody may predict. A simulation has a seeded one."""
 
 
 def real_doors() -> Doors:
