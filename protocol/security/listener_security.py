@@ -54,12 +54,13 @@ class ListenerSecurity:
 
 def refuse_plain_without_tls(security_protocol: str, mechanisms: list[str], listener: str, host: str) -> None:
     """Raise UsageError if the listener would let passwords travel in plain text: SASL/PLAIN without TLS, except on loopback."""
-    if security_protocol == SASL_PLAINTEXT and PLAIN in mechanisms and not _is_loopback(host):
+    if security_protocol == SASL_PLAINTEXT and PLAIN in mechanisms and not is_loopback(host):
         raise UsageError(
             f"listener {listener} on {host} offers SASL/PLAIN without TLS, so passwords would cross the network in plain text; "
             f"use SASL_SSL, or a SCRAM mechanism"
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return True if only processes of this machine reach the host."""
     return host in ("localhost", "::1") or host.startswith("127.")
