@@ -14,6 +14,7 @@ from typing import Protocol
 from strandline.broker.config import BrokerConfig
 from strandline.broker.process.controller_channel import Channel
 from strandline.broker.produce.producer_ids import ProducerIds
+from strandline.broker.security import describe as security
 from strandline.broker.unclean_election_reports import describe_unclean_elections
 from strandline.controller.metadata.cluster_describe import describe_brokers
 from strandline.controller.metadata.config_describe import describe_broker, describe_resources, describe_topic
@@ -82,6 +83,7 @@ _FORWARDED = (
     apis.UNREGISTER_BROKER,
     apis.UPDATE_FEATURES,
     apis.DESCRIBE_QUORUM,
+    *security.FORWARDED,
 )
 
 
@@ -127,6 +129,8 @@ class AdminHandlers:
             apis.INIT_PRODUCER_ID: self.handle_init_producer_id,
             apis.DESCRIBE_UNCLEAN_ELECTIONS: self.handle_describe_unclean_elections,
         }
+        has_authorizer = bool(self._config.values.get("authorizer.class.name"))
+        own |= security.describe_handlers(self._image, has_authorizer=has_authorizer)
         return own | dict.fromkeys(_FORWARDED, self.handle_forwarded)
 
     def _image(self) -> MetadataImage:
@@ -283,7 +287,7 @@ def _visible(body: Message, response: Message) -> Condition | None:
         failed = {result.feature for result in response.results if result.error_code}
         level = max((u.max_version_level for u in body.feature_updates if u.feature not in failed), default=0)
         return lambda image: image.feature_level >= level
-    return None
+    return security.visible(body, response)
 
 
 def _has_partitions(image: MetadataImage, name: str, count: int) -> bool:

@@ -65,13 +65,16 @@ class ControllerApis:
         cluster_id: str,
         wall_clock_ms: Callable[[], int],
         call_soon: Callable[[Callable[[], None]], object],
+        more: Mapping[int, Decide] | None = None,
     ) -> None:
-        """`call_soon`: calls a function in the next turn of the event loop, after the requests that have arrived."""
+        """`call_soon`: calls a function in the next turn of the event loop, after the requests that have arrived. `more`:
+        decisions about other APIs (`security/decisions.py`)."""
         self._controller = controller
         self._call_soon = call_soon
         self._topics = topics
         self._cluster_id = cluster_id
         self._wall_clock_ms = wall_clock_ms
+        self._more = more or {}
 
     def handlers(self) -> Mapping[int, Callable[[Request], None]]:
         """The handler of each API. It decides at once, and replies when the records of the decision are committed; the error of a
@@ -97,6 +100,7 @@ class ControllerApis:
                 c.image, active.index, active.sessions, body, now=c.now()
             ),
             apis.DESCRIBE_CLUSTER: lambda active, body: Decision(self._describe_cluster(body)),
+            **self._more,
         }
         return {apis.ELECT_LEADERS: self._elect_preferred, **{key: self._handler(decide) for key, decide in decisions.items()}}
 

@@ -27,6 +27,7 @@ from strandline.controller.phases import Opened, Running
 from strandline.controller.raft.listener import QuorumWriter
 from strandline.controller.raft.quorum import Quorum
 from strandline.controller.raft.recorded_level import recorded_level
+from strandline.controller.security.decisions import security_decisions
 from strandline.controller.topic_control import TopicControl, TopicDefaults
 from strandline.controller.unclean_recoverer import UncleanRecoverer, UncleanSettings, ask_broker
 from strandline.protocol import apis
@@ -268,7 +269,10 @@ class ControllerServer:
         defaults = TopicDefaults(self.config.num_partitions, self.config.default_replication_factor)
         topics = TopicControl(self._doors.random, defaults)
         loop = asyncio.get_running_loop()
-        apis_ = ControllerApis(controller, topics, opened.cluster_id, self._doors.wall_clock_ms, loop.call_soon)
+        security = security_decisions(
+            controller, self._doors.random, has_authorizer=bool(self.config.values.get("authorizer.class.name"))
+        )
+        apis_ = ControllerApis(controller, topics, opened.cluster_id, self._doors.wall_clock_ms, loop.call_soon, security)
         ours: dict[int, Callable[[Any], Any]] = dict(apis_.handlers())
         decide_heartbeat, decide_registration = ours[apis.BROKER_HEARTBEAT], ours[apis.BROKER_REGISTRATION]
 

@@ -13,6 +13,7 @@ from strandline.controller.handlers import ControllerApis
 from strandline.controller.metadata.features import SUPPORTED, Levels
 from strandline.controller.metadata.image import MetadataImage, PartitionRegistration
 from strandline.controller.metadata.records import decode_record
+from strandline.controller.security.decisions import security_decisions
 from strandline.controller.topic_control import TopicControl, TopicDefaults
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -77,6 +78,7 @@ class ControllerWorld:
         seed: int = 7,
         session_timeout_ms: int = 3000,
         levels: Levels = SUPPORTED,
+        has_authorizer: bool = True,
     ) -> None:
         """`levels`: with LEVEL_0_ONLY the metadata has level 0, as that of an older version."""
         self.now = 1000.0
@@ -86,7 +88,12 @@ class ControllerWorld:
         topics = TopicControl(Random(seed), TopicDefaults(num_partitions=2, replication_factor=3))
         self.call_soon: Callable[[Callable[[], None]], object] = lambda callback: callback()
         self.handlers = ControllerApis(
-            self.controller, topics, CLUSTER, self.wall_clock_ms, lambda callback: self.call_soon(callback)
+            self.controller,
+            topics,
+            CLUSTER,
+            self.wall_clock_ms,
+            lambda callback: self.call_soon(callback),
+            security_decisions(self.controller, Random(seed), has_authorizer=has_authorizer),
         ).handlers()
         self.become_active()
         for broker_id in range(1, brokers + 1):

@@ -12,17 +12,25 @@ A rule is its content: two rules with equal fields are the same rule. The id onl
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 
 import msgspec
 
 from strandline.controller.metadata.records import AccessControlEntryRecord
+from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.security import (
+    ALLOW,
     ANY_TYPE,
     LITERAL_PATTERN,
     MATCH_PATTERN,
+    PREFIXED_PATTERN,
+    USER_RESOURCE,
     AclBinding,
     AclFilter,
 )
+
+OPERATION_MAX = 15
+"""The highest number of an operation in Kafka (TWO_PHASE_COMMIT); a filter may name operations that no rule here has."""
 
 WILDCARD = "*"
 """As a name: every resource of the type. As a host: every address."""
@@ -59,8 +67,42 @@ class Acl(msgspec.Struct, frozen=True, order=True, gc=False):
         return AccessControlEntryRecord(acl_id, *msgspec.structs.astuple(self))
 
 
+def canonical_acl(binding: AclBinding) -> Acl:
+    """The rule in the form in which the metadata has it. Its host must be one (`canonical_host`)."""
+    return msgspec.structs.replace(Acl.of(binding), host=canonical_host(binding.host) or binding.host)
+
+
+def checked_filter(wanted: AclFilter) -> AclFilter:
+    """The filter in its canonical form. Raises BrokerError INVALID_REQUEST if it has a number that Kafka does not know."""
+    for name, value, highest in (
+        ("resource type", wanted.resource_type, USER_RESOURCE),
+        ("pattern type", wanted.pattern_type, PREFIXED_PATTERN),
+        ("operation", wanted.operation, OPERATION_MAX),
+        ("permission type", wanted.permission_type, ALLOW),
+    ):
+        if not ANY_TYPE <= value <= highest:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"{name} {value} of the filter is unknown: {ANY_TYPE} selects all")
+    host = wanted.host if wanted.host is None else canonical_host(wanted.host) or wanted.host
+    return msgspec.structs.replace(wanted, host=host)
+
+
+def matching(acls: Mapping[Acl, object], wanted: AclFilter) -> list[Acl]:
+    """The rules that the filter selects, in order. The filter is canonical (`checked_filter`)."""
+    if is_exact(wanted):
+        acl = Acl(*msgspec.structs.astuple(wanted))
+        return [acl] if acl in acls else []
+    return sorted(acl for acl in acls if matches(acl, wanted))
+
+
+def is_exact(wanted: AclFilter) -> bool:
+    """Whether the filter selects one rule at most, which is found without a look at the others."""
+    numbers = (wanted.resource_type, wanted.pattern_type, wanted.operation, wanted.permission_type)
+    texts = (wanted.resource_name, wanted.principal, wanted.host)
+    return ANY_TYPE not in numbers and wanted.pattern_type != MATCH_PATTERN and None not in texts
+
+
 def matches(acl: Acl, wanted: AclFilter) -> bool:
-    """Whether the filter selects the rule. The filter's host is canonical (`canonical_host`)."""
+    """Whether the filter selects the rule."""
     return (
         wanted.resource_type in (ANY_TYPE, acl.resource_type)
         and wanted.operation in (ANY_TYPE, acl.operation)

@@ -10,7 +10,11 @@ An entity has one part per type, sorted by type, so that equal entities are equa
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Iterable
 from typing import Any
+
+from strandline.protocol.messages.security import IP_ENTITY
 
 QuotaEntity = tuple[tuple[str, str | None], ...]
 """(entity type, name) of each part; a name of None is the default of the type."""
@@ -24,3 +28,17 @@ def entity_order(entity: QuotaEntity) -> Any:
 def entity_text(entity: QuotaEntity) -> str:
     """An entity in messages and logs: `user alice, client-id <default>`."""
     return ", ".join(f"{entity_type} {'<default>' if name is None else name}" for entity_type, name in reversed(entity))
+
+
+def canonical_entity(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
+    """The entity with these parts, in the form in which the metadata has it."""
+    canonical = ((kind, canonical_address(name) or name if kind == IP_ENTITY and name else name) for kind, name in parts)
+    return tuple(sorted(canonical))
+
+
+def canonical_address(text: str) -> str | None:
+    """The form in which an entity holds an address; None if it is none. A name is not looked up."""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return None
