@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from strandline.broker.disk_work import RunBlocking
-from strandline.broker.fetch.fetch_session import FetchSession, FetchSessionCache, SessionPartition
+from strandline.broker.fetch.fetch_session import NO_SESSION, FetchSession, FetchSessionCache, SessionPartition
 from strandline.broker.fetch.replica_selector import ReplicaSelector
 from strandline.broker.partition.directory import PartitionDirectory
 from strandline.broker.partition.leader_state import LeaderState
@@ -50,7 +50,7 @@ WAIT_MS_MAX = 300_000
 wait."""
 
 
-class _Answer:
+class Answer:
     """A response that is being built. The session does not change before it is sent."""
 
     __slots__ = ("cold", "cold_key", "is_urgent", "quiet", "records", "responses", "seen", "size", "throttle_cost_s")
@@ -112,6 +112,11 @@ class Fetch(DelayedOperation):
         self._counted: dict[TopicIdPartition, tuple[int, int]] = {}
         """Partition -> (the offset up to which its bytes were counted, their number)."""
 
+    def limit_bytes(self, max_bytes: int) -> None:
+        """Answer with at most so many bytes, but at least one batch. Called before `begin`."""
+        self._max_bytes = min(self._max_bytes, max_bytes)
+        self._min_bytes = min(self._min_bytes, max(1, self._max_bytes))
+
     def begin(self, max_wait_ms: int) -> None:
         """Answer at once, or park the request for at most `max_wait_ms`."""
         answer = self._collect(arrival=True)
@@ -125,10 +130,10 @@ class Fetch(DelayedOperation):
             self.session.forget_quiet(answer.quiet)
             self._park(max_wait_ms)
 
-    def _is_enough(self, answer: _Answer) -> bool:
+    def _is_enough(self, answer: Answer) -> bool:
         return answer.size >= self._min_bytes or answer.is_urgent
 
-    def _has_more(self, answer: _Answer) -> bool:
+    def _has_more(self, answer: Answer) -> bool:
         """Whether there are enough records, and the answer has fewer because the next batch does not fit or is on the disk."""
         return self._min_bytes > 1 and answer.size > 0 and self._has_counted_enough()
 
@@ -168,7 +173,7 @@ class Fetch(DelayedOperation):
             metrics.expired_consumer_fetches += 1
         self.on_complete()
 
-    def _warm_up(self, answer: _Answer) -> None:
+    def _warm_up(self, answer: Answer) -> None:
         """All records to read are on the disk: bring the first of them into the page cache, then visit again."""
         assert answer.cold is not None
         self.is_completed = False
@@ -183,9 +188,9 @@ class Fetch(DelayedOperation):
 
     # -- visiting partitions ------------------------------------------------------------------------------------------
 
-    def _collect(self, arrival: bool) -> _Answer:
+    def _collect(self, arrival: bool) -> Answer:
         """Visit the dirty partitions. `arrival`: this visit is the arrival of the request, and records a follower's progress."""
-        answer = _Answer()
+        answer = Answer()
         is_follower = self.session.is_follower
         for cached in list(self.session.dirty.values()):
             try:
@@ -208,7 +213,7 @@ class Fetch(DelayedOperation):
             self.handler.on_reader(cached.key)
         return partition
 
-    def visit_for_follower(self, cached: SessionPartition, partition: Partition, answer: _Answer, arrival: bool) -> None:
+    def visit_for_follower(self, cached: SessionPartition, partition: Partition, answer: Answer, arrival: bool) -> None:
         """Record the follower's progress if its request arrives now, and add records up to the log end to the answer."""
         session, leader_state, log_ = self.session, partition.leader_state, partition.log
         epoch, offset = cached.current_leader_epoch, cached.fetch_offset
@@ -234,7 +239,7 @@ class Fetch(DelayedOperation):
         partition: Partition,
         leader_state: LeaderState,
         diverging: EpochEndOffset | None,
-        answer: _Answer,
+        answer: Answer,
     ) -> None:
         """Add records for a replica that a reassignment with a throttle adds, if the throttle permits. If not, they are no news:
         a parked request does not complete for them, and its long poll is the pause until the follower asks again (KIP-73)."""
@@ -244,7 +249,7 @@ class Fetch(DelayedOperation):
         self._add(cached, partition, end, diverging, True, answer)
         answer.throttle_cost_s += (answer.size - before) / leader_state.throttle_rate
 
-    def visit_for_consumer(self, cached: SessionPartition, partition: Partition, answer: _Answer) -> None:
+    def visit_for_consumer(self, cached: SessionPartition, partition: Partition, answer: Answer) -> None:
         """Add what a consumer may see of the partition to the answer: records below the high watermark, or below the last stable
         offset if it reads committed records only."""
         partition.check_leader_epoch(cached.current_leader_epoch)
@@ -258,7 +263,7 @@ class Fetch(DelayedOperation):
     def _readable_end(self, partition: Partition) -> int:
         return partition.log.last_stable_offset if self._reads_committed else partition.log.high_watermark
 
-    def maybe_nominate(self, cached: SessionPartition, partition: Partition, answer: _Answer) -> bool:
+    def maybe_nominate(self, cached: SessionPartition, partition: Partition, answer: Answer) -> bool:
         """If this broker leads and another replica should serve the consumer, answer with its id, without records and at once
         (KIP-392). Returns whether it did."""
         handler, leader_state = self.handler, partition.leader_state
@@ -286,7 +291,7 @@ class Fetch(DelayedOperation):
         end: int,
         diverging: EpochEndOffset | None,
         look_again: bool,
-        answer: _Answer,
+        answer: Answer,
     ) -> None:
         """Read up to `end`, and add the partition to the answer if there is any news."""
         log_ = partition.log
@@ -326,7 +331,7 @@ class Fetch(DelayedOperation):
         answer.seen.append((cached, size, look_again))
         answer.size += size
 
-    def add_error(self, cached: SessionPartition, code: ErrorCode, answer: _Answer) -> None:
+    def add_error(self, cached: SessionPartition, code: ErrorCode, answer: Answer) -> None:
         """Answer for one partition with an error."""
         leader = self.handler.directory.current_leader(cached.key) if code in _LEADER_HELPS else CurrentLeader()
         answer.responses.append(FetchPartitionResponse(cached.key[0], cached.key[1], code, current_leader=leader))
@@ -334,7 +339,7 @@ class Fetch(DelayedOperation):
         answer.seen.append((cached, 0, True))
         answer.is_urgent |= code != cached.sent_error
 
-    def _read(self, cached: SessionPartition, partition: Partition, end: int, answer: _Answer) -> tuple[list[Buffer], int]:
+    def _read(self, cached: SessionPartition, partition: Partition, end: int, answer: Answer) -> tuple[list[Buffer], int]:
         room = self._max_bytes - answer.size
         if answer.size and room <= 0:
             return [], 0
@@ -369,7 +374,7 @@ class Fetch(DelayedOperation):
 
     # -- answering ----------------------------------------------------------------------------------------------------
 
-    def reply(self, answer: _Answer) -> None:
+    def reply(self, answer: Answer) -> None:
         """Send the answer, and remember in the session what it tells the fetcher."""
         session = self.session
         session.forget_quiet(answer.quiet)
@@ -383,6 +388,16 @@ class Fetch(DelayedOperation):
             self.handler.warm_up(answer.cold, None)
         self._part()
         self.request.reply(FetchResponse(0, 0, session.id, answer.responses, []), answer.records)
+
+    def leave_session_unchanged(self) -> int:
+        """Part from the session without telling it of an answer, because an empty one is sent. Returns the session id for that: 0
+        after a full fetch, whose answer would have to list every partition; its session ends."""
+        session = self.session
+        self._part()
+        if self._is_full and session.id:
+            self.handler.sessions.remove(session.id)
+            return NO_SESSION
+        return session.id
 
     def _count(self, cached: SessionPartition, size: int, error_code: int) -> None:
         partition = cached.partition
@@ -416,6 +431,9 @@ def _aborted(log: Log, offset: int, buffers: list[Buffer]) -> list[AbortedTransa
     return [AbortedTransaction(*transaction[:3]) for transaction in found] or None
 
 
+MakeFetch = Callable[["FetchHandler", ServerRequest, FetchSession, bool], Fetch]
+
+
 class FetchHandler:
     """Answers Fetch requests of a broker."""
 
@@ -444,6 +462,8 @@ class FetchHandler:
         """Called when a consumer begins to read a partition that this broker follows."""
         self.has_threads = run_blocking is not None
         self.now = now
+        self.make_fetch: MakeFetch = Fetch
+        """Makes the operation of a request. While consumers have quotas, it is another one (`broker/quotas/limited_fetch.py`)."""
         self._run_blocking = run_blocking
         self._warming: set[tuple[str, int]] = set()
         """(file, position) of the reads that a thread is bringing into the page cache."""
@@ -458,7 +478,7 @@ class FetchHandler:
                 raise
             request.reply(FetchResponse(0, e.code, 0, [], []))
             return
-        Fetch(self, request, session, is_full).begin(min(body.max_wait_ms, WAIT_MS_MAX))
+        self.make_fetch(self, request, session, is_full).begin(min(body.max_wait_ms, WAIT_MS_MAX))
 
     def warm_up(self, cold: ColdRead, then: Callable[[], None] | None) -> None:
         """Bring a range of a file into the page cache on a thread, then call `then` on the loop.

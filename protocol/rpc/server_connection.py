@@ -75,6 +75,11 @@ class ServerRequest(msgspec.Struct, eq=False):
         """The sender's address, without the port."""
         return self.connection.host
 
+    @property
+    def size(self) -> int:
+        """The size of the request's frame, in bytes."""
+        return self._size
+
     def reply(self, body: Message, records: Records | None = None) -> None:
         """Answer with `body` and the record batches that become its last field. Does nothing on a closed connection."""
         connection = self.connection

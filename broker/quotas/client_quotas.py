@@ -1,0 +1,53 @@
+"""The client quotas of a broker: how many bytes a client may produce and fetch, and how much of the event loop it may use.
+
+    producer_byte_rate    the bytes of Produce requests, per second
+    consumer_byte_rate    the bytes of records in responses to consumers' fetches, per second
+    request_percentage    the time in handlers, in per cent of the event loop: 100 is all of it
+
+Each broker measures by itself, as in Kafka. What clients may ask of the controllers, and how many connections they may open, is
+measured where it happens: `controller/security/mutation_quota.py`, `connections.py`.
+"""
+
+from __future__ import annotations
+
+from strandline.broker.quotas.budgets import Budget, Budgets, Window
+from strandline.broker.quotas.metrics import QuotaMetrics
+from strandline.controller.metadata.security.quota_lookup import (
+    CONSUMER_BYTE_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    ClientQuotas,
+)
+
+
+class BrokerQuotas:
+    """The budgets of all clients of one broker."""
+
+    def __init__(self, window: Window) -> None:
+        self.produce = Budgets(PRODUCER_BYTE_RATE, window)
+        self.fetch = Budgets(CONSUMER_BYTE_RATE, window)
+        self.request = Budgets(REQUEST_PERCENTAGE, window, unit=0.01)
+        self.window = window
+        self.metrics = QuotaMetrics()
+
+    @property
+    def kinds(self) -> tuple[Budgets, ...]:
+        return self.produce, self.fetch, self.request
+
+    def use(self, quotas: ClientQuotas, now: float) -> None:
+        """Take over changed quotas."""
+        for kind in self.kinds:
+            kind.use(quotas, now)
+
+    def drop_idle(self, now: float) -> None:
+        """Forget the clients that have not come for a long time. Called regularly."""
+        for kind in self.kinds:
+            kind.drop_idle(now)
+
+    def byte_wait_s(self, budget: Budget, now: float) -> float:
+        """The throttle time of a byte quota: at most all windows."""
+        return min(budget.bucket.wait_s(now), self.window.length_s)
+
+    def request_wait_s(self, budget: Budget, now: float) -> float:
+        """The throttle time of a request quota: at most one window, so that a slow handler does not silence a client."""
+        return min(budget.bucket.wait_s(now), self.window.size_s)

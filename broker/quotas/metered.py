@@ -1,0 +1,144 @@
+"""Requests that are measured: the bytes of Produce, and the time in handlers.
+
+The wrapper of a handler passes a `MeteredRequest` on, which is answered like any other. The answer gets the throttle time, and
+then the connection is muted (KIP-219). The bytes of a Produce request count when it arrives, and a client that exceeds its quota
+by it is muted at once: the answer may wait for the followers, and more requests could arrive until then.
+
+The time counts from the call of the handler until it returns; an answer that is sent later adds the time that its encoding takes.
+What a handler does on a thread or as a coroutine is not counted, nor is any request that only brokers send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from typing import Any
+
+import msgspec
+
+from strandline.broker.quotas.budgets import Budget, Client
+from strandline.broker.quotas.client_quotas import BrokerQuotas
+from strandline.protocol import apis
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.frames import Records
+from strandline.protocol.messages.common import Message
+from strandline.protocol.rpc.server import Handler, ServerRequest
+from strandline.protocol.rpc.server_connection import answer_error
+
+OF_BROKERS = frozenset({apis.WRITE_TXN_MARKERS, apis.GET_REPLICA_LOG_INFO})
+"""Requests that need CLUSTER_ACTION. Those of followers among the others name their replica id."""
+
+
+def client_of(request: ServerRequest) -> Client:
+    """The user and the client id of a request's sender."""
+    return request.principal.name, request.client_id or ""
+
+
+class MeteredRequest(ServerRequest, eq=False):
+    """A request of a client that has a quota."""
+
+    meter: Meter | None = None
+    produce: Budget | None = None
+    """Pays for its bytes; None: they have no limit."""
+    request: Budget | None = None
+    """Pays for its time."""
+    counted_at: float = 0.0
+    """Until when its time is counted, on the stopwatch; 0 when the handler has returned."""
+
+    def reply(self, body: Message, records: Records | None = None) -> None:
+        assert self.meter is not None
+        started_at = self.counted_at or self.meter.stopwatch()
+        wait_s = self.meter.wait_s(self)
+        if wait_s and hasattr(body, "throttle_time_ms"):
+            throttle_ms = max(body.throttle_time_ms, ceil(wait_s * 1000))
+            body = msgspec.structs.replace(body, throttle_time_ms=throttle_ms)
+        ServerRequest.reply(self, body, records)
+        self._on_answered(started_at, wait_s)
+
+    def refuse(self, code: ErrorCode, message: str | None = None) -> None:
+        assert self.meter is not None
+        started_at = self.counted_at or self.meter.stopwatch()
+        wait_s = self.meter.wait_s(self)
+        ServerRequest.refuse(self, code, message)
+        self._on_answered(started_at, wait_s)
+
+    def no_reply(self) -> None:
+        assert self.meter is not None
+        wait_s = self.meter.wait_s(self)
+        ServerRequest.no_reply(self)
+        self.connection.mute(wait_s)
+
+    def _on_answered(self, started_at: float, wait_s: float) -> None:
+        assert self.meter is not None
+        self.connection.mute(wait_s)
+        if not self.counted_at:
+            self.meter.count_time(self, started_at)
+
+
+class Meter:
+    """Wraps handlers, so that their requests are measured."""
+
+    def __init__(self, quotas: BrokerQuotas, now: Callable[[], float], stopwatch: Callable[[], float]) -> None:
+        self._quotas = quotas
+        self._now = now
+        self.stopwatch = stopwatch
+
+    def wrap(self, api_key: int, handler: Handler) -> Handler:
+        """The handler that measures the requests of one API."""
+        counts_bytes, is_exempt = api_key == apis.PRODUCE, api_key in OF_BROKERS
+
+        def handle(request: ServerRequest) -> Any:
+            metered = self._metered(request, counts_bytes, is_exempt)
+            return handler(request) if metered is None else self._run(handler, metered)
+
+        return handle
+
+    def _metered(self, request: ServerRequest, counts_bytes: bool, is_exempt: bool) -> MeteredRequest | None:
+        """The request with the budgets that pay for it; None if none has to."""
+        now, client, quotas = self._now(), client_of(request), self._quotas
+        produce = quotas.produce.budget_of(client, now) if counts_bytes else None
+        is_exempt = is_exempt or getattr(request.body, "replica_id", -1) >= 0
+        of_time = None if is_exempt else quotas.request.budget_of(client, now)
+        if produce is None and of_time is None:
+            return None
+        metered = MeteredRequest(*msgspec.structs.astuple(request))
+        metered.meter, metered.produce, metered.request = self, produce, of_time
+        return metered
+
+    def _run(self, handler: Handler, request: MeteredRequest) -> None:
+        if request.produce is not None:
+            now = self._now()
+            request.produce.charge(request.size, now)
+            request.connection.mute(self._quotas.byte_wait_s(request.produce, now))
+        request.counted_at = self.stopwatch()
+        try:
+            result = handler(request)
+        except Exception as e:
+            answer_error(request, e)
+        else:
+            if result is not None:
+                request.connection.server.run_coroutine(request, result)
+        self.count_time(request, request.counted_at)
+        request.counted_at = 0.0
+
+    def count_time(self, request: MeteredRequest, since: float) -> None:
+        """Charge the time since then on the stopwatch."""
+        if request.request is not None:
+            until = self.stopwatch()
+            request.request.charge(until - since, self._now())
+            request.counted_at = until
+
+    def wait_s(self, request: MeteredRequest) -> float:
+        """How long the client has to wait after the answer to this request; 0 if it is within its quotas."""
+        if request.counted_at:
+            self.count_time(request, request.counted_at)
+        now, quotas = self._now(), self._quotas
+        waits = []
+        if request.produce is not None:
+            waits.append((quotas.byte_wait_s(request.produce, now), quotas.produce.key, request.produce))
+        if request.request is not None:
+            waits.append((quotas.request_wait_s(request.request, now), quotas.request.key, request.request))
+        wait_s, key, budget = max(waits, key=lambda each: each[0])
+        if wait_s:
+            quotas.metrics.on_throttled(key, budget.payer, wait_s)
+        return wait_s

@@ -1,0 +1,39 @@
+"""Counters of throttled requests: by kind of quota, and by who pays, for a bounded number of users and client ids."""
+
+from __future__ import annotations
+
+from strandline.controller.metadata.security.quota_lookup import Payer
+from strandline.protocol.log_limits import printable
+
+PAYERS_MAX = 100
+"""How many users and client ids of one kind of quota have counters of their own; those that come later share one."""
+OTHERS = ("(others)", "(others)")
+
+
+class ThrottleTime:
+    """How often, and for how long, one payer was throttled."""
+
+    __slots__ = ("requests", "seconds")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.seconds = 0.0
+
+
+class QuotaMetrics:
+    """(quota key, user, client id) -> the throttled requests. A user or client id that the quota does not name is empty."""
+
+    def __init__(self) -> None:
+        self.throttled: dict[str, dict[tuple[str, str], ThrottleTime]] = {}
+
+    def on_throttled(self, key: str, payer: Payer, seconds: float) -> None:
+        """Count a request whose client has to wait."""
+        of_key = self.throttled.setdefault(key, {})
+        labels = (printable(payer.user or "") or "", printable(payer.client_id or "") or "")
+        if labels not in of_key and len(of_key) >= PAYERS_MAX:
+            labels = OTHERS
+        counted = of_key.get(labels)
+        if counted is None:
+            counted = of_key[labels] = ThrottleTime()
+        counted.requests += 1
+        counted.seconds += seconds

@@ -1,0 +1,76 @@
+"""The token bucket (`protocol/rates.py`)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.protocol.rates import TokenBucket
+
+
+def bucket(
+    rate: float = 100.0, now: float = 0.0, burst_s: float = 11.0, first_s: float = 1.0, debt_s: float = 11.0
+) -> TokenBucket:
+    return TokenBucket(rate, now, burst_s=burst_s, first_s=first_s, debt_s=debt_s)
+
+
+def test_new_client_may_spend_one_window() -> None:
+    """A whole burst for each new name would let a client exceed its quota by changing its client id."""
+    budget = bucket()
+    assert budget.tokens(0.0) == 100.0
+
+
+def test_wait_is_excess_divided_by_quota() -> None:
+    """Kafka's throttle time: (observed - quota) / quota x window."""
+    budget = bucket()
+    budget.spend(350.0, 0.0)
+    assert budget.wait_s(0.0) == pytest.approx(2.5)
+    assert budget.wait_s(2.0) == pytest.approx(0.5)
+    assert budget.wait_s(2.5) == 0.0
+
+
+def test_idle_client_gains_at_most_a_burst() -> None:
+    """`quota.window.num` bounds what a client may save up."""
+    budget = bucket()
+    assert budget.tokens(1000.0) == 1100.0
+
+
+def test_debt_is_bounded() -> None:
+    """One absurdly large request must not silence a client for an hour."""
+    budget = bucket()
+    budget.spend(1e9, 0.0)
+    assert budget.wait_s(0.0) == pytest.approx(11.0)
+
+
+def test_given_back_tokens_can_be_spent() -> None:
+    """A request that was refused after its check costs nothing."""
+    budget = bucket()
+    budget.spend(150.0, 0.0)
+    budget.spend(-150.0, 0.0)
+    assert budget.tokens(0.0) == 100.0
+
+
+def test_changed_rate_counts_at_once() -> None:
+    """A raised quota ends a long wait; a lowered one takes back what was saved up."""
+    budget = bucket()
+    budget.spend(1100.0, 0.0)
+    assert budget.wait_s(0.0) == pytest.approx(10.0)
+    budget.use_rate(1000.0, 0.0)
+    assert budget.wait_s(0.0) == pytest.approx(1.0)
+    idle = bucket(now=0.0)
+    idle.tokens(1000.0)
+    idle.use_rate(10.0, 1000.0)
+    assert idle.tokens(1000.0) == 110.0
+
+
+@given(st.lists(st.floats(1.0, 500.0), min_size=200, max_size=400))
+def test_busy_client_gets_its_rate_exactly(requests: list[float]) -> None:
+    """A client that waits as long as it is told gets the quota, plus the first window, plus at most one request."""
+    budget, now, spent = bucket(), 0.0, 0.0
+    for size in requests:
+        now += budget.wait_s(now)
+        budget.spend(size, now)
+        spent += size
+    assert spent <= 100.0 * now + 100.0 + 500.0
+    assert spent >= 100.0 * now
