@@ -14,6 +14,7 @@ from typing import Any
 from strandline.controller.metadata.image import MetadataDelta, PartitionRegistration
 from strandline.controller.metadata.records import UncleanElectionRecord
 from strandline.controller.reassignment import assignment_of
+from strandline.controller.security.change_log_lines import log_security_changes
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.partitions import TopicIdPartition
 
@@ -61,6 +62,8 @@ def log_changes(delta: MetadataDelta, cause: str = "") -> None:
     for report in delta.new_unclean_elections():
         _log_unclean_election(delta, report)
     _log_reassignments(delta)
+    if delta.changed_acls or delta.changed_scram_credentials or delta.changed_client_quotas:
+        log_security_changes(delta)
 
 
 def _log_partitions(delta: MetadataDelta, cause: str) -> None:

@@ -1,11 +1,7 @@
 """The decision about SCRAM credentials: AlterUserScramCredentials (KIP-554; Kafka's ScramControlManager).
 
-A client sends the salted password of RFC 5802, which it has derived from the password. The salted password logs in by itself, so
-the controller derives the stored key and the server key, from which nobody can compute it, and keeps only these (KAFKA-14881).
-
-    client key := HMAC(salted password, "Client Key")
-    stored key := H(client key)
-    server key := HMAC(salted password, "Server Key")
+A client sends the salted password of RFC 5802, which it has derived from the password. It is enough to log in, so the controller
+derives the stored key and the server key from it, and keeps only these (KAFKA-14881).
 
 A user has one result, even with several mechanisms. Like in Kafka, a request may alter each user once: if it names a user twice,
 nothing of this user changes.
@@ -13,8 +9,6 @@ nothing of this user changes.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Iterator
 
 from strandline.controller.decision import Decision
@@ -34,11 +28,15 @@ from strandline.protocol.messages.security import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
+from strandline.protocol.security.mechanisms import SCRAM_256, SCRAM_512
+from strandline.protocol.security.scram import credential_of
 
 LEVEL = 2
 """The level of the metadata that the records need."""
-HASHES = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
-"""Kafka's number of the mechanism -> its hash function."""
+MECHANISMS = {SCRAM_SHA_256: SCRAM_256, SCRAM_SHA_512: SCRAM_512}
+"""Kafka's number of a mechanism -> its name in SASL."""
+_SALTED_PASSWORD_BYTES = {SCRAM_SHA_256: 32, SCRAM_SHA_512: 64}
+"""The size of the mechanism's hash."""
 
 _Alteration = ScramCredentialDeletion | ScramCredentialUpsertion
 
@@ -74,16 +72,16 @@ def _record(image: MetadataImage, alteration: _Alteration) -> AnyRecord:
     user, mechanism = alteration.user, alteration.mechanism
     if not user:
         raise BrokerError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "the name of the user must not be empty")
-    if mechanism not in HASHES:
+    if mechanism not in MECHANISMS:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_SASL_MECHANISM,
             f"SCRAM mechanism {mechanism} is unknown: there are "
-            + " and ".join(f"{mechanism_name(each)} ({each})" for each in HASHES),
+            + " and ".join(f"{name} ({number})" for number, name in MECHANISMS.items()),
         )
     if isinstance(alteration, ScramCredentialUpsertion):
         return _credential(alteration)
     if (user, mechanism) not in image.scram_credentials:
-        text = f"user {user!r} has no credential for {mechanism_name(mechanism)}, so it cannot be removed"
+        text = f"user {user!r} has no credential for {MECHANISMS[mechanism]}, so it cannot be removed"
         raise BrokerError(ErrorCode.RESOURCE_NOT_FOUND, text)
     return RemoveUserScramCredentialRecord(user, mechanism)
 
@@ -92,16 +90,13 @@ def _credential(upsertion: ScramCredentialUpsertion) -> UserScramCredentialRecor
     fault = next(_faults(upsertion), None)
     if fault is not None:
         raise BrokerError(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"the credential of user {upsertion.user!r}: {fault}")
-    algorithm, secret = HASHES[upsertion.mechanism], upsertion.salted_password
-    stored_key = hashlib.new(algorithm, hmac.digest(secret, b"Client Key", algorithm)).digest()
-    server_key = hmac.digest(secret, b"Server Key", algorithm)
-    return UserScramCredentialRecord(
-        upsertion.user, upsertion.mechanism, upsertion.salt, stored_key, server_key, upsertion.iterations
-    )
+    mechanism, salt, iterations = upsertion.mechanism, upsertion.salt, upsertion.iterations
+    keys = credential_of(MECHANISMS[mechanism], upsertion.salted_password, salt, iterations)
+    return UserScramCredentialRecord(upsertion.user, mechanism, salt, keys.stored_key, keys.server_key, iterations)
 
 
 def _faults(upsertion: ScramCredentialUpsertion) -> Iterator[str]:
-    iterations, size = upsertion.iterations, hashlib.new(HASHES[upsertion.mechanism]).digest_size
+    iterations, size = upsertion.iterations, _SALTED_PASSWORD_BYTES[upsertion.mechanism]
     if not SCRAM_ITERATIONS_MIN <= iterations <= SCRAM_ITERATIONS_MAX:
         amount = "few" if iterations < SCRAM_ITERATIONS_MIN else "many"
         yield f"{iterations} iterations are too {amount}; there may be {SCRAM_ITERATIONS_MIN} to {SCRAM_ITERATIONS_MAX}"
@@ -109,9 +104,4 @@ def _faults(upsertion: ScramCredentialUpsertion) -> Iterator[str]:
         yield "the salt is empty"
     if len(upsertion.salted_password) != size:
         length = len(upsertion.salted_password)
-        yield f"a salted password for {mechanism_name(upsertion.mechanism)} has {size} bytes, not {length}"
-
-
-def mechanism_name(mechanism: int) -> str:
-    """The name of a mechanism in SASL."""
-    return {SCRAM_SHA_256: "SCRAM-SHA-256", SCRAM_SHA_512: "SCRAM-SHA-512"}[mechanism]
+        yield f"a salted password for {MECHANISMS[upsertion.mechanism]} has {size} bytes, not {length}"
