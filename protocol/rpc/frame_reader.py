@@ -119,6 +119,11 @@ class FrameReader:
         self._begin_own(length)
         return None
 
+    def begin_with(self, first: bytes) -> None:
+        """Take the first bytes of a connection, which were received elsewhere."""
+        self._source = bytearray(first)
+        self._start, self._end = 0, len(first)
+
     def hold(self) -> None:
         """Copy the unread bytes out of the scratch, because the caller stops taking frames and other connections use the
         scratch."""

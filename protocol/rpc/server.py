@@ -21,8 +21,11 @@ from strandline.protocol.rpc.end_of_iteration import EndOfIteration
 from strandline.protocol.rpc.frame_reader import Scratch
 from strandline.protocol.rpc.limits import Limits
 from strandline.protocol.rpc.request_metrics import RequestMetrics
+from strandline.protocol.rpc.sasl_door import SaslDoor
 from strandline.protocol.rpc.server_connection import Handler, ServerConnection, ServerRequest, answer_error
 from strandline.protocol.rpc.sockets import BadPeers, open_files_max
+from strandline.protocol.rpc.tls_door import TlsDoor
+from strandline.protocol.rpc.unauthenticated import Unauthenticated
 from strandline.protocol.security.listener_security import ListenerSecurity
 
 __all__ = ["Handler", "Limits", "Server", "ServerConnection", "ServerRequest"]
@@ -85,6 +88,14 @@ class Server:
         self._sweep: asyncio.TimerHandle | None = None
         self._progress: asyncio.Future[None] | None = None
         self.loop: asyncio.AbstractEventLoop
+        self.unauthenticated = Unauthenticated(0 if security is None else security.unauthenticated_max)
+        self.tls_doors: dict[int, TlsDoor] = {}
+        """By connection id, during the TLS handshake."""
+        self._tls = security.tls if security is not None and security.has_tls else None
+        self._sasl_door: SaslDoor | None = None
+        if security is not None and security.has_sasl:
+            self._sasl_door = SaslDoor(security, self.unauthenticated, self.bad_peers, self._handle_api_versions)
+            self.handlers.update(self._sasl_door.handlers)
         self.end_of_iteration = end_of_iteration
         """Shared with the broker's `ActionQueue`, so that responses to parked requests leave in the same iteration."""
 
@@ -101,8 +112,9 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.end_of_iteration = self.end_of_iteration or EndOfIteration(self.loop.call_soon)
         self._connections_max = self.limits.connections_max(open_files_max())
+        new_protocol = self._new_connection if self._tls is None else self._new_tls_door
         self._listener = await self.loop.create_server(
-            self._new_connection, host, port, backlog=self.limits.accept_backlog, reuse_address=True, start_serving=False
+            new_protocol, host, port, backlog=self.limits.accept_backlog, reuse_address=True, start_serving=False
         )
         return int(self._listener.sockets[0].getsockname()[1])
 
@@ -124,6 +136,8 @@ class Server:
             self._listener.close()
         if self._sweep is not None:
             self._sweep.cancel()
+        for door in list(self.tls_doors.values()):
+            door.abort()
         for connection in list(self.connections.values()):
             connection.pause()
         if drain_ms:
@@ -135,6 +149,8 @@ class Server:
         if not await self._wait_until(lambda: not self.connections, _CLOSE_MS):
             for connection in list(self.connections.values()):
                 connection.abort()
+        if self._sasl_door is not None:
+            self._sasl_door.close()
 
     def api_versions(self, error_code: ErrorCode = ErrorCode.NONE) -> ApiVersionsResponse:
         """The APIs and versions that this server serves, its identity and its features."""
@@ -158,20 +174,42 @@ class Server:
         self._last_id += 1
         return ServerConnection(self, self._last_id)
 
+    def _new_tls_door(self) -> TlsDoor:
+        assert self.security is not None
+        assert self._tls is not None
+        return TlsDoor(self, self.security, self._tls, self._new_connection())
+
     def admit(self, connection: ServerConnection) -> bool:
         """Register a new connection; False if the server stops or has too many connections."""
-        if self.is_stopping:
+        if self.is_stopping or not self.has_room(connection.peer):
             return False
-        if len(self.connections) >= self._connections_max:
-            self.bad_peers.closed(connection.peer, self.loop.time(), f"{self._connections_max} connections are open already")
+        if self._sasl_door is not None and not self._admit_to_sasl(self._sasl_door, connection):
             return False
         self.connections[connection.id] = connection
         self.connections_accepted += 1
         return True
 
+    def has_room(self, peer: str) -> bool:
+        """Return True if one more connection may be opened; log it otherwise."""
+        if len(self.connections) + len(self.tls_doors) < self._connections_max:
+            return True
+        self.bad_peers.closed(peer, self.loop.time(), f"{self._connections_max} connections are open already")
+        return False
+
+    def _admit_to_sasl(self, door: SaslDoor, connection: ServerConnection) -> bool:
+        refused = self.unauthenticated.add(connection.id, connection.host)
+        if refused is not None:
+            self.bad_peers.closed(connection.peer, self.loop.time(), refused)
+            return False
+        door.admit(connection, self.loop)
+        return True
+
     def on_lost(self, connection: ServerConnection) -> None:
         """A connection is closed: forget it, and call `on_connection_lost` if it had been admitted."""
         was_admitted = self.connections.pop(connection.id, None) is not None
+        self.unauthenticated.discard(connection.id)
+        if self._sasl_door is not None:
+            self._sasl_door.on_lost(connection)
         self.connections_closed += was_admitted
         self.on_progress()
         if was_admitted and self.on_connection_lost is not None:

@@ -281,6 +281,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._reader.received(nbytes)
         self._take_frames()
 
+    def take_early(self, early: bytes) -> None:
+        """Process bytes that arrived before this connection was the protocol of its transport."""
+        if self.closed or not early:
+            return
+        self._arrived_at = self._free_at = self.stopwatch()
+        self.server.bytes_in += len(early)
+        self._reader.begin_with(early)
+        self._take_frames()
+
     def eof_received(self) -> bool:
         """The peer closed its side: send the responses that are ready, then close. Responses to parked requests are dropped."""
         self.closed_by_peer = not self.closed

@@ -106,6 +106,10 @@ class BadPeers:
 
     def __init__(self) -> None:
         self._limits = LineLimits()
+        self._failed_logins = LineLimits()
+        """Of their own, so that a bad request before them does not hide them."""
+        self.authenticated_count = 0
+        self.authentication_failed_count = 0
         self.closed_count = 0
         self.refused_count = 0
 
@@ -127,8 +131,25 @@ class BadPeers:
                 "peer.refused", peer=peer, client_id=printable(client_id), reason=printable(reason), **suppressed.fields
             )
 
+    def authentication_failed(
+        self, peer: str, now: float, reason: str, *, mechanism: str | None = None, user: str | None = None
+    ) -> None:
+        """Log that a peer could not prove who it is. `mechanism`: of SASL, or TLS. `user`: the name that it claimed."""
+        self.authentication_failed_count += 1
+        suppressed = self._failed_logins.admit(host_of(peer), now)
+        if suppressed is not None:
+            logger.warning(
+                "connection.authentication_failed",
+                peer=peer,
+                mechanism=mechanism,
+                user=None if user is None else printable(user),
+                reason=printable(reason),
+                **suppressed.fields,
+            )
+
     def sweep(self, now: float) -> None:
         """Log the counts of suppressed lines of peers that have been silent for a minute, so that a storm does not look like one
         bad connection."""
-        for host, suppressed in self._limits.due(now):
-            logger.warning("peer.errors_suppressed", peer=host, **suppressed.fields)
+        for limits in (self._limits, self._failed_logins):
+            for host, suppressed in limits.due(now):
+                logger.warning("peer.errors_suppressed", peer=host, **suppressed.fields)

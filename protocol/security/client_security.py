@@ -12,10 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from strandline.protocol.doors import SECURE_RANDOM
-from strandline.protocol.security.mechanisms import RandomBytes
-
 from strandline.protocol.errors import UsageError
-from strandline.protocol.security.mechanisms import MECHANISMS, OAUTHBEARER
+from strandline.protocol.security.mechanisms import MECHANISMS, OAUTHBEARER, RandomBytes
 
 TokenProvider = Callable[[], Awaitable[str]]
 """Returns a token (a JWT) for SASL/OAUTHBEARER. It is called for each authentication, perhaps on another event loop than the
