@@ -14,7 +14,7 @@ levels below. New fields are appended with defaults, and `encode_record` leaves 
 
 from __future__ import annotations
 
-from typing import Annotated, Union
+from typing import Annotated, ClassVar, Union
 
 import msgspec
 from msgspec import Meta
@@ -46,6 +46,9 @@ _Flag = Annotated[int, Meta(ge=-1, le=1)]
 
 class MetadataRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Base of every metadata record."""
+
+    SECRET: ClassVar[tuple[str, ...]] = ()
+    """The fields that no log, message or dump shows."""
 
 
 class RegisterBrokerRecord(MetadataRecord, tag=0, frozen=True):
@@ -149,6 +152,8 @@ class RemoveTopicRecord(MetadataRecord, tag=9, frozen=True):
 class UserScramCredentialRecord(MetadataRecord, tag=11, frozen=True):
     """A user's credential for one SCRAM mechanism (KIP-554). It has the keys that the controller has derived from the salted
     password, never the salted password itself (KAFKA-14881). From level 2 on."""
+
+    SECRET = ("salt", "stored_key", "server_key")
 
     name: str
     mechanism: int

@@ -170,15 +170,24 @@ def _plain_record(record: Record) -> dict[str, Any]:
 
 
 def _metadata_record(record: Record) -> dict[str, Any]:
-    """The decoded record. If this version cannot read it, its bytes and the reason: the log may be that of an Apache Kafka."""
+    """The decoded record, without secrets. If this version cannot read it, its bytes and the reason: the log may be that of an
+    Apache Kafka."""
     from strandline.controller.metadata.records import decode_record
     from strandline.protocol.errors import PeerError
 
     try:
         decoded = decode_record(record.value or b"")
     except PeerError as e:
-        return _plain_record(record) | {"unreadable": str(e)}
-    return {"record": type(decoded).__name__, "fields": _plain(decoded)}
+        plain = _plain_record(record)
+        if (record.value or b"")[1:2] == _CREDENTIAL_TYPE:
+            plain["value"] = _HIDDEN
+        return plain | {"unreadable": str(e)}
+    return {"record": type(decoded).__name__, "fields": _plain(decoded) | dict.fromkeys(decoded.SECRET, _HIDDEN)}
+
+
+_CREDENTIAL_TYPE = b"\x0b"
+"""The second byte of a UserScramCredentialRecord (type 11), in the form of Strandline and in that of Apache Kafka."""
+_HIDDEN = "[hidden]"
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from cli_world import Outcome, one_sentence, run
 from storage_kit import NOW_MS, batch, open_log
 
-from strandline.controller.metadata.records import TopicRecord, encode_record
+from strandline.controller.metadata.records import TopicRecord, UserScramCredentialRecord, encode_record
 from strandline.protocol.records.batch import HEADER_SIZE, compute_crc, read_header, with_records
 from strandline.protocol.records.builder import encode_batch
 from strandline.protocol.records.compression import Codec
@@ -105,6 +105,29 @@ def test_dump_says_which_records_cannot_be_read_and_goes_on(tmp_path: Path) -> N
 METADATA = encode_batch(
     [(None, encode_record(TopicRecord("orders", b"t" * 16)), [], 5), (None, b"\x00not ours", [], 6)], base_offset=5
 )
+
+
+def test_dump_hides_the_keys_of_credentials(tmp_path: Path) -> None:
+    """A dump ends in tickets and chats. A damaged record, and one that an Apache Kafka wrote, are not shown either."""
+    record = encode_record(UserScramCredentialRecord("alice", 1, b"SECRETsalt", b"SECRETstored", b"SECRETserver", 4096))
+    values = [record, record[:-1], b"\x01\x0b\x00\x06alice\x01SECRET"]
+    folder = tmp_path / "__cluster_metadata-0"
+    folder.mkdir()
+    path = folder / "00000000000000000000.log"
+    path.write_bytes(encode_batch([(None, value, [], 1) for value in values], base_offset=0, leader_epoch=1))
+    outcome = run("log", "dump", str(path), "--records", "--json")
+    assert "SECRET" not in outcome.out
+    assert "SECRET" not in run("log", "dump", str(path), "--records").out
+    readable, damaged, of_kafka = outcome.lines()[0]["records"]
+    assert readable["fields"] == {
+        "name": "alice",
+        "mechanism": 1,
+        "salt": "[hidden]",
+        "stored_key": "[hidden]",
+        "server_key": "[hidden]",
+        "iterations": 4096,
+    }
+    assert (damaged["value"], of_kafka["value"]) == ("[hidden]", "[hidden]")
 
 
 @pytest.mark.parametrize("name", ["__cluster_metadata-0/00000000000000000005.log", "00000000000000000005-0000000001.checkpoint"])
