@@ -32,6 +32,8 @@ FOLDERS := benchmarks broker client controller pipeline protocol storage strandl
 PYTEST_ARGS ?=
 LEFT_OUT := not docker and not spark
 IN_CONTAINERS := docker and not slow
+# Tests in containers wait most of the time. Two clusters disturb each other little, three would.
+CLUSTERS ?= 2
 SOURCE_AND_SINK := $(addprefix tests/pipeline/test_spark_,read.py sink.py stream.py)
 SPARK_TESTS ?= tests/pipeline
 CORES := $(shell getconf _NPROCESSORS_ONLN)
@@ -128,7 +130,7 @@ test-docker: $(VENV)/.installed-dev
 		docker info 2>&1 | tail -n 2 >&2; exit 1; }
 	@docker-compose version >/dev/null 2>&1 || docker compose version >/dev/null 2>&1 || \
 		{ echo "make test-docker needs docker-compose (1.29 or newer, or the plugin \`docker compose\`)" >&2; exit 1; }
-	STRANDLINE_REQUIRE_DOCKER=1 $(BIN)/python -m pytest -m "$(IN_CONTAINERS)" $(PYTEST_ARGS)
+	STRANDLINE_REQUIRE_DOCKER=1 $(BIN)/python -m pytest -m "$(IN_CONTAINERS)" -n $(CLUSTERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-pythons:
 	PYTHONS="$(PYTHONS)" .ci/test-pythons

@@ -31,7 +31,7 @@ def volumes(image: str) -> Volumes:
 
 @pytest.fixture(scope="module")
 def _project(image: str) -> Iterator[Project]:
-    """One project at a time, per module, because two clusters at once would disturb each other."""
+    """One project per module and process of pytest."""
     project = Project(image)
     try:
         project.healthy_after_s = project.up()
