@@ -109,7 +109,7 @@ def _records(image: MetadataImage, entity: QuotaEntity, entry: QuotaAlteration) 
         _check(operation, keys, entity)
         operations[operation.key] = operation
     changed = (o for o in operations.values() if o.value != current.get(o.key))
-    return [ClientQuotaRecord(entity, o.key, 0.0 if o.value is None else o.value, o.value is None) for o in changed]
+    return [ClientQuotaRecord(entity, o.key, float(o.value or 0), o.value is None) for o in changed]
 
 
 def _check(operation: QuotaOperation, keys: dict[str, _Key], entity: QuotaEntity) -> None:
@@ -124,7 +124,7 @@ def _check(operation: QuotaOperation, keys: dict[str, _Key], entity: QuotaEntity
         raise _invalid(f"quota {key} must be greater than 0, not {value}; without a value it is removed")
     if value > keys[key].highest:
         raise _invalid(f"quota {key} must not exceed {keys[key].highest}")
-    if keys[key].is_whole and not value.is_integer():
+    if keys[key].is_whole and value % 1:
         raise _invalid(f"quota {key} must be a whole number, not {value}")
 
 

@@ -62,7 +62,7 @@ def describe_scram_credentials(
     for user, mechanism in sorted(image.scram_credentials):
         iterations = image.scram_credentials[user, mechanism].iterations
         known.setdefault(user, []).append(ScramCredentialInfo(mechanism, iterations))
-    asked = Counter(request.users or known)
+    asked = Counter(request.users or list(known))
     users = [_described(user, times, known.get(user)) for user, times in asked.items()]
     return DescribeUserScramCredentialsResponse(0, None, users)
 
