@@ -1,0 +1,200 @@
+"""Random requests about rules, credentials and quotas, compared with a model of three dicts.
+
+After each request: the answers are those of the model, and so are the three maps of the image. At the end a replay of the log and
+a load of its snapshot give the same image, and the delta to the snapshot names the same changes as the deltas of the replay.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller_world import ControllerWorld
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import decode_record
+from strandline.protocol import apis
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.messages import security as s
+from strandline.protocol.security.scram import credential_of
+
+RuleKey = tuple[Any, ...]
+
+TYPES = [s.TOPIC_RESOURCE, s.GROUP_RESOURCE, s.CLUSTER_RESOURCE]
+FITTING = {
+    s.TOPIC_RESOURCE: [s.ALL, s.READ, s.DESCRIBE],
+    s.GROUP_RESOURCE: [s.ALL, s.READ, s.DESCRIBE],
+    s.CLUSTER_RESOURCE: [s.ALL, s.DESCRIBE],
+}
+NAMES = ["a", "ab", "*", s.CLUSTER_NAME]
+PRINCIPALS = ["User:alice", "User:*"]
+HOSTS = ["*", "::1", "10.0.0.0/8"]
+
+rules = st.tuples(
+    st.sampled_from(TYPES),
+    st.sampled_from(["", *NAMES]),
+    st.sampled_from([s.LITERAL_PATTERN, s.PREFIXED_PATTERN]),
+    st.sampled_from(["alice", *PRINCIPALS]),
+    st.sampled_from(["nowhere", *HOSTS]),
+    st.sampled_from([s.ALL, s.READ, s.DESCRIBE]),
+    st.sampled_from([s.DENY, s.ALLOW]),
+)
+filters = st.tuples(
+    st.sampled_from([s.ANY_TYPE, *TYPES]),
+    st.sampled_from([None, "abc", *NAMES]),
+    st.sampled_from([s.ANY_TYPE, s.MATCH_PATTERN, s.LITERAL_PATTERN, s.PREFIXED_PATTERN]),
+    st.sampled_from([None, *PRINCIPALS]),
+    st.sampled_from([None, *HOSTS]),
+    st.sampled_from([s.ANY_TYPE, s.READ, s.DESCRIBE]),
+    st.sampled_from([s.ANY_TYPE, s.DENY, s.ALLOW]),
+)
+users = st.sampled_from(["", "alice", "bob"])
+mechanisms = st.integers(1, 3)
+deletions = st.tuples(users, mechanisms)
+upsertions = st.tuples(users, mechanisms, st.sampled_from([4095, 4096, 5000]), st.binary(max_size=2))
+parts = st.tuples(st.sampled_from(["user", "client-id", "ip", "group"]), st.sampled_from([None, "", "::1"]))
+operations = st.tuples(
+    st.sampled_from(["producer_byte_rate", "request_percentage", "connection_creation_rate", "nonsense"]),
+    st.sampled_from([None, 0.0, 1.0, 1.5]),
+)
+entries = st.tuples(st.lists(parts, max_size=3), st.lists(operations, max_size=3))
+
+
+def is_rule(key: RuleKey) -> bool:
+    kind, name, _, principal, host, operation, _ = key
+    named_well = name == s.CLUSTER_NAME if kind == s.CLUSTER_RESOURCE else name != ""
+    return named_well and principal in PRINCIPALS and host in HOSTS and operation in FITTING[kind]
+
+
+def selects(wanted: RuleKey, key: RuleKey) -> bool:
+    _, name, pattern_type, *_ = wanted
+    if pattern_type == s.MATCH_PATTERN and name is not None:
+        applies = key[1] in (name, "*") if key[2] == s.LITERAL_PATTERN else name.startswith(key[1])
+        # A prefix that is the whole name applies; a prefix `*` is no wildcard.
+    else:
+        applies = name in (None, key[1]) and pattern_type in (s.ANY_TYPE, s.MATCH_PATTERN, key[2])
+    others = (0, 3, 4, 5, 6)
+    return applies and all(wanted[i] in (None, s.ANY_TYPE, key[i]) for i in others)
+
+
+def credential_fault(user: str, mechanism: int, known: Any, iterations: int | None, salt: bytes = b"") -> str | None:
+    """`iterations` None: a deletion."""
+    if not user:
+        return "UNACCEPTABLE_CREDENTIAL"
+    if mechanism == 3:
+        return "UNSUPPORTED_SASL_MECHANISM"
+    if iterations is None:
+        return None if (user, mechanism) in known else "RESOURCE_NOT_FOUND"
+    return None if iterations >= 4096 and salt else "UNACCEPTABLE_CREDENTIAL"
+
+
+def is_entry(entity: list[tuple[str, str | None]], ops: list[tuple[str, float | None]]) -> bool:
+    kinds = [kind for kind, _ in entity]
+    if not entity or len(set(kinds)) < len(kinds) or "group" in kinds or any(name == "" for _, name in entity):
+        return False
+    if "ip" in kinds and len(kinds) > 1:
+        return False
+    allowed = {"connection_creation_rate"} if "ip" in kinds else {"producer_byte_rate", "request_percentage"}
+    whole = {"connection_creation_rate", "producer_byte_rate"}
+    keys = [key for key, _ in ops]
+    return len(set(keys)) == len(keys) and all(
+        key in allowed and (value is None or (value > 0 and (value == 1.0 or key not in whole))) for key, value in ops
+    )
+
+
+class SecurityModel(RuleBasedStateMachine):
+    @initialize()
+    def begin(self) -> None:
+        self.world = ControllerWorld()
+        self.rules: dict[RuleKey, None] = {}
+        self.credentials: dict[tuple[str, int], Any] = {}
+        self.quotas: dict[Any, dict[str, float]] = {}
+
+    @rule(keys=st.lists(rules, max_size=4))
+    def create(self, keys: list[RuleKey]) -> None:
+        answer = self.world.call(apis.CREATE_ACLS, s.CreateAclsRequest([s.AclBinding(*key) for key in keys]))
+        assert [not result.error_code for result in answer.results] == [is_rule(key) for key in keys]
+        self.rules.update(dict.fromkeys(key for key in keys if is_rule(key)))
+
+    @rule(wanted=st.lists(filters, max_size=2))
+    def delete(self, wanted: list[RuleKey]) -> None:
+        answer = self.world.call(apis.DELETE_ACLS, s.DeleteAclsRequest([s.AclFilter(*each) for each in wanted]))
+        found = [[s.AclBinding(*key) for key in sorted(self.rules) if selects(each, key)] for each in wanted]
+        assert [result.deleted for result in answer.results] == found
+        self.rules = {key: None for key in self.rules if not any(selects(each, key) for each in wanted)}
+
+    @rule(wanted=filters)
+    def describe(self, wanted: RuleKey) -> None:
+        answer = self.world.call(apis.DESCRIBE_ACLS, s.DescribeAclsRequest(s.AclFilter(*wanted)))
+        assert answer.acls == [s.AclBinding(*key) for key in sorted(self.rules) if selects(wanted, key)]
+
+    @rule(gone=st.lists(deletions, max_size=2), new=st.lists(upsertions, max_size=3))
+    def alter_credentials(self, gone: list[Any], new: list[Any]) -> None:
+        request = s.AlterUserScramCredentialsRequest(
+            [s.ScramCredentialDeletion(*each) for each in gone],
+            [s.ScramCredentialUpsertion(*each, bytes(32 * each[1])) for each in new],
+        )
+        answer = self.world.call(apis.ALTER_USER_SCRAM_CREDENTIALS, request)
+        expected: dict[str, str] = {}
+        for user in dict.fromkeys(each[0] for each in [*gone, *new]):
+            own: list[Any] = [(m, None, b"") for u, m in gone if u == user] + [tuple(each[1:]) for each in new if each[0] == user]
+            fault = credential_fault(user, own[0][0], self.credentials, *own[0][1:])
+            expected[user] = fault or ("NONE" if len(own) == 1 else "DUPLICATE_RESOURCE")
+            if expected[user] == "NONE":
+                mechanism, iterations, salt = own[0]
+                self.credentials.pop((user, mechanism), None)
+                if iterations is not None:
+                    name = ("SCRAM-SHA-256", "SCRAM-SHA-512")[mechanism - 1]
+                    self.credentials[user, mechanism] = credential_of(name, bytes(32 * mechanism), salt, iterations)
+        assert {result.user: ErrorCode(result.error_code).name for result in answer.results} == expected
+
+    @rule(altered=st.lists(entries, max_size=3), validate_only=st.booleans())
+    def alter_quotas(self, altered: list[Any], validate_only: bool) -> None:
+        request = s.AlterClientQuotasRequest(
+            [
+                s.QuotaAlteration([s.QuotaEntityPart(*p) for p in entity], [s.QuotaOperation(*o) for o in ops])
+                for entity, ops in altered
+            ],
+            validate_only,
+        )
+        answer = self.world.call(apis.ALTER_CLIENT_QUOTAS, request)
+        seen: dict[Any, None] = {}
+        for (entity, ops), result in zip(altered, answer.results, strict=True):
+            key = tuple(sorted(entity, key=repr))
+            is_good = is_entry(entity, ops) and key not in seen
+            assert (not result.error_code) == is_good, result
+            if is_entry(entity, []):
+                seen[key] = None
+            if is_good and not validate_only:
+                values = {**self.quotas.pop(key, {}), **dict(ops)}
+                kept = {name: value for name, value in values.items() if value is not None}
+                self.quotas.update({key: kept} if kept else {})
+
+    @invariant()
+    def image_is_the_model(self) -> None:
+        image = self.world.image
+        assert {tuple(getattr(acl, f) for f in acl.__struct_fields__) for acl in image.acls.values()} == set(self.rules)
+        assert {acl: acl_id for acl_id, acl in image.acls.items()} == image.acl_ids
+        assert image.scram_credentials == self.credentials
+        assert {tuple(sorted(entity, key=repr)): values for entity, values in image.client_quotas.items()} == self.quotas
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        assert world.replayed() == world.image
+        loaded = MetadataImage.from_records(list(world.image.to_records()), world.image.offset, world.image.epoch)
+        assert loaded == world.image
+        before = MetadataImage.EMPTY
+        for base, last in world.quorum.batches:
+            delta = before.apply([decode_record(r) for _, r in world.quorum.log[base : last + 1]], last, 1)
+            found = before.delta_to(delta.image)
+            for name in ("changed_acls", "changed_scram_credentials", "changed_client_quotas"):
+                assert sorted(getattr(delta, name), key=repr) == sorted(getattr(found, name), key=repr)
+            before = delta.image
+
+
+TestSecurityModel = SecurityModel.TestCase
+TestSecurityModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
