@@ -9,8 +9,12 @@ StrandlineError
     NoBrokersAvailable  none of the bootstrap addresses (or of the advertised ones) answers
     UnknownTopic        the cluster answered that it does not know the topic or partition
     RequestFailed       a broker answered with an error code
+      AuthorizationFailed             the client's principal lacks a right; one class per kind of resource:
+        TopicAuthorizationFailed, GroupAuthorizationFailed, TransactionalIdAuthorizationFailed, ClusterAuthorizationFailed
+    AuthenticationFailed  the cluster does not accept the client's credentials or certificate, or the client not the server's
     RequestTimeout      no response came in time
     DeliveryFailed      a record was rejected, and is not sent again
+      DeliveryNotAuthorized   the principal may not write to the topic (a TopicAuthorizationFailed, too)
       OffsetConflict    the log end is not at the offset that `expect_offset` names; nothing was written
       TokenFenced       a record with a higher `fencing_token` came before; nothing was written
       ProducerFenced    a newer producer has the name or the transactional id: this one can send nothing more
@@ -21,6 +25,7 @@ StrandlineError
     CorruptRecords      a fetched batch failed its checksum or cannot be read
     CommitFailed        offsets were not committed, because the partitions are no longer the consumer's
     GroupMembershipFailed   the coordinator of the group does not accept the consumer
+      GroupMembershipNotAuthorized   the principal may not read the group (a GroupAuthorizationFailed, too)
     RebalanceCallbackFailed a callback of `subscribe` has raised an error
     HandlerFailed       the handler of `Consumer.run` has raised an error for a record, for which there is no other way
     TransactionAbortable    the transaction cannot be committed: abort it, and go on with the next one
@@ -32,17 +37,26 @@ StrandlineError
 
 from __future__ import annotations
 
+from ssl import SSLCertVerificationError
+from typing import Any
+
 from strandline.protocol.errors import ERRORS, BrokerError, ErrorCode, StrandlineError, UsageError, to_code
 
 __all__ = [
+    "AuthenticationFailed",
+    "AuthorizationFailed",
     "BufferFull",
     "ClientClosed",
     "ClientError",
+    "ClusterAuthorizationFailed",
     "CommitFailed",
     "CorruptRecords",
     "DeliveryFailed",
+    "DeliveryNotAuthorized",
     "DeliveryTimeout",
+    "GroupAuthorizationFailed",
     "GroupMembershipFailed",
+    "GroupMembershipNotAuthorized",
     "HandlerFailed",
     "LogTruncated",
     "NoBrokersAvailable",
@@ -55,14 +69,19 @@ __all__ = [
     "RequestTimeout",
     "StrandlineError",
     "TokenFenced",
+    "TopicAuthorizationFailed",
     "TopicRecreated",
     "TransactionAbortable",
     "TransactionFailed",
     "TransactionOutcomeUnknown",
     "TransactionTimedOut",
+    "TransactionalIdAuthorizationFailed",
     "UnknownTopic",
     "UsageError",
+    "authentication_error",
+    "delivery_failed",
     "describe",
+    "request_failed",
     "to_client_error",
 ]
 
@@ -150,6 +169,38 @@ class RequestFailed(ClientError):
     """A broker rejected the request: `code` says why, and `retriable` is that of the code."""
 
 
+class AuthenticationFailed(ClientError):
+    """The cluster does not accept the client's credentials or certificate, does not offer its mechanism, or the client does not
+    accept the server's certificate. It is raised at once, because another attempt would fail as well. A running client raises it
+    from its calls when its credential was withdrawn; each call finds out whether the credential is valid again."""
+
+
+class AuthorizationFailed(RequestFailed):
+    """The client's principal lacks a right (an ACL). Each kind of resource has its own class; what the resource is called is in
+    the message. It is not retriable: an administrator has to grant the right (`strandline acl add`)."""
+
+
+class TopicAuthorizationFailed(AuthorizationFailed):
+    """The principal lacks a right on a topic."""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics, as in Kafka's TopicAuthorizationException."""
+        return () if self.topic is None else (self.topic,)
+
+
+class GroupAuthorizationFailed(AuthorizationFailed):
+    """The principal lacks a right on a consumer group."""
+
+
+class TransactionalIdAuthorizationFailed(AuthorizationFailed):
+    """The principal lacks a right on a transactional id, or on a producer name."""
+
+
+class ClusterAuthorizationFailed(AuthorizationFailed):
+    """The principal lacks a right on the cluster."""
+
+
 class RequestTimeout(ClientError):
     """The call has waited for its time limit. The outcome of a request that was sent is not known."""
 
@@ -161,6 +212,10 @@ class DeliveryFailed(ClientError):
     if it is valid and was rejected because other records of its batch are not; None if the error is not one of single records."""
 
     is_invalid_record: bool | None = None
+
+
+class DeliveryNotAuthorized(DeliveryFailed, TopicAuthorizationFailed):
+    """The principal may not write to the record's topic. Records of other topics are not affected."""
 
 
 class DeliveryTimeout(DeliveryFailed):
@@ -328,6 +383,10 @@ class GroupMembershipFailed(ClientError):
     background task of the consumer has ended. All calls that return records raise it. The consumer has lost its partitions."""
 
 
+class GroupMembershipNotAuthorized(GroupMembershipFailed, GroupAuthorizationFailed):
+    """The principal may not be a member of the group (it needs READ)."""
+
+
 class RebalanceCallbackFailed(ClientError):
     """A callback of `subscribe` has raised an error (`__cause__`). The rebalance goes on, and the next call that returns records
     raises this once."""
@@ -348,13 +407,54 @@ def describe(code: ErrorCode | int, message: str | None = None) -> str:
     return message or ERRORS[to_code(code)].meaning
 
 
+AUTHENTICATION_CODES = frozenset(
+    {
+        ErrorCode.SASL_AUTHENTICATION_FAILED,
+        ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+        ErrorCode.ILLEGAL_SASL_STATE,
+    }
+)
+"""Codes of an authentication that another attempt does not mend."""
+_BY_CODE: dict[ErrorCode, type[RequestFailed]] = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: TopicAuthorizationFailed,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: GroupAuthorizationFailed,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: TransactionalIdAuthorizationFailed,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ClusterAuthorizationFailed,
+}
+
+
+def request_failed(message: str, *, code: ErrorCode | int, **facts: Any) -> RequestFailed:
+    """The error for a code: RequestFailed, or the class of a right that is missing."""
+    return _BY_CODE.get(to_code(code), RequestFailed)(message, code=code, **facts)
+
+
+def delivery_failed(message: str, *, code: ErrorCode | int, **facts: Any) -> DeliveryFailed:
+    """The error of a rejected record for a code."""
+    is_denied = code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return (DeliveryNotAuthorized if is_denied else DeliveryFailed)(message, code=code, **facts)
+
+
+def authentication_error(error: BrokerError, address: str) -> AuthenticationFailed | None:
+    """AuthenticationFailed if another attempt to connect to the address would fail in the same way; None if the network, or a
+    broker that is not ready, may be the reason."""
+    text = error.message or ERRORS[error.code].meaning
+    if error.code in AUTHENTICATION_CODES:
+        return AuthenticationFailed(text if address in text else f"{address}: {text}", code=error.code)
+    if isinstance(error.__cause__, SSLCertVerificationError):
+        return AuthenticationFailed(text if address in text else f"{address}: {text}")
+    return None
+
+
 def to_client_error(error: BaseException, *, api: str | None = None, broker_id: int | None = None) -> StrandlineError:
     """The error of a connection as an error of the client. An error of this package is returned as it is, unless it has a
     code."""
     if isinstance(error, BrokerError):
         text = describe(error.code, error.message)
-        kind = RequestTimeout if error.code == ErrorCode.REQUEST_TIMED_OUT else RequestFailed
-        return kind(text, api=api, broker_id=broker_id, code=error.code)
+        if error.code in AUTHENTICATION_CODES:
+            return AuthenticationFailed(text, code=error.code)
+        if error.code == ErrorCode.REQUEST_TIMED_OUT:
+            return RequestTimeout(text, api=api, broker_id=broker_id, code=error.code)
+        return request_failed(text, api=api, broker_id=broker_id, code=error.code)
     if isinstance(error, StrandlineError):
         return error
     return ClientError(f"{type(error).__name__}: {error}", api=api, broker_id=broker_id)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.protocol.errors import UsageError
@@ -183,6 +184,53 @@ class Function(OptionType):
         if not callable(value) or inspect.iscoroutinefunction(value):
             raise ValueError
         return value
+
+
+class Instance(OptionType):
+    """An object of a class; it cannot be written in a properties file."""
+
+    def __init__(self, kind: type[Any], text: str) -> None:
+        self.kind, self.text = kind, text
+
+    def check(self, value: Any) -> Any:
+        if not isinstance(value, self.kind):
+            raise ValueError
+        return value
+
+
+class Path(OptionType):
+    """The path of a file: a str, or a `pathlib.Path`. The normal form is a str."""
+
+    text = "a path"
+
+    def check(self, value: Any) -> str:
+        path = value if isinstance(value, str) else getattr(value, "__fspath__", lambda: None)()
+        if not isinstance(path, str) or not path:
+            raise ValueError
+        return path
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A source of tokens as a coroutine function, whatever it was given as."""
+
+    source: Callable[[], Any] = field(repr=False)
+
+    async def __call__(self) -> str:
+        token = self.source()
+        return str(await token if inspect.isawaitable(token) else token)
+
+
+class TokenSource(OptionType):
+    """An object with a method `token`, as aiokafka's providers are, or a function; async or not."""
+
+    text = "an object with a method `token`, or a function"
+
+    def check(self, value: Any) -> Tokens:
+        source = getattr(value, "token", value)
+        if not callable(source):
+            raise ValueError
+        return value if isinstance(value, Tokens) else Tokens(source)
 
 
 class Nothing(OptionType):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
@@ -24,17 +25,24 @@ from strandline.client.option_types import (
     Duration,
     Flag,
     Function,
+    Instance,
     Nothing,
     Number,
     OptionType,
     OrNone,
+    Path,
     Text,
+    TokenSource,
     Whole,
 )
 from strandline.protocol.errors import UsageError
 from strandline.protocol.producer_names import NAME_LENGTH_MAX, NOTE_BYTES_MAX, WORK_EPOCH_MAX
 from strandline.protocol.records.compression import LEVELS, Codec, Compression
 from strandline.protocol.records.fence import FENCING_TOKEN_MAX
+from strandline.protocol.security.client_properties import NAMES as PROPERTIES
+from strandline.protocol.security.client_properties import settings_of
+from strandline.protocol.security.client_security import PROTOCOLS, ClientSecurity
+from strandline.protocol.security.mechanisms import MECHANISMS
 
 Serializer = Callable[[Any], bytes | None]
 Partitioner = Callable[[bytes | None, list[int], list[int]], int]
@@ -47,6 +55,8 @@ REQUEST_SIZE_MAX = 99 * 1024 * 1024
 needs room for more than its records."""
 REQUEST_SIZE_MIN = 256
 TRANSACTIONAL_ID_LENGTH_MAX = 32_767
+SECURITY_NAMES = tuple(field.name for field in dataclasses.fields(ClientSecurity) if field.name != "random_bytes")
+"""The options that are fields of a ClientSecurity."""
 
 _NOT_NEGATIVE = Whole(0)
 _POSITIVE = Whole(1)
@@ -65,6 +75,9 @@ class Option(NamedTuple):
     unit: str
     """ "ms", "bytes", "records", "requests", or empty."""
     meaning: str
+
+    is_secret: bool = False
+    """Its value is in no repr and no error."""
 
     @property
     def dotted(self) -> str:
@@ -88,20 +101,19 @@ class Option(NamedTuple):
     def _wrong(self, value: object, written: str) -> UsageError:
         unit = f" ({self.unit})" if self.unit else ""
         why = f": {self.meaning}" if isinstance(self.type, OrNone) and isinstance(self.type.other, Nothing) else ""
-        return UsageError(f"{written} must be {self.type.text}{unit}, not {value!r}{why}")
+        given = "" if self.is_secret else f", not {value!r}"
+        return UsageError(f"{written} must be {self.type.text}{unit}{given}{why}")
 
 
-def option(default: Any, of_type: OptionType, meaning: str, unit: str = "") -> Any:
+def option(default: Any, of_type: OptionType, meaning: str, unit: str = "", *, is_secret: bool = False) -> Any:
     """A field of an options class, with its row of the table."""
-    return dataclasses.field(default=default, metadata={"type": of_type, "meaning": meaning, "unit": unit})
+    row = {"type": of_type, "meaning": meaning, "unit": unit, "is_secret": is_secret}
+    return dataclasses.field(default=default, repr=not is_secret, metadata=row)
 
 
 def table_of(kind: type[ClientOptions]) -> list[Option]:
     """The options of one client, in the order in which they are declared."""
-    return [
-        Option(field.name, field.metadata["type"], field.default, field.metadata["unit"], field.metadata["meaning"])
-        for field in dataclasses.fields(kind)
-    ]
+    return [Option(field.name, default=field.default, **field.metadata) for field in dataclasses.fields(kind)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +143,49 @@ class ClientOptions:
         25, _TIME, "The pause after a failed connection to a broker. It doubles up to `reconnect_backoff_max_ms`.", "ms"
     )
     reconnect_backoff_max_ms: int = option(1_000, _TIME, "The longest pause between two attempts to connect to a broker.", "ms")
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = option(
+        "PLAINTEXT",
+        Choice(*PROTOCOLS),
+        "How the client connects: without TLS (PLAINTEXT), with TLS (SSL), and with a user's credentials in addition (SASL_...). "
+        "It must be the protocol of the listener.",
+    )
+    ssl_context: ssl.SSLContext | None = option(  # noqa: RUF009
+        None,
+        OrNone(Instance(ssl.SSLContext, "an ssl.SSLContext")),
+        "Replaces the other `ssl_` options.",
+    )
+    ssl_cafile: str | None = option(
+        None,
+        OrNone(Path()),
+        "The certificates of the authorities that the client trusts, in a PEM file. None: those of the system. The file is read "
+        "again when it changes, as are the next two.",
+    )
+    ssl_certfile: str | None = option(
+        None, OrNone(Path()), "The client's own certificate and its chain, in a PEM file, for brokers that ask for one."
+    )
+    ssl_keyfile: str | None = option(None, OrNone(Path()), "The key of that certificate. None: it is in the same file.")
+    ssl_password: str | None = option(None, OrNone(Text()), "Decrypts the key.", is_secret=True)
+    ssl_check_hostname: bool = option(
+        True, Flag(), "Whether the broker's certificate has to name the host that the client connects to."
+    )
+    sasl_mechanism: Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"] = option(
+        "SCRAM-SHA-512", Choice(*MECHANISMS), "How the client proves who it is, if `security_protocol` begins with SASL."
+    )
+    sasl_plain_username: str | None = option(None, OrNone(Text(1)), "The user, for SCRAM and PLAIN.")
+    sasl_plain_password: str | None = option(None, OrNone(Text(1)), "The user's password. SCRAM never sends it.", is_secret=True)
+    sasl_oauth_token_provider: Any = option(  # noqa: RUF009
+        None,
+        OrNone(TokenSource()),
+        "For OAUTHBEARER: returns a token (a JWT) for each authentication. A function, or an object with a method `token`, as of "
+        "aiokafka; async or not. The thread of the heartbeats calls it, too.",
+        is_secret=True,
+    )
+    security: ClientSecurity | None = option(  # noqa: RUF009
+        None,
+        OrNone(Instance(ClientSecurity, "a ClientSecurity")),
+        'All of these settings as one object, such as `ClientSecurity.from_file("client.properties")` with Kafka\'s client '
+        "properties. The options above are not given then.",
+    )
 
     def __post_init__(self) -> None:
         for row in table_of(type(self)):
@@ -143,6 +198,18 @@ class ClientOptions:
     def _check_together(self) -> None:
         """Raise a UsageError for values that contradict each other."""
         self._check_order("reconnect_backoff_ms", "reconnect_backoff_max_ms")
+        rows = [row for row in table_of(ClientOptions) if row.name in SECURITY_NAMES]
+        given = [row.name for row in rows if getattr(self, row.name) != row.default]
+        if self.security is not None and given:
+            raise UsageError(f"security has all settings of connections, so {given[0]} cannot be given in addition")
+        _ = self.connection_security
+
+    @property
+    def connection_security(self) -> ClientSecurity:
+        """How connections are opened. UsageError if the settings contradict each other."""
+        if self.security is not None:
+            return self.security
+        return ClientSecurity(**{name: getattr(self, name) for name in SECURITY_NAMES})
 
     def _check_order(self, smaller: str, larger: str) -> None:
         low, high = getattr(self, smaller), getattr(self, larger)
@@ -467,6 +534,18 @@ class ClientKeywords(TypedDict, total=False):
     retry_backoff_ms: int
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+    ssl_context: ssl.SSLContext | None
+    ssl_cafile: str | None
+    ssl_certfile: str | None
+    ssl_keyfile: str | None
+    ssl_password: str | None
+    ssl_check_hostname: bool
+    sasl_mechanism: Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"]
+    sasl_plain_username: str | None
+    sasl_plain_password: str | None
+    sasl_oauth_token_provider: Any
+    security: ClientSecurity | None
 
 
 class PlainProducerKeywords(ClientKeywords, total=False):
@@ -561,7 +640,11 @@ def parse_options(kind: type[AnyOptions], keywords: Mapping[str, Any]) -> AnyOpt
     if config is not None and not isinstance(config, Mapping):
         raise UsageError(f"config must be a mapping of names to values, not {config!r}")
     merged: dict[str, Any] = {}
+    dotted = {written: value for written, value in (config or {}).items() if written in PROPERTIES and isinstance(value, str)}
+    merged |= settings_of(dotted)
     for written, value in (config or {}).items():
+        if written in dotted:
+            continue
         row = _row(kind, rows, written)
         merged[row.name] = row.parse(value, written) if isinstance(value, str) else value
     for written, value in keywords.items():

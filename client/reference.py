@@ -86,6 +86,16 @@ _TO_DO: Mapping[str, str] = {
     "and this comes later, check the brokers' `advertised.listeners`.",
     "UnknownTopic": 'Create the topic (brokers do not create topics on their own), or set `on_missing_topic="wait"`.',
     "RequestFailed": "Look at `e.code` ([docs/protocol.md](protocol.md) lists the codes). Call again if `e.retriable`.",
+    "AuthenticationFailed": "Correct the credentials or the certificate that the client was given; the message says which end refused what. "
+    "The same client works again once the cluster accepts its credentials.",
+    "AuthorizationFailed": "Have the right granted: `strandline acl add`; `strandline acl check` says which rule decides.",
+    "TopicAuthorizationFailed": "The same, for the topic: READ to consume, WRITE to produce. A consumer goes on with its other topics, and reads "
+    "this one when the right is granted.",
+    "GroupAuthorizationFailed": "The same, for the group: READ.",
+    "TransactionalIdAuthorizationFailed": "The same, for the transactional id or the producer name: WRITE.",
+    "ClusterAuthorizationFailed": "The same, for the cluster.",
+    "DeliveryNotAuthorized": "The same, for the topic: WRITE. Then send the record again; the producer goes on with other topics.",
+    "GroupMembershipNotAuthorized": "The same, for the group: READ. Then start another consumer.",
     "RequestTimeout": "Call again, or with a longer `timeout_ms`. A change that was sent may have been made: look before repeating it.",
     "DeliveryFailed": "Look at `e.code` and the message, correct the cause, and send the record again. If `e.is_invalid_record` is "
     "False, send it again as it is. The producer continues with other records.",
@@ -288,7 +298,7 @@ says otherwise.
 | transactions | `transactional_id`, `begin_transaction`, `transaction` | the same calls; without a transaction, `send` is an error; `send_offsets_to_transaction` takes the consumer, so that a member that has lost its partitions is refused (KIP-447) |
 | a transaction that cannot be committed | any error; the program finds out whether to abort | `TransactionAbortable`; the others need a new producer |
 | compression | `compression_type` | `compression_type` and `compression_level` |
-| TLS and SASL | `security_protocol`, `ssl_context`, `sasl_*` | not yet |
+| TLS and SASL | `security_protocol`, `ssl_context`, `sasl_*`; SCRAM, PLAIN, GSSAPI, OAUTHBEARER | the same names; `ssl_cafile` and others instead of a context, too; no GSSAPI |
 | `api_version`, `connections_max_idle_ms`, `consumer_timeout_ms`, `exclude_internal_topics` | options | not accepted |
 | `topics`, `last_stable_offset`, `last_poll_timestamp` | calls of the consumer | missing |
 | default of `bootstrap_servers` and `client_id` | `localhost`, the library's name and version | `127.0.0.1:9092`, `strandline` |

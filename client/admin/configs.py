@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from strandline.client.admin.requests import AdminRequests, check_code
 from strandline.client.admin_types import ConfigEntry, ConfigSynonym
 from strandline.client.arguments import checked_list
-from strandline.client.errors import RequestFailed, UsageError
+from strandline.client.errors import UsageError, request_failed
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages import admin as messages
@@ -90,7 +90,7 @@ class ConfigCalls(AdminRequests):
             known = ", ".join(map(str, sorted(cluster.cache.brokers))) or "none"
             code = ErrorCode.BROKER_ID_NOT_REGISTERED
             text = f"the cluster has no broker {name} that is unfenced; it has: {known}"
-            raise RequestFailed(text, api="DescribeConfigs", code=code)
+            raise request_failed(text, api="DescribeConfigs", code=code)
         return int(name)
 
 

@@ -14,7 +14,15 @@ from functools import partial
 from typing import Any, TypeVar
 
 from strandline.client.cluster.cluster import Cluster
-from strandline.client.errors import ClientClosed, NoBrokersAvailable, RequestFailed, RequestTimeout, UnknownTopic, describe
+from strandline.client.errors import (
+    ClientClosed,
+    NoBrokersAvailable,
+    RequestFailed,
+    RequestTimeout,
+    UnknownTopic,
+    describe,
+    request_failed,
+)
 from strandline.client.home import Home
 from strandline.client.options import AdminOptions
 from strandline.protocol import apis
@@ -118,13 +126,13 @@ def check_code(error_code: int, message: str | None, api: str, topic: str | None
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             # Retriable for producers, which wait for metadata. Here the controller has answered, so it is final.
             raise _NotFound(describe(code, message) if message else "the topic does not exist", topic=topic, api=api, code=code)
-        raise RequestFailed(describe(code, message), api=api, topic=topic, code=code)
+        raise request_failed(describe(code, message), api=api, topic=topic, code=code)
 
 
 def error_in(error_code: int, message: str | None, api: str) -> RequestFailed | None:
     """The error that a part of a response contains; None for code 0."""
     code = to_code(error_code)
-    return RequestFailed(describe(code, message), api=api, code=code) if code != ErrorCode.NONE else None
+    return request_failed(describe(code, message), api=api, code=code) if code != ErrorCode.NONE else None
 
 
 class _NotFound(UnknownTopic):

@@ -13,7 +13,7 @@ from random import Random
 
 from strandline.client.cluster.connection_state import SOFTWARE, ConnectionState
 from strandline.client.cluster.connections import BrokerConnections
-from strandline.client.errors import NoBrokersAvailable, RequestTimeout, to_client_error
+from strandline.client.errors import AuthenticationFailed, NoBrokersAvailable, RequestTimeout, copy_of, to_client_error
 from strandline.protocol.apis import API_VERSIONS, api_name
 from strandline.protocol.errors import BrokerError
 from strandline.protocol.messages.admin import ApiVersionsRequest, DescribeClusterResponse, MetadataResponse
@@ -23,6 +23,8 @@ HEDGE_AFTER_MS = 250
 """When a broker has not answered a request for so long, the next one is asked too."""
 STALE_AFTER_MS = 300
 """The answer of a broker that knows no controller is accepted if no other broker has answered for so long."""
+REFUSED_AFTER_MS = 1_000
+"""When a broker has refused the client's authentication, the others have so long to answer."""
 FRESH_S = 1.0
 """A connection on which bytes arrived within this time is known to be alive."""
 
@@ -63,8 +65,8 @@ class AnyBroker:
     async def ask_any(self, api_key: int, body: Message, timeout_ms: float) -> Message:
         """Ask one broker after the other, the next one if the one before fails or is slow. Returns the first answer.
 
-        Raises RequestTimeout if a broker was asked and none answered within `timeout_ms`, and NoBrokersAvailable if every attempt
-        failed."""
+        Raises AuthenticationFailed if one broker refuses the client and no other answers, RequestTimeout if a broker was asked
+        and none answered within `timeout_ms`, and NoBrokersAvailable if every attempt failed."""
         _, answer = await self._first_answer(api_key, body, timeout_ms)
         return answer
 
@@ -74,6 +76,8 @@ class AnyBroker:
         answer = await race.run()
         if answer is not None:
             return answer
+        if race.refusal is not None:
+            raise copy_of(race.refusal)
         if race.has_unanswered:
             raise RequestTimeout("no broker answered in time", api=api_name(api_key), elapsed_ms=timeout_ms)
         raise NoBrokersAvailable(self.connections.describe([state.address for state in candidates]), api=api_name(api_key))
@@ -100,6 +104,8 @@ class _Race:
         """Requests in flight, in the order in which they were sent."""
         self._stale: Answer | None = None
         """The first answer of a broker that knows no controller."""
+        self.refusal: AuthenticationFailed | None = None
+        """A broker does not let the client in. Another one may still answer: it can be ahead with the credentials."""
         self._request = api_key, body, timeout_ms
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + timeout_ms / 1000
@@ -132,6 +138,7 @@ class _Race:
         """Send the request to the next candidate. False if that one is waiting for its backoff, and was skipped."""
         state = self._waiting.pop(0)
         if state.connection is None and state.is_backing_off(self._loop.time()):
+            self._on_error(state.last_error)
             return False
         self._attempts[state.begin_request(*self._request)] = state
         return True
@@ -141,6 +148,7 @@ class _Race:
         for attempt in [attempt for attempt in self._attempts if attempt.done()]:
             state = self._attempts.pop(attempt)
             if attempt.exception() is not None:
+                self._on_error(attempt.exception())
                 continue
             if follows_controller(attempt.result()):
                 return state, attempt.result()
@@ -148,6 +156,11 @@ class _Race:
                 self._stale = state, attempt.result()
                 self._deadline = min(self._deadline, self._loop.time() + STALE_AFTER_MS / 1000)
         return None
+
+    def _on_error(self, error: BaseException | None) -> None:
+        if isinstance(error, AuthenticationFailed):
+            self.refusal = error
+            self._deadline = min(self._deadline, self._loop.time() + REFUSED_AFTER_MS / 1000)
 
     def _abandon(self) -> None:
         for attempt in self._attempts:

@@ -15,6 +15,7 @@ refresh, because another broker may lead the partitions by then.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from random import Random
 
 from strandline.client.cluster.any_broker import AnyBroker
@@ -23,6 +24,7 @@ from strandline.client.cluster.connections import BrokerConnections
 from strandline.client.cluster.listeners import Listeners
 from strandline.client.cluster.metadata import MetadataCache
 from strandline.client.cluster.metadata_updater import MetadataUpdater
+from strandline.client.errors import AuthenticationFailed, NoBrokersAvailable, RequestTimeout
 from strandline.client.options import ClientOptions
 
 STALL_S = 0.5
@@ -43,8 +45,8 @@ class Cluster:
         """Set when `close` begins. The parts refuse further work from then on."""
 
     async def start(self) -> None:
-        """Find the cluster. NoBrokersAvailable or RequestTimeout after `connect_timeout_ms`, or `max_block_ms` if that is
-        shorter, so that a cluster that is down is reported soon."""
+        """Find the cluster. AuthenticationFailed at once; NoBrokersAvailable or RequestTimeout after `connect_timeout_ms`, or
+        `max_block_ms` if that is shorter, so that a cluster that is down is reported soon."""
         self.any_broker.choose_first()
         await self.metadata.renew()
 
@@ -55,6 +57,19 @@ class Cluster:
         self.connections.stop_connecting()
         await self.metadata.close()
         await self.connections.close()
+
+    @property
+    def refusal(self) -> AuthenticationFailed | None:
+        """Why the cluster does not let the client in: the newest request for metadata was sent to all brokers, none answered,
+        and one has refused the authentication. None if it lets it in, or cannot be reached."""
+        error = self.metadata.last_error
+        return error if isinstance(error, AuthenticationFailed) else None
+
+    async def check_refusal(self) -> None:
+        """If the cluster did not let the client in, find out whether it does now. AuthenticationFailed if not."""
+        if self.refusal is not None:
+            with suppress(NoBrokersAvailable, RequestTimeout):  # It may let the client in when it can be reached again.
+                await self.metadata.refresh(self.options.connect_timeout_ms)
 
     # -- leaders that may have moved ----------------------------------------------------------------------------------
 

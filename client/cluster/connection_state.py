@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable
 
 from strandline.client.cluster.port_probe import protocol_of
-from strandline.client.errors import ClientClosed, NoBrokersAvailable
+from strandline.client.errors import AuthenticationFailed, ClientClosed, NoBrokersAvailable, authentication_error
 from strandline.client.option_types import Address
 from strandline.client.options import ClientOptions
 from strandline.protocol.apis import API_VERSIONS, BROKER
@@ -141,7 +141,8 @@ class ConnectionState:
         else:
             self.failures += 1
             self.last_error = error if isinstance(error, StrandlineError) else NoBrokersAvailable(f"{error}")
-            backoff_ms = self._options.reconnect_backoff_ms * 2 ** min(self.failures - 1, 20)
+            doublings = 20 if isinstance(error, AuthenticationFailed) else min(self.failures - 1, 20)
+            backoff_ms = self._options.reconnect_backoff_ms * 2**doublings
             self.retry_at = task.get_loop().time() + min(backoff_ms, self._options.reconnect_backoff_max_ms) / 1000
         self._on_change(self, error is not None)
 
@@ -178,15 +179,7 @@ class ConnectionState:
     # -- connecting ---------------------------------------------------------------------------------------------------
 
     async def _connect(self) -> Connection:
-        host, port = self.address
-        connection = await Connection.connect(
-            host,
-            port,
-            client_id=self._options.client_id,
-            connect_timeout_ms=self._options.connect_timeout_ms,
-            request_timeout_ms=self._options.request_timeout_ms,
-            on_lost=self._on_lost,
-        )
+        connection = await self._open()
         try:
             timeout_ms = min(HANDSHAKE_TIMEOUT_MS, self._options.request_timeout_ms)
             answer = await connection.request(API_VERSIONS, ApiVersionsRequest(*SOFTWARE), timeout_ms=timeout_ms)
@@ -199,6 +192,22 @@ class ConnectionState:
             raise
         self.connection = connection
         return connection
+
+    async def _open(self) -> Connection:
+        """Open a connection, with TLS and SASL if the settings want them. AuthenticationFailed; BrokerError."""
+        host, port = self.address
+        try:
+            return await Connection.connect(
+                host,
+                port,
+                client_id=self._options.client_id,
+                connect_timeout_ms=self._options.connect_timeout_ms,
+                request_timeout_ms=self._options.request_timeout_ms,
+                on_lost=self._on_lost,
+                security=self._options.connection_security,
+            )
+        except BrokerError as e:
+            raise authentication_error(e, f"{host}:{port}") or e from e.__cause__
 
     def _check(self, answer: object) -> None:
         assert isinstance(answer, ApiVersionsResponse)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.connection_state import ConnectionState
-from strandline.client.errors import NoBrokersAvailable, RequestFailed, describe, to_client_error
+from strandline.client.errors import NoBrokersAvailable, RequestFailed, describe, request_failed, to_client_error
 from strandline.client.option_types import Address
 from strandline.protocol.apis import FIND_COORDINATOR, api_name
 from strandline.protocol.errors import BrokerError, ErrorCode, to_code
@@ -96,4 +96,4 @@ def _checked(key: str, found: Coordinator | None, key_type: int) -> Coordinator 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE if found is None else to_code(found.error_code)
     text = describe(code, None if found is None else found.error_message)
     what = "group" if key_type == KEY_TYPE_GROUP else "transactional id"
-    return RequestFailed(f"{what} {key!r} has no coordinator now: {text}", api="FindCoordinator", code=code)
+    return request_failed(f"{what} {key!r} has no coordinator now: {text}", api="FindCoordinator", code=code)

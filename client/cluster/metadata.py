@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandline.client.errors import UnknownTopic, to_client_error
+from strandline.client.errors import UnknownTopic, describe, request_failed, to_client_error
 from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError
 from strandline.protocol.messages.admin import MetadataBroker, MetadataPartition, MetadataResponse, MetadataTopic
 
@@ -74,9 +74,13 @@ class MetadataCache:
         known = None if info is None else info.partitions.get(partition)
         return -1 if known is None else known.leader_id
 
+    def is_denied(self, topic: str) -> bool:
+        """Whether the newest answer about the topic is that the client's principal may not see it."""
+        return self.failed.get(topic) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
     def unknown_topic(self, name: str, elapsed_ms: float, partition: int | None = None) -> StrandlineError:
         """The error for a topic that does not exist or has no such partition (UnknownTopic), or whose metadata was refused
-        (RequestFailed). `elapsed_ms`: how long the caller has waited for it."""
+        (RequestFailed; TopicAuthorizationFailed without a right on it). `elapsed_ms`: how long the caller has waited for it."""
         code, info = self.failed.get(name), self.topics.get(name)
         if code is None and info is not None and info.partitions and partition is not None:
             count = len(info.partitions)
@@ -84,6 +88,8 @@ class MetadataCache:
             return UnknownTopic(text, topic=name, partition=partition, elapsed_ms=elapsed_ms)
         if code in (None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             return UnknownTopic("the topic does not exist", topic=name, partition=partition, elapsed_ms=elapsed_ms, code=code)
+        if self.is_denied(name):
+            return request_failed(describe(ErrorCode.TOPIC_AUTHORIZATION_FAILED), topic=name, code=code)
         return to_client_error(BrokerError(code or ErrorCode.UNKNOWN_SERVER_ERROR, f"metadata of topic {name!r} was refused"))
 
     def forget_topics(self) -> None:

@@ -4,7 +4,8 @@
 - While something is wrong (a partition has no leader) callers ask again and again. Then a gap separates the refreshes
   (refresh_gap.py). A topic that no refresh has asked for does not wait for that gap: asking for it is no repetition (as in
   Kafka's Java client).
-- A refresh that fails is repeated as long as the client wants a topic, or a caller waits.
+- A refresh that fails is repeated as long as the client wants a topic, or a caller waits. If the cluster does not let the client
+  in (AuthenticationFailed), the callers that wait get the error, and only a later call tries again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable
 from strandline.client.cluster.any_broker import AnyBroker
 from strandline.client.cluster.metadata import MetadataCache, TopicInfo
 from strandline.client.cluster.refresh_gap import RefreshGap
-from strandline.client.errors import ClientClosed, NoBrokersAvailable, RequestTimeout
+from strandline.client.errors import AuthenticationFailed, ClientClosed, NoBrokersAvailable, RequestTimeout
 from strandline.client.options import ClientOptions
 from strandline.protocol.apis import METADATA
 from strandline.protocol.errors import StrandlineError
@@ -24,6 +25,9 @@ from strandline.protocol.messages.admin import MetadataRequest, MetadataResponse
 MISSING_TOPIC_GRACE_MS = 1_500
 """A topic or partition that was just created or deleted may not be known as such to every broker yet. So long it is waited
 for."""
+
+DENIED_GRACE_MS = 300
+"""A topic that the principal may not see may have been allowed since. So long a fresh answer is waited for."""
 
 
 class MetadataUpdater:
@@ -93,11 +97,13 @@ class MetadataUpdater:
         refreshed, for at most `timeout_ms`.
 
         Raises UnknownTopic if brokers have answered for MISSING_TOPIC_GRACE_MS that the topic or partition does not exist,
-        RequestFailed if they refuse the topic's metadata, and NoBrokersAvailable or RequestTimeout if no broker has answered."""
+        TopicAuthorizationFailed if the principal may not see it, RequestFailed if they refuse the topic's metadata,
+        AuthenticationFailed, and NoBrokersAvailable or RequestTimeout if no broker has answered."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         grace_s = min(timeout_ms, MISSING_TOPIC_GRACE_MS) / 1000
         self.want_topics([name])
+        is_fresh = False
         while True:
             info = self._cache.topics.get(name)
             missing = [] if info is None else [index for index in partitions if index not in info.partitions]
@@ -105,9 +111,11 @@ class MetadataUpdater:
                 return info
             elapsed_s = loop.time() - started
             is_answered = name in self._cache.failed or (info is not None and bool(info.partitions))
-            if elapsed_s >= timeout_ms / 1000 or (is_answered and elapsed_s >= grace_s):
+            is_denied = is_fresh and self._cache.is_denied(name)
+            if is_denied or elapsed_s >= timeout_ms / 1000 or (is_answered and elapsed_s >= grace_s):
                 raise self._cache.unknown_topic(name, elapsed_s * 1000, min(missing, default=None))
             await self.refresh(max(timeout_ms - elapsed_s * 1000, 1))
+            is_fresh = True
 
     # -- requesting a refresh -----------------------------------------------------------------------------------------
 
@@ -176,7 +184,7 @@ class MetadataUpdater:
                 self.last_error = e
                 _finish(waiters, e)
                 self._gap.on_refreshed(loop.time())
-                if self._topics or self._waiters:
+                if self._waiters or (self._topics and not isinstance(e, AuthenticationFailed)):
                     self._is_wanted = True
             except BaseException:
                 self._waiters = waiters + self._waiters

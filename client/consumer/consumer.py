@@ -425,6 +425,8 @@ class Consumer(HandlerRuns[K, V]):
         """Metadata was refreshed."""
         if self._tracker is not None and not self._stopped:
             self._tracker.on_cluster()
+            if self._fetcher is not None and self._cluster is not None and self._cluster.refusal is not None:
+                self._fetcher.wake()
             if self._group is not None:
                 self._group.on_cluster()
 
@@ -551,7 +553,10 @@ class Consumer(HandlerRuns[K, V]):
             group.on_poll(only)
         has_given_way = False
         while True:
-            fetcher, _ = self._running()
+            fetcher, cluster = self._running()
+            if cluster.refusal is not None:
+                await cluster.check_refusal()
+                continue
             if group is not None:
                 group.raise_errors()
             self._raise_errors(first_time=True)

@@ -26,7 +26,7 @@ from strandline.client.consumer.partition_state import PartitionState
 from strandline.client.consumer.preferred_replicas import LEADER, PreferredReplicas
 from strandline.client.consumer.records import TopicPartition
 from strandline.client.consumer.subscription import Subscription
-from strandline.client.errors import OffsetOutOfRange, RequestFailed, describe
+from strandline.client.errors import OffsetOutOfRange, TopicAuthorizationFailed, describe, request_failed
 from strandline.client.options import ConsumerOptions
 from strandline.protocol.apis import FETCH
 from strandline.protocol.errors import ERRORS, BrokerError, ErrorCode, to_code
@@ -40,6 +40,8 @@ logger = get_logger(__name__)
 
 FETCH_GRACE_MS = 5_000
 """A broker that has not answered a fetch so long after its wait has ended is taken for dead."""
+DENIED_RETRY_S = 1.0
+"""The pause before a partition is fetched again whose topic the principal may not read."""
 PAUSE_S = 0.2
 """If a timer fires so late, the event loop did not run, and responses may wait unread in the sockets."""
 LOOK_AGAIN_S = 5.0
@@ -78,7 +80,7 @@ class Fetcher:
         )
         self._looked_again_at = self.last_fetch_at
         """When the metadata was last refreshed because a preferred replica was silent, on the loop's clock."""
-        self.offset_fetcher = OffsetFetcher(options, cluster, subscription, self.check_soon, self.wake)
+        self.offset_fetcher = OffsetFetcher(options, cluster, subscription, self.check_soon, self.wake, self.on_denied)
         cluster.listeners.add(self.on_cluster)
 
     # -- scheduling ---------------------------------------------------------------------------------------------------
@@ -474,8 +476,18 @@ class Fetcher:
                 "partition": state.tp.partition,
                 "broker_id": broker.broker_id,
             }
-            state.fail(RequestFailed(describe(code), **facts, api="Fetch", code=code))
+            state.fail(request_failed(describe(code), **facts, api="Fetch", code=code))
+            self.on_denied(state)
             self.wake()
+
+    def on_denied(self, state: PartitionState) -> None:
+        """The partition has failed. If that is for want of a right, ask again from time to time: it may be granted."""
+        if isinstance(state.error, TopicAuthorizationFailed):
+            self._loop.call_later(DENIED_RETRY_S, self._try_again, state)
+
+    def _try_again(self, state: PartitionState) -> None:
+        if state.on_maybe_allowed():
+            self.check_soon(state)
 
     def _learn_leader(self, broker: BrokerFetches, state: PartitionState, answer: FetchPartitionResponse) -> None:
         """The broker does not lead the partition: take over the leader that the answer names, or refresh the metadata."""

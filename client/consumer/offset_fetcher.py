@@ -16,7 +16,7 @@ from strandline.client.consumer.fetch_state import AwaitReset, FetchState
 from strandline.client.consumer.partition_state import PartitionState
 from strandline.client.consumer.records import OffsetAndTimestamp, TopicPartition, by_topic
 from strandline.client.consumer.subscription import Subscription
-from strandline.client.errors import LogTruncated, RequestFailed, RequestTimeout, describe
+from strandline.client.errors import AuthenticationFailed, LogTruncated, RequestFailed, RequestTimeout, describe, request_failed
 from strandline.client.options import ConsumerOptions
 from strandline.protocol.apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from strandline.protocol.errors import ERRORS, ErrorCode, StrandlineError, to_code
@@ -71,12 +71,15 @@ class OffsetFetcher:
         subscription: Subscription,
         check_soon: Callable[[PartitionState], None],
         wake: Callable[[], None],
+        on_failed: Callable[[PartitionState], None],
     ) -> None:
+        """`on_failed` is called when a partition has failed, because its leader has rejected a look-up for good."""
         self._options = options
         self._cluster = cluster
         self._subscription = subscription
         self._check_soon = check_soon
         self._wake = wake
+        self._on_failed = on_failed
         self._isolation = int(options.isolation_level == "read_committed")
         self._questions: dict[int, dict[PartitionState, None]] = {}
         """By leader, the states to ask about, collected during one iteration of the event loop."""
@@ -205,7 +208,7 @@ class OffsetFetcher:
 
     def _on_error(self, leader_id: int, state: PartitionState, code: ErrorCode) -> None:
         tp = state.tp
-        error = RequestFailed(describe(code), topic=tp.topic, partition=tp.partition, broker_id=leader_id, code=code)
+        error = request_failed(describe(code), topic=tp.topic, partition=tp.partition, broker_id=leader_id, code=code)
         if ERRORS[code].refresh_metadata:
             state.on_lookup_failed(error)
             if self._cluster.cache.is_current(tp.topic, state.topic_id):
@@ -214,6 +217,7 @@ class OffsetFetcher:
             state.on_lookup_failed(error)
         else:
             state.fail(error)
+            self._on_failed(state)
 
     # -- for the caller -----------------------------------------------------------------------------------------------
 
@@ -246,6 +250,8 @@ class OffsetFetcher:
                 await asyncio.sleep(RETRY_S)
                 try:
                     await self._cluster.metadata.refresh(max(1.0, (deadline - loop.time()) * 1000))
+                except AuthenticationFailed:
+                    raise
                 except StrandlineError as e:
                     last = e
                     continue
@@ -295,7 +301,7 @@ class OffsetFetcher:
         if code == ErrorCode.NONE:
             found[tp] = answer
             return None
-        error = RequestFailed(describe(code), topic=tp.topic, partition=tp.partition, broker_id=leader_id, code=code)
+        error = request_failed(describe(code), topic=tp.topic, partition=tp.partition, broker_id=leader_id, code=code)
         if not error.retriable:
             raise error
         return error

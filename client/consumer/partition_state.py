@@ -19,7 +19,7 @@ from strandline.client.consumer.batches import FetchedBatch
 from strandline.client.consumer.fetch_buffer import FetchBuffer, RawBatch, end_of_unreadable
 from strandline.client.consumer.fetch_state import AwaitReset, Failure, FetchState
 from strandline.client.consumer.records import AnyRecord, TopicPartition, Undecodable
-from strandline.client.errors import ClientError, CorruptRecords, UnknownTopic
+from strandline.client.errors import ClientError, CorruptRecords, TopicAuthorizationFailed, UnknownTopic
 from strandline.protocol.errors import BrokerError, StrandlineError
 from strandline.protocol.messages.data import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, AbortedTransaction
 from strandline.protocol.records.batch import BatchHeader, Buffer, check_crc, corrupt
@@ -231,6 +231,14 @@ class PartitionState:
         """End a hold."""
         self.is_held, self.paused = False, self._is_paused
 
+    def on_maybe_allowed(self) -> bool:
+        """Time has passed since the principal lacked a right on the topic. Returns whether that has cleared the error, so that
+        the leader is asked again."""
+        if not isinstance(self.error, TopicAuthorizationFailed):
+            return False
+        self._clear_failure()
+        return True
+
     def on_missing(self, now: float) -> float:
         """The cluster does not know the partition's log at `now` (on the loop's clock). Returns for how many milliseconds it has
         not known it."""
@@ -241,7 +249,7 @@ class PartitionState:
     def on_found(self) -> bool:
         """The cluster knows the partition's log. Returns whether that has cleared an error."""
         self._missing_since = None
-        if not isinstance(self.error, UnknownTopic):
+        if not isinstance(self.error, (UnknownTopic, TopicAuthorizationFailed)):
             return False
         self._clear_failure()
         return True

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.metadata import TopicInfo
-from strandline.client.cluster.metadata_updater import MISSING_TOPIC_GRACE_MS
+from strandline.client.cluster.metadata_updater import DENIED_GRACE_MS, MISSING_TOPIC_GRACE_MS
 from strandline.client.consumer.fetch_state import FetchState
 from strandline.client.consumer.fetcher import Fetcher
 from strandline.client.consumer.partition_state import EARLIEST, PartitionState
@@ -106,7 +106,8 @@ class TopicTracker:
             return
         now = asyncio.get_running_loop().time()
         waited_ms = (now - self._missing_since.setdefault(topic, now)) * 1000
-        if waited_ms >= MISSING_TOPIC_GRACE_MS and self._options.on_missing_topic == "raise":
+        is_denied = self._cluster.cache.is_denied(topic) and waited_ms >= DENIED_GRACE_MS
+        if is_denied or (waited_ms >= MISSING_TOPIC_GRACE_MS and self._options.on_missing_topic == "raise"):
             self._errors.setdefault(topic, self._cluster.cache.unknown_topic(topic, waited_ms))
             self._fetcher.wake()
         self._cluster.metadata.request_refresh_in(_refresh_delay_s(waited_ms))
@@ -137,7 +138,9 @@ class TopicTracker:
             error = TopicRecreated(topic=topic, partition=index, position=state.position, topic_id=other.topic_id)
             self._on_recreated(state, error)
             return
-        if waited_ms >= MISSING_TOPIC_GRACE_MS and state.error is None and self._options.on_missing_topic == "raise":
+        is_denied = self._cluster.cache.is_denied(topic) and waited_ms >= DENIED_GRACE_MS
+        is_missed = waited_ms >= MISSING_TOPIC_GRACE_MS and self._options.on_missing_topic == "raise"
+        if state.error is None and (is_denied or is_missed):
             state.fail(self._cluster.cache.unknown_topic(topic, waited_ms, index))
             self._fetcher.wake()
         self._cluster.metadata.request_refresh_in(_refresh_delay_s(waited_ms))

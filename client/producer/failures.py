@@ -17,6 +17,7 @@ from strandline.client.errors import (
     OffsetConflict,
     ProducerFenced,
     TokenFenced,
+    delivery_failed,
     describe,
 )
 from strandline.client.producer.record_errors import ErrorOf, InvalidRecords
@@ -78,14 +79,14 @@ class DeliveryFailures:
             text += "; an earlier attempt was not answered, and may be in the log"
         error_of = None if invalid is None else self._error_of(invalid, code, text, facts)
         if not queue.named:
-            self._fail(batch, DeliveryFailed(text, **facts, code=code), error_of)
+            self._fail(batch, delivery_failed(text, **facts, code=code), error_of)
         elif code == ErrorCode.INVALID_PRODUCER_EPOCH:
             fenced = ProducerFenced(text, **facts, code=code)
             self._fail(batch, fenced)
             self.reject_all(fenced)
         else:
             text = f"{text}: {_ROWS_ELSEWHERE[code]}" if code in _ROWS_ELSEWHERE else text
-            error = DeliveryFailed(text, **facts, code=code)
+            error = delivery_failed(text, **facts, code=code)
             self._fail(batch, error, error_of)
             self.fail_rows_behind(queue, error)
 
@@ -177,6 +178,16 @@ class DeliveryFailures:
         self._fail_all(
             lambda batch: DeliveryFailed(reason, **self._facts(batch, now)), lambda topic: DeliveryFailed(reason, topic=topic)
         )
+
+    def fail_denied(self, error: ClientError) -> None:
+        """The cluster does not let the client in, or gives it no producer id: fail all waiting records with this error. Records
+        that are handed over later try again."""
+        failed = self._fail_all(lambda batch: error, lambda topic: error)
+        if failed:
+            self.records += failed
+            self.last_error = str(error)
+            logger.warning("producer.delivery_failed", records=failed, reason=str(error))
+            self.on_failed(error)
 
     def reject_all(self, error: ClientError) -> None:
         """The cluster rejects this named or transactional producer: fail all waiting records, and those that are handed over

@@ -17,7 +17,17 @@ from collections.abc import Callable
 
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.coordinator import ANSWER_TIMEOUT_MS, CoordinatorConnection
-from strandline.client.errors import ClientError, ProducerFenced, RequestFailed, RequestTimeout, copy_of, describe
+from strandline.client.errors import (
+    AuthenticationFailed,
+    AuthorizationFailed,
+    ClientError,
+    ProducerFenced,
+    RequestFailed,
+    RequestTimeout,
+    copy_of,
+    describe,
+    request_failed,
+)
 from strandline.client.options import ProducerOptions
 from strandline.protocol.apis import INIT_PRODUCER_ID
 from strandline.protocol.errors import ERRORS, ErrorCode, StrandlineError, to_code
@@ -41,8 +51,10 @@ class ProducerIdentity:
         options: ProducerOptions,
         on_known: Callable[[], None],
         on_refused: Callable[[ClientError], None],
+        on_denied: Callable[[ClientError], None],
     ) -> None:
-        """`coordinator`, after construction: that of a transactional producer's id."""
+        """`on_denied`: a producer without a name gets no id now, because its principal lacks a right. The next record asks again.
+        `coordinator`, after construction: that of a transactional producer's id."""
         self.coordinator: CoordinatorConnection | None = None
         if options.transactional_id is not None:
             connect = cluster.connections.state_at
@@ -59,6 +71,7 @@ class ProducerIdentity:
         self._options = options
         self._on_known = on_known
         self._on_refused = on_refused
+        self._on_denied = on_denied
         self._settled = asyncio.Event()
         """Set when the id is known or rejected."""
         self._task: asyncio.Task[None] | None = None
@@ -131,6 +144,8 @@ class ProducerIdentity:
                     return None
             except StrandlineError as e:
                 self.last_error = e
+                if isinstance(e, (AuthenticationFailed, AuthorizationFailed)) and self._is_denied(e):
+                    return None
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, RETRY_MAX_S)
         return None
@@ -158,16 +173,27 @@ class ProducerIdentity:
 
     def _on_error(self, code: ErrorCode, message: str | None) -> bool:
         """Whether the error is final: the cluster rejects this named or transactional producer."""
-        text = describe(code, message)
-        kind = ProducerFenced if code == ErrorCode.PRODUCER_FENCED else RequestFailed
-        self.last_error = error = kind(text, api="InitProducerId", code=code)
+        make = ProducerFenced if code == ErrorCode.PRODUCER_FENCED else request_failed
+        self.last_error = error = make(describe(code, message), api="InitProducerId", code=code)
         is_final = not ERRORS[code].retriable and code != ErrorCode.UNKNOWN_SERVER_ERROR
         if is_final:
             logger.warning("producer.id_refused", reason=str(error))
         if is_final and (self._options.producer_name is not None or self._options.transactional_id is not None):
             self._refuse(error)
             return True
-        return False
+        return isinstance(error, AuthorizationFailed) and self._is_denied(error)
+
+    def _is_denied(self, error: AuthenticationFailed | AuthorizationFailed) -> bool:
+        """The principal lacks a right, or is not let in: whether to stop asking. A plain producer fails what waits, and asks
+        again for the next record. A named or transactional one is refused for good, unless it has an id and may be let in
+        again."""
+        if self._options.producer_name is None and self._options.transactional_id is None:
+            self._on_denied(error)
+            return True
+        if self.known and isinstance(error, AuthenticationFailed):
+            return False
+        self._refuse(error)
+        return True
 
     def _refuse(self, error: ClientError) -> None:
         self.refused = error

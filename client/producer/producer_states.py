@@ -16,7 +16,7 @@ from strandline.client.admin_types import PartitionProducers, ProducerDescriptio
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.leader_fan_out import ANSWER_TIMEOUT_MS, ask_leaders, by_leader
 from strandline.client.consumer.records import TopicPartition
-from strandline.client.errors import ProducerFenced, RequestFailed, RequestTimeout, UnknownTopic, describe
+from strandline.client.errors import ProducerFenced, RequestTimeout, UnknownTopic, describe, request_failed
 from strandline.protocol.apis import DESCRIBE_PRODUCERS
 from strandline.protocol.errors import ERRORS, ErrorCode, StrandlineError, to_code
 from strandline.protocol.messages.data import (
@@ -120,7 +120,7 @@ class ProducerQuestions:
         if ERRORS[code].refresh_metadata:
             self._cluster.cache.forget_leader(tp.topic, tp.partition, leader_id)
         text = describe(code, answer.error_message)
-        error = RequestFailed(text, topic=tp.topic, partition=tp.partition, broker_id=leader_id, code=code)
+        error = request_failed(text, topic=tp.topic, partition=tp.partition, broker_id=leader_id, code=code)
         if not error.retriable:
             raise error
         return error

@@ -17,12 +17,21 @@ loop's iteration drains the set, and responses arrive as plain calls.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strandline.client.cluster.cluster import STALL_S, Cluster
-from strandline.client.cluster.metadata_updater import MISSING_TOPIC_GRACE_MS
-from strandline.client.errors import DeliveryFailed, DeliveryTimeout, UnknownTopic, describe
+from strandline.client.cluster.metadata_updater import DENIED_GRACE_MS, MISSING_TOPIC_GRACE_MS
+from strandline.client.errors import (
+    AuthenticationFailed,
+    ClientError,
+    DeliveryFailed,
+    DeliveryTimeout,
+    UnknownTopic,
+    delivery_failed,
+    describe,
+)
 from strandline.client.producer.batch import Batch, BatchState
 from strandline.client.producer.broker_queue import BrokerQueue
 from strandline.client.producer.failures import DeliveryFailures
@@ -80,10 +89,14 @@ class Sender:
         self._numbers = 0
         self._missing_since: dict[str, float] = {}
         """Topics of stalled queues that the cluster does not know, and since when, on the loop's clock."""
+        self._refusal: AuthenticationFailed | None = None
+        """The answer of the cluster with which waiting records have failed."""
         self._counters = {"requests": 0, "batches": 0, "records": 0, "bytes": 0, "retries": 0, "conflicts": 0}
         self.room = RoomWaiters()
         self.failures = DeliveryFailures(options, accumulator, cluster, self.room)
-        self.identity = ProducerIdentity(cluster, options, self._restart_stalled, self.failures.reject_all)
+        self.identity = ProducerIdentity(
+            cluster, options, self._restart_stalled, self.failures.reject_all, self.failures.fail_denied
+        )
         cluster.listeners.add(self._on_cluster)
 
     # -- scheduling ---------------------------------------------------------------------------------------------------
@@ -409,6 +422,7 @@ class Sender:
         """Metadata was refreshed, or a connection was opened or lost."""
         if self._closed:
             return
+        self._fail_if_refused()
         cache, accumulator = self._cluster.cache, self._accumulator
         for name in [*accumulator.topics, *accumulator.parked]:
             info = cache.topics.get(name)
@@ -417,6 +431,13 @@ class Sender:
         if self._options.idempotent:
             self._leave_deposed_leaders()
         self._restart_stalled()
+
+    def _fail_if_refused(self) -> None:
+        """Fail what waits each time that the cluster was asked and did not let the client in. Later records cause another try."""
+        refusal = self._cluster.refusal
+        if refusal is not None and refusal is not self._refusal:
+            self.failures.fail_denied(refusal)
+        self._refusal = refusal
 
     def _leave_deposed_leaders(self) -> None:
         """Send the batches that expect a response of a former leader to the present one."""
@@ -484,7 +505,7 @@ class Sender:
         limit_ms = min(self._options.max_block_ms, self._options.delivery_timeout_ms)
         for name, lot in list(self._accumulator.parked.items()):
             missing = name in self._cluster.cache.failed
-            after_ms = min(MISSING_TOPIC_GRACE_MS, limit_ms) if missing else limit_ms
+            after_ms = min(self._grace_ms(name), limit_ms) if missing else limit_ms
             oldest = lot.records[0].since
             waited_ms = (now - oldest) * 1000
             if waited_ms < after_ms:
@@ -502,8 +523,18 @@ class Sender:
         missing = {queue.topic for queue in self._stalled} & set(self._cluster.cache.failed)
         self._missing_since = {name: self._missing_since.get(name, now) for name in sorted(missing)}
         for name, since in self._missing_since.items():
-            if (now - since) * 1000 >= MISSING_TOPIC_GRACE_MS:
-                self.failures.fail_topic(name, lambda facts: UnknownTopic("the topic does not exist (any more)", **facts), now)
+            if (now - since) * 1000 >= self._grace_ms(name):
+                self.failures.fail_topic(name, self._missing_error_of(name), now)
+
+    def _grace_ms(self, topic: str) -> int:
+        """How long a topic may be missing, or denied: a right that is missing is certain once a fresh answer says so."""
+        return DENIED_GRACE_MS if self._cluster.cache.is_denied(topic) else MISSING_TOPIC_GRACE_MS
+
+    def _missing_error_of(self, topic: str) -> Callable[[dict[str, Any]], ClientError]:
+        if self._cluster.cache.is_denied(topic):
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return lambda facts: delivery_failed(describe(code), **facts, code=code)
+        return lambda facts: UnknownTopic("the topic does not exist (any more)", **facts)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -20,11 +20,11 @@ from strandline.client.consumer.records import ConsumerGroupMetadata, OffsetAndM
 from strandline.client.errors import (
     ClientClosed,
     CommitFailed,
-    RequestFailed,
     RequestTimeout,
     TransactionAbortable,
     copy_of,
     describe,
+    request_failed,
 )
 from strandline.client.producer.flush import flush
 from strandline.client.producer.transaction_state import TransactionState, TxnState
@@ -254,7 +254,7 @@ class Transactions:
             return answer, None
         code = to_code(answer.error_code)
         self._coordinator.on_error(code)
-        return None, RequestFailed(
+        return None, request_failed(
             describe(code, answer.error_message), api="EndTxn", broker_id=self._coordinator.node_id, code=code
         )
 
@@ -470,7 +470,7 @@ def _offset_error(tp: TopicPartition, code: ErrorCode, member: ConsumerGroupMeta
     if code in _MEMBER_UNKNOWN:
         text = f"the coordinator of group {member.group_id!r} does not count this consumer as a member"
         return CommitFailed(text, topic=tp.topic, partition=tp.partition, code=code)
-    return RequestFailed(describe(code), topic=tp.topic, partition=tp.partition, api="TxnOffsetCommit", code=code)
+    return request_failed(describe(code), topic=tp.topic, partition=tp.partition, api="TxnOffsetCommit", code=code)
 
 
 def _reason(error: BaseException) -> str:

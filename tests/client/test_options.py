@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 
 import pytest
@@ -16,13 +17,17 @@ from strandline.client.option_types import (
     Duration,
     Flag,
     Function,
+    Instance,
     Nothing,
     Number,
     OrNone,
+    Path,
     Text,
+    TokenSource,
     Whole,
 )
 from strandline.client.options import AdminOptions, ConsumerOptions, Option, ProducerOptions, parse_options, table_of
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 
 CLIENTS = [(Producer, ProducerOptions), (Consumer, ConsumerOptions), (Admin, AdminOptions)]
 ROWS = [(client, row) for client, kind in CLIENTS for row in table_of(kind)]
@@ -119,6 +124,9 @@ WRONG = {
     Duration: ["5", True, -1, -0.5, None, float("nan"), float("inf")],
     Flag: ["false", "", 0, 1, None],
     Function: ["json", 5, True],
+    Instance: ["text", 5, None, object()],
+    Path: [5, None, True, b"path", ""],
+    TokenSource: ["token", 5, None],
     Nothing: ["group"],
     Number: ["5", True, -1, float("nan"), float("inf"), None],
     Text: [5, None, True, b"text"],
@@ -175,3 +183,66 @@ def test_names_of_librdkafka_are_understood() -> None:
     }
     parsed = parse_options(ProducerOptions, {"config": config})
     assert (parsed.delivery_timeout_ms, parsed.linger_ms, parsed.compression_type) == (4000, 3, "lz4")
+
+
+# -- security ---------------------------------------------------------------------------------------------------------
+
+SECRET = "hunter2-secret"
+SCRAM = {"security_protocol": "SASL_SSL", "sasl_plain_username": "alice", "sasl_plain_password": SECRET, "ssl_cafile": "ca.pem"}
+
+
+@pytest.mark.parametrize(("client", "kind"), CLIENTS)
+def test_security_settings_are_one_object_for_connections(client: type, kind) -> None:
+    expected = ClientSecurity(**SCRAM)
+    assert parse_options(kind, SCRAM).connection_security == expected
+    assert parse_options(kind, {"security": expected}).connection_security == expected
+    assert parse_options(kind, {}).connection_security == NO_SECURITY
+
+
+def test_kafkas_security_properties_are_understood_in_config() -> None:
+    config = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": f'a.ScramLoginModule required username="alice" password="{SECRET}";',
+        "ssl.truststore.location": "ca.pem",
+        "ssl.truststore.type": "PEM",
+    }
+    assert parse_options(AdminOptions, {"config": config}).connection_security == ClientSecurity(**SCRAM)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {**SCRAM, "security_protocol": "PLAINTEXT"},
+        {**SCRAM, "sasl_plain_username": None},
+        {**SCRAM, "sasl_plain_password": SECRET.encode()},
+        {**SCRAM, "ssl_password": [SECRET]},
+        {**SCRAM, "sasl_oauth_token_provider": SECRET},
+        {**SCRAM, "security": ClientSecurity()},
+        {"config": {"security.protocol": "SASL_SSL", "sasl.jaas.config": SECRET}},
+    ],
+)
+def test_wrong_security_is_refused_without_naming_a_secret(wrong) -> None:
+    with pytest.raises(UsageError) as e:
+        parse_options(ProducerOptions, wrong)
+    assert SECRET not in str(e.value)
+
+
+def test_secrets_are_in_no_repr_of_options() -> None:
+    assert SECRET not in repr(parse_options(ProducerOptions, {**SCRAM, "ssl_password": SECRET}))
+
+
+def test_tokens_come_from_a_function_or_from_an_object_of_aiokafka() -> None:
+    class Provider:
+        async def token(self) -> str:
+            return "of an object"
+
+    async def function() -> str:
+        return "of a coroutine function"
+
+    sources = {"of an object": Provider(), "of a coroutine function": function, "plain": lambda: "plain"}
+    for token, source in sources.items():
+        given = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": source}
+        provider = parse_options(AdminOptions, given).connection_security.sasl_oauth_token_provider
+        assert provider is not None
+        assert asyncio.run(provider()) == token

@@ -23,7 +23,7 @@ from strandline.client.cluster.coordinator import ANSWER_TIMEOUT_MS, Coordinator
 from strandline.client.consumer.group.membership import by_topic_id
 from strandline.client.consumer.partition_state import PartitionState
 from strandline.client.consumer.records import OffsetAndMetadata
-from strandline.client.errors import CommitFailed, RequestFailed, RequestTimeout, describe
+from strandline.client.errors import CommitFailed, RequestFailed, RequestTimeout, describe, request_failed
 from strandline.client.options import ConsumerOptions
 from strandline.protocol.apis import OFFSET_COMMIT, OFFSET_FETCH
 from strandline.protocol.errors import ERRORS, ErrorCode, StrandlineError, to_code
@@ -183,7 +183,7 @@ class Commits:
     @staticmethod
     def _rejected(state: PartitionState, code: ErrorCode, attempt: _Attempt) -> RequestFailed:
         text = str(attempt.last) if attempt.last is not None and getattr(attempt.last, "code", None) == code else describe(code)
-        return RequestFailed(text, topic=state.tp.topic, partition=state.tp.partition, api="OffsetCommit", code=code)
+        return request_failed(text, topic=state.tp.topic, partition=state.tp.partition, api="OffsetCommit", code=code)
 
     # -- looking up ---------------------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class Commits:
         if group.error_code:
             code = to_code(group.error_code)
             self._coordinator.on_error(code)
-            attempt.last = RequestFailed(describe(code, group.error_message), api="OffsetFetch", code=code)
+            attempt.last = request_failed(describe(code, group.error_message), api="OffsetFetch", code=code)
             return self._on_fetch_error(code, attempt.last)
         for answer in group.partitions:
             key, code = (answer.topic_id, answer.partition), to_code(answer.error_code)
@@ -246,7 +246,7 @@ class Commits:
                 if code == ErrorCode.NONE and answer.committed_offset >= 0:
                     found[key] = OffsetAndMetadata(answer.committed_offset, answer.metadata or "", answer.committed_leader_epoch)
                 continue
-            attempt.last = RequestFailed(describe(code), partition=answer.partition, api="OffsetFetch", code=code)
+            attempt.last = request_failed(describe(code), partition=answer.partition, api="OffsetFetch", code=code)
             if not ERRORS[code].retriable:
                 raise attempt.last
         return False

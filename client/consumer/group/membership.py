@@ -43,7 +43,7 @@ from itertools import groupby
 from random import Random
 from typing import NamedTuple
 
-from strandline.client.errors import GroupMembershipFailed, RequestFailed, describe
+from strandline.client.errors import GroupMembershipFailed, GroupMembershipNotAuthorized, describe, request_failed
 from strandline.protocol.errors import ERRORS, ErrorCode, StrandlineError, to_code
 from strandline.protocol.messages.groups import (
     ConsumerGroupHeartbeatRequest,
@@ -478,7 +478,8 @@ class Membership:
         identity = self.identity
         text = f"the coordinator of group {identity.group_id!r} refuses the member: {describe(code, message)}"
         advice = _ADVICE.get(code)
-        self.error = GroupMembershipFailed(text if advice is None else f"{text}; {advice}", code=code)
+        kind = GroupMembershipNotAuthorized if code == ErrorCode.GROUP_AUTHORIZATION_FAILED else GroupMembershipFailed
+        self.error = kind(text if advice is None else f"{text}; {advice}", code=code)
         if self.epoch > JOIN_EPOCH:
             self._farewell(now, SESSION_INTERVALS * self.interval_s)
         self._end_tenure()
@@ -487,7 +488,7 @@ class Membership:
 
 
 def _rejected(code: ErrorCode, message: str | None) -> StrandlineError:
-    return RequestFailed(describe(code, message), api="ConsumerGroupHeartbeat", code=code)
+    return request_failed(describe(code, message), api="ConsumerGroupHeartbeat", code=code)
 
 
 def by_topic_id(partitions: Iterable[TopicIdPartition]) -> list[GroupTopicPartitions]:
