@@ -28,6 +28,7 @@ from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.dial import dial, is_looking_up
 from strandline.protocol.rpc.frame_reader import FrameReader, Scratch
+from strandline.protocol.rpc.login import Login, describe_secure_error, plain_error, tls_of
 from strandline.protocol.rpc.sockets import acknowledged_bytes, describe_connect_error, tune_socket
 from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 
@@ -67,7 +68,9 @@ class Connection(asyncio.BufferedProtocol):
         "_client_id",
         "_correlation_id",
         "_is_flush_scheduled",
+        "_is_held",
         "_last_received_at",
+        "_login",
         "_loop",
         "_lost_because",
         "_next_sweep_at",
@@ -107,9 +110,13 @@ class Connection(asyncio.BufferedProtocol):
         """Requests that wait for their response, by correlation id, oldest first."""
         self._out: list[Buffer] = []
         self._is_flush_scheduled = False
+        self._is_held = False
+        """Requests are kept in `_out`, because the connection authenticates again."""
         self._sweep: asyncio.TimerHandle | None = None
         self._next_sweep_at = 0.0
         self._last_received_at = 0.0
+        self._login: Login | None = None
+        """Authenticates again, if the session has an end (KIP-368)."""
 
     @classmethod
     async def connect(
@@ -127,20 +134,28 @@ class Connection(asyncio.BufferedProtocol):
         """Open a connection; TLS and SASL are finished when it returns.
 
         BrokerError NETWORK_EXCEPTION if that fails; its cause is the system's error (`ConnectionRefusedError`: every address of
-        the host refused). `on_lost` is called once when the connection ends, after the callbacks of all pending requests. Its
-        second argument is the reason, or None if `close` was called."""
+        the host refused). SASL_AUTHENTICATION_FAILED or UNSUPPORTED_SASL_MECHANISM if the server rejects the login.
+        UsageError if a file of `security` cannot be used. `on_lost` is called once when the connection ends, after the callbacks
+        of all pending requests. Its second argument is the reason, or None if `close` was called."""
+
+        def new() -> Connection:
+            return cls(host, port, client_id, request_timeout_ms, max_response_bytes)
+
+        is_open = security.security_protocol == "PLAINTEXT"
+        tls = None if is_open else tls_of(security)
         try:
             async with asyncio.timeout(connect_timeout_ms / 1000):
-                connection = await dial(
-                    lambda: cls(host, port, client_id, request_timeout_ms, max_response_bytes), host, port, drop=cls.close
-                )
+                connection = await dial(new, host, port, drop=cls.close, tls=tls)
+                if not is_open:
+                    await connection._enter(security)
         except TimeoutError as e:
             silence = f"no answer within {connect_timeout_ms} ms"
             if is_looking_up(host):
                 raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"cannot resolve {host}:{port} ({silence})") from e
             raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"could not connect to {host}:{port}: {silence}") from e
         except (OSError, UnicodeError) as e:
-            raise BrokerError(ErrorCode.NETWORK_EXCEPTION, describe_connect_error(host, port, e)) from e
+            text = describe_connect_error(host, port, e) if tls is None else describe_secure_error(host, port, e)
+            raise BrokerError(ErrorCode.NETWORK_EXCEPTION, text) from e
         if connection.closed:
             raise BrokerError(ErrorCode.NETWORK_EXCEPTION, f"could not connect to {host}:{port}: it was closed at once")
         connection._on_lost = on_lost
@@ -233,6 +248,43 @@ class Connection(asyncio.BufferedProtocol):
             self.closed = True
             self._transport.close()
 
+    # -- authentication -----------------------------------------------------------------------------------------------
+
+    async def _enter(self, security: ClientSecurity) -> None:
+        """Authenticate, or check that a TLS connection is usable. Raises BrokerError or UsageError, and closes the connection."""
+        login = Login(self, security)
+        try:
+            await login.run()
+        except BaseException:
+            self.close()
+            raise
+        if not self.closed:
+            self._login = login
+
+    def request_ahead(self, api_key: int, body: Message, *, timeout_ms: int | None = None) -> asyncio.Future[Message]:
+        """Send a request at once, before those that wait to be written."""
+        waiting, self._out = self._out, []
+        response = self.request(api_key, body, timeout_ms=timeout_ms)
+        ahead, self._out = self._out, waiting
+        if not self.closed and not self._transport.is_closing():
+            self._transport.writelines(ahead)
+        return response
+
+    def hold_back(self) -> None:
+        """Keep the requests that are sent from now on, until `let_go`: the connection authenticates again."""
+        self._flush()
+        self._is_held = True
+
+    def let_go(self) -> None:
+        """Write the requests that `hold_back` kept."""
+        self._is_held = False
+        self._flush()
+
+    def fail(self, reason: Exception) -> None:
+        """Close the connection because of an error that this end has found."""
+        if not self.closed:
+            self._give_up(reason)
+
     # -- asyncio's callbacks ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -246,7 +298,9 @@ class Connection(asyncio.BufferedProtocol):
         self._out.clear()
         if self._sweep is not None:
             self._sweep.cancel()
-        reason = self._lost_because or exc
+        if self._login is not None:
+            self._login.stop()
+        reason = self._lost_because or plain_error(exc)
         text = str(reason) if reason else "the peer closed the connection" if by_peer else "the connection was closed"
         pending, self._pending = self._pending, {}
         for request in pending.values():
@@ -307,7 +361,7 @@ class Connection(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         self._is_flush_scheduled = False
         # A transport with an error closes one iteration before `connection_lost`; Python 3.12 would still write to its socket.
-        if self._out and not self.closed and not self._transport.is_closing():
+        if self._out and not self._is_held and not self._transport.is_closing():
             out, self._out = self._out, []
             self._transport.writelines(out)
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Coroutine
 from ipaddress import ip_address
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from strandline.protocol.rpc.resolver import look_up
@@ -31,15 +32,15 @@ _lookups: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lookups] = WeakKeyDictio
 """Per loop and name: the look-up in progress."""
 
 
-async def dial(make: Callable[[], P], host: str, port: int, *, drop: Callable[[P], None]) -> P:
-    """Connect to the host and return the protocol that `make` made.
+async def dial(make: Callable[[], P], host: str, port: int, *, drop: Callable[[P], None], tls: ssl.SSLContext | None = None) -> P:
+    """Connect to the host and return the protocol that `make` made; with `tls`, after the handshake.
 
     OSError if that fails: `gaierror` if the name cannot be resolved, `ConnectionRefusedError` if every address refused, else
     another error of one of the addresses. `drop` closes a connection that was established after another one."""
     addresses = await resolve(host)
     if len(addresses) == 1:
-        return await _attempt(make, addresses[0], port)
-    return await _first(make, addresses, port, drop)
+        return await _attempt(make, addresses[0], port, host, tls)
+    return await _first(lambda address: _attempt(make, address, port, host, tls), addresses, drop)
 
 
 def is_unknown_host(error: BaseException | None) -> bool:
@@ -101,19 +102,23 @@ def _on_looked_up(lookups: _Lookups, host: str, done: asyncio.Task[list[str]]) -
 # -- addresses --------------------------------------------------------------------------------------------------------
 
 
-async def _attempt(make: Callable[[], P], address: str, port: int) -> P:
-    _, protocol = await asyncio.get_running_loop().create_connection(make, address, port)
+async def _attempt(make: Callable[[], P], address: str, port: int, host: str, tls: ssl.SSLContext | None) -> P:
+    loop = asyncio.get_running_loop()
+    if tls is None:
+        _, protocol = await loop.create_connection(make, address, port)
+    else:  # The certificate names the host, not its address.
+        _, protocol = await loop.create_connection(make, address, port, ssl=tls, server_hostname=host)
     return protocol
 
 
-async def _first(make: Callable[[], P], addresses: list[str], port: int, drop: Callable[[P], None]) -> P:
+async def _first(attempt_at: Callable[[str], Coroutine[Any, Any, P]], addresses: list[str], drop: Callable[[P], None]) -> P:
     loop = asyncio.get_running_loop()
     attempts: dict[asyncio.Task[P], None] = {}
     errors: list[OSError] = []
     try:
         while addresses or attempts:
             if addresses:
-                attempts[loop.create_task(_attempt(make, addresses[0], port))] = None
+                attempts[loop.create_task(attempt_at(addresses[0]))] = None
                 addresses = addresses[1:]
             gap_s = NEXT_ADDRESS_S if addresses else None
             await asyncio.wait(attempts, timeout=gap_s, return_when=asyncio.FIRST_COMPLETED)

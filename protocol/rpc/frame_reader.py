@@ -75,6 +75,12 @@ class FrameReader:
         """True while an incomplete frame has been received."""
         return self._frame is not None or bool(self._head)
 
+    def begun_frame(self) -> tuple[int, bytes]:
+        """The length of the large frame being received, and its second byte, which names the API; (0, b"") without one."""
+        if self._frame is None:
+            return 0, b""
+        return self._length, bytes(self._frame[1 : min(2, self._filled)])
+
     def get_buffer(self) -> memoryview:
         """The buffer for the next bytes."""
         if self._frame is not None:
@@ -111,7 +117,7 @@ class FrameReader:
             return None
         length: int = LENGTH.unpack_from(self._source, start)[0]
         if not 0 < length <= self.frame_bytes_max:
-            raise PeerError(f"a frame claims {length} bytes; between 1 and {self.frame_bytes_max} are accepted")
+            raise PeerError(_describe_length(length, self.frame_bytes_max))
         end = body + length
         if end <= self._end:
             self._start = end
@@ -152,3 +158,10 @@ class FrameReader:
         larger = bytearray(min(self._length, 2 * len(self._frame)))
         larger[: self._filled] = self._view
         self._frame, self._view = larger, memoryview(larger)
+
+
+def _describe_length(length: int, length_max: int) -> str:
+    """Why a length is refused. The first four bytes of a TLS handshake or alert are recognised."""
+    if length >> 8 in (0x160300, 0x160301, 0x160302, 0x160303, 0x150300, 0x150301, 0x150302, 0x150303):
+        return "the peer speaks TLS, and this end does not (security protocol)"
+    return f"a frame claims {length} bytes; between 1 and {length_max} are accepted"
