@@ -13,6 +13,7 @@ from typing import Protocol
 
 from strandline.broker.config import BrokerConfig
 from strandline.broker.process.controller_channel import Channel
+from strandline.broker.process.forwarding import Forwarder
 from strandline.broker.produce.producer_ids import ProducerIds
 from strandline.broker.security import describe as security
 from strandline.broker.unclean_election_reports import describe_unclean_elections
@@ -115,7 +116,7 @@ class AdminHandlers:
         that is a transactional id."""
         self._config = config
         self._metadata = metadata
-        self._channel = channel
+        self._forwarder = Forwarder(channel, in_envelopes=bool(config.values.get("authorizer.class.name")))
         self._producer_ids = producer_ids
         self._init_transactional = init_transactional
         self._check_name = check_name
@@ -214,7 +215,7 @@ class AdminHandlers:
         """Forward a request to the active controller and its answer to the client, with any error in it."""
         body = request.body
         timeout_ms = min(max(getattr(body, "timeout_ms", FORWARD_TIMEOUT_MS), 1), FORWARD_TIMEOUT_MS_MAX)
-        response = await self._channel.request(request.api_key, body, timeout_ms)
+        response = await self._forwarder.forward(request, timeout_ms)
         condition = _visible(body, response)
         if condition is not None:
             await self._metadata.wait_for(condition, OWN_IMAGE_WAIT_S)

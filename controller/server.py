@@ -22,11 +22,13 @@ from strandline.controller.leader_balancer import BalanceSettings, LeaderBalance
 from strandline.controller.liveness import BrokerLiveness, probe_broker
 from strandline.controller.metadata.features import SUPPORTED, Levels, check_level, finalized
 from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.security.authorizer_config import authorizer_of
 from strandline.controller.name_expiry import NameExpiry
 from strandline.controller.phases import Opened, Running
 from strandline.controller.raft.listener import QuorumWriter
 from strandline.controller.raft.quorum import Quorum
 from strandline.controller.raft.recorded_level import recorded_level
+from strandline.controller.security.authorization import authorized
 from strandline.controller.security.decisions import security_decisions
 from strandline.controller.topic_control import TopicControl, TopicDefaults
 from strandline.controller.unclean_recoverer import UncleanRecoverer, UncleanSettings, ask_broker
@@ -70,6 +72,8 @@ class ControllerServer:
         self.servers: list[Server] = []
         """The server of the one listener, once it listens."""
         self.request_metrics = RequestMetrics(doors.stopwatch)
+        self.authorizer = authorizer_of(config.values)
+        """None: everyone may do everything."""
         self._doors = doors
         self._files = files
 
@@ -302,7 +306,9 @@ class ControllerServer:
         ours[apis.BROKER_HEARTBEAT] = handle_heartbeat
         ours[apis.BROKER_REGISTRATION] = handle_registration
         ours[apis.UPDATE_FEATURES] = FeatureUpgrades(controller, self.config.voters, opened.cluster_id).handle
-        return {**opened.quorum.handlers, **ours}
+        return authorized(
+            {**opened.quorum.handlers, **ours}, self.authorizer, lambda: controller.committed, opened.server.handlers.get
+        )
 
     def _on_connection_lost(self, connection: ServerConnection) -> None:
         opened = self.opened

@@ -14,6 +14,9 @@ for the partition, and does not wait. A follower serves such a consumer up to it
 A consumer that reads committed records only (isolation level 1) gets those below the last stable offset, and with them the
 aborted transactions that have records among them, which it drops. That offset moves only when the high watermark does.
 
+With an authorizer, each visit checks whether the consumer may read the topic: a session names its partitions once, and a right
+may be withdrawn at any time.
+
 A read that would block on the disk is not done here. A thread brings the page into the cache, and then the visit is repeated with
 every check. Meanwhile no other request waits.
 """
@@ -21,6 +24,7 @@ every check. Meanwhile no other request waits.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from strandline.broker.disk_work import RunBlocking
 from strandline.broker.fetch.fetch_session import NO_SESSION, FetchSession, FetchSessionCache, SessionPartition
@@ -48,6 +52,16 @@ READ_COMMITTED = 1
 WAIT_MS_MAX = 300_000
 """The longest wait, whatever the request says. A client that is gone is noticed when a partition moves, or at the end of the
 wait."""
+
+
+class ReadersRight(Protocol):
+    """What the consumer that has sent a request may read (`broker/security/reading.py`)."""
+
+    def check(self, topic_id: bytes) -> None:
+        """Raises the error of a topic that it may not read."""
+
+
+ReadersRights = Callable[[ServerRequest], ReadersRight]
 
 
 class Answer:
@@ -191,9 +205,12 @@ class Fetch(DelayedOperation):
     def _collect(self, arrival: bool) -> Answer:
         """Visit the dirty partitions. `arrival`: this visit is the arrival of the request, and records a follower's progress."""
         answer = Answer()
-        is_follower = self.session.is_follower
+        is_follower, reading = self.session.is_follower, self.handler.reading
+        rights = None if reading is None or is_follower else reading(self.request)
         for cached in list(self.session.dirty.values()):
             try:
+                if rights is not None:
+                    rights.check(cached.key[0])
                 partition = cached.partition or self._attach(cached)
                 if is_follower:
                     self.visit_for_follower(cached, partition, answer, arrival)
@@ -449,7 +466,9 @@ class FetchHandler:
         run_blocking: RunBlocking | None = None,
         selector: ReplicaSelector | None = None,
         on_reader: Callable[[TopicIdPartition], None] = lambda key: None,
+        reading: ReadersRights | None = None,
     ) -> None:
+        """`reading`: the rights of the consumer that has sent a request; None: everyone may read everything."""
         self.directory = directory
         self.failures = failures
         self.sessions = sessions
@@ -461,6 +480,7 @@ class FetchHandler:
         self.on_reader = on_reader
         """Called when a consumer begins to read a partition that this broker follows."""
         self.has_threads = run_blocking is not None
+        self.reading = reading
         self.now = now
         self.make_fetch: MakeFetch = Fetch
         """Makes the operation of a request. While consumers have quotas, it is another one (`broker/quotas/limited_fetch.py`)."""
@@ -472,7 +492,7 @@ class FetchHandler:
         body = request.body
         assert isinstance(body, FetchRequest)
         try:
-            session, is_full = self.sessions.session_for(body, self.now())
+            session, is_full = self.sessions.session_for(body, self.now(), request.principal)
         except BrokerError as e:
             if e.code == ErrorCode.INVALID_REQUEST:
                 raise

@@ -24,6 +24,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, next_epoch
 from strandline.protocol.messages.data import FetchPartition, FetchPartitionResponse, FetchRequest, ForgottenPartition
 from strandline.protocol.partitions import TopicIdPartition, refuse_repeated
+from strandline.protocol.security.principal import ANONYMOUS, Principal
 
 NO_SESSION = 0
 NO_TOPIC_ID = bytes(16)
@@ -153,13 +154,24 @@ class FetchSession:
         "last_fetch_time",
         "parked",
         "partitions",
+        "principal",
         "rack_id",
         "replica_epoch",
         "replica_id",
     )
 
-    def __init__(self, session_id: int, replica_id: int, replica_epoch: int, now: float, rack_id: str = "") -> None:
+    def __init__(
+        self,
+        session_id: int,
+        replica_id: int,
+        replica_epoch: int,
+        now: float,
+        rack_id: str = "",
+        principal: Principal = ANONYMOUS,
+    ) -> None:
         self.id = session_id
+        self.principal = principal
+        """Whose session it is: no other principal can continue or end it."""
         self.epoch = next_epoch(INITIAL_EPOCH)
         """The session epoch that the next request must name."""
         self.replica_id = replica_id
@@ -238,37 +250,39 @@ class FetchSessionCache:
     def partition_count(self) -> int:
         return sum(session.size for session in self._sessions.values())
 
-    def session_for(self, request: FetchRequest, now: float) -> tuple[FetchSession, bool]:
-        """The session of a request, updated by the request, and whether the answer must list every partition.
+    def session_for(self, request: FetchRequest, now: float, principal: Principal = ANONYMOUS) -> tuple[FetchSession, bool]:
+        """The session of a request of this principal, updated by the request, and whether the answer must list every partition.
 
         Raises INVALID_REQUEST, FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR."""
         refuse_repeated(request.partitions)
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             _refuse_too_many(len(request.partitions))
             named = self._sessions.get(request.session_id)
-            if named is not None and named.replica_id == request.replica_id:
+            if named is not None and named.replica_id == request.replica_id and named.principal == principal:
                 self.remove(named.id)
-            return self.full_fetch(request, now), True
-        session = self.incremental_fetch(request, now)
+            return self.full_fetch(request, now, principal), True
+        session = self.incremental_fetch(request, now, principal)
         if session.partitions:
             return session, False
         self.remove(session.id)
-        return FetchSession(NO_SESSION, request.replica_id, request.replica_epoch, now, request.rack_id), False
+        return FetchSession(NO_SESSION, request.replica_id, request.replica_epoch, now, request.rack_id, principal), False
 
-    def full_fetch(self, request: FetchRequest, now: float) -> FetchSession:
+    def full_fetch(self, request: FetchRequest, now: float, principal: Principal = ANONYMOUS) -> FetchSession:
         """The session of a request that names all its partitions. Its id is 0 if it ends with the answer: the request asked for
         none, or the cache has no room for it."""
-        session = FetchSession(NO_SESSION, request.replica_id, request.replica_epoch, now, request.rack_id)
+        session = FetchSession(NO_SESSION, request.replica_id, request.replica_epoch, now, request.rack_id, principal)
         session.update(request.partitions)
         if request.session_epoch == INITIAL_EPOCH and session.partitions:
             self._maybe_admit(session, now)
         return session
 
-    def incremental_fetch(self, request: FetchRequest, now: float) -> FetchSession:
+    def incremental_fetch(self, request: FetchRequest, now: float, principal: Principal = ANONYMOUS) -> FetchSession:
         """The session that the request continues, updated by the request."""
         session = self._sessions.get(request.session_id)
         # A session belongs to one process: another replica, or the same one restarted, cannot continue it.
         if session is None or (session.replica_id, session.replica_epoch) != (request.replica_id, request.replica_epoch):
+            raise BrokerError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.principal != principal:
             raise BrokerError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if request.session_epoch != session.epoch:
             raise BrokerError(

@@ -8,7 +8,7 @@ from strandline.broker.alter_replica_log_dirs import AlterReplicaLogDirsHandler
 from strandline.broker.delete_records import DeleteRecordsHandler
 from strandline.broker.describe_log_dirs import DescribeLogDirsHandler
 from strandline.broker.disk_work import RunBlocking
-from strandline.broker.fetch.fetch_handler import FetchHandler
+from strandline.broker.fetch.fetch_handler import FetchHandler, ReadersRights
 from strandline.broker.fetch.offsets_handler import OffsetsHandler
 from strandline.broker.fetch.replica_selector import SELECTORS
 from strandline.broker.produce.describe_producers import DescribeProducersHandler
@@ -34,11 +34,13 @@ def data_handlers(
     may_append: MayAppend = always,
     adder: Adder | None = None,
     offset_transactions: OffsetTransactions | None = None,
+    reading: ReadersRights | None = None,
 ) -> dict[int, Callable[[ServerRequest], None]]:
     """Api key -> handler, for the APIs that read, write or describe the partitions of this broker.
 
     Without `run_blocking` a read may block the loop; without `run_preparation` so may compressed batches, in Produce and in
-    ListOffsets. `may_append`, `adder`: see `ProduceHandler`. `offset_transactions`: see `MarkerHandler`."""
+    ListOffsets. `may_append`, `adder`: see `ProduceHandler`. `offset_transactions`: see `MarkerHandler`. `reading`: see
+    `FetchHandler`."""
     directory, failures = replicas.directory, replicas.failures
     offsets = OffsetsHandler(directory, failures, run_preparation)
     fetch = FetchHandler(
@@ -51,6 +53,7 @@ def data_handlers(
         run_blocking=run_blocking,
         selector=SELECTORS[replicas.config.replica_selector_class],
         on_reader=replicas.fetchers.on_reader,
+        reading=reading,
     )
     produce = ProduceHandler(directory, failures, replicas.purgatory, wall_clock_ms, run_preparation, may_append, adder)
     return {

@@ -82,7 +82,7 @@ class BrokerServer:
         self.made_at = doors.stopwatch()
         self.request_metrics = RequestMetrics(doors.stopwatch)
         self.link = ControllerLink(config, self._identity(config.advertised_listeners or config.listeners), self._on_fatal)
-        self.link.metadata.listeners += [
+        self.link.metadata.listeners += [  # after the authorizer, which is the first to know new rules
             self._apply_configs,
             self._apply_to_replicas,
             self._apply_to_fetchers,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from strandline.broker.admin import AdminHandlers
@@ -32,11 +33,15 @@ from strandline.broker.produce.producer_ids import ProducerIds
 from strandline.broker.replica_manager import ReplicaConfig, ReplicaManager
 from strandline.broker.replication.fetcher import FetcherSettings
 from strandline.broker.replication.fetcher_manager import FetcherManager
+from strandline.broker.security.guarding import guarded_handlers
+from strandline.broker.security.reading import Reading
 from strandline.broker.transactions.coordinator import TransactionCoordinator
 from strandline.broker.transactions.handlers import TransactionHandlers
 from strandline.broker.transactions.names import ProducerNameCheck
 from strandline.broker.transactions.partition_adder import PartitionAdder
 from strandline.controller.metadata.features import Levels
+from strandline.controller.metadata.security.access import Rights
+from strandline.controller.metadata.security.authorizer_config import authorizer_of
 from strandline.protocol import apis
 from strandline.protocol.doors import Doors
 from strandline.protocol.errors import StrandlineError
@@ -64,6 +69,10 @@ class ControllerLink:
             on_fatal=on_fatal,
             levels=identity.levels,
         )
+        self.authorizer = authorizer_of(config.values)
+        """None: everyone may do everything."""
+        if self.authorizer is not None:
+            self.metadata.listeners.append(self.authorizer.apply)
         self.channel = NodeToControllerChannel(broker_id=config.node_id, finder=self.metadata)
         self.lifecycle = BrokerLifecycle(
             identity,
@@ -298,6 +307,7 @@ class BrokerHandlers(NamedTuple):
 def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, doors: Doors) -> BrokerHandlers:
     """The handlers of all requests, put together."""
     now = asyncio.get_running_loop().time
+    rights = None if link.authorizer is None else Rights(link.authorizer, lambda: link.metadata.image)
     data = data_handlers(
         opened.replicas,
         now=now,
@@ -308,6 +318,7 @@ def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, 
         may_append=refuse_unless_trusted(link.pause_detector, now),
         adder=opened.partition_adder,
         offset_transactions=opened.groups,
+        reading=None if rights is None else partial(Reading, rights),
     )
     data[apis.PRODUCE] = while_trusted(link.pause_detector, data[apis.PRODUCE])
     transactions = TransactionHandlers(opened.transactions, link.pause_detector.is_trusted)
@@ -317,7 +328,7 @@ def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, 
     finder = FindCoordinatorHandler(internal_topics, lambda: opened.replicas.image, link.channel)
     by_api = {**data, **admin, **groups.handlers(), **transactions.handlers(), apis.FIND_COORDINATOR: finder.handle}
     by_api[apis.DESCRIBE_OFFSET_LAG] = opened.group_lag.handler.handle
-    return BrokerHandlers(by_api, groups.on_connection_lost)
+    return BrokerHandlers(by_api if rights is None else guarded_handlers(by_api, rights), groups.on_connection_lost)
 
 
 def _admin_handlers(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from strandline.controller.raft.channel import VoterChannel
 from strandline.controller.raft.election import NO_NODE
@@ -22,6 +22,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.cluster import DescribeQuorumResponse, QuorumNode, VoteRequest
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.server import ServerRequest
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 
 
 class NodeShell:
@@ -34,6 +35,7 @@ class NodeShell:
         doors: Doors,
         after_settling: Callable[[], None],
         on_error: Callable[[BaseException], None],
+        security: ClientSecurity = NO_SECURITY,
     ) -> None:
         """`after_settling` is called at the end of each settling that did not have to wait for the disk."""
         self.node = opened.node
@@ -41,7 +43,7 @@ class NodeShell:
         self._log = opened.log
         self.store = opened.store
         self._voters = opened.voters
-        self._channels = _channels(opened, doors)
+        self._channels = _channels(opened, doors, security)
         self._wall_clock_ms = doors.wall_clock_ms
         self._after_settling = after_settling
         self._on_error = on_error
@@ -168,8 +170,7 @@ class NodeShell:
         self._channels[send.to_id].send(send.api_key, send.body, lambda result: self._on_done(send, result))
 
     def _reply(self, reply: Reply) -> None:
-        request, body = reply.ticket, reply.body
-        assert isinstance(request, ServerRequest)
+        request, body = cast(ServerRequest, reply.ticket), reply.body
         if isinstance(body, DescribeQuorumResponse):
             body.nodes = [QuorumNode(*voter) for voter in self._voters]
         request.reply(body, reply.records)
@@ -184,8 +185,8 @@ class NodeShell:
         self._timer = self._loop.call_at(deadline, self._on_timer) if deadline != float("inf") else None
 
 
-def _channels(opened: OpenedVoter, doors: Doors) -> dict[int, VoterChannel]:
+def _channels(opened: OpenedVoter, doors: Doors, security: ClientSecurity) -> dict[int, VoterChannel]:
     state = opened.node.state
     client_id = f"raft-{state.node_id}"
     others = (voter for voter in opened.voters if voter.id != state.node_id)
-    return {voter.id: VoterChannel(voter, client_id, state.config, doors.random) for voter in others}
+    return {voter.id: VoterChannel(voter, client_id, state.config, doors.random, security) for voter in others}

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.security.principal import ANONYMOUS
 
 
 class HandledConnection:
@@ -51,6 +52,8 @@ class HandledRequest:
 
     client_id = "test"
     is_open = True
+    principal = ANONYMOUS
+    client_host = "127.0.0.1"
 
     def __init__(
         self,

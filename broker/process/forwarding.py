@@ -1,0 +1,53 @@
+"""How a broker forwards a client's request to the active controller: as it is, or in an Envelope with the client's identity.
+
+With an authorizer the controller has to know who the client is, so the request travels in an Envelope (KIP-590). Without one it
+is sent as the broker's own."""
+
+from __future__ import annotations
+
+import msgspec
+
+from strandline.broker.process.controller_channel import Channel
+from strandline.protocol.apis import APIS, ENVELOPE, api_name
+from strandline.protocol.errors import BrokerError, InternalError, to_code
+from strandline.protocol.messages.common import Message
+from strandline.protocol.messages.security import EnvelopeRequest, EnvelopeResponse
+from strandline.protocol.rpc.server import ServerRequest
+
+
+class Forwarder:
+    """Forwards requests of clients."""
+
+    def __init__(self, channel: Channel, *, in_envelopes: bool) -> None:
+        self._channel = channel
+        self._in_envelopes = in_envelopes
+
+    async def forward(self, request: ServerRequest, timeout_ms: int) -> Message:
+        """The controller's response. Raises the BrokerError by which it refuses the request, or REQUEST_TIMED_OUT."""
+        if not self._in_envelopes:
+            return await self._channel.request(request.api_key, request.body, timeout_ms)
+        answer = await self._channel.request(ENVELOPE, envelope_of(request), timeout_ms)
+        assert isinstance(answer, EnvelopeResponse)
+        return open_response(request.api_key, answer)
+
+
+def envelope_of(request: ServerRequest) -> EnvelopeRequest:
+    return EnvelopeRequest(
+        str(request.principal),
+        request.client_host,
+        request.client_id,
+        request.api_key,
+        request.api_version,
+        msgspec.msgpack.encode(request.body),
+    )
+
+
+def open_response(api_key: int, answer: EnvelopeResponse) -> Message:
+    """The response in an envelope. Raises the BrokerError that is in it instead."""
+    if answer.error_code:
+        raise BrokerError(to_code(answer.error_code), answer.error_message)
+    try:
+        response: Message = msgspec.msgpack.decode(answer.body, type=APIS[api_key].response)
+    except (msgspec.ValidationError, msgspec.DecodeError) as e:
+        raise InternalError(f"the controller's {api_name(api_key)} in an envelope cannot be read: {e}") from None
+    return response
