@@ -143,6 +143,26 @@ _SECTIONS: Mapping[str, Mapping[ErrorCode, str]] = {
         ErrorCode.FEATURE_UPDATE_FAILED: "The message names the node that does not support the level: upgrade or start it.",
         ErrorCode.INVALID_UPDATE_VERSION: "Name a level that all nodes support; a level is never lowered.",
     },
+    "Security and quotas": {
+        ErrorCode.SASL_AUTHENTICATION_FAILED: "AuthenticationFailed: correct the user name, the password or the token. The message "
+        "does not say which of them is wrong; the broker's log does (`connection.authentication_failed`).",
+        ErrorCode.UNSUPPORTED_SASL_MECHANISM: "AuthenticationFailed: use a mechanism that the listener offers; the message names "
+        "them (`sasl.enabled.mechanisms`).",
+        ErrorCode.ILLEGAL_SASL_STATE: "AuthenticationFailed: the listener expects no SASL, or another step of it: compare "
+        "`security_protocol` with the listener's.",
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Grant the right: `strandline acl add ... --topic NAME`; `strandline acl check` says "
+        "which rule decides.",
+        ErrorCode.GROUP_AUTHORIZATION_FAILED: "Grant READ on the group: `strandline acl add ... --group NAME`.",
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Grant WRITE on the transactional id or producer name: `strandline acl "
+        "add ... --transactional-id NAME`.",
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Grant the right on the cluster: `strandline acl add ... --cluster`.",
+        ErrorCode.SECURITY_DISABLED: "Configure `authorizer.class.name` before there can be access rules.",
+        ErrorCode.RESOURCE_NOT_FOUND: "The user has no credential of this mechanism (`strandline user list`).",
+        ErrorCode.DUPLICATE_RESOURCE: "Name each user once in a request.",
+        ErrorCode.UNACCEPTABLE_CREDENTIAL: "Use 4096 to 16384 iterations, and a user name that is not empty.",
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED: "Nothing: the client waits for the throttle time. If it lasts, raise the user's "
+        "`controller_mutation_rate`.",
+    },
     "Between nodes": {
         ErrorCode.NOT_CONTROLLER: "Nothing: the sender looks for the active controller.",
         ErrorCode.STALE_BROKER_EPOCH: "Nothing: a newer process of the broker is registered.",
@@ -165,8 +185,6 @@ NEVER_SENT = (
     ErrorCode.REASSIGNMENT_IN_PROGRESS,
     ErrorCode.STALE_CONTROLLER_EPOCH,
     ErrorCode.FENCED_BROKER,
-    ErrorCode.RESOURCE_NOT_FOUND,
-    ErrorCode.DUPLICATE_RESOURCE,
 )
 """Codes that the clients understand, and no node sends."""
 
