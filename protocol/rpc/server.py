@@ -17,9 +17,11 @@ from strandline.protocol.errors import ErrorCode
 from strandline.protocol.log_limits import LineLimits
 from strandline.protocol.messages.admin import ApiVersionRange, ApiVersionsResponse, FinalizedFeature
 from strandline.protocol.messages.common import SupportedFeature
+from strandline.protocol.rpc.address_limits import AddressLimits, CreationRate
 from strandline.protocol.rpc.end_of_iteration import EndOfIteration
 from strandline.protocol.rpc.frame_reader import Scratch
 from strandline.protocol.rpc.limits import Limits
+from strandline.protocol.rpc.request_memory import BoundedConnection, RequestMemory
 from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.sasl_door import SaslDoor
 from strandline.protocol.rpc.server_connection import Handler, ServerConnection, ServerRequest, answer_error
@@ -52,8 +54,11 @@ class Server:
         end_of_iteration: EndOfIteration | None = None,
         metrics: RequestMetrics | None = None,
         security: ListenerSecurity | None = None,
+        addresses: AddressLimits | None = None,
+        memory: RequestMemory | None = None,
     ) -> None:
-        """`security` None: a PLAINTEXT listener, on which every peer is ANONYMOUS."""
+        """`security` None: a PLAINTEXT listener, on which every peer is ANONYMOUS. `addresses`: the limits of addresses;
+        `memory`: that of the bytes of requests; the listeners of a node share both."""
         self.handlers: dict[int, Handler] = {API_VERSIONS: self._handle_api_versions, **handlers}
         self.role = role
         self.node_id = node_id
@@ -65,6 +70,10 @@ class Server:
         self.finalized_features: Callable[[], tuple[int, list[FinalizedFeature]]] = _unknown_features
         """Returns the cluster's features as this node knows them, after the metadata offset at which it knows them."""
         self.limits = limits
+        self.addresses = addresses or AddressLimits()
+        self.memory = memory
+        self._creation_rate: CreationRate | None = None
+        """None: connections are served as soon as they are made."""
         self.on_connection_lost = on_connection_lost
         self.connections: dict[int, ServerConnection] = {}
         """By connection id. Ids are never reused."""
@@ -123,6 +132,10 @@ class Server:
         self.limits = replace(self.limits, max_connections=max_connections)
         self._connections_max = self.limits.connections_max(open_files_max())
 
+    def limit_creation_rate(self, per_second: float | None) -> None:
+        """Change how many connections per second are served; None: no limit. Those above it wait."""
+        self._creation_rate = None if per_second is None else CreationRate(per_second, self.loop.time())
+
     async def serve(self) -> None:
         """Accept connections on the address of `bind`."""
         assert self._listener is not None
@@ -172,6 +185,8 @@ class Server:
 
     def _new_connection(self) -> ServerConnection:
         self._last_id += 1
+        if self.memory is not None:
+            return BoundedConnection(self, self._last_id, self.memory)
         return ServerConnection(self, self._last_id)
 
     def _new_tls_door(self) -> TlsDoor:
@@ -180,13 +195,21 @@ class Server:
         return TlsDoor(self, self.security, self._tls, self._new_connection())
 
     def admit(self, connection: ServerConnection) -> bool:
-        """Register a new connection; False if the server stops or has too many connections."""
+        """Register a new connection; False if the server stops, or it or the peer's address has too many connections. A
+        connection that comes too fast is muted at first."""
         if self.is_stopping or not self.has_room(connection.peer):
+            return False
+        now = self.loop.time()
+        wait_s, problem = self.addresses.check(connection.host, now, self._creation_rate)
+        if problem is not None:
+            self.bad_peers.closed(connection.peer, now, problem)
             return False
         if self._sasl_door is not None and not self._admit_to_sasl(self._sasl_door, connection):
             return False
         self.connections[connection.id] = connection
         self.connections_accepted += 1
+        self.addresses.on_made(connection.host)
+        connection.mute(wait_s)
         return True
 
     def has_room(self, peer: str) -> bool:
@@ -211,6 +234,8 @@ class Server:
         if self._sasl_door is not None:
             self._sasl_door.on_lost(connection)
         self.connections_closed += was_admitted
+        if was_admitted:
+            self.addresses.on_lost(connection.host)
         self.on_progress()
         if was_admitted and self.on_connection_lost is not None:
             self.on_connection_lost(connection)
@@ -225,6 +250,7 @@ class Server:
         for connection in list(self.connections.values()):
             connection.check(now, self.limits)
         self.bad_peers.sweep(now)
+        self.addresses.sweep(now)
         self._schedule_sweep()
 
     # -- handlers -----------------------------------------------------------------------------------------------------

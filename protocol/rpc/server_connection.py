@@ -7,6 +7,7 @@
     API that this node does not serve                                          refused: UNSUPPORTED_VERSION
     body that does not match its schema                                        refused: INVALID_REQUEST
     too many requests in flight, or unread responses                           the server stops reading
+    many requests at once                                                      others get their turn in between
     `mute`: the client has exceeded a quota (KIP-219)                          the server stops reading for so long
     no response read for `write_stall_ms_max`, or too many unread bytes        closed
     a frame incomplete after `frame_ms_max`, or idle for `idle_ms_max`         closed
@@ -109,8 +110,11 @@ class ServerRequest(msgspec.Struct, eq=False):
         return f"<{api_name(self.api_key)} {self.correlation_id} from {self.client_id} at {self.connection.peer}>"
 
 
-_HELD = 1 << 62
+HELD = 1 << 62
 """Added to the bytes in flight of a connection on hold: more than any limit."""
+
+TURN_S = 0.002
+"""How long the handlers may work for one connection before others get their turn: a read may hold a thousand small requests."""
 
 Decoder = Callable[[bytearray], frames.Request[Any]]
 """Decodes a request's frame, or raises a `PeerError`."""
@@ -307,8 +311,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def _take_frames(self) -> None:
-        """Process complete frames until there is none, or until the peer has too many requests in flight."""
-        reader, limits = self._reader, self.server.limits
+        """Process complete frames until there is none, the peer has too many requests in flight, or its turn is over."""
+        reader, limits, turn_ends_at = self._reader, self.server.limits, self._free_at + TURN_S
         in_flight_max, bytes_max = limits.max_in_flight_per_connection, limits.in_flight_bytes_max
         try:
             while self._in_flight < in_flight_max and self._in_flight_bytes < bytes_max and not self._is_peer_slow:
@@ -320,10 +324,13 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._on_frame(frame)
                 if self.closed:
                     return
+                if self._free_at > turn_ends_at:
+                    break
         except PeerError as e:
             self._on_bad_peer(e)
             return
         self.pause()
+        self._maybe_resume()
 
     def _note_mid_frame(self) -> None:
         if not self._reader.is_mid_frame:
@@ -412,11 +419,11 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def hold(self) -> None:
         """Pass no further request of this connection to a handler until `release`: one that takes long comes before them."""
-        self._in_flight_bytes += _HELD
+        self._in_flight_bytes += HELD
 
     def release(self) -> None:
         """Undo `hold`, and resume in the next iteration of the loop."""
-        self._in_flight_bytes -= _HELD
+        self._in_flight_bytes -= HELD
         if not self.closed:
             self._maybe_resume()
 

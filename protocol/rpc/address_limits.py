@@ -1,0 +1,101 @@
+"""How many connections an address may have, and how fast it may open them. One instance for all listeners of a node.
+
+Above `max.connections.per.ip` a connection is closed. Above a rate, connections are accepted, but their first request waits until
+the rate permits it: a client that connects too often becomes slow, and not unable to work. Only a flood that would have to wait
+longer than the whole window is refused, so that the waiting connections of one address are bounded, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from strandline.protocol.rates import TokenBucket
+
+UNLIMITED = 2**31 - 1
+WINDOW_S = 11.0
+"""For how long the unused part of a rate is kept, and how long a connection waits at most."""
+
+
+class CreationRate:
+    """The rate at which new connections are served: at least one per second."""
+
+    __slots__ = ("_bucket", "window_s")
+
+    def __init__(self, rate: float, now: float, window_s: float = WINDOW_S) -> None:
+        self._bucket = TokenBucket(rate, now, burst_s=window_s, first_s=1.0, debt_s=window_s)
+        self.window_s = window_s
+
+    def wait_s(self, now: float) -> float | None:
+        """How long a connection that is made now has to wait; None: it must be refused, because too many wait already."""
+        if self._bucket.wait_s(now) >= self.window_s - 1 / self._bucket.rate:
+            return None
+        self._bucket.spend(1.0, now)
+        return self._bucket.wait_s(now)
+
+    def is_idle(self, now: float) -> bool:
+        """Whether all connections have waited long enough that the next one need not wait."""
+        return self._bucket.tokens(now) >= 1.0
+
+
+class AddressLimits:
+    """The connections of a node by address."""
+
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self.per_address_max = UNLIMITED
+        self.overrides: Mapping[str, int] = {}
+        """Address -> its own limit."""
+        self.refused = 0
+        """Connections that were closed because of their address."""
+        self.delayed = 0
+        self._window_s = window_s
+        self._counts: dict[str, int] = {}
+        self._rate_of: Callable[[str], float | None] | None = None
+        self._rates: dict[str, CreationRate] = {}
+
+    def use_rates(self, rate_of: Callable[[str], float | None] | None) -> None:
+        """Take over changed quotas: `rate_of` returns the connections per second of an address. None: nobody has a limit."""
+        self._rate_of = rate_of
+        self._rates.clear()
+
+    def count_of(self, host: str) -> int:
+        """How many connections the address has."""
+        return self._counts.get(host, 0)
+
+    def check(self, host: str, now: float, of_listener: CreationRate | None) -> tuple[float, str | None]:
+        """How long a new connection of the address has to wait, and why it must be refused (None: it need not).
+
+        `of_listener`: the rate of its listener, if that has one."""
+        limit = self.overrides.get(host, self.per_address_max)
+        if self._counts.get(host, 0) >= limit:
+            self.refused += 1
+            return 0.0, f"{host} has {limit} connections already (max.connections.per.ip)"
+        waits = [rate.wait_s(now) for rate in (self._rate(host, now), of_listener) if rate is not None]
+        if None in waits:
+            self.refused += 1
+            return 0.0, "connections come faster than the limit permits, and too many wait already"
+        wait_s = max((wait for wait in waits if wait), default=0.0)
+        self.delayed += wait_s > 0
+        return wait_s, None
+
+    def _rate(self, host: str, now: float) -> CreationRate | None:
+        rate = None if self._rate_of is None else self._rate_of(host)
+        if rate is None:
+            return None
+        if host not in self._rates:
+            self._rates[host] = CreationRate(max(rate, 1.0), now, self._window_s)
+        return self._rates[host]
+
+    def on_made(self, host: str) -> None:
+        self._counts[host] = self._counts.get(host, 0) + 1
+
+    def on_lost(self, host: str) -> None:
+        left = self._counts[host] - 1
+        if left:
+            self._counts[host] = left
+        else:
+            del self._counts[host]
+
+    def sweep(self, now: float) -> None:
+        """Forget the rates of addresses that have not come for a while."""
+        for host in [host for host, rate in self._rates.items() if host not in self._counts and rate.is_idle(now)]:
+            del self._rates[host]
