@@ -19,6 +19,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.kept_connection import KeptConnection
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 
 CONNECT_TIMEOUT_MS = 1000
 
@@ -34,10 +35,13 @@ class BrokerTarget(NamedTuple):
 class BrokerChannels:
     """The connections of one broker to the others."""
 
-    def __init__(self, broker_id: int, target_of: Callable[[int], BrokerTarget | None]) -> None:
+    def __init__(
+        self, broker_id: int, target_of: Callable[[int], BrokerTarget | None], security: ClientSecurity = NO_SECURITY
+    ) -> None:
         """`target_of`: the present registration of a broker; None: it is not known."""
         self._client_id = f"broker-{broker_id}"
         self._target_of = target_of
+        self._security = security
         self._channels: dict[int, _Channel] = {}
         self._is_closed = False
 
@@ -75,20 +79,23 @@ class BrokerChannels:
             del self._channels[broker_id]
         if target is None:
             raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"the address of broker {broker_id} is not known")
-        channel = self._channels[broker_id] = _Channel(target, self._client_id)
+        channel = self._channels[broker_id] = _Channel(target, self._client_id, self._security)
         return channel
 
 
 class _Channel:
     """The connection to one registration of a broker."""
 
-    def __init__(self, target: BrokerTarget, client_id: str) -> None:
+    def __init__(self, target: BrokerTarget, client_id: str, security: ClientSecurity) -> None:
         self.target = target
         self._client_id = client_id
+        self._security = security
         self.connection = KeptConnection(
             self._connect, name="broker-connect", closed_text="the connection to the broker was closed"
         )
 
     async def _connect(self) -> Connection:
         host, port, _ = self.target
-        return await Connection.connect(host, port, client_id=self._client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS)
+        return await Connection.connect(
+            host, port, client_id=self._client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS, security=self._security
+        )

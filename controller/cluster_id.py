@@ -31,6 +31,7 @@ from strandline.protocol.errors import UsageError
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import ApiVersionsResponse
 from strandline.protocol.rpc.peer_handshakes import PeerHandshakes, refuse_two_clusters
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 from strandline.storage.checkpoints import uuid_to_text
 
 logger = get_logger(__name__)
@@ -77,7 +78,9 @@ class Agreed(NamedTuple):
     """The voter that had it already; None if this process has created it, and no other voter has it yet."""
 
 
-async def agree_on_cluster_id(node_id: int, voters: Sequence[Voter], random: Random, timeout_ms: int) -> Agreed:
+async def agree_on_cluster_id(
+    node_id: int, voters: Sequence[Voter], random: Random, timeout_ms: int, security: ClientSecurity = NO_SECURITY
+) -> Agreed:
     """The cluster's id, which the caller writes to the disk before it sends it to any other node.
 
     Waits without limit for voters that do not answer. Raises UsageError if after `timeout_ms` the host name of a voter is still
@@ -90,7 +93,13 @@ async def agree_on_cluster_id(node_id: int, voters: Sequence[Voter], random: Ran
 
     others = [voter for voter in voters if voter.id != node_id]
     handshakes = PeerHandshakes(
-        others, client_id=f"controller-{node_id}", role="controller", purpose="the cluster id", on_answer=on_answer, ask_all=True
+        others,
+        client_id=f"controller-{node_id}",
+        role="controller",
+        purpose="the cluster id",
+        on_answer=on_answer,
+        ask_all=True,
+        security=security,
     )
     while not await handshakes.run(lambda: agreement.is_decided, timeout_ms):
         if handshakes.unresolvable:

@@ -19,6 +19,7 @@ from strandline.protocol.errors import BrokerError, PeerError
 from strandline.protocol.messages.admin import ApiVersionsResponse, UpdateFeaturesRequest, UpdateFeaturesResponse
 from strandline.protocol.rpc.peer_handshakes import handshake
 from strandline.protocol.rpc.server import ServerRequest
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity, SecurityOf, without_security
 
 
 class _Place(NamedTuple):
@@ -32,8 +33,18 @@ class _Place(NamedTuple):
 class FeatureUpgrades:
     """The handler of UpdateFeatures on one controller."""
 
-    def __init__(self, controller: Controller, voters: Sequence[Voter], cluster_id: str) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        voters: Sequence[Voter],
+        cluster_id: str,
+        to_controllers: ClientSecurity = NO_SECURITY,
+        to_listener: SecurityOf = without_security,
+    ) -> None:
+        """`to_controllers`, `to_listener`: how to connect to controllers, and to a broker's listener of a name."""
         self._controller = controller
+        self._to_controllers = to_controllers
+        self._to_listener = to_listener
         self._others = [voter for voter in voters if voter.id != controller.node_id]
         self._cluster_id = cluster_id
 
@@ -65,7 +76,7 @@ class FeatureUpgrades:
         )
 
     async def _ask_voter(self, voter: Voter) -> Levels | str:
-        answer = await self._handshake(_Place(*voter))
+        answer = await self._handshake(_Place(*voter), self._to_controllers)
         if isinstance(answer, str):
             return answer
         if (answer.role, answer.node_id, answer.cluster_id) != ("controller", voter.id, self._cluster_id):
@@ -76,16 +87,16 @@ class FeatureUpgrades:
         endpoint = broker.endpoint()
         if endpoint is None:
             return "it has registered no address"
-        answer = await self._handshake(_Place(broker.broker_id, endpoint.host, endpoint.port))
+        answer = await self._handshake(_Place(broker.broker_id, endpoint.host, endpoint.port), self._to_listener(endpoint.name))
         if isinstance(answer, str):
             return answer
         if answer.incarnation_id != broker.incarnation_id:
             return f"another process answers at {endpoint.host}:{endpoint.port}"
         return levels_of(answer.supported_features)
 
-    async def _handshake(self, place: _Place) -> ApiVersionsResponse | str:
+    async def _handshake(self, place: _Place, security: ClientSecurity) -> ApiVersionsResponse | str:
         try:
-            return await handshake(place, f"controller-{self._controller.node_id}")
+            return await handshake(place, f"controller-{self._controller.node_id}", security)
         except BrokerError as e:
             return f"{e.message or e}; start it and retry"
         except PeerError as e:

@@ -39,11 +39,14 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
 from strandline.protocol.rpc.dial import is_unknown_host
+from strandline.protocol.security.client_security import NO_SECURITY, SecurityOf, without_security
 
 logger = get_logger(__name__)
 
 PROBE_CONNECT_MS = 150
 """The kernel of a live host accepts at once, however busy the process is."""
+PROBE_LOGIN_MS = 1000
+"""The same, if the connection begins with TLS or SASL: then the process itself has to answer, several times."""
 PROBE_ANSWER_MS = 1000
 LATE_S = 0.02
 """If a timer fires later than this, the process or the whole machine was paused."""
@@ -249,18 +252,22 @@ class BrokerLiveness:
             logger.error("controller.probe_failed", exc_info=task.exception())
 
 
-async def probe_broker(broker: BrokerRegistration) -> Probe:
+async def probe_broker(broker: BrokerRegistration, to_listener: SecurityOf = without_security) -> Probe:
     """Connect to the listener that the other brokers use (the first of the registration), and compare the incarnation ids."""
     from strandline.protocol.rpc.connection import Connection
 
     endpoint = broker.endpoint()
     if endpoint is None:
         return Probe.SILENT
+    security = to_listener(endpoint.name)
+    timeout_ms = PROBE_CONNECT_MS if security is NO_SECURITY else PROBE_LOGIN_MS
     try:
         connection = await Connection.connect(
-            endpoint.host, endpoint.port, client_id="controller-probe", connect_timeout_ms=PROBE_CONNECT_MS
+            endpoint.host, endpoint.port, client_id="controller-probe", connect_timeout_ms=timeout_ms, security=security
         )
     except BrokerError as e:
+        if e.code != ErrorCode.NETWORK_EXCEPTION:
+            return Probe.SILENT  # A process answered, and did not accept this controller.
         return _no_connection(e.__cause__)
     try:
         answer = await connection.request(

@@ -34,6 +34,7 @@ from strandline.protocol.messages.cluster import (
 )
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.rpc.connection import Connection
+from strandline.protocol.security.client_security import SecurityOf, without_security
 
 logger = get_logger(__name__)
 
@@ -250,13 +251,19 @@ def logs_in(response: GetReplicaLogInfoResponse) -> dict[TopicIdPartition, Repli
     return logs
 
 
-async def ask_broker(broker: BrokerRegistration, keys: Sequence[TopicIdPartition]) -> GetReplicaLogInfoResponse:
+async def ask_broker(
+    broker: BrokerRegistration, keys: Sequence[TopicIdPartition], to_listener: SecurityOf = without_security
+) -> GetReplicaLogInfoResponse:
     """Ask a broker on a connection of its own. Raises BrokerError or PeerError if it does not answer in time."""
     endpoint = broker.endpoint()
     if endpoint is None:
         raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker.broker_id} has registered no address")
     connection = await Connection.connect(
-        endpoint.host, endpoint.port, client_id="controller-recovery", connect_timeout_ms=ASK_TIMEOUT_MS
+        endpoint.host,
+        endpoint.port,
+        client_id="controller-recovery",
+        connect_timeout_ms=ASK_TIMEOUT_MS,
+        security=to_listener(endpoint.name),
     )
     topics: dict[bytes, list[int]] = {}
     for topic_id, index in keys:

@@ -34,6 +34,7 @@ from strandline.protocol.messages.data import (
 )
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.rpc.connection import Connection
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 
 logger = get_logger(__name__)
 
@@ -59,6 +60,7 @@ class LagMonitor:
         config: GroupConfig,
         address_of: Callable[[int], Address | None],
         wall_clock_ms: Callable[[], int],
+        security: ClientSecurity = NO_SECURITY,
     ) -> None:
         """`handler`: answers for the partitions that this broker leads. `address_of`: where another broker listens; None: not
         known."""
@@ -68,6 +70,7 @@ class LagMonitor:
         self._image = image
         self._broker_id = broker_id
         self._address_of = address_of
+        self._security = security
         self._wall_clock_ms = wall_clock_ms
         self._interval_s = config.group_lag_interval_ms / 1000
         self._connections: dict[int, Connection] = {}
@@ -239,7 +242,10 @@ class LagMonitor:
         if address is None:
             raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"the address of broker {broker_id} is not known")
         connection = await Connection.connect(
-            *address, client_id=f"broker-{self._broker_id}", connect_timeout_ms=CONNECT_TIMEOUT_MS
+            *address,
+            client_id=f"broker-{self._broker_id}",
+            connect_timeout_ms=CONNECT_TIMEOUT_MS,
+            security=self._security,
         )
         self._connections[broker_id] = connection
         self._used.add(broker_id)

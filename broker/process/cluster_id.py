@@ -20,12 +20,18 @@ from strandline.protocol.feature_names import METADATA_VERSION
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import ApiVersionsResponse
 from strandline.protocol.rpc.peer_handshakes import PeerHandshakes, refuse_two_clusters
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 
 logger = get_logger(__name__)
 
 
 async def find_cluster(
-    broker_id: int, voters: Sequence[Voter], known: str | None, timeout_ms: int, levels: Levels = SUPPORTED
+    broker_id: int,
+    voters: Sequence[Voter],
+    known: str | None,
+    timeout_ms: int,
+    levels: Levels = SUPPORTED,
+    security: ClientSecurity = NO_SECURITY,
 ) -> str:
     """The cluster id of the controllers. `known` is the broker's own cluster id, if it has one.
 
@@ -44,7 +50,12 @@ async def find_cluster(
         return None
 
     handshakes = PeerHandshakes(
-        voters, client_id=f"broker-{broker_id}", role="controller", purpose="a controller", on_answer=on_answer
+        voters,
+        client_id=f"broker-{broker_id}",
+        role="controller",
+        purpose="a controller",
+        on_answer=on_answer,
+        security=security,
     )
     if not await handshakes.run(lambda: bool(cluster_ids), timeout_ms):
         raise UsageError(f"the broker found no controller in {timeout_ms / 1000:g} s: {handshakes.reasons}")

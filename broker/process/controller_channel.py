@@ -18,6 +18,7 @@ from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.kept_connection import KeptConnection
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 
 logger = get_logger(__name__)
 
@@ -47,9 +48,10 @@ class Channel(Protocol):
 class NodeToControllerChannel:
     """Sends requests to the active controller, over one connection."""
 
-    def __init__(self, *, broker_id: int, finder: ControllerFinder) -> None:
+    def __init__(self, *, broker_id: int, finder: ControllerFinder, security: ClientSecurity = NO_SECURITY) -> None:
         self._client_id = f"broker-{broker_id}"
         self._finder = finder
+        self._security = security
         self._connection = KeptConnection(self._connect, name="controller-connect", closed_text="the active controller changed")
         self._connected_to: Voter | None = None
         """The node of the current connection, or of the one being opened."""
@@ -114,4 +116,10 @@ class NodeToControllerChannel:
         if controller is None:
             raise BrokerError(ErrorCode.NETWORK_EXCEPTION, "no active controller is known")
         voter = self._connected_to = controller[0]
-        return await Connection.connect(voter.host, voter.port, client_id=self._client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS)
+        return await Connection.connect(
+            voter.host,
+            voter.port,
+            client_id=self._client_id,
+            connect_timeout_ms=CONNECT_TIMEOUT_MS,
+            security=self._security,
+        )

@@ -24,12 +24,15 @@ from strandline.protocol.messages.cluster import FetchSnapshotResponse
 from strandline.protocol.messages.data import FetchResponse
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.dial import is_unreachable
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 
 logger = get_logger(__name__)
 
 REQUEST_TIMEOUT_MS = 500
 """On top of the long poll. A broker that has lost the active controller finds the next one well within its session."""
 CONNECT_TIMEOUT_MS = 500
+LOGIN_TIMEOUT_MS = 2000
+"""The same, if the connection begins with TLS or SASL: the controller itself has to answer, not only its kernel."""
 RETRY_BACKOFF_MS = 20
 RETRY_BACKOFF_MS_MAX = 250
 
@@ -51,12 +54,15 @@ class MetadataLoader:
         voters: Sequence[Voter],
         on_fatal: Callable[[StrandlineError], None],
         levels: Levels = SUPPORTED,
+        security: ClientSecurity = NO_SECURITY,
     ) -> None:
         voter_ids = [voter.id for voter in voters]
         self._observer = QuorumObserver(broker_id=broker_id, cluster_id=cluster_id, voter_ids=voter_ids, levels=levels)
         self._voters = {voter.id: voter for voter in voters}
         self._cluster_id = cluster_id
         self._client_id = f"broker-{broker_id}-metadata"
+        self._security = security
+        self._connect_timeout_ms = CONNECT_TIMEOUT_MS if security is NO_SECURITY else LOGIN_TIMEOUT_MS
         self._on_fatal = on_fatal
         self.image = MetadataImage.EMPTY
         """The image of the last publication."""
@@ -200,7 +206,11 @@ class MetadataLoader:
             voter = self._voters[voter_id]
             try:
                 self._connection = await Connection.connect(
-                    voter.host, voter.port, client_id=self._client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS
+                    voter.host,
+                    voter.port,
+                    client_id=self._client_id,
+                    connect_timeout_ms=self._connect_timeout_ms,
+                    security=self._security,
                 )
             except BrokerError as e:
                 (self._unreachable.add if is_unreachable(e.__cause__) else self._unreachable.discard)(voter_id)

@@ -20,6 +20,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.rpc.connection import Connection
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 from strandline.storage.files import DiskError
 
 logger = get_logger(__name__)
@@ -48,6 +49,7 @@ class FetcherManager:
         address_of: Callable[[int], tuple[str, int] | None],
         on_progress: Callable[[list[TopicIdPartition]], None],
         on_disk_error: Callable[[DiskError], None],
+        security: ClientSecurity = NO_SECURITY,
     ) -> None:
         self._throttle = ReplicationThrottle()
         """For what this broker receives for replicas that reassignments add."""
@@ -56,6 +58,7 @@ class FetcherManager:
         self._fetchers_per_leader = fetchers_per_leader
         self._settings = settings
         self._address_of = address_of
+        self._security = security
         self._on_progress = on_progress
         self._on_disk_error = on_disk_error
         self._fetchers: dict[FetcherKey, Fetcher] = {}
@@ -157,7 +160,13 @@ class FetcherManager:
             address = self._address_of(leader_id)
             if address is None:
                 raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"the address of broker {leader_id} is not known")
-            return await Connection.connect(*address, client_id=client_id, connect_timeout_ms=CONNECT_TIMEOUT_MS, on_lost=on_lost)
+            return await Connection.connect(
+                *address,
+                client_id=client_id,
+                connect_timeout_ms=CONNECT_TIMEOUT_MS,
+                on_lost=on_lost,
+                security=self._security,
+            )
 
         core = FetcherCore(
             broker_id=self._broker_id,

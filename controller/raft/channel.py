@@ -12,6 +12,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 
 logger = get_logger(__name__)
 
@@ -27,11 +28,14 @@ NOTICE_S = 60.0
 class VoterChannel:
     """Calls `on_done` exactly once for every `send`, with the response or with the error."""
 
-    def __init__(self, voter: Voter, client_id: str, config: RaftConfig, random: Random) -> None:
+    def __init__(
+        self, voter: Voter, client_id: str, config: RaftConfig, random: Random, security: ClientSecurity = NO_SECURITY
+    ) -> None:
         self.voter = voter
         self._client_id = client_id
         self._config = config
         self._random = random
+        self._security = security
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._queue: list[tuple[int, Message, OnDone]] = []
@@ -79,7 +83,12 @@ class VoterChannel:
             host, port = self.voter.host, self.voter.port
             timeout_ms = self._config.request_timeout_ms
             self._connection = await Connection.connect(
-                host, port, client_id=self._client_id, connect_timeout_ms=timeout_ms, request_timeout_ms=timeout_ms
+                host,
+                port,
+                client_id=self._client_id,
+                connect_timeout_ms=timeout_ms,
+                request_timeout_ms=timeout_ms,
+                security=self._security,
             )
         except BrokerError as e:
             self._back_off()

@@ -30,6 +30,7 @@ from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import SnapshotId
 from strandline.protocol.records.builder import encode_values
 from strandline.protocol.rpc.server import ServerRequest
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 from strandline.storage.files import DiskError, Files
 
 logger = get_logger(__name__)
@@ -51,6 +52,7 @@ class Quorum:
         config: RaftConfig,
         listener: QuorumListener,
         on_fatal: Callable[[BaseException], None],
+        security: ClientSecurity = NO_SECURITY,
     ) -> Quorum:
         """Open the files of this voter (`OpenedVoter.open` names the errors)."""
         opened = OpenedVoter.open(
@@ -62,11 +64,17 @@ class Quorum:
             doors=doors,
             config=config,
         )
-        return cls(opened, doors, listener, on_fatal)
+        return cls(opened, doors, listener, on_fatal, security)
 
     def __init__(
-        self, opened: OpenedVoter, doors: Doors, listener: QuorumListener, on_fatal: Callable[[BaseException], None]
+        self,
+        opened: OpenedVoter,
+        doors: Doors,
+        listener: QuorumListener,
+        on_fatal: Callable[[BaseException], None],
+        security: ClientSecurity = NO_SECURITY,
     ) -> None:
+        """`security`: how this voter connects to the others."""
         self.node, self.log, self.voters = opened.node, opened.log, opened.voters
         state = opened.node.state
         self.node_id, self.config = state.node_id, state.config
@@ -75,7 +83,9 @@ class Quorum:
         """The error that stopped this node for good."""
         self._doors = doors
         self._on_fatal = on_fatal
-        self._shell = shell = NodeShell(opened, doors=doors, after_settling=self._after_settling, on_error=self._fail)
+        self._shell = shell = NodeShell(
+            opened, doors=doors, after_settling=self._after_settling, on_error=self._fail, security=security
+        )
         self.handlers: Mapping[int, Callable[[ServerRequest], None]] = dict.fromkeys(QUORUM_APIS, shell.on_request)
         self._feed = ListenerFeed(
             state, self.log, listener, self, metrics=self.metrics, stopwatch=doors.stopwatch, schedule=shell.schedule

@@ -20,6 +20,7 @@ from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.dial import is_unknown_host
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 
 logger = get_logger(__name__)
 
@@ -50,7 +51,15 @@ class PeerHandshakes:
     """The handshakes with a set of peers. After a `run` that timed out, another `run` continues with the same state."""
 
     def __init__(
-        self, peers: Sequence[Peer], *, client_id: str, role: str, purpose: str, on_answer: OnAnswer, ask_all: bool = False
+        self,
+        peers: Sequence[Peer],
+        *,
+        client_id: str,
+        role: str,
+        purpose: str,
+        on_answer: OnAnswer,
+        ask_all: bool = False,
+        security: ClientSecurity = NO_SECURITY,
     ) -> None:
         """`ask_all`: `run` does not finish before each peer has been tried once, whether it responded or not."""
         self.awaited: dict[int, str] = {peer.id: f"{peer.host}:{peer.port} has not been asked yet" for peer in peers}
@@ -59,6 +68,7 @@ class PeerHandshakes:
         """Ids of the peers whose host name did not resolve at the last attempt."""
         self._peers = list(peers)
         self._client_id = client_id
+        self._security = security
         self._role = role
         self._purpose = purpose
         """What the node waits for, as the log line words it."""
@@ -104,7 +114,7 @@ class PeerHandshakes:
 
     async def _ask_once(self, peer: Peer) -> None:
         try:
-            answer = await handshake(peer, self._client_id)
+            answer = await handshake(peer, self._client_id, self._security)
         except (BrokerError, PeerError) as e:
             (self.unresolvable.add if is_unknown_host(e.__cause__) else self.unresolvable.discard)(peer.id)
             self.awaited[peer.id] = (e.message or str(e)) if isinstance(e, BrokerError) else f"{peer.host}:{peer.port}: {e}"
@@ -124,9 +134,11 @@ class PeerHandshakes:
             await asyncio.sleep(NOTICE_MS / 1000)
 
 
-async def handshake(peer: Peer, client_id: str) -> ApiVersionsResponse:
+async def handshake(peer: Peer, client_id: str, security: ClientSecurity = NO_SECURITY) -> ApiVersionsResponse:
     """Send one ApiVersions request on a new connection. Raises BrokerError or PeerError if there is no valid response."""
-    connection = await Connection.connect(peer.host, peer.port, client_id=client_id, connect_timeout_ms=ASK_TIMEOUT_MS)
+    connection = await Connection.connect(
+        peer.host, peer.port, client_id=client_id, connect_timeout_ms=ASK_TIMEOUT_MS, security=security
+    )
     try:
         answer = await connection.request(API_VERSIONS, ApiVersionsRequest("strandline", ""), timeout_ms=ASK_TIMEOUT_MS)
     finally:

@@ -118,3 +118,11 @@ def _either(words: tuple[str, ...]) -> str:
 
 NO_SECURITY = ClientSecurity()
 """Plaintext connections, without authentication."""
+
+SecurityOf = Callable[[str], ClientSecurity]
+"""Returns how to connect to a listener of this name on another node."""
+
+
+def without_security(listener_name: str) -> ClientSecurity:
+    """A `SecurityOf` of a cluster without security."""
+    return NO_SECURITY
