@@ -144,14 +144,14 @@ _SECTIONS: Mapping[str, Mapping[ErrorCode, str]] = {
         ErrorCode.INVALID_UPDATE_VERSION: "Name a level that all nodes support; a level is never lowered.",
     },
     "Security and quotas": {
-        ErrorCode.SASL_AUTHENTICATION_FAILED: "AuthenticationFailed: correct the user name, the password or the token. The message "
-        "does not say which of them is wrong; the broker's log does (`connection.authentication_failed`).",
+        ErrorCode.SASL_AUTHENTICATION_FAILED: "AuthenticationFailed: correct the user name, the password or the token. The "
+        "message does not say which of them is wrong; the broker's log does (`connection.authentication_failed`).",
         ErrorCode.UNSUPPORTED_SASL_MECHANISM: "AuthenticationFailed: use a mechanism that the listener offers; the message names "
         "them (`sasl.enabled.mechanisms`).",
         ErrorCode.ILLEGAL_SASL_STATE: "AuthenticationFailed: the listener expects no SASL, or another step of it: compare "
         "`security_protocol` with the listener's.",
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Grant the right: `strandline acl add ... --topic NAME`; `strandline acl check` says "
-        "which rule decides.",
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Grant the right: `strandline acl add ... --topic NAME`; `strandline acl check` "
+        "says which rule decides.",
         ErrorCode.GROUP_AUTHORIZATION_FAILED: "Grant READ on the group: `strandline acl add ... --group NAME`.",
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Grant WRITE on the transactional id or producer name: `strandline acl "
         "add ... --transactional-id NAME`.",
