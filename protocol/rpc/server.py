@@ -8,8 +8,9 @@ task, future or copy is made per request. For rare and slow APIs a handler may b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 
 from strandline.protocol.apis import API_VERSIONS, APIS
 from strandline.protocol.doors import STOPWATCH
@@ -56,9 +57,11 @@ class Server:
         security: ListenerSecurity | None = None,
         addresses: AddressLimits | None = None,
         memory: RequestMemory | None = None,
+        connection_ids: Iterator[int] | None = None,
     ) -> None:
         """`security` None: a PLAINTEXT listener, on which every peer is ANONYMOUS. `addresses`: the limits of addresses;
-        `memory`: that of the bytes of requests; the listeners of a node share both."""
+        `memory`: that of the bytes of requests; `connection_ids`: the ids of connections, in ascending order. The listeners of a
+        node share all three."""
         self.handlers: dict[int, Handler] = {API_VERSIONS: self._handle_api_versions, **handlers}
         self.role = role
         self.node_id = node_id
@@ -86,7 +89,7 @@ class Server:
         self.bytes_out = 0
         self.is_stopping = False
         self._connections_max = limits.max_connections
-        self._last_id = 0
+        self._ids = count(1) if connection_ids is None else connection_ids
         self.scratch = Scratch()
         self.bad_peers = BadPeers()
         self.bugs = LineLimits()
@@ -184,10 +187,10 @@ class Server:
     # -- connections --------------------------------------------------------------------------------------------------
 
     def _new_connection(self) -> ServerConnection:
-        self._last_id += 1
+        connection_id = next(self._ids)
         if self.memory is not None:
-            return BoundedConnection(self, self._last_id, self.memory)
-        return ServerConnection(self, self._last_id)
+            return BoundedConnection(self, connection_id, self.memory)
+        return ServerConnection(self, connection_id)
 
     def _new_tls_door(self) -> TlsDoor:
         assert self.security is not None
