@@ -30,6 +30,7 @@ from strandline.controller.metadata.records import (
 from strandline.controller.partition_index import PartitionIndex
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages import security
 from strandline.protocol.messages.admin import (
     CONFIG_DELETE,
     CONFIG_SET,
@@ -81,11 +82,8 @@ class Watcher:
             self.check_elrs()
         self.batches_seen = len(quorum.batches)
         image = self.world.image
-        assert (image.brokers, image.topics_by_id, image.configs) == (
-            self.image.brokers,
-            self.image.topics_by_id,
-            self.image.configs,
-        )
+        for name in ("brokers", "topics_by_id", "configs", "acls", "acl_ids", "scram_credentials", "client_quotas"):
+            assert getattr(image, name) == getattr(self.image, name)
 
     def replay(self, record: AnyRecord, offset: int) -> None:
         delta = self.image.apply([record], offset, 1)
@@ -190,6 +188,9 @@ class Chaos:
             (4, self.configure),
             (1, self.producer_ids),
             (1, self.named_producer),
+            (1, self.acls),
+            (1, self.credentials),
+            (1, self.quotas),
         ]
         self.steps = [step for weight, step in steps for _ in range(weight)]
 
@@ -322,6 +323,30 @@ class Chaos:
         name, work_epoch = self.random.choice("abc"), self.random.randrange(4)
         request = InitNamedProducerRequest(broker_id, self.world.epoch(broker_id), name, work_epoch)
         self.world.call(apis.INIT_NAMED_PRODUCER, request)
+
+    def acls(self) -> None:
+        name = f"t{self.random.randrange(3)}"
+        if self.random.random() < 0.3:
+            self.world.call(apis.DELETE_ACLS, security.DeleteAclsRequest([security.AclFilter(resource_name=name)]))
+        else:
+            operation = self.random.choice([security.READ, security.WRITE])
+            rule = security.AclBinding(security.TOPIC_RESOURCE, name, 3, "User:alice", "*", operation, security.ALLOW)
+            self.world.call(apis.CREATE_ACLS, security.CreateAclsRequest([rule]))
+
+    def credentials(self) -> None:
+        user = self.random.choice("ab")
+        if self.random.random() < 0.3:
+            request = security.AlterUserScramCredentialsRequest([security.ScramCredentialDeletion(user, 1)])
+        else:
+            upsertion = security.ScramCredentialUpsertion(user, 1, 4096, b"salt", self.random.randbytes(32))
+            request = security.AlterUserScramCredentialsRequest([], [upsertion])
+        self.world.call(apis.ALTER_USER_SCRAM_CREDENTIALS, request)
+
+    def quotas(self) -> None:
+        entity = [security.QuotaEntityPart("user", self.random.choice(["alice", None]))]
+        value = self.random.choice([None, 1.0, 2.0])
+        entry = security.QuotaAlteration(entity, [security.QuotaOperation("request_percentage", value)])
+        self.world.call(apis.ALTER_CLIENT_QUOTAS, security.AlterClientQuotasRequest([entry]))
 
 
 def assert_index_is_that_of(index: PartitionIndex, image: MetadataImage) -> None:

@@ -17,6 +17,7 @@ from wire_cluster import WireCluster
 
 from strandline.client import RequestFailed
 from strandline.controller.metadata.features import LEVEL_0_ONLY, SUPPORTED, Levels
+from strandline.controller.metadata.records import LEVEL_MAX
 from strandline.protocol.errors import ErrorCode
 from strandline.testing import Cluster
 from strandline.testing.kit.hosted import HostedNodes
@@ -108,15 +109,15 @@ BEFORE = {*(f"before {number}" for number in range(20)), "before named", "before
 
 async def test_data_of_a_version_without_levels_is_upgraded(recorded: Path) -> None:
     """The new version starts on the old data and works at level 0, before and after restarts. After the upgrade and a rolling
-    restart it has level 1, and every record is still there."""
+    restart it has level 1, a second upgrade needs no restart, and every record is still there."""
     async with Cluster(controllers=3, files="disk", folder=recorded) as cluster:
         async with cluster.admin() as admin:
             found = await admin.describe_features()
             assert found.levels == {LEVEL: 0}
             assert [(b.broker_id, b.supported and b.supported[LEVEL].max_level) for b in found.brokers] == [
-                (1, 1),
-                (2, 1),
-                (3, 1),
+                (1, LEVEL_MAX),
+                (2, LEVEL_MAX),
+                (3, LEVEL_MAX),
             ]
             assert sorted(await admin.list_topics()) == ["more-0", "more-1", "orders"]
             assert (await admin.describe_configs("topic", "orders", ["retention.ms"]))[0].value == "-1"
@@ -133,6 +134,8 @@ async def test_data_of_a_version_without_levels_is_upgraded(recorded: Path) -> N
         await cluster.restart(*cluster.controllers, *cluster.brokers)
         async with cluster.admin() as admin:
             assert (await admin.describe_features()).levels == {LEVEL: 1}
+            await admin.update_features(LEVEL_MAX)
+            assert (await admin.describe_features()).levels == {LEVEL: LEVEL_MAX}
             assert {"at-level-0", "at-level-1"} < set(await admin.list_topics())
         assert await read_all(cluster, len(BEFORE) + 1) == {*BEFORE, "after"}
 
@@ -145,7 +148,7 @@ def _topic(name: str) -> Any:
 
 async def test_a_new_cluster_begins_at_the_newest_level() -> None:
     async with Cluster(controllers=3) as cluster, cluster.admin() as admin:
-        assert (await admin.describe_features()).levels == {LEVEL: 1}
+        assert (await admin.describe_features()).levels == {LEVEL: LEVEL_MAX}
 
 
 async def test_one_old_controller_prevents_the_upgrade() -> None:
@@ -205,7 +208,7 @@ async def test_a_level_is_not_lowered_and_an_unknown_one_is_refused() -> None:
         ]
         assert {e.code for e in (lower, higher, other)} == {ErrorCode.INVALID_UPDATE_VERSION}
         assert "cannot be lowered from 1 to 0" in str(lower)
-        assert "this controller supports metadata.version 0 to 1, not 7" in str(higher)
+        assert "this controller supports metadata.version 0 to 2, not 7" in str(higher)
         assert "there is no feature 'kraft.version'" in str(other)
         await cluster.upgrade(1)  # the level that it has already
         assert await cluster.level() == 1

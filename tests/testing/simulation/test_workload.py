@@ -15,6 +15,7 @@ from strandline.client.admin_types import NewTopic, TopicDescription
 from strandline.client.consumer.records import TopicPartition
 from strandline.controller.metadata.config_keys import Update
 from strandline.controller.metadata.node_keys import DYNAMIC_BROKER_CONFIGS
+from strandline.controller.metadata.records import LEVEL_MAX
 from strandline.protocol.records.check import RecordTimes
 from strandline.testing.simulation.cluster.config_changes import VALUES
 from strandline.testing.simulation.cluster.workload import SideTopic, Workload
@@ -83,7 +84,7 @@ def test_records_deleted_by_a_client_are_no_loss() -> None:
 
 @pytest.mark.parametrize("seed", [4, pytest.param(7, marks=pytest.mark.slow)])
 def test_the_metadata_is_upgraded_in_the_middle_of_faults(seed: int) -> None:
-    """From level 0 to level 1, once: every node has the new level at the end, and nothing acknowledged is lost."""
+    """From level 0 to the newest level, once: every node has the new level at the end, and nothing acknowledged is lost."""
     report = run_seed(seed, options=draw_options(seed).replaced(upgrades=True))
     assert report.verdict == "ok", str(report)
     assert report.trace is not None
@@ -91,7 +92,7 @@ def test_the_metadata_is_upgraded_in_the_middle_of_faults(seed: int) -> None:
         (e.fields["previous_feature_level"], e.fields["feature_level"])
         for e in report.trace.events(kinds="log.metadata.level_raised")
     ]
-    assert set(raised) == {(0, 1)}
+    assert set(raised) == {(0, LEVEL_MAX)}
 
 
 @pytest.mark.parametrize("seed", [4, pytest.param(7, marks=pytest.mark.slow)])
