@@ -6,7 +6,7 @@ All values are checked at the start, and so are relations between them. `dynamic
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from strandline.broker.groups.config import GroupConfig
@@ -20,8 +20,10 @@ from strandline.controller.metadata.config_keys import (
     check_topic_values,
     parse,
 )
-from strandline.controller.metadata.node_config import parse_address, separate_directories
+from strandline.controller.metadata.node_config import parse_listeners, separate_directories
 from strandline.controller.metadata.node_keys import BROKER_KEYS
+from strandline.controller.metadata.node_security.overrides import split_overrides
+from strandline.controller.metadata.node_security.settings import NodeSecuritySettings
 from strandline.controller.metadata.voters import Voter, parse_voters
 from strandline.protocol.errors import UsageError
 from strandline.protocol.messages.common import Listener
@@ -105,8 +107,11 @@ class BrokerConfig:
     fetch_max_bytes: int
     max_incremental_fetch_session_cache_slots: int
 
-    values: Mapping[str, Any]
-    """Every key with its parsed value, by Kafka's name."""
+    security: NodeSecuritySettings
+    """How the listeners authenticate their peers, and how this broker authenticates itself to other nodes."""
+
+    values: Mapping[str, Any] = field(repr=False)
+    """Every key with its parsed value, by Kafka's name; some are secrets."""
     given: frozenset[str]
     """The keys that were set; the others have their defaults."""
 
@@ -114,21 +119,30 @@ class BrokerConfig:
     def from_mapping(cls, mapping: Mapping[str, Any]) -> BrokerConfig:
         """Parse a mapping of Kafka's dotted keys to values. Raises `UsageError` with one sentence that names the key if a
         value is wrong."""
-        values = parse(BROKER_KEYS, mapping)
+        plain, overrides = split_overrides(mapping)
+        values = parse(BROKER_KEYS, plain)
         _refuse_keys_of_controllers(values)
         as_they_are = {name: values[key] for name, key in _FIELDS.items()}
-        listeners = _listeners("listeners", values["listeners"])
+        listeners = parse_listeners("listeners", values["listeners"])
         advertised = values["advertised.listeners"]
+        inter_broker_listener_name = values["inter.broker.listener.name"] or listeners[0].name
         config = cls(
             node_id=values["node.id"],
             cluster_id=values["cluster.id"] or "",
             listeners=listeners,
-            advertised_listeners=None if advertised is None else _listeners("advertised.listeners", advertised),
-            inter_broker_listener_name=values["inter.broker.listener.name"] or listeners[0].name,
+            advertised_listeners=None if advertised is None else parse_listeners("advertised.listeners", advertised),
+            inter_broker_listener_name=inter_broker_listener_name,
             data_dirs=separate_directories(values["log.dirs"]),
             voters=parse_voters(values["controller.quorum.voters"]),
+            security=NodeSecuritySettings.of(
+                listeners,
+                to_brokers=inter_broker_listener_name,
+                to_controllers=values["controller.listener.names"],
+                values=values,
+                overrides=overrides,
+            ),
             values=values,
-            given=frozenset(mapping),
+            given=frozenset(plain),
             **as_they_are,
         )
         config._check_relations()
@@ -197,25 +211,6 @@ class BrokerConfig:
 
 _FIELDS = {field.name: key for field in fields(BrokerConfig) if (key := key_of(field.name)) in _BY_NAME and key not in _PARSED}
 """Field -> key, for the fields that hold the value of a key as it is."""
-
-
-def _listeners(key: str, items: list[str]) -> tuple[Listener, ...]:
-    listeners = tuple(_listener(key, item) for item in items)
-    if not listeners:
-        raise UsageError(f"config {key} must name at least one listener")
-    if len({listener.name for listener in listeners}) < len(listeners):
-        raise UsageError(f"config {key} has two listeners of the same name")
-    return listeners
-
-
-def _listener(key: str, item: str) -> Listener:
-    name, separator, address = item.partition("://")
-    host, port = parse_address(address)
-    if not separator or not name or port < 0:
-        raise UsageError(f"config {key}: {item!r} is not of the form NAME://host:port")
-    if name in ("SSL", "SASL_SSL", "SASL_PLAINTEXT"):
-        raise UsageError(f"config {key}: {name} is not offered yet; connections are plaintext")
-    return Listener(name, host, port)
 
 
 def _refuse_keys_of_controllers(values: Mapping[str, Any]) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.controller.metadata.config_keys import parse
-from strandline.controller.metadata.node_config import only_directory, parse_address
+from strandline.controller.metadata.node_config import only_directory, parse_listeners
 from strandline.controller.metadata.node_keys import CONTROLLER_KEYS
+from strandline.controller.metadata.node_security.overrides import split_overrides
+from strandline.controller.metadata.node_security.settings import NodeSecuritySettings
 from strandline.controller.metadata.voters import Voter, check_quorum, parse_voters
 from strandline.controller.raft.config import RaftConfig
 from strandline.protocol.errors import UsageError
+from strandline.protocol.messages.common import Listener
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +27,9 @@ class ControllerConfig:
     node_id: int
     cluster_id: str | None
     """None if not configured: then it is in the data directory, or the controllers agree on one."""
-    listener_name: str
-    host: str
-    port: int
-    """0, for any free port, is allowed with a single voter (in tests)."""
+    listeners: tuple[Listener, ...]
+    """The addresses to bind: first the one in `voters`, where other nodes find this controller. Its port may be 0, for any free
+    port, with a single voter (in tests)."""
     data_dir: str
     voters: tuple[Voter, ...]
     raft: RaftConfig
@@ -40,26 +42,32 @@ class ControllerConfig:
     max_connections: int
     connections_max_idle_ms: int
     socket_request_max_bytes: int
-    values: Mapping[str, Any]
-    """Every key with its parsed value, by Kafka's name."""
+    security: NodeSecuritySettings
+    """How the listeners authenticate their peers, and how this controller authenticates itself to other nodes."""
+    values: Mapping[str, Any] = field(repr=False)
+    """Every key with its parsed value, by Kafka's name; some are secrets."""
+
+    @property
+    def port(self) -> int:
+        """The port in `voters`."""
+        return self.listeners[0].port
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> ControllerConfig:
         """From a mapping of Kafka's dotted keys. Raises UsageError with one sentence for the first error."""
-        values = parse(CONTROLLER_KEYS, mapping)
+        plain, overrides = split_overrides(mapping)
+        values = parse(CONTROLLER_KEYS, plain)
         node_id = values["node.id"]
         if values["cluster.id"] == "":
             raise UsageError("config cluster.id must not be empty; leave it out, and the controllers agree on one")
         voters = parse_voters(values["controller.quorum.voters"], port_min=0)
         check_quorum(voters, node_id)
         own = next(voter for voter in voters if voter.id == node_id)
-        listener_name, host, port = _listener(values["listeners"], own)
+        listeners = _listeners(values["listeners"], own)
         return cls(
             node_id=node_id,
             cluster_id=values["cluster.id"],
-            listener_name=listener_name,
-            host=host,
-            port=port,
+            listeners=listeners,
             data_dir=only_directory(values["log.dirs"]),
             voters=voters,
             raft=_raft_config(values),
@@ -72,6 +80,9 @@ class ControllerConfig:
             max_connections=values["max.connections"],
             connections_max_idle_ms=values["connections.max.idle.ms"],
             socket_request_max_bytes=values["socket.request.max.bytes"],
+            security=NodeSecuritySettings.of(
+                listeners, to_brokers=None, to_controllers=listeners[0].name, values=values, overrides=overrides
+            ),
             values=values,
         )
 
@@ -94,17 +105,15 @@ def _raft_config(values: Mapping[str, Any]) -> RaftConfig:
     )
 
 
-def _listener(items: list[str] | None, own: Voter) -> tuple[str, str, int]:
+def _listeners(items: list[str] | None, own: Voter) -> tuple[Listener, ...]:
+    """The listeners; the one in controller.quorum.voters comes first."""
     if items is None:
-        return "CONTROLLER", own.host, own.port
-    if len(items) != 1:
-        raise UsageError(f"config listeners: a controller has one listener, not {len(items)}")
-    name, separator, address = items[0].partition("://")
-    host, port = parse_address(address)
-    if not separator or not name or port < 0:
-        raise UsageError(f"config listeners: {items[0]!r} is not of the form NAME://host:port")
-    if port != own.port:
+        return (Listener("CONTROLLER", own.host, own.port),)
+    listeners = parse_listeners("listeners", items)
+    of_quorum = [listener for listener in listeners if listener.port == own.port]
+    if not of_quorum:
+        ports = " or ".join(str(listener.port) for listener in listeners)
         raise UsageError(
-            f"config listeners: port {port} is not the port of node {own.id} in controller.quorum.voters ({own.port})"
+            f"config listeners: port {ports} is not the port of node {own.id} in controller.quorum.voters ({own.port})"
         )
-    return name, host, port
+    return (of_quorum[0], *(listener for listener in listeners if listener is not of_quorum[0]))

@@ -16,9 +16,10 @@ from strandline.storage.directory.log_dir import LogDir
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The port is bound, the cluster is known and on the disk, and the metadata log is open."""
+    """The ports are bound, the cluster is known and on the disk, and the metadata log is open."""
 
-    server: Server
+    servers: tuple[Server, ...]
+    """One for each listener; the first is that of the quorum."""
     cluster_id: str
     log_dir: LogDir
     """Holds the lock and meta.properties. The quorum owns the metadata log in it."""

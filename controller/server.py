@@ -1,4 +1,4 @@
-"""A controller process: the quorum, the controller on top of it, and one listener for both and for the brokers.
+"""A controller process: the quorum, the controller on top of it, and the listeners for both and for the brokers.
 
 At the start it locks the data directory, checks whose it is and whether it supports the level of the metadata in it, binds the
 port, agrees on the cluster's id (`cluster_id.py`) if neither the directory nor the configuration has one, formats an empty
@@ -9,7 +9,9 @@ is no id yet, and every other request is rejected.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import count
 from typing import Any
 
 from strandline.controller.cluster_id import Agreed, agree_on_cluster_id, log_agreed
@@ -22,6 +24,7 @@ from strandline.controller.leader_balancer import BalanceSettings, LeaderBalance
 from strandline.controller.liveness import BrokerLiveness, probe_broker
 from strandline.controller.metadata.features import SUPPORTED, Levels, check_level, finalized
 from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.node_security.node_security import NodeSecurity, log_unauthenticated
 from strandline.controller.metadata.security.authorizer_config import authorizer_of
 from strandline.controller.name_expiry import NameExpiry
 from strandline.controller.phases import Opened, Running
@@ -69,8 +72,10 @@ class ControllerServer:
         """None before the metadata log is open."""
         self.running: Running | None = None
         """The phase that follows; None before the quorum's node has taken up a role."""
+        self.security = NodeSecurity(config.security, files, doors)
+        """How the listeners authenticate their peers, and this controller itself."""
         self.servers: list[Server] = []
-        """The server of the one listener, once it listens."""
+        """One for each listener, once they listen."""
         self.request_metrics = RequestMetrics(doors.stopwatch)
         self.authorizer = authorizer_of(config.values)
         """None: everyone may do everything."""
@@ -127,57 +132,69 @@ class ControllerServer:
             raise
 
     async def _start(self, claim: Claim) -> None:
-        server = await self._bind()
+        servers: list[Server] = []
         try:
-            opened = self.opened = await self._open(claim, server)
+            await self._bind(servers)
+            opened = self.opened = await self._open(claim, servers)
             opened.quorum.start()
             self.running = Running(opened)
         except BaseException:
-            await server.stop()
+            for server in servers:
+                await server.stop()
             raise
-        server.handlers.update(self._handlers(opened))
+        handlers = self._handlers(opened)
+        for server in servers:
+            server.handlers.update(handlers)
         if not self.listening:
-            await self._listen(server)
+            await self._listen(servers)
 
-    async def _bind(self) -> Server:
-        config = self.config
-        server = self._make_server()
-        try:
-            self.port = await server.bind(config.host, config.port)
-        except OSError as e:
-            raise UsageError(describe_bind_error(config.host, config.port, e)) from e
-        return server
+    async def _bind(self, servers: list[Server]) -> None:
+        """Bind every listener; `servers` has those that are bound, whatever happens. The first is that of the quorum."""
+        connection_ids = count(1)
+        for listener in self.config.listeners:
+            server = self._make_server(listener.name, connection_ids)
+            try:
+                port = await server.bind(listener.host, listener.port)
+            except OSError as e:
+                raise UsageError(describe_bind_error(listener.host, listener.port, e)) from e
+            servers.append(server)
+            if len(servers) == 1:
+                self.port = port
 
-    async def _listen(self, server: Server) -> None:
-        await server.serve()
-        self.servers = [server]
+    async def _listen(self, servers: list[Server]) -> None:
+        log_unauthenticated(self.config.security)
+        for server in servers:
+            await server.serve()
+        self.servers = servers
 
-    async def _open(self, claim: Claim, server: Server) -> Opened:
+    async def _open(self, claim: Claim, servers: list[Server]) -> Opened:
         """Open the data directory and the metadata log in it, and format the directory if it is empty. By the end the cluster's
         id is on the disk, and is sent in the handshake."""
         if claim.cluster_id is None:
-            agreed = await self._agree(server)
+            agreed = await self._agree(servers)
             cluster_id = agreed.cluster_id
             log_dir = self._open_log_dir(claim, cluster_id)
             log_agreed(self.config.node_id, self.config.voters, agreed)
         else:
             cluster_id = claim.cluster_id
             log_dir = self._open_log_dir(claim, cluster_id)
-        server.cluster_id = cluster_id
-        server.finalized_features = self._finalized_features
-        return self._open_quorum(server, cluster_id, log_dir)
+        for server in servers:
+            server.cluster_id = cluster_id
+            server.finalized_features = self._finalized_features
+        return self._open_quorum(tuple(servers), cluster_id, log_dir)
 
-    async def _agree(self, server: Server) -> Agreed:
+    async def _agree(self, servers: list[Server]) -> Agreed:
         """Only during the agreement does a controller listen before it knows its cluster."""
-        await self._listen(server)
+        await self._listen(servers)
         config = self.config
         timeout_ms = config.cluster_id_agreement_timeout_ms
-        return await agree_on_cluster_id(config.node_id, config.voters, self._doors.random, timeout_ms)
+        to_others = self.security.to_controllers
+        return await agree_on_cluster_id(config.node_id, config.voters, self._doors.random, timeout_ms, to_others)
 
     def _open_log_dir(self, claim: Claim, cluster_id: str) -> LogDir:
         return LogDir.open_claimed(claim, cluster_id=cluster_id, random=self._doors.random)
 
-    def _open_quorum(self, server: Server, cluster_id: str, log_dir: LogDir) -> Opened:
+    def _open_quorum(self, servers: tuple[Server, ...], cluster_id: str, log_dir: LogDir) -> Opened:
         config, loop = self.config, asyncio.get_running_loop()
         self.failure = loop.create_future()
         session_timeout_ms = config.broker_session_timeout_ms
@@ -192,7 +209,7 @@ class ControllerServer:
             controller,
             grace_ms=config.broker_connection_loss_grace_ms,
             session_timeout_ms=session_timeout_ms,
-            probe=probe_broker,
+            probe=partial(probe_broker, to_listener=self.security.to_listener),
         )
         name_expiry = NameExpiry(
             controller, wall_clock_ms=self._doors.wall_clock_ms, expiration_ms=config.producer_name_expiration_ms
@@ -203,7 +220,7 @@ class ControllerServer:
             controller,
             lambda: unclean_settings(controller.image, config),
             wall_clock_ms=self._doors.wall_clock_ms,
-            ask=ask_broker,
+            ask=partial(ask_broker, to_listener=self.security.to_listener),
         )
         controller.timers += [liveness, name_expiry, leader_balancer, unclean_recoverer]
         quorum = Quorum.open(
@@ -216,8 +233,10 @@ class ControllerServer:
             config=config.raft,
             listener=controller,
             on_fatal=self._on_fatal,
+            security=self.security.to_controllers,
         )
-        return Opened(server, cluster_id, log_dir, controller, quorum, liveness, name_expiry, leader_balancer, unclean_recoverer)
+        self.security.credentials = lambda: controller.committed.scram_credentials
+        return Opened(servers, cluster_id, log_dir, controller, quorum, liveness, name_expiry, leader_balancer, unclean_recoverer)
 
     # -- stop ---------------------------------------------------------------------------------------------------------
 
@@ -231,7 +250,8 @@ class ControllerServer:
         await opened.unclean_recoverer.stop()
         await opened.liveness.stop()
         await opened.quorum.stop()
-        await opened.server.stop(DRAIN_MS)
+        for server in opened.servers:
+            await server.stop(DRAIN_MS)
         opened.log_dir.close(clean=False)
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -240,7 +260,7 @@ class ControllerServer:
         image = MetadataImage.EMPTY if self.opened is None else self.opened.controller.committed
         return image.offset, finalized(image.feature_level)
 
-    def _make_server(self) -> Server:
+    def _make_server(self, listener_name: str, connection_ids: Iterator[int]) -> Server:
         config = self.config
         server = Server(
             {
@@ -252,7 +272,7 @@ class ControllerServer:
             node_id=config.node_id,
             cluster_id=None,
             incarnation_id=self.incarnation_id,
-            listener_name=config.listener_name,
+            listener_name=listener_name,
             limits=Limits(
                 max_frame_bytes=config.socket_request_max_bytes,
                 max_connections=config.max_connections,
@@ -260,6 +280,8 @@ class ControllerServer:
             ),
             on_connection_lost=self._on_connection_lost,
             metrics=self.request_metrics,
+            security=self.security.listener(listener_name),
+            connection_ids=connection_ids,
         )
         server.supported_features = self._levels.features
         return server
@@ -305,9 +327,11 @@ class ControllerServer:
         ours[apis.ELECT_LEADERS] = handle_elections
         ours[apis.BROKER_HEARTBEAT] = handle_heartbeat
         ours[apis.BROKER_REGISTRATION] = handle_registration
-        ours[apis.UPDATE_FEATURES] = FeatureUpgrades(controller, self.config.voters, opened.cluster_id).handle
+        ours[apis.UPDATE_FEATURES] = FeatureUpgrades(
+            controller, self.config.voters, opened.cluster_id, self.security.to_controllers, self.security.to_listener
+        ).handle
         return authorized(
-            {**opened.quorum.handlers, **ours}, self.authorizer, lambda: controller.committed, opened.server.handlers.get
+            {**opened.quorum.handlers, **ours}, self.authorizer, lambda: controller.committed, opened.servers[0].handlers.get
         )
 
     def _on_connection_lost(self, connection: ServerConnection) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from strandline.controller.metadata.config_keys import ConfigKey
 from strandline.protocol.errors import UsageError
+from strandline.protocol.messages.common import Listener
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -13,6 +14,24 @@ def parse_address(text: str) -> tuple[str, int]:
     if not (port.isascii() and port.isdigit() and int(port) <= 65535) or host.split() not in ([], [host]):
         return "", -1
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def parse_listeners(key: str, items: list[str]) -> tuple[Listener, ...]:
+    """The listeners of a list of `NAME://host:port`, at least one, no name twice. Raises UsageError."""
+    listeners = tuple(_listener(key, item) for item in items)
+    if not listeners:
+        raise UsageError(f"config {key} must name at least one listener")
+    if len({listener.name.upper() for listener in listeners}) < len(listeners):
+        raise UsageError(f"config {key} has two listeners of the same name")
+    return listeners
+
+
+def _listener(key: str, item: str) -> Listener:
+    name, separator, address = item.partition("://")
+    host, port = parse_address(address)
+    if not separator or not name or port < 0:
+        raise UsageError(f"config {key}: {item!r} is not of the form NAME://host:port")
+    return Listener(name, host, port)
 
 
 def http_listener_key(default: str) -> ConfigKey:

@@ -270,7 +270,7 @@ def _future_timestamps(partitions: Iterable[Partition]) -> Iterator[tuple[str, i
 
 
 def read_controller(server: ControllerServer) -> ControllerState:
-    known = ControllerState(server.cluster_id or "", server.listening, f"{server.config.host}:{server.port}")
+    known = ControllerState(server.cluster_id or "", server.listening, f"{server.config.listeners[0].host}:{server.port}")
     if server.opened is None:  # the metadata log is not open yet
         return known
     quorum = server.opened.quorum

@@ -53,7 +53,7 @@ def test_times_in_hours_and_minutes_are_defaults_of_topics_too() -> None:
         ({"nodes.id": 1}, "unknown config key 'nodes.id'; did you mean 'node.id'"),
         ({"listeners": "127.0.0.1:9092"}, "not of the form NAME://host:port"),
         ({"listeners": "PLAINTEXT://127.0.0.1:99999"}, "not of the form NAME://host:port"),
-        ({"listeners": "SSL://h:1"}, "SSL is not offered yet"),
+        ({"listeners": "SSL://h:1"}, "ssl.keystore.location is missing: listener SSL has the security protocol SSL"),
         ({"listeners": "A://h:1,A://h:2"}, "two listeners of the same name"),
         ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "others cannot connect to host '0.0.0.0'.*advertised.listeners"),
         ({"advertised.listeners": "OTHER://h:1"}, "must name the same listeners"),

@@ -24,6 +24,7 @@ from strandline.protocol.messages.admin import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
+from strandline.protocol.messages.common import Listener
 from strandline.protocol.rpc.connection import Connection
 
 
@@ -196,7 +197,8 @@ async def test_a_fatal_error_of_the_quorum_reaches_the_process(single: Controlle
         ({"controller.quorum.voters": ""}, "at least one"),
         ({"listeners": "CONTROLLER://h:2"}, "is not the port of node 101"),
         ({"listeners": "h:1"}, "NAME://host:port"),
-        ({"listeners": "A://h:1,B://h:1"}, "one listener"),
+        ({"listeners": "A://h:1,A://h:2"}, "two listeners of the same name"),
+        ({"listeners": "SSL://h:1"}, "ssl.keystore.location is missing"),
         ({"broker.session.timeout": 5}, "did you mean 'broker.session.timeout.ms'"),
         ({"broker.session.timeout.ms": "0"}, "at least 1"),
     ],
@@ -211,12 +213,12 @@ def test_a_wrong_configuration_is_refused_with_one_sentence(wrong: dict[str, Any
 def test_a_configuration_has_every_key_with_its_default() -> None:
     right = {"node.id": "101", "cluster.id": "c", "log.dirs": "d", "controller.quorum.voters": "101@[::1]:1"}
     config = ControllerConfig.from_mapping(right)
-    assert (config.node_id, config.host, config.port, config.listener_name) == (101, "::1", 1, "CONTROLLER")
+    assert (config.node_id, config.listeners) == (101, (Listener("CONTROLLER", "::1", 1),))
     assert (config.broker_session_timeout_ms, config.broker_connection_loss_grace_ms) == (3000, 100)
     assert set(config.values) == {key.name for key in CONTROLLER_KEYS}
     given = {**right, "listeners": "CTRL://0.0.0.0:1", "controller.quorum.fetch.timeout.ms": 100}
     config = ControllerConfig.from_mapping(given)
-    assert (config.listener_name, config.host) == ("CTRL", "0.0.0.0")
+    assert config.listeners == (Listener("CTRL", "0.0.0.0", 1),)
     assert (config.raft.fetch_timeout_ms, config.raft.fetch_wait_ms_max) == (100, 50)
 
 

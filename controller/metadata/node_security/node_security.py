@@ -1,0 +1,235 @@
+"""The security of a running node: what its listeners and its outgoing connections are given.
+
+The files are read when the node is made, and anything wrong with one is a UsageError with one sentence. `reload` reads them
+again: a listener uses the new certificate for its next connection, and open connections stay. Files that cannot be used change
+nothing. (Outgoing connections notice changed files by themselves.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from strandline.controller.metadata.node_security.settings import ListenerSettings, NodeSecuritySettings
+from strandline.controller.metadata.node_security.users_file import Users, parse_users
+from strandline.protocol.doors import Doors
+from strandline.protocol.errors import UsageError
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.messages.security import SCRAM_SHA_256, SCRAM_SHA_512
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
+from strandline.protocol.security.listener_security import PLAINTEXT, ListenerSecurity
+from strandline.protocol.security.mechanisms import OAUTHBEARER, PLAIN, SCRAM_256, SCRAM_512, MakeServerExchange
+from strandline.protocol.security.scram import ScramCredential
+from strandline.protocol.security.tls import ServerTls, ServerTlsSettings, client_context
+from strandline.storage.files import DiskError, Files
+
+logger = get_logger(__name__)
+
+_NUMBERS = {SCRAM_256: SCRAM_SHA_256, SCRAM_512: SCRAM_SHA_512}
+_FILE_KEYS = ("ssl.keystore.location", "ssl.keystore.key.location", "ssl.truststore.location", "sasl.scram.users.file")
+"""Keys of files that are read again when they change."""
+_Stamps = dict[str, tuple[int | None, int]]
+
+
+class NodeSecurity:
+    """The security of one node."""
+
+    def __init__(self, settings: NodeSecuritySettings, files: Files, doors: Doors) -> None:
+        """UsageError if a file is missing or cannot be used."""
+        self.settings = settings
+        self.credentials: Callable[[], Mapping[tuple[str, int], ScramCredential]] = dict
+        """Returns the SCRAM credentials of the metadata, by user and number of the mechanism."""
+        self._files = files
+        self._doors = doors
+        self._users: dict[str, Users] = {}
+        """Path of a file of users -> its content."""
+        self._stamps: _Stamps = {}
+        self._listeners: dict[str, ListenerSecurity] = {}
+        """The own listeners that have a security protocol, by name."""
+        self._clients: dict[str, ClientSecurity] = {}
+        """How this node connects to a listener of this name on other nodes."""
+        self._open()
+
+    def listener(self, name: str) -> ListenerSecurity | None:
+        """The security of an own listener; None if it is plaintext."""
+        return self._listeners.get(name)
+
+    def to_listener(self, name: str) -> ClientSecurity:
+        """How this node connects to a broker's listener of this name."""
+        known = self._clients.get(name)
+        if known is None:
+            known = self._clients[name] = self._client(name, "sasl.mechanism.inter.broker.protocol")
+        return known
+
+    @property
+    def to_brokers(self) -> ClientSecurity:
+        """How a broker connects to other brokers."""
+        assert self.settings.to_brokers is not None
+        return self.to_listener(self.settings.to_brokers)
+
+    @property
+    def to_controllers(self) -> ClientSecurity:
+        """How this node connects to controllers."""
+        return self._to_controllers
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    def has_changed_files(self) -> bool:
+        """Return True if a file is not as it was when it was last read. May run in another thread."""
+        return self._stamps != self._stamps_now()
+
+    def reload(self) -> None:
+        """Read the files of certificates and users again. May run in another thread. UsageError if one cannot be used: then what
+        was read before stays in use."""
+        self._stamps = self._stamps_now()
+        self._users = {path: self._read_users(path) for path in self._users}
+        for security in self._listeners.values():
+            if security.tls is not None:
+                security.tls.reload()
+
+    def _stamps_now(self) -> _Stamps:
+        paths = (security.values[key] for security in self.settings.own for key in _FILE_KEYS)
+        return {path: self._stamp(path) for path in paths if path}
+
+    def _stamp(self, path: str) -> tuple[int | None, int]:
+        try:
+            return self._files.modified_ms(path), self._files.size(path)
+        except DiskError:
+            return None, -1
+
+    def _read(self, key: str, path: str) -> str:
+        try:
+            return self._files.read(path).decode()
+        except DiskError as e:
+            raise UsageError(f"config {key}: cannot read {path}: {'it does not exist' if e.is_missing else e}") from None
+        except UnicodeDecodeError:
+            raise UsageError(f"config {key}: {path} is not a text in UTF-8") from None
+
+    def _read_users(self, path: str) -> Users:
+        return parse_users(self._read("sasl.scram.users.file", path), path)
+
+    # -- listeners ----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        for security in self.settings.own:
+            if security.protocol != PLAINTEXT:
+                self._listeners[security.name] = self._listener(security)
+        if self.settings.to_brokers is not None:
+            self.to_listener(self.settings.to_brokers)
+        self._to_controllers = self._client(self.settings.to_controllers, "sasl.mechanism.controller.protocol")
+        self._stamps = self._stamps_now()
+
+    def _listener(self, settings: ListenerSettings) -> ListenerSecurity:
+        values = settings.values
+        return ListenerSecurity(
+            security_protocol=settings.protocol,
+            tls=_tls(settings) if settings.has_tls else None,
+            mechanisms=self._mechanisms(settings) if settings.has_sasl else {},
+            max_reauth_ms=values["connections.max.reauth.ms"],
+            receive_bytes_max=values["sasl.server.max.receive.size"],
+            failed_delay_ms=self.settings.values["connection.failed.authentication.delay.ms"],
+        )
+
+    def _mechanisms(self, settings: ListenerSettings) -> dict[str, MakeServerExchange]:
+        path = settings.values["sasl.scram.users.file"]
+        if path and path not in self._users:
+            self._users[path] = self._read_users(path)
+
+        def look_up(user: str, mechanism: str) -> ScramCredential | None:
+            found = self.credentials().get((user, _NUMBERS[mechanism]))
+            return found or (self._users[path].get((user, mechanism)) if path else None)
+
+        return {name: self._mechanism(name, settings, look_up) for name in settings.values["sasl.enabled.mechanisms"]}
+
+    def _mechanism(
+        self, name: str, settings: ListenerSettings, look_up: Callable[[str, str], ScramCredential | None]
+    ) -> MakeServerExchange:
+        if name == OAUTHBEARER:
+            return _bearer(settings, self._doors)
+        if name == PLAIN:
+            from strandline.protocol.security.plain import plain_server
+
+            return plain_server(look_up, self._doors.secure_random)
+        from strandline.protocol.security.scram import scram_server
+
+        return scram_server(name, look_up, self._doors.secure_random)
+
+    # -- outgoing connections -----------------------------------------------------------------------------------------
+
+    def _client(self, name: str, mechanism_key: str) -> ClientSecurity:
+        settings = self.settings.listener(name)
+        if settings.protocol == PLAINTEXT:
+            return NO_SECURITY
+        client = self._client_of(settings, self.settings.values[mechanism_key])
+        if client.has_tls:
+            client_context(client)  # Files that cannot be used are reported at the start, and not by the first connection.
+        return client
+
+    def _client_of(self, settings: ListenerSettings, mechanism: str) -> ClientSecurity:
+        values, tls, sasl = settings.values, settings.has_tls, settings.has_sasl
+        return ClientSecurity(
+            security_protocol=settings.protocol,
+            ssl_cafile=values["ssl.truststore.location"] if tls else None,
+            ssl_certfile=values["ssl.keystore.location"] if tls else None,
+            ssl_keyfile=values["ssl.keystore.key.location"] if tls else None,
+            ssl_password=values["ssl.key.password"] if tls else None,
+            ssl_check_hostname=values["ssl.endpoint.identification.algorithm"] == "https",
+            sasl_mechanism=mechanism,
+            sasl_plain_username=values["sasl.node.username"] if sasl else None,
+            sasl_plain_password=self._node_password(values) if sasl else None,
+            random_bytes=self._doors.secure_random,
+        )
+
+    def _node_password(self, values: Mapping[str, str]) -> str:
+        key = "sasl.node.password.file"
+        password = self._read(key, values[key]).rstrip("\r\n")
+        if not password:
+            raise UsageError(f"config {key}: {values[key]} is empty; it must have the password of {values['sasl.node.username']}")
+        return password
+
+
+def log_unauthenticated(settings: NodeSecuritySettings) -> None:
+    """Warn, once per start, of the listeners that anyone in the network may use as anyone."""
+    for listener in settings.unauthenticated:
+        logger.warning(
+            "listener.unauthenticated",
+            listener=listener.name,
+            address=f"{listener.host}:{listener.port}",
+            security_protocol=settings.protocol(listener.name),
+            advice="others can reach this address, and everyone who does may read, write and delete everything; "
+            "see docs/security.md",
+        )
+
+
+def _tls(settings: ListenerSettings) -> ServerTls:
+    values = settings.values
+    keystore = values["ssl.keystore.location"]
+    return ServerTls(
+        ServerTlsSettings(
+            certfile=keystore,
+            keyfile=values["ssl.keystore.key.location"] or keystore,
+            key_password=values["ssl.key.password"],
+            cafile=values["ssl.truststore.location"],
+            client_auth=values["ssl.client.auth"],
+            principal_mapping_rules=values["ssl.principal.mapping.rules"],
+        )
+    )
+
+
+def _bearer(settings: ListenerSettings, doors: Doors) -> MakeServerExchange:
+    """A key set in a file is read at the start. One behind a URL is read when the first token comes: a node must be able to start
+    while another server is down."""
+    from strandline.protocol.security.jwks import Jwks, reader_of
+    from strandline.protocol.security.oauthbearer import TokenRules, TokenVerifier, oauthbearer_server
+
+    values = settings.values
+    location = values["sasl.oauthbearer.jwks.endpoint.url"]
+    jwks = Jwks(reader_of(location), doors.wall_clock_ms, values["sasl.oauthbearer.jwks.endpoint.refresh.ms"])
+    if not location.startswith("http"):
+        jwks.load()
+    rules = TokenRules(
+        sub_claim=values["sasl.oauthbearer.sub.claim.name"],
+        expected_audience=tuple(values["sasl.oauthbearer.expected.audience"]),
+        expected_issuer=values["sasl.oauthbearer.expected.issuer"],
+        clock_skew_ms=values["sasl.oauthbearer.clock.skew.seconds"] * 1000,
+    )
+    return oauthbearer_server(TokenVerifier(jwks, rules, doors.wall_clock_ms))
