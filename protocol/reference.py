@@ -123,6 +123,8 @@ def _type_name(kind: Any) -> str:
             return "bool"
         case schema.IntType():
             return f"int {_number(kind.ge)}..{_number(kind.le)}"
+        case schema.FloatType():
+            return "float 64"
         case schema.StrType():
             return f"str, up to {kind.max_length}"
         case schema.BytesType():
