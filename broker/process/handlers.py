@@ -14,6 +14,7 @@ from strandline.broker.fetch.replica_selector import SELECTORS
 from strandline.broker.produce.describe_producers import DescribeProducersHandler
 from strandline.broker.produce.preparation import MayAppend, always
 from strandline.broker.produce.produce_handler import ProduceHandler
+from strandline.broker.quotas.installation import QuotaInstallation
 from strandline.broker.replica_log_info import ReplicaLogInfoHandler
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.broker.transactions.admission import Adder
@@ -35,6 +36,7 @@ def data_handlers(
     adder: Adder | None = None,
     offset_transactions: OffsetTransactions | None = None,
     reading: ReadersRights | None = None,
+    quotas: QuotaInstallation | None = None,
 ) -> dict[int, Callable[[ServerRequest], None]]:
     """Api key -> handler, for the APIs that read, write or describe the partitions of this broker.
 
@@ -55,6 +57,8 @@ def data_handlers(
         on_reader=replicas.fetchers.on_reader,
         reading=reading,
     )
+    if quotas is not None:
+        quotas.fetch_handler = fetch
     produce = ProduceHandler(directory, failures, replicas.purgatory, wall_clock_ms, run_preparation, may_append, adder)
     return {
         apis.PRODUCE: produce.handle,

@@ -12,6 +12,7 @@ from strandline.broker.groups.lag_monitor import LagMonitor
 from strandline.broker.log_cleaner.runner import LogCleaner
 from strandline.broker.log_manager_tasks import LogManagerTasks
 from strandline.broker.produce.producer_ids import ProducerIds
+from strandline.broker.quotas.installation import QuotaInstallation
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.broker.replication.fetcher_manager import FetcherManager
 from strandline.broker.transactions.coordinator import TransactionCoordinator
@@ -38,6 +39,7 @@ class Opened:
     transactions: TransactionCoordinator
     channels: BrokerChannels
     partition_adder: PartitionAdder
+    quotas: QuotaInstallation
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from strandline.broker.process.metadata_loader import MetadataLoader
 from strandline.broker.process.pause_detector import TICK_MS
 from strandline.broker.process.phases import Opened, Registered, Running
 from strandline.broker.process.wiring import ControllerLink, broker_handlers, identity_of, open_replicas
+from strandline.broker.quotas.connections import connections_max, follow_limits, request_memory
 from strandline.broker.replica_manager import ReplicaManager
 from strandline.broker.replication.fetcher_manager import FetcherManager
 from strandline.broker.timers import Timers
@@ -43,6 +44,7 @@ from strandline.protocol.errors import InternalError, StrandlineError, UsageErro
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import FinalizedFeature
 from strandline.protocol.messages.common import Listener
+from strandline.protocol.rpc.address_limits import AddressLimits
 from strandline.protocol.rpc.end_of_iteration import EndOfIteration
 from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.server import Limits, Server
@@ -55,6 +57,8 @@ from strandline.storage.files import DiskError, Files
 logger = get_logger(__name__)
 
 DRAIN_MS = 500
+IDLE_QUOTAS_MS = 600_000
+"""How often the broker forgets the quota budgets of clients that do not come any more."""
 OFFLINE_NOTICE_S = 1.0
 """How long a broker whose last disk failed keeps running, so that its heartbeat can report the failure to the controller."""
 
@@ -92,6 +96,9 @@ class BrokerServer:
         """Set while the broker is unfenced."""
         self.phase: Opened | Registered | Running | None = None
         """The phase that the start has reached; None before the data directories are open."""
+        self.addresses = AddressLimits()
+        self.request_memory = request_memory(config)
+        """None: the bytes of requests have no limit."""
         self._servers: list[Server] = []
         self._bound: tuple[Listener, ...] = ()
         """The listeners with the ports that were bound."""
@@ -176,6 +183,7 @@ class BrokerServer:
             self.log_manager_tasks.clear_strays(delta.image, self.config.node_id, self.lifecycle.broker_epoch)
         self.replicas.apply_delta(delta, self.lifecycle.broker_epoch)
         opened = self._open_data()
+        opened.quotas.apply_delta(delta)
         opened.groups.apply_delta(delta)
         opened.transactions.apply_delta(delta)
         self.link.directory_assignment.submit(wrong_assignments(delta, opened.replicas.directory, opened.log_dirs))
@@ -223,6 +231,7 @@ class BrokerServer:
             files=self._files,
             call_soon=end_of_iteration.call_before_writes,
             request_metrics=self.request_metrics,
+            addresses=self.addresses,
             on_log_dir_failed=self._on_log_dir_failed,
         )
 
@@ -277,21 +286,19 @@ class BrokerServer:
     async def _listen(self, opened: Opened) -> tuple[Listener, ...]:
         """Accept connections; returns the listeners to advertise."""
         handlers = broker_handlers(self.config, opened, self.link, self._doors)
-        opened.dynamic_config.listen("max.connections", self._limit_connections)
+        follow_limits(opened.dynamic_config, self._servers, self.addresses)
         for server in self._servers:
             server.cluster_id = self.config.cluster_id
             server.handlers.update(handlers.by_api)
             server.on_connection_lost = handlers.on_connection_lost
             await server.serve()
+        opened.quotas.serve(self._servers)
         advertised = self.config.advertised_listeners or self._bound
         return tuple(Listener(a.name, a.host, a.port or b.port) for a, b in zip(advertised, self._bound, strict=True))
 
-    def _limit_connections(self, config: BrokerConfig) -> None:
-        for server in self._servers:
-            server.limit_connections(config.max_connections)
-
     def _server(self, listener_name: str, end_of_iteration: EndOfIteration) -> Server:
         config = self.config
+        is_for_clients = len(config.listeners) == 1 or listener_name != config.inter_broker_listener_name
         server = Server(
             {},
             role="broker",
@@ -301,11 +308,13 @@ class BrokerServer:
             listener_name=listener_name,
             limits=Limits(
                 max_frame_bytes=config.socket_request_max_bytes,
-                max_connections=config.max_connections,
+                max_connections=connections_max(config, listener_name),
                 idle_ms_max=config.connections_max_idle_ms,
             ),
             end_of_iteration=end_of_iteration,
             metrics=self.request_metrics,
+            addresses=self.addresses,
+            memory=self.request_memory if is_for_clients else None,
         )
         server.supported_features = self._levels.features
         server.finalized_features = self._finalized_features
@@ -326,6 +335,7 @@ class BrokerServer:
         every(config.log_flush_scheduler_interval_ms, self._guarded(lambda: tasks.flush_due(replicas)))
         every(config.log_retention_check_interval_ms, self._guarded(lambda: tasks.delete_old_segments(replicas)))
         every(config.log_retention_check_interval_ms, self._guarded(self._remove_strays))
+        every(IDLE_QUOTAS_MS, opened.quotas.drop_idle)
 
     def _remove_strays(self) -> None:
         image = self.metadata.image

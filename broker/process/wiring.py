@@ -30,6 +30,9 @@ from strandline.broker.process.metadata_loader import MetadataLoader
 from strandline.broker.process.pause_detector import PauseDetector, pause_ms_max, refuse_unless_trusted, while_trusted
 from strandline.broker.process.phases import Opened
 from strandline.broker.produce.producer_ids import ProducerIds
+from strandline.broker.quotas.budgets import Window
+from strandline.broker.quotas.client_quotas import BrokerQuotas
+from strandline.broker.quotas.installation import QuotaInstallation
 from strandline.broker.replica_manager import ReplicaConfig, ReplicaManager
 from strandline.broker.replication.fetcher import FetcherSettings
 from strandline.broker.replication.fetcher_manager import FetcherManager
@@ -47,6 +50,7 @@ from strandline.protocol.doors import Doors
 from strandline.protocol.errors import StrandlineError
 from strandline.protocol.messages.common import Listener
 from strandline.protocol.messages.groups import KEY_TYPE_GROUP, KEY_TYPE_TRANSACTION
+from strandline.protocol.rpc.address_limits import AddressLimits
 from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.server import Handler, ServerConnection
 from strandline.storage.directory.log_dir import LogDir
@@ -134,6 +138,7 @@ def open_replicas(
     files: Files,
     call_soon: Callable[[Callable[[], None]], object],
     request_metrics: RequestMetrics,
+    addresses: AddressLimits,
     on_log_dir_failed: Callable[[LogDir, bool], None],
 ) -> Opened:
     """The parts that need the data directories. The logs in them are not recovered yet."""
@@ -182,6 +187,7 @@ def open_replicas(
         transactions,
         channels,
         adder,
+        _quotas(config, addresses, doors),
     )
     _cordon(opened, link, config)
     _listen_to_changes(opened)
@@ -276,6 +282,11 @@ def _groups(
     return groups, group_lag
 
 
+def _quotas(config: BrokerConfig, addresses: AddressLimits, doors: Doors) -> QuotaInstallation:
+    window = Window(config.values["quota.window.num"], config.values["quota.window.size.seconds"])
+    return QuotaInstallation(BrokerQuotas(window), addresses, asyncio.get_running_loop().time, doors.stopwatch)
+
+
 def _cordon(opened: Opened, link: ControllerLink, config: BrokerConfig) -> None:
     opened.log_dirs.cordon(config.cordoned_log_dirs)
     link.lifecycle.on_cordoned(opened.log_dirs.cordoned_ids)
@@ -319,6 +330,7 @@ def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, 
         adder=opened.partition_adder,
         offset_transactions=opened.groups,
         reading=None if rights is None else partial(Reading, rights),
+        quotas=opened.quotas,
     )
     data[apis.PRODUCE] = while_trusted(link.pause_detector, data[apis.PRODUCE])
     transactions = TransactionHandlers(opened.transactions, link.pause_detector.is_trusted)

@@ -23,6 +23,7 @@ from strandline.controller.metadata.quota_keys import (
     BROKER_QUOTA_KEYS,
     CONNECTION_KEYS,
     CONTROLLER_QUOTA_KEYS,
+    LISTENER_LIMIT_KEYS,
     QUEUED_BYTES_KEY,
 )
 from strandline.controller.metadata.security_keys import CONTROLLER_LISTENER_NAMES, SECURITY_KEYS
@@ -298,9 +299,7 @@ _CLEANER = (
 )
 
 _LIMITS = (
-    ConfigKey(
-        "max.connections", "int", INT_MAX, "", "the most connections of one listener", min=1, update=Update.CLUSTER_OR_BROKER
-    ),
+    *LISTENER_LIMIT_KEYS,
     ConfigKey("connections.max.idle.ms", "long", 600_000, "ms", "an idle connection is closed after this time", min=1),
     ConfigKey("socket.request.max.bytes", "int", 100 << 20, "bytes", "the largest request", min=1),
     ConfigKey("fetch.max.bytes", "int", 55 << 20, "bytes", "the largest fetch response to a consumer", min=1024),

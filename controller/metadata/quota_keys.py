@@ -39,6 +39,22 @@ CONTROLLER_QUOTA_KEYS = (
     ConfigKey("controller.quota.window.size.seconds", "int", 1, "s", "one window of controller_mutation_rate", min=1),
 )
 
+LISTENER_LIMIT_KEYS = (
+    ConfigKey(
+        "max.connections", "int", INT_MAX, "", "the most connections of one listener", min=1, update=Update.CLUSTER_OR_BROKER
+    ),
+    ConfigKey(
+        "max.connection.creation.rate",
+        "int",
+        INT_MAX,
+        "",
+        "connections per second of one listener; those above it are accepted, and wait until they are served",
+        min=1,
+        update=Update.CLUSTER_OR_BROKER,
+    ),
+)
+"""They may be given as `listener.name.<name>.<key>`, too."""
+
 CONNECTION_KEYS = (
     ConfigKey(
         "max.connections.per.ip",
@@ -56,15 +72,6 @@ CONNECTION_KEYS = (
         "",
         "other limits for single addresses: address:connections, ...",
         check=lambda value: connection_overrides_problem(value),
-        update=Update.CLUSTER_OR_BROKER,
-    ),
-    ConfigKey(
-        "max.connection.creation.rate",
-        "int",
-        INT_MAX,
-        "",
-        "connections per second of one listener; the others wait until they are served",
-        min=1,
         update=Update.CLUSTER_OR_BROKER,
     ),
 )

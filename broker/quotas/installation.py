@@ -1,0 +1,83 @@
+"""Puts the meters around a broker's handlers while there are quotas, and takes them away with the last one.
+
+So a broker without quotas does no work for them per request. The handlers of a server are a dict that its connections share: what
+is put into it counts for the next request of every connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from strandline.broker.fetch.fetch_handler import Fetch, FetchHandler
+from strandline.broker.quotas.client_quotas import BrokerQuotas
+from strandline.broker.quotas.limited_fetch import LimitedFetch
+from strandline.broker.quotas.metered import Meter
+from strandline.controller.metadata.image import MetadataDelta
+from strandline.controller.metadata.security.quota_lookup import CONNECTION_CREATION_RATE, has_quota, ip_quota_of
+from strandline.protocol import apis
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.rpc.address_limits import AddressLimits
+from strandline.protocol.rpc.server import Handler, Server
+
+logger = get_logger(__name__)
+
+_NEVER_METERED = frozenset({apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE})
+"""Before them the client has no name that a quota could be for."""
+
+
+class QuotaInstallation:
+    """The quotas of one broker, where its requests pass."""
+
+    def __init__(
+        self,
+        quotas: BrokerQuotas,
+        addresses: AddressLimits,
+        now: Callable[[], float],
+        stopwatch: Callable[[], float],
+    ) -> None:
+        self.quotas = quotas
+        self.addresses = addresses
+        self.fetch_handler: FetchHandler | None = None
+        """Set by the wiring (`broker/process/handlers.py`)."""
+        self._now = now
+        self._meter = Meter(quotas, now, stopwatch)
+        self._plain: list[tuple[Server, dict[int, Handler]]] = []
+        """Each server, and the handlers that it has without meters, of those APIs that have one now."""
+
+    def serve(self, servers: Sequence[Server]) -> None:
+        """The handlers of these servers are complete: requests may be measured from now on."""
+        self._plain = [(server, {}) for server in servers]
+        self._install()
+
+    def apply_delta(self, delta: MetadataDelta) -> None:
+        """Take over changed quotas. They count for the next request."""
+        if not delta.changed_client_quotas:
+            return
+        client_quotas = delta.image.client_quotas
+        self.quotas.use(client_quotas, self._now())
+        has_rates = has_quota(client_quotas, CONNECTION_CREATION_RATE)
+        self.addresses.use_rates(partial(ip_quota_of, client_quotas, CONNECTION_CREATION_RATE) if has_rates else None)
+        logger.info("quotas.applied", metadata_offset=delta.image.offset, changed=len(delta.changed_client_quotas))
+        self._install()
+
+    def drop_idle(self) -> None:
+        """Forget the clients that have not come for a long time. Called regularly."""
+        self.quotas.drop_idle(self._now())
+
+    def _install(self) -> None:
+        if self.fetch_handler is not None:
+            self.fetch_handler.make_fetch = partial(LimitedFetch, self.quotas) if self.quotas.fetch.is_needed else Fetch
+        for server, plain in self._plain:
+            wanted = self._metered_apis(server)
+            for api_key in [key for key in plain if key not in wanted]:
+                server.handlers[api_key] = plain.pop(api_key)
+            for api_key in wanted:
+                if api_key not in plain:
+                    plain[api_key] = server.handlers[api_key]
+                    server.handlers[api_key] = self._meter.wrap(api_key, plain[api_key])
+
+    def _metered_apis(self, server: Server) -> list[int]:
+        if self.quotas.request.is_needed:
+            return [api_key for api_key in server.handlers if api_key not in _NEVER_METERED]
+        return [apis.PRODUCE] if self.quotas.produce.is_needed else []
