@@ -109,11 +109,14 @@ from strandline.client.errors import (
 from strandline.client.producer.producer import Producer
 from strandline.client.producer.receipts import BatchMetadata, Receipt, Receipts, RecordMetadata
 from strandline.client.producer.undelivered import Undelivered
+from strandline.client.security_types import Acl, AclFilter
 from strandline.client.table.entry import TableChange, TableEntry, VersionConflict
 from strandline.client.table.table import Table, TableChanges
 from strandline.protocol.security.client_security import ClientSecurity
 
 __all__ = [
+    "Acl",
+    "AclFilter",
     "Admin",
     "AuthenticationFailed",
     "AuthorizationFailed",

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from strandline.client import (
+        Acl,
+        AclFilter,
         Admin,
         AuthenticationFailed,
         AuthorizationFailed,
@@ -75,6 +77,8 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Acl",
+    "AclFilter",
     "Admin",
     "AuthenticationFailed",
     "AuthorizationFailed",

@@ -1,4 +1,5 @@
-"""The admin client: topics, groups, transactions, configs, the cluster, its features, the quorum, elections, reassignments.
+"""The admin client: topics, groups, transactions, configs, the cluster, its features, the quorum, elections, reassignments,
+access rules, users.
 
     async with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
         await admin.create_topics([NewTopic("orders", partitions=3, replication_factor=3)])
@@ -11,12 +12,14 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from strandline.client.admin.acls import AclCalls
 from strandline.client.admin.configs import ConfigCalls
 from strandline.client.admin.features import FeatureCalls
 from strandline.client.admin.groups import GroupCalls
 from strandline.client.admin.reassignments import ReassignmentCalls
 from strandline.client.admin.topics import TopicCalls
 from strandline.client.admin.transactions import TransactionCalls
+from strandline.client.admin.users import UserCalls
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.errors import UsageError
 from strandline.client.home import Home
@@ -26,7 +29,7 @@ from strandline.protocol.doors import Doors, real_doors
 
 
 @documents(AdminOptions)
-class Admin(TopicCalls, TransactionCalls, ReassignmentCalls, GroupCalls, ConfigCalls, FeatureCalls):
+class Admin(TopicCalls, TransactionCalls, ReassignmentCalls, GroupCalls, ConfigCalls, FeatureCalls, AclCalls, UserCalls):
     """Creates, describes, changes and deletes topics, consumer groups and configuration, ends transactions that hang, and
     describes the cluster and its quorum.
 
@@ -41,8 +44,8 @@ class Admin(TopicCalls, TransactionCalls, ReassignmentCalls, GroupCalls, ConfigC
         self._doors = doors or real_doors()
 
     async def start(self) -> None:
-        """Find the cluster; NoBrokersAvailable if no bootstrap server answers within `connect_timeout_ms`; UsageError if
-        the client was started before."""
+        """Find the cluster; AuthenticationFailed if it does not let the client in; NoBrokersAvailable if no bootstrap server
+        answers within `connect_timeout_ms`; UsageError if the client was started before."""
         if self._cluster is not None or self._stopped:
             raise UsageError("an admin client is started once")
         self._home = Home("admin client")

@@ -19,7 +19,7 @@ from strandline.client.errors import AuthenticationFailed, ClientClosed, NoBroke
 from strandline.client.option_types import Address
 from strandline.client.options import ClientOptions
 from strandline.protocol.apis import API_VERSIONS, BROKER
-from strandline.protocol.errors import BrokerError, ErrorCode, PeerError, StrandlineError
+from strandline.protocol.errors import BrokerError, ErrorCode, PeerError, StrandlineError, UsageError
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.connection import Connection
@@ -208,6 +208,8 @@ class ConnectionState:
             )
         except BrokerError as e:
             raise authentication_error(e, f"{host}:{port}") or e from e.__cause__
+        except UsageError as e:  # A file of the settings cannot be used.
+            raise AuthenticationFailed(str(e)) from e
 
     def _check(self, answer: object) -> None:
         assert isinstance(answer, ApiVersionsResponse)

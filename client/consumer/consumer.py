@@ -184,8 +184,8 @@ class Consumer(HandlerRuns[K, V]):
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Find the cluster and begin to fetch; NoBrokersAvailable if no bootstrap server answers within `connect_timeout_ms`;
-        UsageError if the consumer was started before."""
+        """Find the cluster and begin to fetch; AuthenticationFailed if it does not let the client in; NoBrokersAvailable if no
+        bootstrap server answers within `connect_timeout_ms`; UsageError if the consumer was started before."""
         if self._cluster is not None or self._stopped:
             raise UsageError("a consumer is started once")
         self._started_in_handler = sys.exception() is not None

@@ -47,6 +47,7 @@ from strandline.client.consumer.records import (
 from strandline.client.consumer.run.backoff import Backoff
 from strandline.client.consumer.run.settings import BatchHandler, Concurrency, NoRetry, OnFailure, RecordHandler
 from strandline.client.producer.producer import Producer
+from strandline.client.security_types import Acl, AclFilter
 from strandline.client.sync.bridge import Bridge
 from strandline.client.table.entry import ANY, Anything
 from strandline.client.table.table import Table
@@ -56,6 +57,65 @@ from strandline.protocol.errors import StrandlineError
 
 class AdminCalls(Bridge[Admin]):
     """The calls of `Admin` that only cross the thread boundary."""
+
+    def describe_scram_credentials(
+        self, users: Iterable[str] | None = None, *, timeout_ms: float = 30000
+    ) -> dict[str, dict[str, int]]:
+        """By user, the mechanisms for which there is a credential, with the number of iterations. `users`: only these; one
+        without credentials is not in the result. ClusterAuthorizationFailed; RequestTimeout."""
+        return self._run(self._client.describe_scram_credentials, users, timeout_ms=timeout_ms)
+
+    def upsert_scram_credentials(
+        self,
+        user: str,
+        password: str,
+        *,
+        mechanisms: Iterable[str] = ("SCRAM-SHA-512",),
+        iterations: int = 8192,
+        timeout_ms: float = 30000,
+    ) -> None:
+        """Set a user's password for these mechanisms, "SCRAM-SHA-512" and "SCRAM-SHA-256". The user is created if it does not
+        exist. New connections need the new password as soon as the brokers have the metadata; open connections stay.
+
+        UsageError for a password that SASLprep does not allow; ClusterAuthorizationFailed; RequestFailed with `code`
+        UNACCEPTABLE_CREDENTIAL; RequestTimeout."""
+        self._run(
+            self._client.upsert_scram_credentials,
+            user,
+            password,
+            mechanisms=mechanisms,
+            iterations=iterations,
+            timeout_ms=timeout_ms,
+        )
+
+    def delete_scram_credentials(self, user: str, *, mechanisms: Iterable[str] | None = None, timeout_ms: float = 30000) -> None:
+        """Delete a user's credentials for these mechanisms, or all that it has. It cannot connect any more; open connections
+        stay until they have to authenticate again (`connections.max.reauth.ms`).
+
+        ClusterAuthorizationFailed; RequestFailed with `code` RESOURCE_NOT_FOUND if there is no such credential;
+        RequestTimeout."""
+        self._run(self._client.delete_scram_credentials, user, mechanisms=mechanisms, timeout_ms=timeout_ms)
+
+    def describe_acls(self, wanted: AclFilter | None = None, *, timeout_ms: float = 30000) -> list[Acl]:
+        """The access rules that the filter selects; all, without one. ClusterAuthorizationFailed; RequestFailed with `code`
+        SECURITY_DISABLED if the cluster has no authorizer; RequestTimeout."""
+        return self._run(self._client.describe_acls, wanted, timeout_ms=timeout_ms)
+
+    def create_acls(self, acls: Iterable[Acl], *, timeout_ms: float = 30000) -> None:
+        """Create access rules. They take effect on a broker as soon as it has the metadata, usually within a few milliseconds.
+
+        All rules are tried; the error of the first that was rejected is raised, and says how many were created:
+        ClusterAuthorizationFailed; RequestFailed with `code` INVALID_REQUEST for a rule that cannot be, SECURITY_DISABLED if
+        the cluster has no authorizer; RequestTimeout."""
+        self._run(self._client.create_acls, acls, timeout_ms=timeout_ms)
+
+    def delete_acls(self, filters: Iterable[AclFilter], *, timeout_ms: float = 30000) -> list[Acl]:
+        """Delete all access rules that at least one of these filters selects. Returns the deleted rules. An Acl's `filter`
+        selects this rule alone.
+
+        All filters are tried; the error of the first that was rejected is raised: ClusterAuthorizationFailed; RequestFailed
+        with `code` INVALID_REQUEST, or SECURITY_DISABLED if the cluster has no authorizer; RequestTimeout."""
+        return self._run(self._client.delete_acls, filters, timeout_ms=timeout_ms)
 
     def describe_cluster(self, *, timeout_ms: float = 30000) -> ClusterDescription:
         """The cluster's id, its active controller, and its brokers with their addresses, sorted by id (KIP-700).

@@ -174,8 +174,8 @@ class Consumer(ConsumerCalls[K, V]):
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Find the cluster and begin to fetch; NoBrokersAvailable if no bootstrap server answers within `connect_timeout_ms`;
-        UsageError if the consumer was started before."""
+        """Find the cluster and begin to fetch; AuthenticationFailed if it does not let the client in; NoBrokersAvailable if no
+        bootstrap server answers within `connect_timeout_ms`; UsageError if the consumer was started before."""
         super().start()
         self._running().on_forked = self._client.end_run
 
