@@ -1,17 +1,23 @@
 """The TLS door of a listener: does the TLS handshake of an accepted socket, and then hands the connection over.
 
 The listener accepts plain sockets, and each of them gets a door. So a connection counts as unauthenticated from its first moment,
-its handshake uses the newest certificate, and a failed handshake is logged with the address of the peer. asyncio calls that
-`start_tls`: it may deliver the first bytes of the connection before it returns, so the door keeps them and passes them on.
+its handshake uses the newest certificate, and a failed handshake is logged with the address of the peer.
+
+`start_tls` leaves two gaps, in which the door keeps the bytes that arrive:
+
+- uvloop reads from a new connection before `start_tls` has begun. These bytes, the client's hello, are passed to the TLS protocol
+  in the iteration in which it begins, before more can be read.
+- Both loops may deliver decrypted bytes before `start_tls` has returned the transport. The connection gets them first of all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Protocol
+from typing import Any, Protocol
 
 from strandline.protocol.log_limits import host_of
+from strandline.protocol.loggers import get_logger
 from strandline.protocol.rpc.server_connection import ServerConnection
 from strandline.protocol.rpc.sockets import BadPeers, describe_peer, plain_host
 from strandline.protocol.rpc.unauthenticated import Unauthenticated
@@ -19,7 +25,9 @@ from strandline.protocol.security.listener_security import ListenerSecurity
 from strandline.protocol.security.mechanisms import AuthenticationError
 from strandline.protocol.security.tls import ServerTls, describe_tls_error
 
-_EARLY_BYTES = 65536
+logger = get_logger(__name__)
+
+_EARLY_BYTES_MAX = 65536
 
 
 class TlsServer(Protocol):
@@ -45,79 +53,85 @@ class TlsDoor(asyncio.BufferedProtocol):
         self._connection = connection
         """Takes over after the handshake."""
         self._peer = "?"
-        self._buffer = bytearray(_EARLY_BYTES)
+        self._buffer = bytearray(_EARLY_BYTES_MAX)
         self._early = b""
-        """Decrypted bytes that arrived before `start_tls` returned."""
-        self._is_lost = False
-        self._task: asyncio.Task[None] | None = None
-        self._transport: asyncio.Transport | None = None
+        """Bytes that arrived in a gap: first those before `start_tls`, later the decrypted ones."""
+        self._transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         server = self._server
-        self._peer = describe_peer(transport)
-        self._transport = transport  # type: ignore[assignment]
-        if server.is_stopping or not server.has_room(self._peer):
-            transport.abort()  # type: ignore[attr-defined]
+        self._peer, self._transport = describe_peer(transport), transport
+        if not self._is_admitted():
+            self.abort()
             return
-        refused = server.unauthenticated.add(self._connection.id, plain_host(host_of(self._peer)))
-        if refused is not None:
-            server.bad_peers.closed(self._peer, server.loop.time(), refused)
-            transport.abort()  # type: ignore[attr-defined]
-            return
-        transport.pause_reading()  # type: ignore[attr-defined]
         server.tls_doors[self._connection.id] = self
-        self._task = server.loop.create_task(self._enter(), name=f"TLS handshake with {self._peer}")
+        timeout_s = self._security.authentication_ms_max / 1000
+        handshake = server.loop.create_task(
+            server.loop.start_tls(self._transport, self, self._tls.context, server_side=True, ssl_handshake_timeout=timeout_s),
+            name=f"TLS handshake with {self._peer}",
+        )
+        handshake.add_done_callback(self._on_handshake)
+        # The task's first step schedules two callbacks: the beginning of the TLS protocol, and that reading goes on. `_pass_on` is
+        # scheduled behind them, in the same iteration.
+        server.loop.call_soon(server.loop.call_soon, self._pass_on)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return memoryview(self._buffer)
 
     def buffer_updated(self, nbytes: int) -> None:
         self._early += self._buffer[:nbytes]
-        if len(self._early) > _EARLY_BYTES:
+        if len(self._early) > _EARLY_BYTES_MAX:
             self.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._is_lost = True
 
     def abort(self) -> None:
         """Close the connection."""
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
 
-    async def _enter(self) -> None:
-        """Do the handshake, and hand the connection over."""
-        server, transport = self._server, self._transport
-        assert transport is not None
-        has_entered = False
-        try:
-            timeout_s = self._security.authentication_ms_max / 1000
-            secure = await server.loop.start_tls(
-                transport, self, self._tls.context, server_side=True, ssl_handshake_timeout=timeout_s
-            )
-            server.tls_doors.pop(self._connection.id)
-            if secure is not None and not self._is_lost:
-                has_entered = self._hand_over(secure)
-        except (OSError, TimeoutError) as e:
-            self._log_failure(describe_tls_error(e))
-        finally:
-            server.tls_doors.pop(self._connection.id, None)
-            if not has_entered:
-                server.unauthenticated.discard(self._connection.id)
-                self.abort()
+    def _is_admitted(self) -> bool:
+        server = self._server
+        if server.is_stopping or not server.has_room(self._peer):
+            return False
+        refused = server.unauthenticated.add(self._connection.id, plain_host(host_of(self._peer)))
+        if refused is not None:
+            server.bad_peers.closed(self._peer, server.loop.time(), refused)
+        return refused is None
 
-    def _hand_over(self, transport: asyncio.Transport) -> bool:
-        """Make `transport` that of the server's connection. No await between this and the return of `start_tls`'s result."""
+    def _pass_on(self) -> None:
+        """Give the bytes that arrived before `start_tls` to the TLS protocol."""
+        protocol = self._transport.get_protocol()
+        early, self._early = self._early, b""
+        while early and protocol is not self and not self._transport.is_closing():
+            buffer = protocol.get_buffer(len(early))
+            size = min(len(buffer), len(early))
+            buffer[:size], early = early[:size], early[size:]
+            protocol.buffer_updated(size)
+
+    def _on_handshake(self, handshake: asyncio.Task[asyncio.Transport | None]) -> None:
+        """The handshake is over: hand the connection over, or close it."""
+        self._server.tls_doors.pop(self._connection.id, None)
+        error = None if handshake.cancelled() else handshake.exception()
+        secure = None if handshake.cancelled() or error is not None else handshake.result()
+        if secure is not None and not secure.is_closing() and self._hand_over(secure):
+            return
+        if isinstance(error, OSError):
+            self._log_failure(describe_tls_error(error))
+        elif error is not None:
+            logger.error("connection.handshake_failed", peer=self._peer, exc_info=error)
+        self._server.unauthenticated.discard(self._connection.id)
+        self.abort()
+
+    def _hand_over(self, secure: asyncio.Transport) -> bool:
+        """Make `secure` the transport of the server's connection. False if its certificate is none of a principal."""
         connection = self._connection
         if not self._security.has_sasl:
             try:
-                connection.principal = self._tls.principal_of(_certificate_of(transport))
+                connection.principal = self._tls.principal_of(_certificate_of(secure))
             except AuthenticationError as e:
                 self._log_failure(e.reason)
-                transport.abort()
                 return False
             self._server.unauthenticated.discard(connection.id)
-        transport.set_protocol(connection)
-        connection.connection_made(transport)
+        secure.set_protocol(connection)
+        connection.connection_made(secure)
         connection.take_early(self._early)
         return True
 
