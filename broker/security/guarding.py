@@ -1,15 +1,18 @@
-"""The handlers of a broker, behind the guards of their rights."""
+"""The handlers of a broker, behind the guards of their rights and of what belongs to one principal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from strandline.broker.security.producer_owners import ProducerOwners
+from strandline.broker.security.session_owners import SessionOwners
 from strandline.controller.metadata.security.access import Rights
 from strandline.controller.metadata.security.guards.common import Handler
 from strandline.controller.metadata.security.rights import guarded
-from strandline.protocol.apis import BROKER
+from strandline.protocol.apis import BROKER, PRODUCE
 
 
 def guarded_handlers(handlers: Mapping[int, Handler], rights: Rights) -> dict[int, Handler]:
     """Api key -> handler, for a broker with an authorizer."""
-    return guarded(handlers, BROKER, rights)
+    owners = {**SessionOwners().guards(), PRODUCE: ProducerOwners().produce}
+    return guarded(handlers, BROKER, rights, owners)

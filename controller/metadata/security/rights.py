@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from strandline.controller.metadata.security.access import Rights
+from strandline.controller.metadata.security.access import Access, Rights
 from strandline.controller.metadata.security.guards import data, groups, topics, transactions
 from strandline.controller.metadata.security.guards.common import Guard, Handler, cluster, everyone
 from strandline.protocol import apis
@@ -152,19 +152,30 @@ FORWARDABLE = frozenset(key for key, rights in RIGHTS.items() if rights.broker i
 """The APIs that a controller accepts in an Envelope."""
 
 
-def guarded(handlers: Mapping[int, Handler], role: str, rights: Rights) -> dict[int, Handler]:
-    """The handlers of a node, each behind its guard. Raises InternalError for an API without rights: it would be open to all."""
-    return {key: _guarded(key, handler, role, rights) for key, handler in handlers.items()}
+def guarded(handlers: Mapping[int, Handler], role: str, rights: Rights, then: Mapping[int, Guard] = {}) -> dict[int, Handler]:
+    """The handlers of a node, each behind its guard. Raises InternalError for an API without rights: it would be open to all.
+
+    `then`: other guards, behind those of the rights."""
+    return {key: _guarded(key, handler, role, rights, then.get(key)) for key, handler in handlers.items()}
 
 
-def _guarded(key: int, handler: Handler, role: str, rights: Rights) -> Handler:
+def _guarded(key: int, handler: Handler, role: str, rights: Rights, then: Guard | None) -> Handler:
     guard = RIGHTS[key].guard_of(role) if key in RIGHTS else None
     if guard is None:
         raise InternalError(f"the API {apis.api_name(key)} has no rights for a {role} (controller/metadata/security/rights.py)")
-    return handler if guard in (everyone, forwarded) else _behind(guard, handler, rights.access_of)
+    if guard in (everyone, forwarded):
+        return handler
+    return _behind(guard if then is None else _both_guards(guard, then), handler, rights.access_of)
 
 
-def _behind(guard: Guard, handler: Handler, access_of: Callable[[Any], Any]) -> Handler:
+def _both_guards(first: Guard, second: Guard) -> Guard:
+    def guard(access: Access, request: Any, handler: Handler) -> Any:
+        return first(access, request, lambda passed: second(access, passed, handler))
+
+    return guard
+
+
+def _behind(guard: Guard, handler: Handler, access_of: Callable[[Any], Access]) -> Handler:
     def handle(request: Any) -> Any:
         return guard(access_of(request), request, handler)
 

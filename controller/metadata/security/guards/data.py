@@ -56,6 +56,12 @@ def produce(access: Access, request: Any, handler: Handler) -> Any:
         code = access.topic_refusal(item.topic_id, WRITE)
         if code is not None:
             refused[index] = ProducePartitionResponse(item.topic_id, item.partition, code)
+    return pass_produce(request, handler, refused)
+
+
+def pass_produce(request: Any, handler: Handler, refused: dict[int, ProducePartitionResponse]) -> Any:
+    """Pass on the request without the refused partitions and their records; answer it if none is left."""
+    body: ProduceRequest = request.body
     if not refused or len(body.partitions) != len(body.records):
         return handler(request)  # a malformed request is refused as a whole
     if len(refused) == len(body.partitions):

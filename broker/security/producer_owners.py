@@ -1,0 +1,118 @@
+"""A producer id in a partition belongs to the principal that has written there with it.
+
+The rights of a producer are those on topics, and on its transactional id or name. Producer ids are no secrets: they are counted.
+So without this check a principal that may write to a topic could write as any other producer of the topic: fence it with a higher
+epoch, use up its sequence numbers, or add records to its open transaction.
+
+    named producer      needs WRITE on its name, with each batch
+    other producer id   the first principal whose batch is appended to the partition owns it there; another one gets
+                        INVALID_PRODUCER_ID_MAPPING. If a transactional id passes to another principal, its coordinator gives it
+                        a higher epoch, and confirms the first batch of that epoch to the leader: then the owner changes
+
+The guard stands behind that of the rights. The owners are known to the leader that has appended the batches.
+
+**Where this is weak**: a new leader does not know the owners, and takes the first one after it. An attacker that may write to the
+partition can disturb its producers in this moment, as it can always in Apache Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Any, NamedTuple
+
+from strandline.controller.metadata.security.access import Access
+from strandline.controller.metadata.security.guards.common import Handler
+from strandline.controller.metadata.security.guards.data import owns_name, pass_produce
+from strandline.controller.metadata.security.partial_request import PartialRequest
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.messages.data import ProducePartitionResponse, ProduceRequest, ProduceResponse
+from strandline.protocol.partitions import TopicIdPartition
+from strandline.protocol.producer_names import is_named
+from strandline.protocol.records.batch import HEADER_SIZE, LENGTH_PREFIX, PRODUCER_ID_POS
+from strandline.protocol.security.principal import Principal
+
+OWNERS_MAX = 100_000
+
+ProducerInPartition = tuple[TopicIdPartition, int]
+"""A partition, and a producer id that writes to it."""
+
+_IDENTITY = Struct(">qh")
+"""Producer id and producer epoch, which are adjacent in a batch's header."""
+_LENGTH, _LENGTH_POS = Struct(">i"), 8
+
+
+class Owner(NamedTuple):
+    principal: Principal
+    epoch: int
+    """The highest producer epoch with which it has written."""
+
+
+class ProducerOwners:
+    """The owners of the producer ids in the partitions that a broker leads."""
+
+    def __init__(self, limit: int = OWNERS_MAX) -> None:
+        self._limit = limit
+        self._owners: dict[ProducerInPartition, Owner] = {}
+        """At most `limit`; beyond that, the one that was claimed first is forgotten."""
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def produce(self, access: Access, request: Any, handler: Handler) -> Any:
+        """The guard of Produce."""
+        body: ProduceRequest = request.body
+        refused: dict[int, ProducePartitionResponse] = {}
+        claims: dict[ProducerInPartition, Owner] = {}
+        for index, (item, records) in enumerate(zip(body.partitions, body.records, strict=False)):
+            key = (item.topic_id, item.partition)
+            for producer_id, epoch in identities(records):
+                code = self._refusal(access, (key, producer_id), epoch, body.transactional_id is not None, claims)
+                if code is not None:
+                    refused[index] = ProducePartitionResponse(*key, code, error_message=_text(code))
+        if claims:
+            request = PartialRequest(request, body, lambda response: self._claim(claims, response))
+        return pass_produce(request, handler, refused)
+
+    def _refusal(
+        self,
+        access: Access,
+        key: ProducerInPartition,
+        epoch: int,
+        is_transactional: bool,
+        claims: dict[ProducerInPartition, Owner],
+    ) -> ErrorCode | None:
+        """Why the sender may not write with this producer id. If it may, and is not known as its owner yet, it claims the id."""
+        if is_named(key[1]):
+            return None if owns_name(access, key[1]) else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        owner = self._owners.get(key)
+        if owner is not None and owner.principal != access.principal and not (is_transactional and epoch > owner.epoch):
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if owner is None or epoch > owner.epoch:
+            claims[key] = Owner(access.principal, epoch)
+        return None
+
+    def _claim(self, claims: dict[ProducerInPartition, Owner], response: ProduceResponse) -> None:
+        """The claims of batches that were appended hold."""
+        appended = {(row.topic_id, row.partition) for row in response.partitions if not row.error_code}
+        for key, owner in claims.items():
+            if key[0] in appended:
+                if key not in self._owners and len(self._owners) >= self._limit:
+                    del self._owners[next(iter(self._owners))]
+                self._owners[key] = owner
+
+
+def identities(records: memoryview) -> Iterator[tuple[int, int]]:
+    """The producer id and epoch of each batch that has one. A malformed batch ends the list: the append refuses it."""
+    position = 0
+    while position + HEADER_SIZE <= len(records):
+        producer_id, epoch = _IDENTITY.unpack_from(records, position + PRODUCER_ID_POS)
+        if producer_id >= 0:
+            yield producer_id, epoch
+        (length,) = _LENGTH.unpack_from(records, position + _LENGTH_POS)
+        position += max(length + LENGTH_PREFIX, HEADER_SIZE)
+
+
+def _text(code: ErrorCode) -> str:
+    if code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+        return "another principal writes to the partition with this producer id"
+    return "the sender lacks the right WRITE on the name of the producer"

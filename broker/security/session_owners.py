@@ -1,0 +1,191 @@
+"""Members of groups and transactions belong to the principal that began them.
+
+Several principals may have the right READ on one group, or WRITE on one transactional id. None of them may continue what another
+one has begun, although it learns member ids from DescribeGroups, and can guess producer ids:
+
+    a member id         belongs to the principal that joined with it. Another one gets UNKNOWN_MEMBER_ID, as if the group had no
+                        such member. An operator who removes members of others needs DELETE on the group
+    a transactional id  belongs to the principal of the last InitProducerId, which fences the producer before it. Another one that
+                        goes on with the same producer id gets INVALID_PRODUCER_ID_MAPPING
+
+These guards stand behind those of the rights. The owners are known to the coordinator that saw the beginning.
+
+**Where this is weak**: a new coordinator, after a failover, does not know the owner, and takes the first principal whose request
+succeeds. An attacker needs the right and the ids in this moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.broker.security.owners import Owners
+from strandline.controller.metadata.security.access import Access
+from strandline.controller.metadata.security.guards.common import Guard, Handler, items, pass_filtered
+from strandline.protocol import apis
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.data import InitProducerIdRequest, InitProducerIdResponse
+from strandline.protocol.messages.groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeavingMember,
+    LeftMember,
+    SyncGroupResponse,
+)
+from strandline.protocol.messages.security import DELETE, GROUP_RESOURCE
+from strandline.protocol.messages.transactions import AddPartitionsToTxnResult, AddPartitionsToTxnTransaction
+
+MEMBERS_MAX = 20_000
+TRANSACTIONAL_IDS_MAX = 20_000
+
+_JOINED = (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED)
+
+
+class SessionOwners:
+    """The owners of the members and transactions that a broker coordinates, and the guards that compare them."""
+
+    def __init__(self) -> None:
+        self.members: Owners[tuple[str, str]] = Owners(MEMBERS_MAX)
+        """By group and member id."""
+        self.transactions: Owners[str] = Owners(TRANSACTIONAL_IDS_MAX)
+        """By transactional id."""
+        self._additions = items("transactions", "results", self._refuse_addition)
+
+    def guards(self) -> dict[int, Guard]:
+        """Api key -> guard."""
+        return {
+            apis.CONSUMER_GROUP_HEARTBEAT: self.consumer_group_heartbeat,
+            apis.JOIN_GROUP: self.join_group,
+            apis.SYNC_GROUP: self.of_classic_member,
+            apis.HEARTBEAT: self.of_classic_member,
+            apis.OFFSET_COMMIT: self.of_member,
+            apis.TXN_OFFSET_COMMIT: self.of_member,
+            apis.LEAVE_GROUP: self.leave_group,
+            apis.INIT_PRODUCER_ID: self.init_producer_id,
+            apis.ADD_PARTITIONS_TO_TXN: self.add_partitions,
+            apis.ADD_OFFSETS_TO_TXN: self.of_transaction,
+            apis.END_TXN: self.of_transaction,
+        }
+
+    # -- members ------------------------------------------------------------------------------------------------------
+
+    def consumer_group_heartbeat(self, access: Access, request: Any, handler: Handler) -> Any:
+        body: ConsumerGroupHeartbeatRequest = request.body
+        key = self._check_member(access, body.group_id, body.member_id)
+        if key in self.members and body.member_epoch >= 0:
+            return handler(request)
+
+        def complete(response: ConsumerGroupHeartbeatResponse) -> None:
+            if response.error_code:
+                return
+            if body.member_epoch >= 0:
+                self.members.claim(key, access.principal)
+            else:
+                self.members.release(key)
+
+        return pass_filtered(request, handler, complete)
+
+    def join_group(self, access: Access, request: Any, handler: Handler) -> Any:
+        """The response names the member, if the request has not."""
+        body: JoinGroupRequest = request.body
+        self._check_member(access, body.group_id, body.member_id)
+
+        def complete(response: JoinGroupResponse) -> None:
+            if response.error_code in _JOINED and response.member_id:
+                self.members.claim((body.group_id, response.member_id), access.principal)
+
+        return pass_filtered(request, handler, complete)
+
+    def of_classic_member(self, access: Access, request: Any, handler: Handler) -> Any:
+        key = self._check_member(access, request.body.group_id, request.body.member_id)
+        if key in self.members:
+            return handler(request)
+
+        def complete(response: SyncGroupResponse | HeartbeatResponse) -> None:
+            if not response.error_code:
+                self.members.claim(key, access.principal)
+
+        return pass_filtered(request, handler, complete)
+
+    def of_member(self, access: Access, request: Any, handler: Handler) -> Any:
+        self._check_member(access, request.body.group_id, request.body.member_id)
+        return handler(request)
+
+    def _check_member(self, access: Access, group_id: str, member_id: str) -> tuple[str, str]:
+        key = (group_id, member_id)
+        if self.members.is_of_another(key, access.principal):
+            raise BrokerError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"the group {group_id} has no member {member_id} of {access.principal}"
+            )
+        return key
+
+    def leave_group(self, access: Access, request: Any, handler: Handler) -> Any:
+        """Each member is checked by itself. One that is named by its instance id alone is removed by an operator."""
+        body: LeaveGroupRequest = request.body
+        may_remove = access.sees(DELETE, GROUP_RESOURCE, body.group_id)
+
+        def refuse(access: Access, member: LeavingMember) -> LeftMember | None:
+            key = (body.group_id, member.member_id)
+            if may_remove or (member.member_id and not self.members.is_of_another(key, access.principal)):
+                return None
+            return LeftMember(member.member_id, member.group_instance_id, ErrorCode.UNKNOWN_MEMBER_ID)
+
+        def pass_on(request: Any) -> Any:
+            return pass_filtered(request, handler, lambda response: self._on_left(body.group_id, response))
+
+        return items("members", "members", refuse)(access, request, pass_on)
+
+    def _on_left(self, group_id: str, response: LeaveGroupResponse) -> None:
+        for member in response.members:
+            if not member.error_code:
+                self.members.release((group_id, member.member_id))
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def init_producer_id(self, access: Access, request: Any, handler: Handler) -> Any:
+        """Whoever may write under the transactional id may begin a new producer with it; only the owner goes on with its own."""
+        body: InitProducerIdRequest = request.body
+        transactional_id = body.transactional_id
+        if transactional_id is None:
+            return handler(request)
+        if body.producer_id >= 0:
+            self._check_transaction(access, transactional_id)
+
+        def complete(response: InitProducerIdResponse) -> None:
+            if not response.error_code:
+                self.transactions.claim(transactional_id, access.principal)
+
+        return pass_filtered(request, handler, complete)
+
+    def of_transaction(self, access: Access, request: Any, handler: Handler) -> Any:
+        transactional_id = request.body.transactional_id
+        self._check_transaction(access, transactional_id)
+        if transactional_id in self.transactions:
+            return handler(request)
+
+        def complete(response: Any) -> None:
+            if not response.error_code:
+                self.transactions.claim(transactional_id, access.principal)
+
+        return pass_filtered(request, handler, complete)
+
+    def add_partitions(self, access: Access, request: Any, handler: Handler) -> Any:
+        """A leader (CLUSTER_ACTION) asks for its producers, whose principals it has checked."""
+        return handler(request) if access.is_node else self._additions(access, request, handler)
+
+    def _refuse_addition(self, access: Access, asked: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult | None:
+        if not self.transactions.is_of_another(asked.transactional_id, access.principal):
+            return None
+        text = _text(asked.transactional_id)
+        return AddPartitionsToTxnResult(asked.transactional_id, ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
+
+    def _check_transaction(self, access: Access, transactional_id: str) -> None:
+        if self.transactions.is_of_another(transactional_id, access.principal):
+            raise BrokerError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, _text(transactional_id))
+
+
+def _text(transactional_id: str) -> str:
+    return f"another principal has begun the producer of the transactional id {transactional_id!r}"
