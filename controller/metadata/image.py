@@ -317,6 +317,10 @@ class MetadataImage(msgspec.Struct, frozen=True):
         counted = self.next_producer_id or self.next_producer_number or self.feature_level
         return not (counted or self.brokers or self.topics_by_id or self.configs)
 
+    @property
+    def security(self) -> SecurityMaps:
+        return SecurityMaps(self.acls, self.acl_ids, self.scram_credentials, self.client_quotas)
+
     def topic(self, name: str) -> TopicImage | None:
         topic_id = self.topics_by_name.get(name)
         return None if topic_id is None else self.topics_by_id.get(topic_id)
@@ -396,7 +400,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
             yield ProducerNameRecord(producer, **msgspec.structs.asdict(self.producer_names[producer]))
         if self.next_producer_number:
             yield ProducerNumbersRecord(self.next_producer_number)
-        yield from security_records(self)
+        yield from security_records(self.security)
 
 
 class MetadataDelta(msgspec.Struct):
@@ -616,7 +620,7 @@ class _Builder:
 
     def on_security(self, record: AnyRecord) -> None:
         if self.security is None:
-            self.security = SecurityChanges(self.before)
+            self.security = SecurityChanges(self.before.security)
         self.security.replay(record, self.feature_level)
 
     def on_no_op(self, record: NoOpRecord) -> None:
@@ -664,14 +668,11 @@ class _Builder:
             list(topics),
             list(self.changed_brokers),
             list(self.configs),
-            *([] if self.security is None else self.security.changed(image)),
+            *([] if self.security is None else self.security.changed(image.security)),
         )
 
     def _security_maps(self) -> SecurityMaps:
-        before = self.before
-        if self.security is not None:
-            return self.security.build()
-        return SecurityMaps(before.acls, before.acl_ids, before.scram_credentials, before.client_quotas)
+        return self.before.security if self.security is None else self.security.build()
 
     def _reports_gone(self) -> dict[TopicIdPartition, None]:
         """The reports of removed topics."""

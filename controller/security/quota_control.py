@@ -11,7 +11,6 @@ A value that is set already, and the removal of a key that is not set, have no e
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from strandline.controller.decision import Decision
@@ -38,12 +37,13 @@ LEVEL = 2
 
 
 class _Key(NamedTuple):
-    highest: float
+    highest: int | None
     is_whole: bool
 
 
+_INFINITY = float("inf")
 _LONG_MAX, _INT_MAX = 2**63 - 1, 2**31 - 1
-_BYTE_RATE, _DOUBLE = _Key(_LONG_MAX, True), _Key(math.inf, False)
+_BYTE_RATE, _DOUBLE = _Key(_LONG_MAX, True), _Key(None, False)
 _KEYS_OF_USERS = {
     "producer_byte_rate": _BYTE_RATE,
     "consumer_byte_rate": _BYTE_RATE,
@@ -120,10 +120,11 @@ def _check(operation: QuotaOperation, keys: dict[str, _Key], entity: QuotaEntity
         raise _invalid(f"{entity_text(entity)} cannot have the quota {key}: it can have {', '.join(keys)}")
     if value is None:
         return
-    if not (math.isfinite(value) and value > 0):
+    if not 0 < value < _INFINITY:
         raise _invalid(f"quota {key} must be greater than 0, not {value}; without a value it is removed")
-    if value > keys[key].highest:
-        raise _invalid(f"quota {key} must not exceed {keys[key].highest}")
+    highest = keys[key].highest
+    if highest is not None and value > highest:
+        raise _invalid(f"quota {key} must not exceed {highest}")
     if keys[key].is_whole and value % 1:
         raise _invalid(f"quota {key} must be a whole number, not {value}")
 

@@ -7,7 +7,7 @@ the image raises InternalError: it removes what does not exist, or adds a rule t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from strandline.controller.metadata.persistent_map import PersistentMap
 from strandline.controller.metadata.records import (
@@ -25,15 +25,12 @@ from strandline.protocol.errors import InternalError
 from strandline.protocol.feature_names import METADATA_VERSION
 from strandline.protocol.security.scram import ScramCredential
 
-if TYPE_CHECKING:
-    from strandline.controller.metadata.image import MetadataImage
-
 UserMechanism = tuple[str, int]
 """(user name, Kafka's number of the mechanism)"""
 
 
 class SecurityMaps(NamedTuple):
-    """The fields of the image that this module builds, in the order of the image."""
+    """The fields of an image that are about security, in its order."""
 
     acls: PersistentMap[bytes, Acl]
     acl_ids: PersistentMap[Acl, bytes]
@@ -44,7 +41,7 @@ class SecurityMaps(NamedTuple):
 class SecurityChanges:
     """The changes of one `apply`. A value of None, and an empty dict of quotas, mean that the entry is removed."""
 
-    def __init__(self, before: MetadataImage) -> None:
+    def __init__(self, before: SecurityMaps) -> None:
         self.before = before
         self.acls: dict[bytes, Acl | None] = {}
         self.acl_ids: dict[Acl, bytes | None] = {}
@@ -107,13 +104,13 @@ class SecurityChanges:
             _updated(before.client_quotas, self.client_quotas),
         )
 
-    def changed(self, image: MetadataImage) -> tuple[list[bytes], list[UserMechanism], list[QuotaEntity]]:
+    def changed(self, after: SecurityMaps) -> tuple[list[bytes], list[UserMechanism], list[QuotaEntity]]:
         """The keys whose entries differ in the image after: not, for example, a rule that was added and removed in one batch."""
         before = self.before
         return (
-            [key for key in self.acls if before.acls.get(key) != image.acls.get(key)],
-            [key for key in self.scram_credentials if before.scram_credentials.get(key) != image.scram_credentials.get(key)],
-            [key for key in self.client_quotas if before.client_quotas.get(key) != image.client_quotas.get(key)],
+            [key for key in self.acls if before.acls.get(key) != after.acls.get(key)],
+            [key for key in self.scram_credentials if before.scram_credentials.get(key) != after.scram_credentials.get(key)],
+            [key for key in self.client_quotas if before.client_quotas.get(key) != after.client_quotas.get(key)],
         )
 
 
@@ -133,13 +130,13 @@ _REPLAY: dict[type, Callable[[SecurityChanges, Any], None]] = {
 assert set(_REPLAY) == set(RECORDS_OF_LEVEL_2)
 
 
-def security_records(image: MetadataImage) -> Iterator[AnyRecord]:
+def security_records(maps: SecurityMaps) -> Iterator[AnyRecord]:
     """The records of a snapshot, in a fixed order."""
-    for acl_id in sorted(image.acls):
-        yield image.acls[acl_id].record(acl_id)
-    for user, mechanism in sorted(image.scram_credentials):
-        found = image.scram_credentials[user, mechanism]
+    for acl_id in sorted(maps.acls):
+        yield maps.acls[acl_id].record(acl_id)
+    for user, mechanism in sorted(maps.scram_credentials):
+        found = maps.scram_credentials[user, mechanism]
         yield UserScramCredentialRecord(user, mechanism, found.salt, found.stored_key, found.server_key, found.iterations)
-    for entity in sorted(image.client_quotas, key=entity_order):
-        for key, value in sorted(image.client_quotas[entity].items()):
+    for entity in sorted(maps.client_quotas, key=entity_order):
+        for key, value in sorted(maps.client_quotas[entity].items()):
             yield ClientQuotaRecord(entity, key, value)
