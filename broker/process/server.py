@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from strandline.broker.config import BrokerConfig
@@ -39,6 +40,7 @@ from strandline.broker.replication.fetcher_manager import FetcherManager
 from strandline.broker.timers import Timers
 from strandline.controller.metadata.features import SUPPORTED, Levels, finalized
 from strandline.controller.metadata.image import MetadataDelta
+from strandline.controller.metadata.node_security.node_security import NodeSecurity
 from strandline.protocol.doors import Doors, new_uuid
 from strandline.protocol.errors import InternalError, StrandlineError, UsageError
 from strandline.protocol.loggers import get_logger
@@ -85,7 +87,10 @@ class BrokerServer:
         self.wall_clock_ms = doors.wall_clock_ms
         self.made_at = doors.stopwatch()
         self.request_metrics = RequestMetrics(doors.stopwatch)
-        self.link = ControllerLink(config, self._identity(config.advertised_listeners or config.listeners), self._on_fatal)
+        self.security = NodeSecurity(config.security, files, doors)
+        """How the listeners authenticate their peers, and this broker itself."""
+        identity = self._identity(config.advertised_listeners or config.listeners)
+        self.link = ControllerLink(config, identity, self._on_fatal, self.security)
         self.link.metadata.listeners += [  # after the authorizer, which is the first to know new rules
             self._apply_configs,
             self._apply_to_replicas,
@@ -238,7 +243,7 @@ class BrokerServer:
     async def _find_cluster(self, known: str | None) -> str:
         config = self.config
         timeout_ms = config.initial_broker_registration_timeout_ms
-        return await find_cluster(config.node_id, config.voters, known, timeout_ms, self._levels)
+        return await find_cluster(config.node_id, config.voters, known, timeout_ms, self._levels, self.security.to_controllers)
 
     async def _recover_logs(self, opened: Opened) -> None:
         try:
@@ -270,9 +275,9 @@ class BrokerServer:
     async def _bind(self) -> EndOfIteration:
         """Bind every port; connections are not accepted yet."""
         end_of_iteration = EndOfIteration(asyncio.get_running_loop().call_soon)
-        bound = []
+        bound, connection_ids = [], count(1)
         for listener in self.config.listeners:
-            server = self._server(listener.name, end_of_iteration)
+            server = self._server(listener.name, end_of_iteration, connection_ids)
             self._servers.append(server)
             try:
                 port = await server.bind(listener.host, listener.port)
@@ -296,7 +301,7 @@ class BrokerServer:
         advertised = self.config.advertised_listeners or self._bound
         return tuple(Listener(a.name, a.host, a.port or b.port) for a, b in zip(advertised, self._bound, strict=True))
 
-    def _server(self, listener_name: str, end_of_iteration: EndOfIteration) -> Server:
+    def _server(self, listener_name: str, end_of_iteration: EndOfIteration, connection_ids: Iterator[int]) -> Server:
         config = self.config
         is_for_clients = len(config.listeners) == 1 or listener_name != config.inter_broker_listener_name
         server = Server(

@@ -43,6 +43,7 @@ from strandline.broker.transactions.handlers import TransactionHandlers
 from strandline.broker.transactions.names import ProducerNameCheck
 from strandline.broker.transactions.partition_adder import PartitionAdder
 from strandline.controller.metadata.features import Levels
+from strandline.controller.metadata.node_security.node_security import NodeSecurity
 from strandline.controller.metadata.security.access import Rights
 from strandline.controller.metadata.security.authorizer_config import authorizer_of
 from strandline.protocol import apis
@@ -65,19 +66,28 @@ all."""
 class ControllerLink:
     """All that ties a broker to the controllers: the metadata that it follows, its registration, and its requests to them."""
 
-    def __init__(self, config: BrokerConfig, identity: Identity, on_fatal: Callable[[StrandlineError], None]) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        identity: Identity,
+        on_fatal: Callable[[StrandlineError], None],
+        security: NodeSecurity,
+    ) -> None:
+        self.security = security
         self.metadata = MetadataLoader(
             broker_id=config.node_id,
             cluster_id=config.cluster_id,
             voters=config.voters,
             on_fatal=on_fatal,
             levels=identity.levels,
+            security=security.to_controllers,
         )
+        security.credentials = lambda: self.metadata.image.scram_credentials
         self.authorizer = authorizer_of(config.values)
         """None: everyone may do everything."""
         if self.authorizer is not None:
             self.metadata.listeners.append(self.authorizer.apply)
-        self.channel = NodeToControllerChannel(broker_id=config.node_id, finder=self.metadata)
+        self.channel = NodeToControllerChannel(broker_id=config.node_id, finder=self.metadata, security=security.to_controllers)
         self.lifecycle = BrokerLifecycle(
             identity,
             channel=self.channel,
@@ -169,7 +179,9 @@ def open_replicas(
     groups, group_lag = _groups(config, replicas, host, link=link, doors=doors)
     dynamic_config = DynamicConfig(config)
     producer_ids = ProducerIds(config.node_id, link.channel, link.lifecycle)
-    channels = BrokerChannels(config.node_id, lambda broker_id: _target_of(link.metadata, config, broker_id))
+    channels = BrokerChannels(
+        config.node_id, lambda broker_id: _target_of(link.metadata, config, broker_id), link.security.to_brokers
+    )
     transactions = TransactionCoordinator(config.transactions, host, channels, producer_ids)
     adder = PartitionAdder(channels, lambda: replicas.image)
     opened = Opened(
@@ -214,6 +226,7 @@ def _replication(
         address_of=lambda broker_id: _address_of(link.metadata, config, broker_id),
         on_progress=lambda keys: replicas.complete_follower_appends(keys),
         on_disk_error=lambda error: replicas.on_disk_error(error),
+        security=link.security.to_brokers,
     )
     replicas = ReplicaManager(
         broker_id=config.node_id,
@@ -277,6 +290,7 @@ def _groups(
         config=config.groups,
         address_of=lambda broker_id: _address_of(link.metadata, config, broker_id),
         wall_clock_ms=doors.wall_clock_ms,
+        security=link.security.to_brokers,
     )
     groups.on_offsets = group_lag.wake
     return groups, group_lag
