@@ -642,6 +642,7 @@ class _Builder:
         # A topic may be removed and recreated in one `apply`: then its name stays.
         names_gone = {t.name: None for t in self.removed.values() if t.name not in self.created.values()}
         gone = sum(len(t.partitions) for t in self.removed.values())
+        security = before.security if self.security is None else self.security.build()
         image = MetadataImage(
             offset,
             epoch,
@@ -657,8 +658,12 @@ class _Builder:
             self.next_producer_number,
             self.feature_level,
             before.unclean_elections.updated(self.unclean_elections, self._reports_gone()),
-            *self._security_maps(),
+            security.acls,
+            security.acl_ids,
+            security.scram_credentials,
+            security.client_quotas,
         )
+        acls, credentials, quotas = ([], [], []) if self.security is None else self.security.changed(image.security)
         return MetadataDelta(
             before,
             image,
@@ -668,11 +673,10 @@ class _Builder:
             list(topics),
             list(self.changed_brokers),
             list(self.configs),
-            *([] if self.security is None else self.security.changed(image.security)),
+            acls,
+            credentials,
+            quotas,
         )
-
-    def _security_maps(self) -> SecurityMaps:
-        return self.before.security if self.security is None else self.security.build()
 
     def _reports_gone(self) -> dict[TopicIdPartition, None]:
         """The reports of removed topics."""

@@ -53,7 +53,8 @@ def alter_scram_credentials(
         raise BrokerError(ErrorCode.POLICY_VIOLATION, text)
     records: dict[str, AnyRecord] = {}
     results: dict[str, AlterUserScramCredentialsResult] = {}
-    for alteration in (*request.deletions, *request.upsertions):
+    alterations: list[_Alteration] = [*request.deletions, *request.upsertions]
+    for alteration in alterations:
         user = alteration.user
         result = results.setdefault(user, AlterUserScramCredentialsResult(user))
         if result.error_code:
