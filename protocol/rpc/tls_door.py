@@ -27,7 +27,9 @@ from strandline.protocol.security.tls import ServerTls, describe_tls_error
 
 logger = get_logger(__name__)
 
-_EARLY_BYTES_MAX = 65536
+_BUFFER_BYTES = 65536
+_EARLY_BYTES_MAX = 4 * 1024 * 1024
+"""More than a loop reads in the few iterations of a gap."""
 
 
 class TlsServer(Protocol):
@@ -53,9 +55,10 @@ class TlsDoor(asyncio.BufferedProtocol):
         self._connection = connection
         """Takes over after the handshake."""
         self._peer = "?"
-        self._buffer = bytearray(_EARLY_BYTES_MAX)
+        self._buffer = bytearray(_BUFFER_BYTES)
         self._early = b""
         """Bytes that arrived in a gap: first those before `start_tls`, later the decrypted ones."""
+        self._early_bytes_max = security.receive_bytes_max if security.has_sasl else _EARLY_BYTES_MAX
         self._transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -80,7 +83,7 @@ class TlsDoor(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._early += self._buffer[:nbytes]
-        if len(self._early) > _EARLY_BYTES_MAX:
+        if len(self._early) > self._early_bytes_max:
             self.abort()
 
     def abort(self) -> None:
