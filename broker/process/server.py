@@ -291,6 +291,7 @@ class BrokerServer:
     async def _listen(self, opened: Opened) -> tuple[Listener, ...]:
         """Accept connections; returns the listeners to advertise."""
         handlers = broker_handlers(self.config, opened, self.link, self._doors)
+        log_unauthenticated(self.config.security)
         follow_limits(opened.dynamic_config, self._servers, self.addresses)
         for server in self._servers:
             server.cluster_id = self.config.cluster_id
@@ -320,6 +321,8 @@ class BrokerServer:
             metrics=self.request_metrics,
             addresses=self.addresses,
             memory=self.request_memory if is_for_clients else None,
+            security=self.security.listener(listener_name),
+            connection_ids=connection_ids,
         )
         server.supported_features = self._levels.features
         server.finalized_features = self._finalized_features
