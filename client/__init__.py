@@ -109,6 +109,7 @@ from strandline.client.errors import (
 from strandline.client.producer.producer import Producer
 from strandline.client.producer.receipts import BatchMetadata, Receipt, Receipts, RecordMetadata
 from strandline.client.producer.undelivered import Undelivered
+from strandline.client.quota_types import QuotaEntity
 from strandline.client.security_types import Acl, AclFilter
 from strandline.client.table.entry import TableChange, TableEntry, VersionConflict
 from strandline.client.table.table import Table, TableChanges
@@ -183,6 +184,7 @@ __all__ = [
     "ReassignmentResult",
     "RebalanceCallbackFailed",
     "ReplicaLog",
+    "QuotaEntity",
     "Receipt",
     "Receipts",
     "RecordMetadata",

@@ -1,5 +1,5 @@
 """The admin client: topics, groups, transactions, configs, the cluster, its features, the quorum, elections, reassignments,
-access rules, users.
+access rules, users, quotas.
 
     async with Admin(bootstrap_servers="127.0.0.1:9092") as admin:
         await admin.create_topics([NewTopic("orders", partitions=3, replication_factor=3)])
@@ -16,6 +16,7 @@ from strandline.client.admin.acls import AclCalls
 from strandline.client.admin.configs import ConfigCalls
 from strandline.client.admin.features import FeatureCalls
 from strandline.client.admin.groups import GroupCalls
+from strandline.client.admin.quotas import QuotaCalls
 from strandline.client.admin.reassignments import ReassignmentCalls
 from strandline.client.admin.topics import TopicCalls
 from strandline.client.admin.transactions import TransactionCalls
@@ -29,7 +30,9 @@ from strandline.protocol.doors import Doors, real_doors
 
 
 @documents(AdminOptions)
-class Admin(TopicCalls, TransactionCalls, ReassignmentCalls, GroupCalls, ConfigCalls, FeatureCalls, AclCalls, UserCalls):
+class Admin(
+    TopicCalls, TransactionCalls, ReassignmentCalls, GroupCalls, ConfigCalls, FeatureCalls, AclCalls, UserCalls, QuotaCalls
+):
     """Creates, describes, changes and deletes topics, consumer groups and configuration, ends transactions that hang, and
     describes the cluster and its quorum.
 

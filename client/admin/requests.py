@@ -2,8 +2,8 @@
 
 Any broker accepts almost any request. A request that only reads is sent to several brokers if one is slow; a request that
 changes something is sent to one broker at a time. A request that fails for a moment (there is no controller yet, a connection
-was lost) is repeated until `timeout_ms` of the call. One that is rejected raises RequestFailed with the code, the broker's
-message and the topic.
+was lost, a quota is used up) is repeated until `timeout_ms` of the call. One that is rejected raises RequestFailed with the
+code, the broker's message and the topic.
 """
 
 from __future__ import annotations
@@ -89,18 +89,20 @@ class AdminRequests:
         started = self._loop_time()
         attempts, delay_s = 0, RETRY_S
         while True:
+            pause_s = delay_s
             timeout_ms = max(1.0, min((deadline - self._loop_time()) * 1000, self.options.request_timeout_ms))
             attempts += 1
             try:
                 answer = await ask(api_key, body, timeout_ms)
                 assert isinstance(answer, kind)
+                pause_s = max(delay_s, getattr(answer, "throttle_time_ms", 0) / 1000)
                 if check is not None:
                     check(answer, attempts > 1)
                 return answer
             except StrandlineError as e:
-                if not e.retriable or self._loop_time() + delay_s >= deadline:
+                if not e.retriable or self._loop_time() + pause_s >= deadline:
                     raise self._finally(e, api_key, attempts, (self._loop_time() - started) * 1000) from e
-            await asyncio.sleep(delay_s)
+            await asyncio.sleep(pause_s)
             delay_s = min(2 * delay_s, RETRY_MAX_S)
 
     def _route(self, api_key: int, broker_id: int | None) -> Callable[[int, Message, float], Awaitable[Message]]:

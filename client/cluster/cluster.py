@@ -24,6 +24,7 @@ from strandline.client.cluster.connections import BrokerConnections
 from strandline.client.cluster.listeners import Listeners
 from strandline.client.cluster.metadata import MetadataCache
 from strandline.client.cluster.metadata_updater import MetadataUpdater
+from strandline.client.cluster.throttle_times import ThrottleTimes
 from strandline.client.errors import AuthenticationFailed, NoBrokersAvailable, RequestTimeout
 from strandline.client.options import ClientOptions
 
@@ -38,6 +39,7 @@ class Cluster:
         self.options = options
         self.cache = MetadataCache()
         self.listeners = Listeners()
+        self.throttles = ThrottleTimes()
         self.connections = BrokerConnections(options, self.cache, self._on_connection_change, self.listeners.notify_in)
         self.any_broker = AnyBroker(self.connections, random)
         self.metadata = MetadataUpdater(options, self.cache, self.any_broker, self.listeners.notify)
@@ -76,14 +78,17 @@ class Cluster:
     def suspect(self, broker_id: int) -> None:
         """A response of this broker is overdue: it may be gone, and another broker may lead its partitions."""
         state = self.connections.state_of(broker_id)
-        if state is not None:
+        if state is not None and self.throttles.until(broker_id) <= asyncio.get_running_loop().time():
             state.suspect()
         self.metadata.request_refresh()
 
     def suspect_if_stalled(self, broker_id: int, oldest_request_at: float | None, limit_s: float) -> None:
         """Suspect the broker if its oldest unanswered request was sent more than `limit_s` seconds ago. `oldest_request_at`: when
-        it was sent, on the loop's clock; None: no request is unanswered."""
-        if oldest_request_at is not None and asyncio.get_running_loop().time() - oldest_request_at > limit_s:
+        it was sent, on the loop's clock; None: no request is unanswered. The throttle time of the broker does not count."""
+        if oldest_request_at is None:
+            return
+        waits_since = max(oldest_request_at, self.throttles.until(broker_id))
+        if asyncio.get_running_loop().time() - waits_since > limit_s:
             self.suspect(broker_id)
 
     def refresh_if_unreachable(self, broker_id: int) -> None:

@@ -24,11 +24,13 @@ class SentFetch:
 class BrokerFetches:
     """The fetch session with one broker, and the fetches that it has not answered yet."""
 
-    __slots__ = ("broker_id", "extras", "left_session", "main", "session")
+    __slots__ = ("broker_id", "extras", "left_session", "main", "session", "throttled_until")
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
         self.session = FetchSession()
+        self.throttled_until = 0.0
+        """Until when nothing is sent, because of a quota; on the loop's clock."""
         self.main: SentFetch | None = None
         """The long-polling fetch of the session."""
         self.extras: dict[SentFetch, None] = {}

@@ -939,7 +939,8 @@ class Consumer(HandlerRuns[K, V]):
         return next((s.lookup_error for s in self._subscription.states.values() if s.lookup_error is not None), None)
 
     def metrics(self) -> dict[str, Any]:
-        """Counters since the start, `buffered_bytes`, and for each partition position, high watermark, lag (in records) and
+        """Counters since the start, `buffered_bytes`, `fetch_throttle_time_avg` and `_max` (in ms: how long brokers made this
+        consumer wait because of quotas), and for each partition position, high watermark, lag (in records) and
         `preferred_read_replica`: the follower that it is read from (`client_rack`), -1 for the leader. With a `group_id` also
         `group`: rebalances, partitions assigned, revoked and lost, callbacks that failed or were cut off, heartbeats, commits,
         their failures and latencies, and how long the event loop took to notice the last heartbeat.
@@ -959,7 +960,9 @@ class Consumer(HandlerRuns[K, V]):
                 "preferred_read_replica": self._fetcher.preferred_replica(state),
             }
         buffered = sum(state.buffered_bytes for state in self._subscription.states.values())
-        counters = {**self._fetcher.counters, **self._skipped, "metadata_refreshes": self._cluster.metadata.refreshes}
+        throttles = self._cluster.throttles.metrics("fetch", self._fetcher.counters["fetches"])
+        counters = {**self._fetcher.counters, **self._skipped, **throttles}
+        counters["metadata_refreshes"] = self._cluster.metadata.refreshes
         group = {} if self._group is None else {"group": self._group.metrics()}
         run = {} if self._runner is None else {"run": self._runner.metrics()}
         return {**counters, "buffered_bytes": buffered, "partitions": partitions, **group, **run}

@@ -231,7 +231,7 @@ class Fetcher:
 
     def _send_main(self, broker: BrokerFetches) -> None:
         session = broker.session
-        if broker.main is not None or not session.wanted:
+        if broker.main is not None or not session.wanted or broker.throttled_until > self._loop.time():
             return
         sent = SentFetch(dict(session.wanted))
         if self._send(broker, sent, session.plan, self._rack):
@@ -338,6 +338,8 @@ class Fetcher:
         if not isinstance(response, FetchResponse):
             self._on_lost(broker, sent, response)
             return
+        if response.throttle_time_ms:
+            self._on_throttled(broker, response.throttle_time_ms)
         if is_main:
             if not broker.session.on_response(response.error_code, response.session_id):
                 self._check_all_soon(broker, sent)
@@ -352,6 +354,12 @@ class Fetcher:
             self._send_main_soon(broker)
         else:
             self._check_all_soon(broker, sent)
+
+    def _on_throttled(self, broker: BrokerFetches, throttle_ms: int) -> None:
+        """The broker reads nothing for so long, because of a quota: send it nothing meanwhile."""
+        now = self._loop.time()
+        broker.throttled_until = self._cluster.throttles.on_throttled(broker.broker_id, throttle_ms, now)
+        self._loop.call_at(broker.throttled_until, self._send_main_if_open, broker)
 
     def _send_main_soon(self, broker: BrokerFetches) -> None:
         """Send the next main fetch after the partitions that this response changed were checked."""

@@ -10,10 +10,14 @@ from strandline.client.producer.partition_queue import PartitionQueue
 class BrokerQueue:
     """The produce requests that one broker has not answered, and the partitions that wait for their turn."""
 
-    __slots__ = ("broker_id", "gather_timer", "requests", "waiting")
+    __slots__ = ("broker_id", "gather_timer", "in_flight_max", "requests", "throttle_timer", "waiting")
 
-    def __init__(self, broker_id: int) -> None:
+    def __init__(self, broker_id: int, in_flight_max: int) -> None:
         self.broker_id = broker_id
+        self.in_flight_max = in_flight_max
+        """`max_in_flight_requests_per_connection`; 0 during a throttle time."""
+        self.throttle_timer: asyncio.TimerHandle | None = None
+        """Set during a throttle time of the broker."""
         self.requests: dict[int, float] = {}
         """Requests in flight, oldest first: number -> when it was sent, on the loop's clock."""
         self.waiting: dict[PartitionQueue, None] = {}

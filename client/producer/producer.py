@@ -905,7 +905,8 @@ class Producer(Generic[K, V]):
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start (`requests`, `batches`, `records`, `bytes`, `retries`, `failed_records`), and what waits now:
-        bytes (`buffered_bytes`), batches, requests and calls. Of a transactional producer also `transactions_committed` and
+        bytes (`buffered_bytes`), batches, requests and calls; `produce_throttle_time_avg` and `_max`, in ms: how long brokers
+        made this producer wait because of quotas. Of a transactional producer also `transactions_committed` and
         `transactions_aborted`."""
         if self._sender is None or self._cluster is None:
             return {}

@@ -164,7 +164,7 @@ class Sender:
             return None
         broker = self._brokers.get(leader_id)
         if broker is None:
-            broker = self._brokers[leader_id] = BrokerQueue(leader_id)
+            broker = self._brokers[leader_id] = BrokerQueue(leader_id, self._options.max_in_flight_requests_per_connection)
         return broker
 
     def _stall(self, queue: PartitionQueue) -> None:
@@ -183,7 +183,7 @@ class Sender:
             self._stalled.update(broker.waiting)
             broker.waiting.clear()
             return
-        while broker.waiting and len(broker.requests) < self._options.max_in_flight_requests_per_connection:
+        while broker.waiting and len(broker.requests) < broker.in_flight_max:
             batches = self._collect(broker, now)
             if not batches:
                 return
@@ -310,6 +310,8 @@ class Sender:
             answers = {(answer.topic_id, answer.partition): answer for answer in response.partitions}
             for attempt in attempts:
                 self._on_answer(attempt, answers.get((attempt[3], attempt[0].partition)))
+            if response.throttle_time_ms:
+                self._on_throttled(broker, response.throttle_time_ms)
         else:
             code = response.code if isinstance(response, BrokerError) else ErrorCode.NETWORK_EXCEPTION
             self.failures.last_error = str(response)
@@ -320,6 +322,20 @@ class Sender:
         for queue, _, _, _ in attempts:
             if not queue.idle:
                 self._dirty[queue] = None
+        self._ready_brokers[broker] = None
+        self._schedule()
+
+    def _on_throttled(self, broker: BrokerQueue, throttle_ms: int) -> None:
+        """The broker reads nothing for so long, because of a quota: send it nothing meanwhile."""
+        until = self._cluster.throttles.on_throttled(broker.broker_id, throttle_ms, self._loop.time())
+        broker.in_flight_max = 0
+        if broker.throttle_timer is not None:
+            broker.throttle_timer.cancel()
+        broker.throttle_timer = self._loop.call_at(until, self._on_throttle_ended, broker)
+
+    def _on_throttle_ended(self, broker: BrokerQueue) -> None:
+        broker.throttle_timer = None
+        broker.in_flight_max = self._options.max_in_flight_requests_per_connection
         self._ready_brokers[broker] = None
         self._schedule()
 
@@ -541,7 +557,9 @@ class Sender:
     def metrics(self) -> dict[str, float]:
         """Counters since the start, and the number of requests in flight."""
         in_flight = sum(len(broker.requests) for broker in self._brokers.values())
-        return {**self._counters, "failed_records": self.failures.failed_records, "requests_in_flight": in_flight}
+        throttles = self._cluster.throttles.metrics("produce", self._counters["requests"])
+        counters = {**self._counters, **throttles, "failed_records": self.failures.failed_records}
+        return {**counters, "requests_in_flight": in_flight}
 
     def stop(self) -> Undelivered:
         """Fail all waiting records, and return their number and the reason."""
@@ -550,7 +568,8 @@ class Sender:
     async def close(self) -> None:
         """Cancel all timers, and ignore later responses. The caller has failed the waiting records (`stop`)."""
         self._closed = True
-        for timer in (self._linger_timer, self._sweep_timer, *(broker.gather_timer for broker in self._brokers.values())):
+        of_brokers = [timer for broker in self._brokers.values() for timer in (broker.gather_timer, broker.throttle_timer)]
+        for timer in (self._linger_timer, self._sweep_timer, *of_brokers):
             if timer is not None:
                 timer.cancel()
         self._cluster.listeners.remove(self._on_cluster)

@@ -47,6 +47,7 @@ from strandline.client.consumer.records import (
 from strandline.client.consumer.run.backoff import Backoff
 from strandline.client.consumer.run.settings import BatchHandler, Concurrency, NoRetry, OnFailure, RecordHandler
 from strandline.client.producer.producer import Producer
+from strandline.client.quota_types import QuotaEntity
 from strandline.client.security_types import Acl, AclFilter
 from strandline.client.sync.bridge import Bridge
 from strandline.client.table.entry import ANY, Anything
@@ -57,6 +58,24 @@ from strandline.protocol.errors import StrandlineError
 
 class AdminCalls(Bridge[Admin]):
     """The calls of `Admin` that only cross the thread boundary."""
+
+    def describe_client_quotas(
+        self, wanted: QuotaEntity | None = None, *, strict: bool = False, timeout_ms: float = 30000
+    ) -> dict[QuotaEntity, dict[str, float]]:
+        """By entity, the values of its quotas, as the broker that answers knows them. `wanted`: only entities that have the
+        same parts, and perhaps others; `strict`: and no others. ClusterAuthorizationFailed; RequestTimeout."""
+        return self._run(self._client.describe_client_quotas, wanted, strict=strict, timeout_ms=timeout_ms)
+
+    def alter_client_quotas(
+        self, entity: QuotaEntity, changes: Mapping[str, float | None], *, validate_only: bool = False, timeout_ms: float = 30000
+    ) -> None:
+        """Set quotas of an entity, or remove those whose value is None. The keys are `producer_byte_rate` and
+        `consumer_byte_rate` (bytes per second and broker), `request_percentage` (of the time of a broker),
+        `controller_mutation_rate` (partitions per second), and `connection_creation_rate` (per second, of an `ip`). Brokers
+        measure by the new values from the next request on. `validate_only`: check, and change nothing.
+
+        UsageError; ClusterAuthorizationFailed; RequestFailed with `code` INVALID_REQUEST; RequestTimeout."""
+        self._run(self._client.alter_client_quotas, entity, changes, validate_only=validate_only, timeout_ms=timeout_ms)
 
     def describe_scram_credentials(
         self, users: Iterable[str] | None = None, *, timeout_ms: float = 30000
@@ -757,7 +776,8 @@ class ConsumerCalls(Bridge[Consumer[K, V]], Generic[K, V]):
         return self._peek(self._client.health)
 
     def metrics(self) -> dict[str, Any]:
-        """Counters since the start, `buffered_bytes`, and for each partition position, high watermark, lag (in records) and
+        """Counters since the start, `buffered_bytes`, `fetch_throttle_time_avg` and `_max` (in ms: how long brokers made this
+        consumer wait because of quotas), and for each partition position, high watermark, lag (in records) and
         `preferred_read_replica`: the follower that it is read from (`client_rack`), -1 for the leader. With a `group_id` also
         `group`: rebalances, partitions assigned, revoked and lost, callbacks that failed or were cut off, heartbeats, commits,
         their failures and latencies, and how long the client's thread took to notice the last heartbeat.
@@ -814,8 +834,9 @@ class ProducerCalls(Bridge[Producer]):
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start (`requests`, `batches`, `records`, `bytes`, `retries`, `failed_records`), and what waits
-        now: bytes (`buffered_bytes`), batches, requests and calls. Of a transactional producer also `transactions_committed`
-        and `transactions_aborted`."""
+        now: bytes (`buffered_bytes`), batches, requests and calls; `produce_throttle_time_avg` and `_max`, in ms: how long
+        brokers made this producer wait because of quotas. Of a transactional producer also `transactions_committed` and
+        `transactions_aborted`."""
         return self._peek(self._client.metrics)
 
 
