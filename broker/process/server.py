@@ -40,7 +40,7 @@ from strandline.broker.replication.fetcher_manager import FetcherManager
 from strandline.broker.timers import Timers
 from strandline.controller.metadata.features import SUPPORTED, Levels, finalized
 from strandline.controller.metadata.image import MetadataDelta
-from strandline.controller.metadata.node_security.node_security import NodeSecurity
+from strandline.controller.metadata.node_security.node_security import NodeSecurity, log_unauthenticated
 from strandline.protocol.doors import Doors, new_uuid
 from strandline.protocol.errors import InternalError, StrandlineError, UsageError
 from strandline.protocol.loggers import get_logger
