@@ -27,6 +27,7 @@ from strandline.client import Admin, Consumer, NewTopic, Producer, TopicPartitio
 from strandline.client.producer.receipts import Receipt
 from strandline.local_cluster import ClusterError, LocalCluster
 from strandline.protocol.errors import StrandlineError
+from strandline.reach import reach
 from strandline.testing.history import History, Send, check
 from strandline.testing.replicas import compare_replicas
 
@@ -135,7 +136,7 @@ class Demo:
 
     async def run(self) -> Result:
         loop = asyncio.get_running_loop()
-        async with Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
+        async with Admin(**reach(self.cluster.bootstrap)) as admin:
             await admin.create_topics([NewTopic(TOPIC, partitions=PARTITIONS, replication_factor=REPLICAS)])
             started = loop.time()
             faults = asyncio.create_task(self._break_things(admin))
@@ -161,7 +162,7 @@ class Demo:
         loop = asyncio.get_running_loop()
         settling: deque[asyncio.Task[None]] = deque()
         async with Producer(
-            bootstrap_servers=self.cluster.bootstrap,
+            **reach(self.cluster.bootstrap),
             acks="all",
             linger_ms=5,
             batch_size=65_536,
@@ -253,7 +254,7 @@ class Demo:
         partitions = [TopicPartition(TOPIC, p) for p in range(PARTITIONS)]
         rebuilt: dict[bytes, list[tuple[int, bytes]]] = {}
         firsts = {s.name.encode(): s.first for s in self.sources}
-        async with Consumer(bootstrap_servers=self.cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        async with Consumer(**reach(self.cluster.bootstrap), auto_offset_reset="earliest") as consumer:
             await consumer.assign(partitions)
             ends = await consumer.end_offsets(partitions)
             left = {tp for tp, end in ends.items() if end > 0}

@@ -16,6 +16,7 @@ from strandline.bench.figures import Figures, longest_gap, payloads, percentile
 from strandline.client import Admin, NewTopic, Producer
 from strandline.local_cluster import ClusterError, LocalCluster
 from strandline.protocol.errors import StrandlineError
+from strandline.reach import reach
 
 TOPIC = "bench-failover"
 INTERVAL_S = 0.001
@@ -76,9 +77,9 @@ async def failover(*, fault: Fault = "kill-leader", partitions: int = 6, record_
 
 
 async def _measure(cluster: LocalCluster, fault: Fault, partitions: int, record_size: int) -> Figures:
-    async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+    async with Admin(**reach(cluster.bootstrap)) as admin:
         await admin.create_topics([NewTopic(TOPIC, partitions=partitions, replication_factor=min(3, len(cluster.brokers)))])
-        async with Producer(bootstrap_servers=cluster.bootstrap, acks="all", linger_ms=0) as producer:
+        async with Producer(**reach(cluster.bootstrap), acks="all", linger_ms=0) as producer:
             trickle = _Trickle(producer, partitions, record_size)
             running = asyncio.create_task(trickle.run())
             started = perf_counter()

@@ -14,6 +14,7 @@ from strandline.client.errors import BufferFull, RequestFailed
 from strandline.client.producer.receipts import Receipt
 from strandline.local_cluster import ClusterError
 from strandline.protocol.errors import ErrorCode
+from strandline.reach import reach
 
 SLICE = 512
 """Records passed to `send_nowait` before the event loop runs again, to serve the sockets."""
@@ -45,7 +46,7 @@ class Load:
 
 
 async def ensure_topic(bootstrap: str, topic: str, partitions: int) -> None:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
+    async with Admin(**reach(bootstrap)) as admin:
         if topic not in await admin.list_topics():
             brokers = len((await admin.describe_cluster()).brokers)
             try:
@@ -57,7 +58,7 @@ async def ensure_topic(bootstrap: str, topic: str, partitions: int) -> None:
 
 def _producer(load: Load) -> Producer:
     return Producer(
-        bootstrap_servers=load.bootstrap,
+        **reach(load.bootstrap),
         acks=load.acks,
         linger_ms=load.linger_ms,
         batch_size=load.batch_size,
@@ -178,7 +179,7 @@ async def latency(load: Load) -> Figures:
     await ensure_topic(load.bootstrap, load.topic, load.partitions)
     values = payloads(load.record_size)
     watch, progress = _Watch(), Progress("latency", load.records)
-    async with Producer(bootstrap_servers=load.bootstrap, acks=load.acks, linger_ms=0) as producer:
+    async with Producer(**reach(load.bootstrap), acks=load.acks, linger_ms=0) as producer:
         for p in range(min(50, load.records)):
             await producer.send_and_wait(load.topic, values[p % len(values)])
         started = perf_counter()
@@ -197,8 +198,8 @@ async def latency(load: Load) -> Figures:
 async def consume(load: Load) -> Figures:
     """Read a backlog of records from the beginning. If the topic has too few, they are sent first."""
     await ensure_topic(load.bootstrap, load.topic, load.partitions)
-    async with Consumer(bootstrap_servers=load.bootstrap, auto_offset_reset="earliest", max_partition_fetch_bytes=4 << 20) as c:
-        async with Admin(bootstrap_servers=load.bootstrap) as admin:
+    async with Consumer(**reach(load.bootstrap), auto_offset_reset="earliest", max_partition_fetch_bytes=4 << 20) as c:
+        async with Admin(**reach(load.bootstrap)) as admin:
             count = len((await admin.describe_topics([load.topic]))[0].partitions)
         partitions = [TopicPartition(load.topic, p) for p in range(count)]
         first, end = await c.beginning_offsets(partitions), await c.end_offsets(partitions)

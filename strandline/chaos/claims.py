@@ -15,6 +15,7 @@ from strandline.chaos.scenario import Step
 from strandline.chaos.watch import Peer, partitions_according_to
 from strandline.client import Admin
 from strandline.protocol.errors import StrandlineError
+from strandline.reach import reach
 from strandline.testing.history import OK
 
 RETRY_S = 0.1
@@ -141,7 +142,7 @@ class Claims:
     async def _loss_reported(self, step: Step) -> None:
         """Declare the reported ranges in the history. The verdict at the end still finds a loss outside of them."""
         state = self._state
-        async with Admin(bootstrap_servers=state.driver.bootstrap) as admin:
+        async with Admin(**reach(state.driver.bootstrap)) as admin:
             reports = await admin.describe_unclean_elections([state.topic])
         for report in reports:
             state.load.history.loss(report.partition.partition, report.lost_from, report.lost_to)

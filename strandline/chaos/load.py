@@ -17,6 +17,7 @@ from time import perf_counter
 from strandline.client import Admin, Consumer, LogTruncated, NewTopic, Producer, TopicPartition
 from strandline.client.producer.receipts import Receipt
 from strandline.protocol.errors import StrandlineError
+from strandline.reach import reach
 from strandline.testing.history import History, Send, Verdict, check
 
 DELIVERY_TIMEOUT_MS = 180_000
@@ -84,7 +85,7 @@ class SteadyLoad:
     # -- life
 
     async def create_topic(self) -> None:
-        async with Admin(bootstrap_servers=self.bootstrap) as admin:
+        async with Admin(**reach(self.bootstrap)) as admin:
             partitions, replicas = len(self.acked_at), self._replicas
             await admin.create_topics([NewTopic(self.topic, partitions, replicas, configs=KEPT)])
 
@@ -131,7 +132,7 @@ class SteadyLoad:
 
     async def preload(self, megabytes: int) -> None:
         """Send `megabytes` MiB as fast as possible. These records are part of the history too."""
-        async with Producer(bootstrap_servers=self.bootstrap, acks="all", batch_size=262_144, linger_ms=5) as producer:
+        async with Producer(**reach(self.bootstrap), acks="all", batch_size=262_144, linger_ms=5) as producer:
             for _ in range(megabytes):
                 pending = []
                 for n in range((1 << 20) // self._value_bytes):
@@ -160,7 +161,7 @@ class SteadyLoad:
                     reader += ", after a truncation"
 
     def consumer(self) -> Consumer:
-        return Consumer(bootstrap_servers=self.bootstrap, auto_offset_reset="earliest")
+        return Consumer(**reach(self.bootstrap), auto_offset_reset="earliest")
 
     # -- the verdict
 
@@ -204,7 +205,7 @@ class _Writer:
 
     async def run(self) -> None:
         load = self._load
-        async with Producer(bootstrap_servers=load.bootstrap, acks="all", delivery_timeout_ms=DELIVERY_TIMEOUT_MS) as producer:
+        async with Producer(**reach(load.bootstrap), acks="all", delivery_timeout_ms=DELIVERY_TIMEOUT_MS) as producer:
             settling = [asyncio.create_task(self._settle(p)) for p in self._queues]
             try:
                 await self._send_all(producer)

@@ -12,11 +12,12 @@ from strandline.chaos.run_state import RunState
 from strandline.client import Admin, ElectionResult, ReassignmentResult, TopicPartition
 from strandline.client.admin.placement import plan_drain
 from strandline.protocol.errors import ErrorCode
+from strandline.reach import reach
 
 
 async def drain(state: RunState, names: Sequence[str]) -> None:
     """Keep new replicas away from the brokers, and begin to move those of the topic: the leaders at once, then the replicas."""
-    async with Admin(bootstrap_servers=state.driver.bootstrap) as admin:
+    async with Admin(**reach(state.driver.bootstrap)) as admin:
         racks = {b.broker_id: b.rack for b in (await admin.describe_cluster()).brokers}
         for broker_id in state.ids(names):
             await admin.alter_configs("broker", broker_id, {"broker.draining": True})
@@ -31,7 +32,7 @@ async def drain(state: RunState, names: Sequence[str]) -> None:
 
 async def undrain(state: RunState, names: Sequence[str]) -> None:
     """Let the brokers get replicas again."""
-    async with Admin(bootstrap_servers=state.driver.bootstrap) as admin:
+    async with Admin(**reach(state.driver.bootstrap)) as admin:
         for broker_id in state.ids(names):
             await admin.alter_configs("broker", broker_id, {"broker.draining": None})
 
@@ -40,7 +41,7 @@ async def elect(state: RunState, name: str) -> None:
     """Elect this broker uncleanly for each partition of the topic that has no leader."""
     (broker_id,) = state.ids([name])
     leaderless = [TopicPartition(state.topic, p) for p, each in state.watch.picture.partitions.items() if each.leader < 0]
-    async with Admin(bootstrap_servers=state.driver.bootstrap) as admin:
+    async with Admin(**reach(state.driver.bootstrap)) as admin:
         results = await admin.elect_leaders(leaderless, election="unclean", leader=broker_id)
     _refuse_errors(results)
 

@@ -21,6 +21,7 @@ from strandline.chaos.scenario import Scenario, Step
 from strandline.chaos.waits import Waits
 from strandline.client import Admin
 from strandline.protocol.errors import StrandlineError
+from strandline.reach import reach
 from strandline.testing.replicas import Comparison, compare_replicas
 
 WARM_UP_RECORDS = 300
@@ -72,7 +73,7 @@ class Runner:
 
     async def _prepare(self) -> None:
         plan = self._scenario.load
-        async with Admin(bootstrap_servers=self._driver.bootstrap) as admin:
+        async with Admin(**reach(self._driver.bootstrap)) as admin:
             await until(lambda: self._has_all_brokers(admin), "every broker is unfenced", HEAL_WITHIN_S)
         await self._state.load.create_topic()
         self._state.watch.start()
@@ -259,7 +260,7 @@ class Runner:
             await self._state.load.abandon()
             await self._state.watch.stop()
         try:
-            async with Admin(bootstrap_servers=self._driver.bootstrap, max_block_ms=5000) as admin:
+            async with Admin(**reach(self._driver.bootstrap), max_block_ms=5000) as admin:
                 await admin.delete_topics([self._state.topic], timeout_ms=10_000)
         except StrandlineError as e:
             self._state.log(NOTE, f"cannot delete the topic {self._state.topic}: {e}")

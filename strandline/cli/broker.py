@@ -10,6 +10,7 @@ from strandline.cli import cluster
 from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, Bootstrap, Settings, new_app, run
 from strandline.cli.output import Form, Output, Table, View, show
 from strandline.cli.run import Config, run_node
+from strandline.reach import reach
 
 DRAIN_RATE = "50MB"
 
@@ -47,7 +48,7 @@ async def _drain(bootstrap: str, broker_id: int, rate: int | None, only_plan: bo
     from strandline.client import Admin
     from strandline.client.admin.placement import plan_drain
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         situation = await look(admin)
         situation.check_broker(broker_id)
         plan = plan_drain(situation.replicas, situation.others(broker_id), broker_id)
@@ -100,7 +101,7 @@ async def _undrain(bootstrap: str, broker_id: int) -> tuple[int, int]:
     from strandline.cli.moves import look, start
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         situation = await look(admin)
         situation.check_broker(broker_id)
         await admin.alter_configs("broker", broker_id, {"broker.draining": None})

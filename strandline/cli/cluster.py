@@ -16,6 +16,7 @@ from strandline.cli.common import (
 )
 from strandline.cli.output import Form, Output, Table, View, show
 from strandline.cli.watch import Watch, present
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.client import BrokerDescription, ClusterDescription
@@ -62,14 +63,14 @@ def unregister(
 async def _unregister(bootstrap: str, broker_id: int) -> None:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         await admin.unregister_broker(broker_id)
 
 
 async def _ask(bootstrap: str) -> ClusterDescription:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         return await admin.describe_cluster()
 
 

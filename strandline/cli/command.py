@@ -1,7 +1,7 @@
 """The class of all commands: options that come with others, and words that are translated before the options are parsed.
 
 --output     brings --json and --wide, short for two of its forms
---bootstrap  brings --context, which names a cluster of the configuration file (`contexts.py`)
+--bootstrap  brings --context, which names a cluster of the configuration file, and --client-config (`contexts.py`)
 --watch      needs no value: `topic offsets --watch orders`
 """
 
@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from strandline.cli import names
-from strandline.cli.contexts import choose_context
+from strandline.cli.contexts import choose_client_config, choose_context
 from strandline.cli.kafka_names import translated
 from strandline.cli.output import Form, choose_short_form
 
@@ -30,7 +30,7 @@ class Command(TyperCommand):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.params = [each for own in self.params for each in (own, *_companions(own.name))]
+        self.params = [each for own in self.params for each in (own, *_companions(own))]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options = [parameter for parameter in self.params if parameter.param_type_name == "option"]
@@ -63,7 +63,8 @@ def with_watch_value(words: list[str]) -> list[str]:
     return result
 
 
-def _companions(name: str | None) -> Iterator[TyperOption]:
+def _companions(own: Any) -> Iterator[TyperOption]:
+    name = own.name if own.param_type_name == "option" else None
     if name == "output":
         yield _flag("--json", Form.json, "Short for -o json.")
         yield _flag("--wide", Form.wide, "Short for -o wide.")
@@ -76,6 +77,14 @@ def _companions(name: str | None) -> Iterator[TyperOption]:
             is_eager=True,
             autocompletion=lambda context, words, incomplete: names.contexts(context, incomplete),
             callback=lambda context, parameter, value: choose_context(context, value),
+        )
+        yield TyperOption(
+            param_decls=["--client-config"],
+            metavar="FILE",
+            help="Kafka's client properties: how to authenticate.",
+            expose_value=False,
+            is_eager=True,
+            callback=lambda context, parameter, value: choose_client_config(context, value),
         )
 
 

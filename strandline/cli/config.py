@@ -20,6 +20,7 @@ from strandline.cli.config_table import SOURCES, is_given
 from strandline.cli.output import Form, Output, Table, View, show
 from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import StrandlineError, UsageError
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.client import Admin, ConfigEntry
@@ -148,7 +149,7 @@ class Found(NamedTuple):
 async def ask(bootstrap: str, resource: Resource) -> Found:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         return await ask_with(admin, resource)
 
 
@@ -243,7 +244,7 @@ def _change(
     from strandline.client import Admin
 
     async def work() -> list[str]:
-        async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
             return await admin.alter_configs(
                 resource.resource_type, resource.name, values, append=append, subtract=subtract, validate_only=dry_run
             )
@@ -280,7 +281,7 @@ def diff(
 async def _difference(bootstrap: str, one: Resource, other: Resource | None) -> View:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         found = [await ask_with(admin, each) for each in (one, other) if each is not None]
     if other is None:
         columns: tuple[str, ...] = ("key", "value", "default", "source")

@@ -47,6 +47,7 @@ from strandline.cli.consume_options import (
 from strandline.cli.consume_places import named
 from strandline.cli.start import parse_start
 from strandline.protocol.errors import UsageError
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.cli.consume_places import Places
@@ -128,7 +129,7 @@ async def _consume(job: Job) -> None:
     from strandline.client import Admin, Consumer, TopicPartition
 
     quiet_client()
-    servers: dict[str, Any] = {"bootstrap_servers": job.bootstrap, "connect_timeout_ms": CONNECT_TIMEOUT_MS}
+    servers: dict[str, Any] = {**reach(job.bootstrap), "connect_timeout_ms": CONNECT_TIMEOUT_MS}
     consumer = Consumer(auto_offset_reset="earliest", client_rack=job.client_rack, isolation_level=job.isolation_level, **servers)
     try:
         async with while_waiting(f"an answer from {job.bootstrap}"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from strandline.cli import interrupts
 from strandline.cli.common import CONNECT_TIMEOUT_MS, note, quiet_client, while_waiting
 from strandline.cli.start import Beginning
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.cli.consume_job import Job
@@ -24,7 +25,7 @@ async def consume_in_group(job: Job) -> None:
     quiet_client()
     consumer = Consumer(
         job.topic,
-        bootstrap_servers=job.bootstrap,
+        **reach(job.bootstrap),
         connect_timeout_ms=CONNECT_TIMEOUT_MS,
         group_id=job.group,
         enable_auto_commit=False,

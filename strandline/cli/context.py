@@ -10,9 +10,10 @@ import typer
 
 from strandline.cli import names
 from strandline.cli.common import new_app, note
-from strandline.cli.contexts import Contexts, checked_name, choose, load, path_of, save
+from strandline.cli.contexts import CLIENT_CONFIG, Contexts, checked_name, choose, load, path_of, save
 from strandline.cli.output import Form, Output, Table, View, show
 from strandline.protocol.errors import UsageError
+from strandline.protocol.security.client_security import ClientSecurity
 
 app = new_app("Name clusters, and choose the one that commands talk to.")
 
@@ -38,8 +39,11 @@ def show_(output: Output = Form.table) -> None:
     """Show which cluster commands talk to in this folder, and why: an environment variable, the current context, a cluster that
     runs here, or the default."""
     found = choose(None, None, os.environ, Path.cwd(), path_of())
-    text = f"{found.bootstrap} ({found.origin})"
-    show(View({"bootstrap": found.bootstrap, "origin": found.origin, "file": str(path_of())}, [text]), output)
+    texts = [f"{found.bootstrap} ({found.origin})"]
+    if found.client_config is not None:
+        texts.append(f"client configuration: {found.client_config}")
+    document = {"bootstrap": found.bootstrap, "origin": found.origin, "file": str(path_of())}
+    show(View({**document, "client_config": found.client_config}, texts), output)
 
 
 @app.command()
@@ -47,12 +51,18 @@ def add(
     name: Name,
     bootstrap: Annotated[str, typer.Argument(metavar="HOST:PORT,...", help="Brokers to connect to first.")],
     use: Annotated[bool, typer.Option("--use", help="Make it the current context.")] = False,
+    client_config: Annotated[
+        str | None, typer.Option("--client-config", metavar="FILE", help="Kafka's client properties: how to authenticate.")
+    ] = None,
 ) -> None:
     """Add a context, or change the address of one. The first one becomes the current context."""
     found = load(path_of())
     if any(not host or not port.isdecimal() for host, _, port in (part.rpartition(":") for part in bootstrap.split(","))):
         raise UsageError(f"brokers are named host:port, separated by commas, not {bootstrap!r}")
     keys = {**found.contexts.get(checked_name(name), {}), "bootstrap": bootstrap}
+    if client_config is not None:
+        ClientSecurity.from_file(client_config)
+        keys[CLIENT_CONFIG] = str(Path(client_config).absolute())
     current = name if use or not found.contexts else found.current
     save(path_of(), Contexts({**found.contexts, name: keys}, current))
     note(f"{name} is {bootstrap}" + (", and the current context" if current == name else ""))

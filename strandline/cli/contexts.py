@@ -4,6 +4,7 @@ The first of these that is there counts:
 
     --bootstrap or --context                      options
     STRANDLINE_BOOTSTRAP or STRANDLINE_CONTEXT    the environment; the address before the name
+    `bootstrap.servers` of the --client-config    if the file has it
     `strandline context use NAME`                 the current context
     ./cluster.json or ./cluster/cluster.json      a cluster that `strandline up` runs with its data in the current folder
     127.0.0.1:9092                                the default
@@ -14,6 +15,11 @@ The file is `strandline/config.toml` in the folder that XDG_CONFIG_HOME names, o
 
     [contexts.prod]
     bootstrap = "b1:9092,b2:9092"
+    client_config = "prod.properties"
+
+How a command authenticates itself, and the brokers, is in a file of Kafka's client properties, of which the first counts that is
+there: --client-config, that of a --context, STRANDLINE_CLIENT_CONFIG, that of the cluster that the rules above have chosen (a
+context, or the local cluster's cluster.json). A relative path in a file is relative to the folder of that file.
 
 A context may have further keys. Commands that do not know a key keep it when they write the file.
 """
@@ -23,20 +29,24 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import typer
 
+from strandline.cli.notes import note
 from strandline.protocol.errors import StrandlineError, UsageError
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE, CONTEXT_VARIABLE = "STRANDLINE_BOOTSTRAP", "STRANDLINE_CONTEXT"
+CLIENT_CONFIG_VARIABLE = "STRANDLINE_CLIENT_CONFIG"
+CLIENT_CONFIG = "client_config"
+"""The key in a context and in cluster.json."""
 LOCAL_STATES = ("cluster.json", "cluster/cluster.json")
 """Where the state of a local cluster lies, seen from the current folder."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_CHOSEN = "strandline.context"
+_CHOSEN, _CHOSEN_CONFIG = "strandline.context", "strandline.client_config"
 
 
 class Choice(NamedTuple):
@@ -44,6 +54,8 @@ class Choice(NamedTuple):
 
     bootstrap: str
     origin: str
+    client_config: str | None = None
+    """The path of the client properties; None: plaintext, and no authentication."""
 
 
 class Contexts(NamedTuple):
@@ -59,6 +71,11 @@ class Contexts(NamedTuple):
             known = ", ".join(self.contexts) or "none yet; `strandline context add NAME HOST:PORT` adds one"
             raise UsageError(f"there is no context {name!r}; there are: {known}")
         return str(self.contexts[name]["bootstrap"])
+
+    def choice(self, name: str, origin: str, file: Path) -> Choice:
+        """The context as a choice. `file`: the configuration file. UsageError if there is no such context."""
+        bootstrap = self.bootstrap(name)
+        return Choice(bootstrap, origin, _beside(file, self.contexts[name].get(CLIENT_CONFIG)))
 
 
 # -- the file -----------------------------------------------------------------------------------------------------------
@@ -125,24 +142,56 @@ def checked_name(name: str) -> str:
 # -- the choice ---------------------------------------------------------------------------------------------------------
 
 
-def choose(option: str | None, context_option: str | None, environment: Mapping[str, str], folder: Path, file: Path) -> Choice:
-    """The cluster of a command. `option`, `context_option`: the values of --bootstrap and --context. UsageError if both are
-    given, or if a context does not exist."""
+def choose(
+    option: str | None,
+    context_option: str | None,
+    environment: Mapping[str, str],
+    folder: Path,
+    file: Path,
+    config_option: str | None = None,
+) -> Choice:
+    """The cluster of a command, and its client properties. `option`, `context_option`, `config_option`: the values of
+    --bootstrap, --context and --client-config. UsageError if the first two are given, or if a context does not exist."""
     if option is not None and context_option is not None:
         raise UsageError("--bootstrap and --context exclude each other: each says which cluster is meant")
-    if option is not None:
-        return Choice(option, "")
     if context_option is not None:
-        return Choice(load(file).bootstrap(context_option), f"context {context_option}")
+        found = load(file).choice(context_option, f"context {context_option}", file)
+        return found._replace(client_config=config_option or found.client_config or environment.get(CLIENT_CONFIG_VARIABLE))
+    config = config_option or environment.get(CLIENT_CONFIG_VARIABLE) or None
+    if option is not None:
+        return Choice(option, "", config)
+    found = _chosen_elsewhere(environment, folder, file, config)
+    return found if config is None else found._replace(client_config=config)
+
+
+def _chosen_elsewhere(environment: Mapping[str, str], folder: Path, file: Path, config: str | None) -> Choice:
+    """The cluster of a command without --bootstrap and --context."""
     if environment.get(BOOTSTRAP_VARIABLE):
         return Choice(environment[BOOTSTRAP_VARIABLE], BOOTSTRAP_VARIABLE)
     name = environment.get(CONTEXT_VARIABLE)
     if name:
-        return Choice(load(file).bootstrap(name), f"context {name}, which {CONTEXT_VARIABLE} names")
+        return load(file).choice(name, f"context {name}, which {CONTEXT_VARIABLE} names", file)
+    named = _bootstrap_in(config)
+    if named:
+        return Choice(named, f"bootstrap.servers of {config}")
     found = load(file)
     if found.current is not None:
-        return Choice(found.bootstrap(found.current), f"context {found.current}, the current one")
+        return found.choice(found.current, f"context {found.current}, the current one", file)
     return local_cluster(folder) or Choice(DEFAULT_BOOTSTRAP, "the default")
+
+
+def _bootstrap_in(config: str | None) -> str | None:
+    """The address in the client properties; None without a file, or if it names none."""
+    if config is None:
+        return None
+    from strandline.protocol.security.client_properties import read_properties
+
+    return read_properties(config).get("bootstrap.servers")
+
+
+def _beside(file: Path, path: object) -> str | None:
+    """A path that a file names, relative to the file's folder."""
+    return str(file.parent / path) if isinstance(path, str) and path else None
 
 
 def local_cluster(folder: Path) -> Choice | None:
@@ -151,7 +200,8 @@ def local_cluster(folder: Path) -> Choice | None:
         try:
             state = json.loads((folder / name).read_text())
             if Path(state["control"]).exists():
-                return Choice(str(state["bootstrap"]), f"the cluster of ./{name}")
+                client_config = _beside(folder / name, state.get(CLIENT_CONFIG))
+                return Choice(str(state["bootstrap"]), f"the cluster of ./{name}", client_config)
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return None
@@ -169,15 +219,44 @@ def chosen_context(context: typer.Context) -> str | None:
     return name
 
 
+def choose_client_config(context: typer.Context, path: str | None) -> None:
+    """Note the value of --client-config, which may stand before or behind the command. UsageError if it is given twice."""
+    if path is not None and context.meta.setdefault(_CHOSEN_CONFIG, path) != path:
+        raise UsageError(f"--client-config is given twice: {context.meta[_CHOSEN_CONFIG]} and {path}")
+
+
+def chosen_client_config(context: typer.Context) -> str | None:
+    """The value of --client-config, if it was given."""
+    path: str | None = context.meta.get(_CHOSEN_CONFIG)
+    return path
+
+
 def chosen_bootstrap(context: typer.Context, value: str) -> str:
-    """The address that a command uses. `value` is that of --bootstrap, of its environment variable, or the default."""
+    """The address that a command uses; its clients reach it as the client properties say (`reach.py`). `value` is that of
+    --bootstrap, of its environment variable, or the default."""
     if context.resilient_parsing:
         return value
     source = getattr(context.get_parameter_source("bootstrap"), "name", "")
     option = value if source == "COMMANDLINE" else None
-    choice = choose(option, chosen_context(context), os.environ, Path.cwd(), path_of())
+    choice = choose(
+        option, chosen_context(context), os.environ, Path.cwd(), path_of(), config_option=chosen_client_config(context)
+    )
     origins[choice.bootstrap] = choice.origin
+    use_client_config(choice)
     return choice.bootstrap
+
+
+def use_client_config(choice: Choice, note: Callable[[str], None] = note) -> None:
+    """Have the clients of this process reach the cluster as its client properties say. UsageError if they cannot be used."""
+    if choice.client_config is None:
+        return
+    from strandline.protocol.security.client_properties import may_be_read_by_others, read_properties, security_of
+    from strandline.reach import remember
+
+    properties = read_properties(choice.client_config)
+    if may_be_read_by_others(choice.client_config, properties):
+        note(f"{choice.client_config} has a secret in it, and others may read it: chmod 600 {choice.client_config}")
+    remember(choice.bootstrap, security_of(properties, choice.client_config))
 
 
 origins: dict[str, str] = {}

@@ -15,6 +15,7 @@ from strandline.cli.common import CONNECT_TIMEOUT_MS
 from strandline.cli.doctor_facts import Clock, Facts, NodePage, Port
 from strandline.cli.doctor_ports import try_port
 from strandline.protocol.errors import StrandlineError
+from strandline.reach import reach, security_of
 
 if TYPE_CHECKING:
     from strandline.client import Admin
@@ -33,7 +34,8 @@ async def look(bootstrap: str) -> Facts:
     from importlib.metadata import version
 
     addresses = [probe.split_address(part, "--bootstrap") for part in bootstrap.split(",")]
-    facts = Facts(version("strandline"), list(await asyncio.gather(*(try_port(*address) for address in addresses))))
+    ports = (try_port(*address, security_of(bootstrap)) for address in addresses)
+    facts = Facts(version("strandline"), list(await asyncio.gather(*ports)))
     await _look_with_admin(facts, bootstrap)
     return facts
 
@@ -42,7 +44,7 @@ async def _look_with_admin(facts: Facts, bootstrap: str) -> None:
     from strandline.client import Admin
 
     try:
-        async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
             facts.cluster = await admin.describe_cluster(timeout_ms=TIMEOUT_MS)
             await asyncio.gather(_nodes(facts, admin), _topics(facts, admin), _control(facts, admin))
     except StrandlineError as e:

@@ -14,6 +14,7 @@ from strandline.protocol.errors import StrandlineError
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.resolver import look_up
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 
 TIMEOUT_S = 2.0
 """For each step. Short, because a person waits."""
@@ -23,8 +24,8 @@ KAFKA_API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, -1)
 """Kafka's ApiVersions in version 0: size, key, version, correlation id 7, and no client id."""
 
 
-async def try_port(host: str, port: int) -> Port:
-    """Try the address; never raises."""
+async def try_port(host: str, port: int, security: ClientSecurity = NO_SECURITY) -> Port:
+    """Try the address; never raises. `security`: how to connect to a broker."""
     address, loop = join_address(host, port), asyncio.get_running_loop()
     began = loop.time()
     try:
@@ -37,7 +38,7 @@ async def try_port(host: str, port: int) -> Port:
     reason = await _refusal(host, port)
     if reason:
         return Port(address, resolved, error=reason)
-    port_found = await _handshake(host, port, address, resolved)
+    port_found = await _handshake(host, port, address, resolved, security)
     return port_found if port_found.error else _timed(port_found, (loop.time() - began) * 1000)
 
 
@@ -60,16 +61,23 @@ async def _refusal(host: str, port: int) -> str:
     return ""
 
 
-async def _handshake(host: str, port: int, address: str, resolved: tuple[str, ...]) -> Port:
+async def _handshake(
+    host: str, port: int, address: str, resolved: tuple[str, ...], security: ClientSecurity
+) -> Port:
     timeout_ms = int(TIMEOUT_S * 1000)
     connection = None
     try:
-        connection = await Connection.connect(host, port, client_id="doctor", connect_timeout_ms=timeout_ms)
+        connection = await Connection.connect(
+            host, port, client_id="doctor", connect_timeout_ms=timeout_ms, security=security
+        )
         who = await connection.request(apis.API_VERSIONS, ApiVersionsRequest(), timeout_ms=timeout_ms)
         assert isinstance(who, ApiVersionsResponse)
         return Port(address, resolved, True, role=who.role, node_id=who.node_id, cluster_id=who.cluster_id)
-    except (StrandlineError, OSError, TimeoutError):
+    except (StrandlineError, OSError, TimeoutError) as e:
         speaks = await _speaks(host, port)
+        if security is not NO_SECURITY or speaks == "TLS":
+            hint = "" if security is not NO_SECURITY else "; give the client's configuration with --client-config"
+            return Port(address, resolved, True, f"does not let this client in ({e}){hint}", speaks)
         error = f"speaks {speaks}, and not Strandline's protocol" if speaks else "accepts connections, and answers no handshake"
         return Port(address, resolved, True, error, speaks)
     finally:

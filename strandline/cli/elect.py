@@ -22,6 +22,7 @@ from strandline.cli.common import (
 from strandline.cli.output import Form, Output, View, show
 from strandline.cli.unclean_elections import lost_text, report_json
 from strandline.protocol.errors import UsageError
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.client import Admin, ElectionResult, TopicPartition, UncleanElection
@@ -107,7 +108,7 @@ async def _ask_unclean(
     from strandline.client import Admin, ElectionResult
     from strandline.protocol.errors import ErrorCode
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         before = await _epochs(admin, place)
         results = await admin.elect_leaders(None if place is None else [place], election="unclean")
         others = {r.partition for r in results if r.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)}
@@ -145,7 +146,7 @@ def _elect_one(bootstrap: str, topic: str, partition: int) -> View:
 async def _ask_one(bootstrap: str, topic: str, partition: int) -> tuple[ElectionResult, int]:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         (described,) = await admin.describe_topics([topic])
         places = {p.partition: p for p in described.partitions}
         if partition not in places:
@@ -180,7 +181,7 @@ def _elect_all(bootstrap: str) -> View:
 async def _ask_all(bootstrap: str) -> tuple[list[ElectionResult], dict[TopicPartition, int]]:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         results = await admin.elect_leaders()
         return results, await _preferred_leaders(admin, sorted({result.partition.topic for result in results}))
 

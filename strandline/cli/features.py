@@ -19,6 +19,7 @@ from strandline.cli.output import Form, Output, Table, View, show
 from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import StrandlineError
 from strandline.protocol.feature_names import METADATA_VERSION
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.client import BrokerFeatures, FeaturesDescription
@@ -56,7 +57,7 @@ def _view(found: FeaturesDescription) -> View:
 async def _ask(bootstrap: str) -> FeaturesDescription:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         return await admin.describe_features(timeout_ms=TIMEOUT_MS)
 
 
@@ -105,7 +106,7 @@ async def _upgrade(bootstrap: str, level: int | None, dry_run: bool) -> tuple[in
     """The levels before and after."""
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         found = await admin.describe_features(timeout_ms=TIMEOUT_MS)
         target = _highest(found) if level is None else level
         async with while_waiting("the controllers"):

@@ -27,6 +27,7 @@ from strandline.cli.group_state import MEMBER_COLUMNS, OFFSET_COLUMNS, STATE_COL
 from strandline.cli.output import Form, Output, Table, View, show
 from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import UsageError
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.client import Admin, GroupListing, GroupMemberResult, GroupResult
@@ -65,7 +66,7 @@ def list_(
     async def ask() -> View:
         from strandline.client import Admin
 
-        async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
             return _listed(await admin.list_groups(states=states or (), types=types or (), timeout_ms=TIMEOUT_MS))
 
     present(ask, output, watch)
@@ -130,7 +131,7 @@ async def _ask(bootstrap: str, group_ids: list[str] | None) -> tuple[list[GroupS
     """These groups, or all; and what is not known about which groups there are."""
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         ids, remarks = list(dict.fromkeys(group_ids or ())), list[str]()
         if not ids:
             listing = await admin.list_groups(timeout_ms=TIMEOUT_MS)
@@ -198,7 +199,7 @@ def delete(
     async def work() -> dict[str, GroupResult]:
         from strandline.client import Admin
 
-        async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
             return await admin.delete_groups(groups)
 
     found = run(work())
@@ -232,7 +233,7 @@ def remove_member(
     async def work() -> list[GroupMemberResult]:
         from strandline.client import Admin
 
-        async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
             return await admin.remove_group_members(group, None if everyone else members or [], instance_ids=instances or ())
 
     found = run(work())

@@ -12,6 +12,7 @@ from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, ERROR, 
 from strandline.cli.group_seek import Chosen, chosen_partitions
 from strandline.cli.output import Form, Output, Table, View, show
 from strandline.protocol.errors import ErrorCode, UsageError
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.client import GroupOffsetResult, TopicPartition
@@ -51,7 +52,7 @@ async def _committed(bootstrap: str, group: str, wanted: Chosen) -> dict[TopicPa
     """The committed offsets of the group in these topics. UsageError for a partition that has none."""
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         committed = {tp: found.offset for tp, found in (await admin.list_group_offsets(group)).items()}
     for topic, numbers in wanted.items():
         for number in numbers or ():
@@ -69,7 +70,7 @@ async def _committed(bootstrap: str, group: str, wanted: Chosen) -> dict[TopicPa
 async def _delete(bootstrap: str, group: str, tps: Sequence[TopicPartition]) -> dict[TopicPartition, GroupOffsetResult]:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         return await admin.delete_group_offsets(group, tps)
 
 

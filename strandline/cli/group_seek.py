@@ -25,6 +25,7 @@ from strandline.cli.output import Form, Output, Table, View, show
 from strandline.cli.start import BeforeEnd, Beginning, End, Offset, Start, Time, parse_start
 from strandline.cli.topic_offsets import offsets_at
 from strandline.protocol.errors import UsageError
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.client import Admin, GroupOffsetResult, TopicPartition
@@ -193,7 +194,7 @@ async def _plan(bootstrap: str, group: str, targets: Target | Mapping[tuple[str,
     """`targets`: one for all partitions, or the offset of each."""
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         current = {tp: found.offset for tp, found in (await admin.list_group_offsets(group)).items()}
         tps = await _partitions(admin, chosen) if chosen else sorted(current)
         starts, ends = await offsets_at(admin, tps, EARLIEST), await offsets_at(admin, tps, LATEST)
@@ -257,7 +258,7 @@ def _wanted(target: Target, current: int | None, start: int, end: int, at_time: 
 async def _commit(bootstrap: str, group: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, GroupOffsetResult]:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         return await admin.alter_group_offsets(group, {(tp.topic, tp.partition): offset for tp, offset in offsets.items()})
 
 

@@ -22,10 +22,12 @@ from strandline.cli.output import Form, Output, Table, View
 from strandline.cli.probe import Verdict
 from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import BrokerError, PeerError, StrandlineError, UsageError
+from strandline.reach import reach, security_of
 
 if TYPE_CHECKING:
     from strandline.client import Admin, BrokerDescription, ClusterDescription, PartitionDescription, TopicDescription
     from strandline.protocol.messages.admin import DescribeClusterResponse
+    from strandline.protocol.security.client_security import ClientSecurity
 
 app = new_app()
 
@@ -59,7 +61,7 @@ def health(
         if cluster:
             return _view(await _ask_cluster(bootstrap, timeout))
         if address is not None:
-            return _view(await _ask_broker(*address, timeout))
+            return _view(await _ask_broker(*address, timeout, security_of(bootstrap)))
         return _view(probe.ask_own_node(os.environ.get(probe.LISTENER), timeout))
 
     present(ask, output, watch)
@@ -76,7 +78,7 @@ def _view(verdict: Verdict) -> View:
 # -- a broker ---------------------------------------------------------------------------------------------------------
 
 
-async def _ask_broker(host: str, port: int, timeout_s: float) -> Verdict:
+async def _ask_broker(host: str, port: int, timeout_s: float, security: ClientSecurity) -> Verdict:
     from strandline.protocol import apis
     from strandline.protocol.messages.admin import (
         ApiVersionsRequest,
@@ -91,7 +93,9 @@ async def _ask_broker(host: str, port: int, timeout_s: float) -> Verdict:
     connection = None
     try:
         async with asyncio.timeout(timeout_s):
-            connection = await Connection.connect(host, port, client_id="health", connect_timeout_ms=timeout_ms)
+            connection = await Connection.connect(
+                host, port, client_id="health", connect_timeout_ms=timeout_ms, security=security
+            )
             who = await connection.request(apis.API_VERSIONS, ApiVersionsRequest(), timeout_ms=timeout_ms)
             assert isinstance(who, ApiVersionsResponse)
             if who.role != "broker":
@@ -138,7 +142,7 @@ async def _ask_cluster(bootstrap: str, timeout_s: float) -> Verdict:
     try:
         async with (
             asyncio.timeout(timeout_s),
-            Admin(bootstrap_servers=bootstrap, connect_timeout_ms=timeout_ms // 2 + 1) as admin,
+            Admin(**reach(bootstrap), connect_timeout_ms=timeout_ms // 2 + 1) as admin,
         ):
             cluster = await admin.describe_cluster(timeout_ms=timeout_ms)
             topics = await admin.describe_topics(timeout_ms=timeout_ms)

@@ -41,6 +41,9 @@ def _ago(duration: str) -> str:
 EVERYWHERE: Mapping[str, Translation] = {
     "--bootstrap-server": ("--bootstrap",),
     "--bootstrap-servers": ("--bootstrap",),
+    "--command-config": ("--client-config",),
+    "--consumer.config": ("--client-config",),
+    "--producer.config": ("--client-config",),
 }
 _TOPIC: Mapping[str, Translation] = {"--topic": (), "-t": ()}
 _READING: Mapping[str, Translation] = {

@@ -20,6 +20,7 @@ from strandline.cli.common import (
 from strandline.cli.output import Form, Output, Table, View, show
 from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import UsageError
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.client import Admin, LogDirDescription, LogDirMoveResult, ReplicaInfo, TopicPartition
@@ -130,7 +131,7 @@ def _replica(text: str) -> tuple[str, int]:
 async def _move(bootstrap: str, broker: int, replicas: list[tuple[str, int]], to: str) -> list[LogDirMoveResult]:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         await _check_brokers(admin, [broker])
         return await admin.alter_replica_log_dirs(broker, dict.fromkeys(replicas, to), timeout_ms=MOVE_TIMEOUT_MS)
 
@@ -147,7 +148,7 @@ async def _check_brokers(admin: Admin, brokers: Sequence[int]) -> list[int]:
 async def _ask(bootstrap: str, topics: list[str] | None, brokers: list[int] | None) -> Found:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         known = await _check_brokers(admin, brokers or ())
         if topics:
             await admin.describe_topics(topics)  # an unknown topic fails here; a broker would leave it out

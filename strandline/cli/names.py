@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from strandline.cli.contexts import choose, chosen_context, load, path_of
+from strandline.cli.contexts import choose, chosen_client_config, chosen_context, load, path_of, use_client_config
 from strandline.cli.notes import quiet_client
 from strandline.protocol.errors import StrandlineError
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.client import Admin
@@ -67,8 +68,10 @@ def _of_cluster(ctx: typer.Context, incomplete: str, ask: Callable[[Admin], Awai
         given = (
             ctx.params.get("bootstrap") if getattr(ctx.get_parameter_source("bootstrap"), "name", "") == "COMMANDLINE" else None
         )
-        bootstrap = choose(given, chosen_context(ctx), os.environ, Path.cwd(), path_of()).bootstrap
-        async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        config = chosen_client_config(ctx)
+        choice = choose(given, chosen_context(ctx), os.environ, Path.cwd(), path_of(), config_option=config)
+        use_client_config(choice, lambda text: None)
+        async with Admin(**reach(choice.bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
             return await ask(admin)
 
     quiet_client()

@@ -32,6 +32,7 @@ from strandline.cli.common import (
 )
 from strandline.cli.compression import Codec, CodecOption, LevelOption, check_level
 from strandline.protocol.errors import StrandlineError, UsageError
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.cli.stdin import StandardInput
@@ -377,7 +378,7 @@ async def _produce(job: Job) -> int:
     from strandline.client import Producer
 
     producer = Producer(
-        bootstrap_servers=job.bootstrap,
+        **reach(job.bootstrap),
         connect_timeout_ms=CONNECT_TIMEOUT_MS,
         acks=job.acks,
         linger_ms=2,

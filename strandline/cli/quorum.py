@@ -15,6 +15,7 @@ from strandline.cli.common import (
 from strandline.cli.output import Form, Output, Table, View
 from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import StrandlineError
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.client import QuorumDescription, QuorumReplica
@@ -43,7 +44,7 @@ def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = Form.tab
 async def _ask(bootstrap: str) -> View:
     from strandline.client import Admin, NoBrokersAvailable
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         try:
             return _view(await admin.describe_quorum(timeout_ms=TIMEOUT_MS))
         except NoBrokersAvailable:

@@ -12,6 +12,7 @@ from strandline.cli.output import Form, Output, View, show
 from strandline.cli.progress import progress as progress_bar
 from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import UsageError
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.cli.moves import Progress, Situation
@@ -111,7 +112,7 @@ async def _plan(
     from strandline.client import Admin
     from strandline.client.admin.placement import plan_even, plan_factor
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         situation = await look(admin)
         chosen = _partitions_of(situation, topics)
         racks, targets = situation.racks(brokers), situation.targets()
@@ -158,7 +159,7 @@ async def _measure_twice(bootstrap: str, topics: list[str]) -> tuple[list[Progre
     from strandline.cli.moves import look, measure, time_left_s
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         situation = await look(admin)
         _choose(situation, topics)
         if not situation.running:
@@ -180,7 +181,7 @@ async def _wait(bootstrap: str, topics: list[str]) -> None:
     from strandline.cli.moves import look, measure
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         situation = await look(admin)
         _choose(situation, topics)
         total, done = sum(p.total for p in await measure(admin, situation)), 0
@@ -198,7 +199,7 @@ async def _cancel(bootstrap: str, topics: list[str]) -> View:
     from strandline.cli.moves import look, start
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         situation = await look(admin)
         _choose(situation, topics)
         running = situation.running

@@ -24,6 +24,7 @@ from strandline.cli.output import Form, Output, Table, View, show
 from strandline.cli.unclean_elections import lost_text, report_json
 from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import UsageError
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.client import Admin, PartitionDescription, ReplicaLog, TopicPartition, UncleanElection
@@ -101,7 +102,7 @@ def recover(
 async def _plans(bootstrap: str, topic: str | None, partition: int | None) -> list[Plan]:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         return await plans(admin, topic, partition)
 
 
@@ -211,7 +212,7 @@ async def _elect(bootstrap: str, topic: str, partition: int, broker: int, epoch:
     from strandline.client import Admin
     from strandline.protocol.errors import ErrorCode
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         (result,) = await admin.elect_leaders([(topic, partition)], election="unclean", leader=broker)
         report = None
         if result.code in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED):

@@ -114,6 +114,9 @@ def _print_version(wanted: bool) -> None:
 def root(
     ctx: typer.Context,
     context: str | None = typer.Option(None, "--context", metavar="NAME", help="A cluster that `strandline context` knows."),
+    client_config: str | None = typer.Option(
+        None, "--client-config", metavar="FILE", help="Kafka's client properties: how to authenticate."
+    ),
     version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True, callback=_print_version),
 ) -> None:
     """Strandline: a replicated log with Kafka's replication, in Python."""
@@ -121,3 +124,7 @@ def root(
         from strandline.cli.contexts import choose_context
 
         choose_context(ctx, context)
+    if client_config is not None:
+        from strandline.cli.contexts import choose_client_config
+
+        choose_client_config(ctx, client_config)

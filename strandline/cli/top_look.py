@@ -10,6 +10,7 @@ from strandline.cli.group import states_of
 from strandline.cli.top_rates import GroupSample, Sample
 from strandline.cli.topic_offsets import offsets_at
 from strandline.protocol.errors import StrandlineError
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.client import Admin, LogDirDescription, TopicDescription, TopicPartition
@@ -42,7 +43,7 @@ class Sampler:
         from strandline.client import Admin
 
         if self._admin is None:
-            admin = Admin(bootstrap_servers=self.bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS)
+            admin = Admin(**reach(self.bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS)
             await admin.start()
             self._admin = admin
         return self._admin

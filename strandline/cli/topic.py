@@ -35,6 +35,7 @@ from strandline.cli.topic_trim import trim
 from strandline.cli.unclean_elections import report_json, report_text
 from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import UsageError
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.cli.topic_state import TopicState
@@ -84,7 +85,7 @@ def create(
     )
 
     async def work() -> tuple[TopicDescription, bool]:
-        async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
             try:
                 return (await admin.create_topics([new]))[0], True
             except RequestFailed as e:
@@ -341,7 +342,7 @@ def alter(
     warnings: list[str] = []
 
     async def work() -> None:
-        async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
             await admin.describe_topics([topic])  # an unknown topic fails here, before anything is changed
             if changes:
                 warnings.extend(await admin.alter_configs("topic", topic, changes))
@@ -373,7 +374,7 @@ def delete(
     confirm(f"This deletes {topic} with all its records, for good.", yes, "nothing was deleted")
 
     async def work() -> None:
-        async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
             await admin.delete_topics([topic])
 
     try:
@@ -395,7 +396,7 @@ app.command()(producers)
 async def _describe(bootstrap: str, names: list[str] | None) -> list[TopicDescription]:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         return await admin.describe_topics(names)
 
 
@@ -403,7 +404,7 @@ async def _ask_state(bootstrap: str, names: list[str] | None) -> TopicState:
     from strandline.cli.topic_state import ask
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         return await ask(admin, names or None)
 
 

@@ -15,6 +15,7 @@ from strandline.cli.output import Form, Output, Table, View, show
 from strandline.cli.progress import progress
 from strandline.cli.topic_offsets import Offsets, joined, offsets_at
 from strandline.protocol.errors import StrandlineError, UsageError
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.client import Consumer, TopicPartition
@@ -72,7 +73,7 @@ async def _analyze(bootstrap: str, topic: str, partitions: list[int] | None) -> 
         if one.start_offset is not None and one.end_offset is not None
     }
     total = sum(each.end_offset - each.start_offset for each in analyses.values())
-    options: Any = {"bootstrap_servers": bootstrap, "connect_timeout_ms": CONNECT_TIMEOUT_MS, "auto_offset_reset": "earliest"}
+    options: Any = {**reach(bootstrap), "connect_timeout_ms": CONNECT_TIMEOUT_MS, "auto_offset_reset": "earliest"}
     async with Consumer(**options) as consumer:
         with progress(topic, total) as advance:
             problems |= await _Reading(consumer, topic, analyses, advance).run()
@@ -82,7 +83,7 @@ async def _analyze(bootstrap: str, topic: str, partitions: list[int] | None) -> 
 async def _offsets(bootstrap: str, topic: str, partitions: list[int] | None) -> list[Offsets]:
     from strandline.client import Admin, TopicPartition
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         (described,) = await admin.describe_topics([topic])
         for number in partitions or ():
             if not 0 <= number < len(described.partitions):

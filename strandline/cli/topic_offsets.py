@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, ERROR, Bootstrap, TopicName
 from strandline.cli.output import Form, Output, Table, View
 from strandline.cli.watch import Watch, present
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.client import Admin, PartitionDescription, TopicPartition
@@ -71,7 +72,7 @@ async def _ask(bootstrap: str, topic: str) -> list[Offsets]:
     from strandline.client import Admin, TopicPartition
     from strandline.client.consumer.partition_state import EARLIEST, LATEST
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         (described,) = await admin.describe_topics([topic])
         led = [TopicPartition(topic, p.partition) for p in described.partitions if p.leader_id >= 0]
         starts, ends = await asyncio.gather(offsets_at(admin, led, EARLIEST), offsets_at(admin, led, LATEST))

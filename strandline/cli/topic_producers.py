@@ -12,6 +12,7 @@ from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, ERROR, 
 from strandline.cli.output import Form, Output, Table, View
 from strandline.cli.watch import Watch, present
 from strandline.protocol.errors import StrandlineError, UsageError
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.client import Admin, PartitionProducers, ProducerDescription, TopicDescription, TopicPartition
@@ -75,7 +76,7 @@ async def _ask(bootstrap: str, topic: str, partitions: list[int] | None) -> tupl
     """The answers of the leaders, and by partition why there is none."""
     from strandline.client import Admin, TopicPartition
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         (described,) = await admin.describe_topics([topic])
         chosen = _chosen(described, partitions)
         unknown = {number: "it has no leader" for number, leader in chosen.items() if leader < 0}

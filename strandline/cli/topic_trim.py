@@ -22,6 +22,7 @@ from strandline.cli.common import (
 from strandline.cli.output import Form, Output, Table, View, show
 from strandline.cli.topic_offsets import offsets_at
 from strandline.protocol.errors import UsageError
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.client import DeletedRecords, TopicPartition
@@ -78,7 +79,7 @@ async def _plan(bootstrap: str, topic: str, partitions: list[int] | None, offset
     """The end of a partition becomes an offset here, so that records that are written during the question stay."""
     from strandline.client import Admin, TopicPartition
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         (described,) = await admin.describe_topics([topic])
         known = [p.partition for p in described.partitions]
         asked = known if partitions is None else sorted(set(partitions))
@@ -104,7 +105,7 @@ def _question(topic: str, plan: Plan) -> str:
 async def _delete(bootstrap: str, plan: Plan) -> dict[TopicPartition, DeletedRecords]:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         return await admin.delete_records(plan.before)
 
 

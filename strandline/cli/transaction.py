@@ -14,6 +14,7 @@ from strandline.cli.common import CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, ERROR, 
 from strandline.cli.output import Form, Output, Table, View
 from strandline.cli.transaction_abort import abort, fence
 from strandline.cli.watch import Watch, present
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.client import (
@@ -61,7 +62,7 @@ def list_(
     async def ask() -> View:
         from strandline.client import Admin
 
-        async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
             listing = await admin.list_transactions(
                 states=states or (),
                 producer_ids=producer_ids or (),
@@ -120,7 +121,7 @@ def describe(
     async def ask() -> View:
         from strandline.client import Admin
 
-        async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
             found = await admin.describe_transactions(ids, timeout_ms=TIMEOUT_MS)
         return _described(list(found.values()), time.time())
 
@@ -210,7 +211,7 @@ def find_hanging(
     async def ask() -> View:
         from strandline.client import Admin, TopicPartition
 
-        async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+        async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
             described = await admin.describe_topics(topics or None, timeout_ms=TIMEOUT_MS)
             places = [TopicPartition(topic.name, p.partition) for topic in described for p in topic.partitions]
             now_ms = int(time.time() * 1000)

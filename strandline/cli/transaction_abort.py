@@ -21,6 +21,7 @@ from strandline.cli.common import (
 )
 from strandline.cli.output import Form, Output, View, show
 from strandline.protocol.errors import StrandlineError, UsageError
+from strandline.reach import reach
 
 if TYPE_CHECKING:
     from strandline.client import OpenTransaction
@@ -61,7 +62,7 @@ async def _open_at(bootstrap: str, topic: str, partition: int, start_offset: int
     """UsageError if no open transaction begins there."""
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         opened = await admin.open_transactions([(topic, partition)])
     for each in opened:
         if each.start_offset == start_offset:
@@ -74,7 +75,7 @@ async def _open_at(bootstrap: str, topic: str, partition: int, start_offset: int
 async def _abort(bootstrap: str, opened: OpenTransaction) -> None:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         await admin.abort_transaction(opened)
 
 
@@ -100,7 +101,7 @@ def fence(
 async def _fence(bootstrap: str, ids: Sequence[str]) -> dict[str, StrandlineError | None]:
     from strandline.client import Admin
 
-    async with Admin(bootstrap_servers=bootstrap, connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
+    async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
         known = await admin.describe_transactions(ids)
         unknown = {key: each.error for key, each in known.items() if each.error is not None}
         fenced = await admin.fence_producers([key for key in ids if key not in unknown])

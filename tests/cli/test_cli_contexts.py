@@ -142,3 +142,90 @@ def test_context_is_an_option_of_each_command_with_a_cluster(tmp_path: Path, mon
         if any(parameter.name == "bootstrap" for parameter in command.params) and not path.startswith("context"):
             assert any("--context" in parameter.opts for parameter in command.params), path
     assert LEAVES["topic list"].make_context("topic list", ["--context", "dev"]).params["bootstrap"] == "d:1"
+
+
+# -- client configuration -----------------------------------------------------------------------------------------------
+
+SECURE = 'security.protocol=SASL_SSL\nsasl.jaas.config=a.ScramLoginModule required username="alice" password="hunter2-secret";\n'
+
+
+def properties(folder: Path, name: str, text: str = SECURE) -> str:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o600)
+    return str(path)
+
+
+def test_context_may_name_a_client_configuration_beside_the_file(tmp_path: Path) -> None:
+    """The folder of the configuration file can be moved, or shared by several machines."""
+    path = path_of({"XDG_CONFIG_HOME": str(tmp_path)})
+    save(path, Contexts({"prod": {"bootstrap": "p:1", "client_config": "prod.properties"}}, "prod"))
+    assert choose(None, None, {}, tmp_path, path).client_config == str(path.parent / "prod.properties")
+
+
+def test_local_cluster_names_its_client_configuration(tmp_path: Path) -> None:
+    local(tmp_path, "cluster/cluster.json")
+    state = json.loads((tmp_path / "cluster/cluster.json").read_text())
+    (tmp_path / "cluster/cluster.json").write_text(json.dumps({**state, "client_config": "secrets/admin.properties"}))
+    found = choose(None, None, {}, tmp_path, tmp_path / "no.toml")
+    assert found.client_config == str(tmp_path / "cluster/secrets/admin.properties")
+
+
+@pytest.mark.parametrize(
+    ("context", "config", "environment", "expected"),
+    [
+        (None, "o.properties", {"STRANDLINE_CLIENT_CONFIG": "e.properties"}, "o.properties"),
+        ("prod", None, {"STRANDLINE_CLIENT_CONFIG": "e.properties"}, "p.properties"),
+        ("dev", None, {"STRANDLINE_CLIENT_CONFIG": "e.properties"}, "e.properties"),
+        (None, None, {"STRANDLINE_CLIENT_CONFIG": "e.properties"}, "e.properties"),
+        (None, None, {}, "p.properties"),
+        (None, None, {"STRANDLINE_BOOTSTRAP": "e:1"}, None),
+    ],
+    ids=["--client-config", "--context", "--context without one", "STRANDLINE_CLIENT_CONFIG", "current", "address alone"],
+)
+def test_nearer_client_configuration_counts(
+    tmp_path: Path, context: str | None, config: str | None, environment: dict[str, str], expected: str | None
+) -> None:
+    path = path_of({"XDG_CONFIG_HOME": str(tmp_path)})
+    contexts = {"prod": {"bootstrap": "p:1", "client_config": "/p.properties"}, "dev": {"bootstrap": "d:1"}}
+    save(path, Contexts(contexts, "prod"))
+    (tmp_path / "e.properties").write_text("")
+    environment = {k: str(tmp_path / v) if v.endswith("properties") else v for k, v in environment.items()}
+    given = str(tmp_path / config) if config else None
+    if given:
+        Path(given).write_text("")
+    found = choose(None, context, environment, tmp_path, path, config_option=given).client_config
+    assert (None if found is None else Path(found).name) == expected
+
+
+def test_address_in_the_client_configuration_is_used(tmp_path: Path) -> None:
+    config = properties(tmp_path, "client.properties", "bootstrap.servers=f:1\n" + SECURE)
+    nothing = tmp_path / "no.toml"
+    assert choose(None, None, {}, tmp_path, nothing, config_option=config).bootstrap == "f:1"
+    assert choose("o:1", None, {}, tmp_path, nothing, config_option=config).bootstrap == "o:1"
+    assert choose(None, None, BOOTSTRAP, tmp_path, nothing, config_option=config).bootstrap == "e:1"
+
+
+def test_context_add_keeps_the_client_configuration(tmp_path: Path) -> None:
+    config, env = properties(tmp_path, "client.properties"), {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    assert run("context", "add", "prod", "p:1", "--client-config", config, env=env).code == 0
+    assert run("context", "show", "--json", env=env).json()["client_config"] == config
+    refused = run("context", "add", "dev", "d:1", "--client-config", str(tmp_path / "none"), env=env)
+    assert (refused.code, "cannot read" in refused.err) == (2, True)
+
+
+def test_wrong_client_configuration_is_one_sentence(tmp_path: Path) -> None:
+    config = properties(tmp_path, "client.properties", "security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI\n")
+    for words in (("topic", "list", "--client-config", config), ("--client-config", config, "topic", "list")):
+        found = run(*words, "-b", "127.0.0.1:1")
+        assert found.code == 2
+        assert "sasl_mechanism must be SCRAM-SHA-256" in one_sentence(found)
+
+
+def test_secret_that_others_may_read_is_noted(tmp_path: Path) -> None:
+    config = properties(tmp_path, "client.properties")
+    Path(config).chmod(0o644)
+    found = run("topic", "list", "-b", "127.0.0.1:1", "--command-config", config)
+    assert f"chmod 600 {config}" in found.err
+    assert "hunter2" not in found.err

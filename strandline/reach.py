@@ -1,0 +1,44 @@
+"""How this process reaches the clusters that it talks to: the security settings by the clusters' addresses.
+
+A command has one option for the address and one for the client configuration. Between the option and the client there are many
+functions that pass the address on, so the settings are remembered beside it:
+
+    remember(bootstrap, security)            where the command line is read
+    Admin(**reach(bootstrap), ...)           where a client is made
+
+A cluster of which nothing is remembered is reached in plaintext.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from strandline.protocol.security.client_security import ClientSecurity
+
+
+class Reach(TypedDict):
+    """The options of a client that say how to reach a cluster."""
+
+    bootstrap_servers: str
+    security: ClientSecurity | None
+
+
+_security: dict[str, ClientSecurity] = {}
+
+
+def remember(bootstrap: str, security: ClientSecurity) -> None:
+    """From now on, clients of this process reach the cluster in this way."""
+    _security[bootstrap] = security
+
+
+def reach(bootstrap: str) -> Reach:
+    """The options of a client for the cluster at this address."""
+    return Reach(bootstrap_servers=bootstrap, security=_security.get(bootstrap))
+
+
+def security_of(bootstrap: str) -> ClientSecurity:
+    """The security settings of connections to the brokers of the cluster at this address."""
+    from strandline.protocol.security.client_security import NO_SECURITY
+
+    return _security.get(bootstrap, NO_SECURITY)
