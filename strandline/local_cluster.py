@@ -26,11 +26,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
 from strandline.cluster_folder import ClusterError, ClusterFolder, cannot_write
 from strandline.node import RESERVED_ENVIRONMENT, keys_of
 from strandline.protocol.errors import BrokerError, UsageError
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
+
+if TYPE_CHECKING:
+    from strandline.local_security import LocalSecurity
 
 __all__ = ["HOST", "ClusterError", "Event", "LocalCluster", "Node", "free_port_range"]
 
@@ -116,7 +120,8 @@ class LocalCluster:
 
     Controllers have ids from 101, brokers from 1. Brokers listen on `base_port` and the ports after it, then the
     controllers, then each node's HTTP. `base_port=0` chooses a free range. `settings` are configuration keys for each role
-    that knows them; `http.listener` can only be empty there, for no HTTP. Raises UsageError for invalid arguments.
+    that knows them; `http.listener` can only be empty there, for no HTTP. `secure`: with TLS, users and rights, whose files are
+    in `local_security.py`. Raises UsageError for invalid arguments.
     """
 
     def __init__(
@@ -128,6 +133,7 @@ class LocalCluster:
         base_port: int = 0,
         settings: Mapping[str, Any] | None = None,
         on_event: Callable[[Event], None] | None = None,
+        secure: bool = False,
     ) -> None:
         if brokers < 1:
             raise UsageError(f"--brokers takes 1 or more, not {brokers}")
@@ -137,6 +143,8 @@ class LocalCluster:
         self._folder = ClusterFolder(self.folder)
         self.cluster_id = ""
         self._settings = settings_by_role(settings or {})
+        self.security = _local_security(self.folder) if secure else None
+        """The users of a secure cluster, and the files of its clients."""
         self._on_event = on_event or (lambda event: None)
         self.extra_state: dict[str, Any] = {}
         """Further keys of the owner for `cluster.json`."""
@@ -199,9 +207,21 @@ class LocalCluster:
                 await self._spawn(node)
             self._write_state()
             await self.wait_ready(timeout_ms=timeout_ms)
+            await self._create_roles()
         except BaseException:
             await self.stop(abruptly=True)
             raise
+
+    async def _create_roles(self) -> None:
+        if self.security is None:
+            return
+        from strandline.client.errors import ClientError
+        from strandline.local_security import create_roles
+
+        try:
+            await create_roles(self.bootstrap, self.security)
+        except ClientError as e:
+            raise ClusterError(f"the users of the cluster could not be created: {e}") from None
 
     async def stop(self, *, abruptly: bool = False) -> None:
         """Stop the brokers, then the controllers, with SIGTERM. A node that does not end in time is killed.
@@ -281,7 +301,8 @@ class LocalCluster:
 
     async def _wait_ready(self, node: Node, expected: set[int], deadline: float, timeout_ms: int) -> None:
         loop = asyncio.get_running_loop()
-        while not expected <= await unfenced_brokers(node.port):
+        security = NO_SECURITY if self.security is None else self.security.security_of("admin")
+        while not expected <= await unfenced_brokers(node.port, security):
             self._refuse_the_dead()
             if loop.time() > deadline:
                 raise ClusterError(f"the cluster was not ready within {timeout_ms} ms; see the logs in {self.folder}")
@@ -364,6 +385,8 @@ class LocalCluster:
     def _write_configs(self) -> None:
         known = str(self._folder.read_state().get("cluster_id", ""))
         self.cluster_id = known or base64.urlsafe_b64encode(secrets.token_bytes(16))[:22].decode()
+        if self.security is not None:
+            self.security.write(list(self.nodes))
         try:
             for node in self.nodes.values():
                 node.folder.mkdir(exist_ok=True)
@@ -393,6 +416,8 @@ class LocalCluster:
             "transaction.state.log.min.isr": max(1, replication - 1),
         }
         config |= {k: v for k, v in defaults.items() if k in known}
+        if self.security is not None:
+            config |= self.security.config(node.name, node.role, f"{HOST}:{node.port}", list(self.nodes))
         return config | self._settings[node.role]
 
     def describe(self) -> dict[str, Any]:
@@ -402,9 +427,17 @@ class LocalCluster:
             "folder": str(self.folder),
             "bootstrap": self.bootstrap,
             "pid": os.getpid(),
+            **self._client_config(),
             **self.extra_state,
             "nodes": [n.describe() for n in self.nodes.values()],
         }
+
+    def _client_config(self) -> dict[str, Any]:
+        """The files that clients of a secure cluster need: that of the administrator, and that of each user."""
+        if self.security is None:
+            return {}
+        files = self.security.client_configs
+        return {"client_config": files["admin"], "client_configs": files}
 
     def _write_state(self) -> None:
         self._folder.write_state(self.describe())
@@ -413,14 +446,20 @@ class LocalCluster:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
-async def unfenced_brokers(port: int) -> set[int]:
+def _local_security(folder: Path) -> LocalSecurity:
+    from strandline.local_security import LocalSecurity
+
+    return LocalSecurity(folder / "security")
+
+
+async def unfenced_brokers(port: int, security: ClientSecurity = NO_SECURITY) -> set[int]:
     """The unfenced brokers in the metadata of the broker at `port`; empty if it does not answer or knows no controller."""
     from strandline.protocol.apis import DESCRIBE_CLUSTER
     from strandline.protocol.messages.admin import DescribeClusterRequest, DescribeClusterResponse
     from strandline.protocol.rpc.connection import Connection
 
     try:
-        connection = await Connection.connect(HOST, port, client_id="local-cluster", connect_timeout_ms=1000)
+        connection = await Connection.connect(HOST, port, client_id="local-cluster", connect_timeout_ms=1000, security=security)
     except BrokerError:
         return set()
     try:
