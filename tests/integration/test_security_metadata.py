@@ -53,11 +53,27 @@ async def test_a_change_is_visible_where_it_was_made_and_survives_restarts() -> 
         assert await described(cluster, 1) == ([], [])
 
 
+RULE = s.AclBinding(s.TOPIC_RESOURCE, "orders", s.LITERAL_PATTERN, "User:alice", "10.1.2.3/8", s.READ, s.ALLOW)
+
+
+async def test_a_rule_is_visible_where_it_was_created() -> None:
+    """Under the form in which the metadata has it; and it is gone where it was deleted."""
+    own = {"authorizer_class_name": "StandardAuthorizer", "super_users": "User:ANONYMOUS"}
+    async with WireCluster(**own) as cluster:
+        created = await cluster.ask(1, apis.CREATE_ACLS, s.CreateAclsRequest([RULE]))
+        assert [result.error_code for result in created.results] == [0]
+        wanted = s.AclFilter(host="10.0.0.0/8")
+        (found,) = (await cluster.ask(1, apis.DESCRIBE_ACLS, s.DescribeAclsRequest(wanted))).acls
+        assert (found.principal, found.host) == ("User:alice", "10.0.0.0/8")
+        (deleted,) = (await cluster.ask(1, apis.DELETE_ACLS, s.DeleteAclsRequest([wanted]))).results
+        assert deleted.deleted == [found]
+        assert (await cluster.ask(1, apis.DESCRIBE_ACLS, s.DescribeAclsRequest(s.AclFilter()))).acls == []
+
+
 async def test_rules_need_an_authorizer() -> None:
     """The controller refuses changes, and the broker refuses a description."""
-    rule = s.AclBinding(s.TOPIC_RESOURCE, "orders", s.LITERAL_PATTERN, "User:alice", "*", s.READ, s.ALLOW)
     requests: list[tuple[int, Any]] = [
-        (apis.CREATE_ACLS, s.CreateAclsRequest([rule])),
+        (apis.CREATE_ACLS, s.CreateAclsRequest([RULE])),
         (apis.DELETE_ACLS, s.DeleteAclsRequest([s.AclFilter()])),
         (apis.DESCRIBE_ACLS, s.DescribeAclsRequest(s.AclFilter())),
     ]
