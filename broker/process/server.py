@@ -41,6 +41,7 @@ from strandline.broker.timers import Timers
 from strandline.controller.metadata.features import SUPPORTED, Levels, finalized
 from strandline.controller.metadata.image import MetadataDelta
 from strandline.controller.metadata.node_security.node_security import NodeSecurity, log_unauthenticated
+from strandline.controller.metadata.security.authorizer import Authorizer
 from strandline.protocol.doors import Doors, new_uuid
 from strandline.protocol.errors import InternalError, StrandlineError, UsageError
 from strandline.protocol.loggers import get_logger
@@ -163,6 +164,11 @@ class BrokerServer:
     @property
     def channel(self) -> NodeToControllerChannel:
         return self.link.channel
+
+    @property
+    def authorizer(self) -> Authorizer | None:
+        """None: everyone may do everything."""
+        return self.link.authorizer
 
     @property
     def lifecycle(self) -> BrokerLifecycle:

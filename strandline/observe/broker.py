@@ -9,6 +9,7 @@ from strandline.broker.fetch.fetch_handler import Fetch
 from strandline.broker.metrics import BrokerMetrics, TopicMetrics
 from strandline.broker.produce.produce_handler import DelayedProduce
 from strandline.observe import reading
+from strandline.observe.authorization import authorization
 from strandline.observe.groups import group_lag, groups
 from strandline.observe.reading import Reading
 from strandline.observe.transactions import transactions
@@ -248,4 +249,17 @@ def disk(server: BrokerServer) -> Iterator[Reading]:
 
 
 def broker_readings() -> tuple[reading.Readings, ...]:
-    return node, metadata, replication, partitions, compaction, traffic, groups, group_lag, transactions, waiting, disk
+    return (
+        node,
+        metadata,
+        replication,
+        partitions,
+        compaction,
+        traffic,
+        groups,
+        group_lag,
+        transactions,
+        waiting,
+        authorization,
+        disk,
+    )

@@ -19,6 +19,7 @@ its unit. Two differences are intended:
 from __future__ import annotations
 
 from strandline.observe.row import BOTH, Row, Section
+from strandline.observe.rows_of_authorization import AUTHORIZATION
 from strandline.observe.rows_of_control import CONTROL, QUORUM
 from strandline.observe.rows_of_data import COMPACTION, METADATA, PARTITIONS, REPLICATION, TRAFFIC
 from strandline.observe.rows_of_groups import GROUPS, LAG
@@ -37,6 +38,7 @@ SECTIONS = (
     TRANSACTIONS,
     REQUESTS,
     CONNECTIONS,
+    AUTHORIZATION,
     DISK,
     CONTROL,
     QUORUM,

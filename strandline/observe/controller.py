@@ -15,6 +15,7 @@ from strandline.controller.metadata.records import METADATA_TOPIC
 from strandline.controller.raft.quorum import Quorum
 from strandline.controller.raft.roles import Leader, ReplicaProgress
 from strandline.observe import reading
+from strandline.observe.authorization import authorization
 from strandline.observe.reading import Reading
 
 if TYPE_CHECKING:
@@ -156,4 +157,4 @@ def disk(server: ControllerServer) -> Iterator[Reading]:
 
 
 def controller_readings() -> tuple[reading.Readings, ...]:
-    return node, brokers, PartitionCounts(), decisions, quorum, disk
+    return node, brokers, PartitionCounts(), decisions, quorum, authorization, disk
