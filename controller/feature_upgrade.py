@@ -87,7 +87,11 @@ class FeatureUpgrades:
         endpoint = broker.endpoint()
         if endpoint is None:
             return "it has registered no address"
-        answer = await self._handshake(_Place(broker.broker_id, endpoint.host, endpoint.port), self._to_listener(endpoint.name))
+        try:
+            security = self._to_listener(endpoint.name)
+        except BrokerError as e:
+            return e.message or str(e)
+        answer = await self._handshake(_Place(broker.broker_id, endpoint.host, endpoint.port), security)
         if isinstance(answer, str):
             return answer
         if answer.incarnation_id != broker.incarnation_id:

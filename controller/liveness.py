@@ -259,9 +259,9 @@ async def probe_broker(broker: BrokerRegistration, to_listener: SecurityOf = wit
     endpoint = broker.endpoint()
     if endpoint is None:
         return Probe.SILENT
-    security = to_listener(endpoint.name)
-    timeout_ms = PROBE_CONNECT_MS if security is NO_SECURITY else PROBE_LOGIN_MS
     try:
+        security = to_listener(endpoint.name)
+        timeout_ms = PROBE_CONNECT_MS if security is NO_SECURITY else PROBE_LOGIN_MS
         connection = await Connection.connect(
             endpoint.host, endpoint.port, client_id="controller-probe", connect_timeout_ms=timeout_ms, security=security
         )

@@ -6,8 +6,8 @@ A configuration has three layers; a later one overrides an earlier one: a TOML f
 (`STRANDLINE_NODE_ID` is `node.id`), and `--set key=value`. An unknown key is an error that names the nearest known one.
 
 Signals: the first SIGTERM or SIGINT stops the node cleanly (it hands its leaders over and writes checkpoints), a second
-one ends it at once, SIGHUP is ignored. With `--stop-with-parent`, the end of standard input stops the node too: the parent
-process holds the other end of that pipe, so a node does not outlive its local cluster.
+one ends it at once, and SIGHUP makes it read its certificates and users again. With `--stop-with-parent`, the end of standard
+input stops the node too: the parent process holds the other end of that pipe, so a node does not outlive its local cluster.
 
 A process serves health and metrics over HTTP (`http.listener`) from before its start to after its stop, so that an
 orchestrator can tell a long recovery from a hang.
@@ -28,6 +28,7 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
 from strandline import logs
+from strandline.file_watch import FileWatch
 from strandline.observe.health import Health
 from strandline.observe.http import HttpPort, bind
 from strandline.observe.loop_lag import LoopLag
@@ -66,6 +67,7 @@ class Server(Protocol):
     completes with the reason when the server cannot continue."""
 
     config: Any
+    security: Any
     port: int
     ready: asyncio.Event
 
@@ -84,8 +86,19 @@ def read_config(role: str, path: str | None, environment: Mapping[str, str], set
         key, equals, value = setting.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--set takes key=value, not {setting!r}")
+        _refuse_secret(role, key.strip())
         config[key.strip()] = value.strip()
     return config
+
+
+def _refuse_secret(role: str, name: str) -> None:
+    """Raise UsageError for the key of a secret: every user of the machine can read the command line of a process."""
+    plain = name.split(".", 3)[-1] if name.startswith("listener.name.") else name
+    if any(key.sensitive for key in keys_of(role) if key.name == plain):
+        raise UsageError(
+            f"config {name} is a secret, and others can read a command line: set it in the configuration file, or as "
+            f"{environment_name(name)} in the environment"
+        )
 
 
 def read_toml(path: str) -> dict[str, Any]:
@@ -115,7 +128,9 @@ def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
 
 def from_environment(role: str, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the keys in `STRANDLINE_<KEY>` variables, with dots as underscores. Keys of the other role are ignored. Raises
-    UsageError for an unknown key or a wrong value."""
+    UsageError for an unknown key or a wrong value.
+
+    STRANDLINE_LISTENER_NAME_INTERNAL_SSL_CLIENT_AUTH is the key of one listener: listener.name.internal.ssl.client.auth."""
     given = {n: v for n, v in environment.items() if n.startswith("STRANDLINE_") and n not in RESERVED_ENVIRONMENT}
     if not given:
         return {}
@@ -126,12 +141,29 @@ def from_environment(role: str, environment: Mapping[str, str]) -> dict[str, str
         if name in ours:
             _check_value(name, ours[name], value)
             config[ours[name].name] = value
+        elif override := _override(name):
+            config[override] = value
         elif name not in others:
             from strandline.controller.metadata.config_keys import nearest
 
             guess = nearest(name, map(str.lower, ours))
             raise UsageError(f"unknown environment variable {name!r}" + (f"; did you mean {guess.upper()!r}?" if guess else ""))
     return config
+
+
+def _override(name: str) -> str | None:
+    """The key of one listener that a variable names, or None."""
+    if not name.startswith("STRANDLINE_LISTENER_NAME_"):
+        return None
+    from strandline.controller.metadata.node_security.overrides import OVERRIDABLE, PREFIX
+
+    prefix = environment_name(PREFIX)
+    for key in OVERRIDABLE:
+        suffix = "_" + environment_name(key).removeprefix("STRANDLINE_")
+        listener = name[len(prefix) : -len(suffix)].lower()
+        if name.endswith(suffix) and listener:
+            return f"{PREFIX}{listener}.{key}"
+    return None
 
 
 def _check_value(name: str, key: Any, value: str) -> None:
@@ -187,6 +219,9 @@ async def serve(
     asked = _listen_to_signals(loop)
     if stop_with_parent:
         loop.add_reader(0, _on_stdin, loop, asked)
+    watch = FileWatch(server.security)
+    loop.add_signal_handler(signal.SIGHUP, watch.reload)
+    watch.start()
     lag = LoopLag(loop, Histogram())
     health = Health(name, role, server, lag)
     asked.add_done_callback(lambda done: health.on_stopping(done.result()))
@@ -198,6 +233,7 @@ async def serve(
         return await _run(server, asked, http.address if http is not None else "")
     finally:
         lag.stop()
+        watch.stop()
         if http is not None:
             await http.stop()
 
@@ -213,7 +249,6 @@ def _listen_to_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Future[str]:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return asked
 
 

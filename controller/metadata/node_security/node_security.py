@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from strandline.controller.metadata.node_security.settings import ListenerSettings, NodeSecuritySettings
 from strandline.controller.metadata.node_security.users_file import Users, parse_users
 from strandline.protocol.doors import Doors
-from strandline.protocol.errors import UsageError
+from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.security import SCRAM_SHA_256, SCRAM_SHA_512
 from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
@@ -54,10 +54,14 @@ class NodeSecurity:
         return self._listeners.get(name)
 
     def to_listener(self, name: str) -> ClientSecurity:
-        """How this node connects to a broker's listener of this name."""
+        """How this node connects to a broker's listener of this name. Raises BrokerError if it has no user for it: only on a
+        controller, which does not know at its start what brokers register."""
         known = self._clients.get(name)
         if known is None:
-            known = self._clients[name] = self._client(name, "sasl.mechanism.inter.broker.protocol")
+            try:
+                known = self._clients[name] = self._client(name, "sasl.mechanism.inter.broker.protocol")
+            except UsageError as e:
+                raise BrokerError(ErrorCode.SASL_AUTHENTICATION_FAILED, f"cannot log in to listener {name}: {e}") from None
         return known
 
     @property
@@ -73,6 +77,16 @@ class NodeSecurity:
 
     # -- files --------------------------------------------------------------------------------------------------------
 
+    @property
+    def watched_files(self) -> list[str]:
+        """The files that are read again when they change."""
+        return sorted({path for security in self.settings.own for key in _FILE_KEYS if (path := security.values[key])})
+
+    @property
+    def has_files(self) -> bool:
+        """A listener reads files, so that they are worth a look."""
+        return bool(self._listeners and self.watched_files)
+
     def has_changed_files(self) -> bool:
         """Return True if a file is not as it was when it was last read. May run in another thread."""
         return self._stamps != self._stamps_now()
@@ -87,8 +101,7 @@ class NodeSecurity:
                 security.tls.reload()
 
     def _stamps_now(self) -> _Stamps:
-        paths = (security.values[key] for security in self.settings.own for key in _FILE_KEYS)
-        return {path: self._stamp(path) for path in paths if path}
+        return {path: self._stamp(path) for path in self.watched_files}
 
     def _stamp(self, path: str) -> tuple[int | None, int]:
         try:
@@ -114,7 +127,9 @@ class NodeSecurity:
             if security.protocol != PLAINTEXT:
                 self._listeners[security.name] = self._listener(security)
         if self.settings.to_brokers is not None:
-            self.to_listener(self.settings.to_brokers)
+            self._clients[self.settings.to_brokers] = self._client(
+                self.settings.to_brokers, "sasl.mechanism.inter.broker.protocol"
+            )
         self._to_controllers = self._client(self.settings.to_controllers, "sasl.mechanism.controller.protocol")
         self._stamps = self._stamps_now()
 
@@ -181,6 +196,8 @@ class NodeSecurity:
 
     def _node_password(self, values: Mapping[str, str]) -> str:
         key = "sasl.node.password.file"
+        if not values[key] or not values["sasl.node.username"]:
+            raise UsageError(f"config {key} and sasl.node.username are missing")
         password = self._read(key, values[key]).rstrip("\r\n")
         if not password:
             raise UsageError(f"config {key}: {values[key]} is empty; it must have the password of {values['sasl.node.username']}")

@@ -12,6 +12,8 @@ from strandline.protocol.errors import UsageError
 
 PREFIX = "listener.name."
 _KEYS = by_name((*PER_LISTENER, *LISTENER_LIMIT_KEYS))
+OVERRIDABLE = tuple(sorted(_KEYS, key=len, reverse=True))
+"""The keys that may differ between listeners; one whose name ends with another one's comes before it."""
 
 Overrides = Mapping[str, Mapping[str, Any]]
 """Lower-case name of a listener -> the keys that were given for it, with their parsed values."""

@@ -170,9 +170,7 @@ def _check(settings: NodeSecuritySettings) -> None:
 def _check_mapped(settings: NodeSecuritySettings, name: str) -> None:
     """Without a map, old configurations mean what they always meant. With one, a forgotten name must not be plaintext."""
     if settings.protocols and name.upper() not in settings.protocols and name.upper() not in SECURITY_PROTOCOLS:
-        raise UsageError(
-            f"config {_MAP} does not say which security protocol listener {name} has; add {name}:SASL_SSL, or another"
-        )
+        raise UsageError(f"config {_MAP} has no security protocol for listener {name}; add {name}:SASL_SSL, or another one")
 
 
 def _check_own(security: ListenerSettings, listener: Listener) -> None:
