@@ -132,7 +132,7 @@ def _load_certificate(context: ssl.SSLContext, certfile: str, keyfile: str | Non
             raise UsageError(f"the key {keyfile or certfile} is encrypted, and no password is configured for it")
         return password
 
-    names = certfile if keyfile is None else f"{certfile} with the key {keyfile}"
+    names = certfile if keyfile in (None, certfile) else f"{certfile} with the key {keyfile}"
     try:
         context.load_cert_chain(certfile, keyfile, give_password)
     except ssl.SSLError as e:
