@@ -1,0 +1,178 @@
+"""The security of a running node: what it reads from its files, and what a change of a file does."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.broker.config import BrokerConfig
+from strandline.certificates import make_authority, make_certificate
+from strandline.controller.config import ControllerConfig
+from strandline.controller.metadata.node_security.node_security import NodeSecurity
+from strandline.controller.metadata.node_security.users_file import format_users, parse_users
+from strandline.protocol.doors import real_doors
+from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
+from strandline.protocol.security.mechanisms import SCRAM_256, SCRAM_512
+from strandline.protocol.security.scram import ScramClientExchange, new_credential
+from strandline.storage.files import RealFiles
+
+PASSWORD = "open sesame"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority, a node's certificate, and a file of users."""
+    folder = tmp_path_factory.mktemp("security")
+    make_authority(folder, "test")
+    make_certificate(folder, "broker-1", ["localhost"])
+    (folder / "users.toml").write_text(format_users({("alice", SCRAM_512): new_credential(SCRAM_512, PASSWORD, os.urandom)}))
+    (folder / "password").write_text(PASSWORD + "\n")
+    return folder
+
+
+def keys(folder: Path, **more: Any) -> dict[str, Any]:
+    return {
+        "node.id": 1,
+        "log.dirs": "d",
+        "controller.quorum.voters": "101@c:9093",
+        "listeners": "SASL_SSL://127.0.0.1:0",
+        "ssl.keystore.location": str(folder / "broker-1.pem"),
+        "ssl.truststore.location": str(folder / "ca.pem"),
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN",
+        "sasl.scram.users.file": str(folder / "users.toml"),
+        "sasl.node.username": "alice",
+        "sasl.node.password.file": str(folder / "password"),
+        **{name.replace("__", "."): value for name, value in more.items()},
+    }
+
+
+def security(mapping: dict[str, Any]) -> NodeSecurity:
+    return NodeSecurity(BrokerConfig.from_mapping(mapping).security, RealFiles(), real_doors())
+
+
+def login(node: NodeSecurity, user: str, password: str, mechanism: str = SCRAM_512) -> str | None:
+    """The user that the listener knows the client as. Raises AuthenticationError if it does not accept it."""
+    listener = node.listener("SASL_SSL")
+    assert listener is not None
+    server, client = listener.mechanisms[mechanism](), ScramClientExchange(mechanism, user, password, os.urandom)
+    message = b""
+    for _ in range(2):
+        message = server.respond(client.respond(message))  # type: ignore[assignment]
+    return server.user
+
+
+def test_an_open_node_has_no_security(folder: Path) -> None:
+    """Its connections are the same objects as before, so nothing on their path changes."""
+    node = security({"node.id": 1, "log.dirs": "d", "controller.quorum.voters": "101@c:9093"})
+    assert node.listener("PLAINTEXT") is None
+    assert not node.has_files
+
+
+def test_nodes_log_in_to_others_with_their_certificate_and_user(folder: Path) -> None:
+    node = security(keys(folder))
+    client = node.to_brokers
+    assert (client.security_protocol, client.ssl_certfile) == ("SASL_SSL", str(folder / "broker-1.pem"))
+    assert (client.sasl_plain_username, client.sasl_plain_password) == ("alice", PASSWORD)
+    assert PASSWORD not in repr(client)
+    assert node.to_controllers.security_protocol == "PLAINTEXT"
+
+
+def test_users_of_the_file_log_in_before_there_is_metadata(folder: Path) -> None:
+    assert login(security(keys(folder)), "alice", PASSWORD) == "alice"
+
+
+def test_a_credential_of_the_metadata_counts_first(folder: Path) -> None:
+    """So `strandline user passwd` changes the password of a user that the file has, too."""
+    node = security(keys(folder))
+    node.credentials = lambda: {("alice", 2): new_credential(SCRAM_512, "new", os.urandom)}
+    assert login(node, "alice", "new") == "alice"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("ssl__keystore__location", None, "cannot read the certificate"),
+        ("ssl__keystore__location", "nonsense", "it is no PEM file"),
+        ("ssl__truststore__location", None, "cannot read the authorities"),
+        ("sasl__scram__users__file", None, "it does not exist"),
+        ("sasl__scram__users__file", "[alice]\n", "user alice needs a table with a credential"),
+        ("sasl__scram__users__file", "alice = ", "is not valid TOML"),
+        ("sasl__scram__users__file", '[a]\nSCRAM-SHA-512 = "salt=x"', "is not of the form"),
+        ("sasl__scram__users__file", '[a]\nPLAIN = "x"', "is no SCRAM mechanism"),
+        ("sasl__node__password__file", None, "it does not exist"),
+        ("sasl__node__password__file", "\n", "is empty"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(folder: Path, tmp_path: Path, name: str, content: str | None, words: str) -> None:
+    path = tmp_path / "file"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UsageError) as refused:
+        security(keys(folder, **{name: str(path)}))
+    assert words in str(refused.value)
+    assert str(path) in str(refused.value)
+
+
+def test_changed_files_are_noticed_and_used(folder: Path, tmp_path: Path) -> None:
+    """A renewed certificate is used for the next connection; the object that listeners hold stays the same."""
+    users, pem = tmp_path / "users.toml", tmp_path / "broker-1.pem"
+    users.write_bytes((folder / "users.toml").read_bytes())
+    pem.write_bytes((folder / "broker-1.pem").read_bytes())
+    node = security(keys(folder, sasl__scram__users__file=str(users), ssl__keystore__location=str(pem)))
+    listener = node.listener("SASL_SSL")
+    assert listener is not None
+    assert listener.tls is not None
+    context = listener.tls.context
+    assert not node.has_changed_files()
+    users.write_text(format_users({("bob", SCRAM_512): new_credential(SCRAM_512, PASSWORD, os.urandom)}) + "# longer\n")
+    assert node.has_changed_files()
+    node.reload()
+    assert not node.has_changed_files()
+    assert login(node, "bob", PASSWORD) == "bob"
+    assert listener.tls.context is not context
+
+
+def test_files_that_cannot_be_used_change_nothing(folder: Path, tmp_path: Path) -> None:
+    """F29: a half-written certificate must not close the door."""
+    pem = tmp_path / "broker-1.pem"
+    pem.write_bytes((folder / "broker-1.pem").read_bytes())
+    node = security(keys(folder, ssl__keystore__location=str(pem)))
+    listener = node.listener("SASL_SSL")
+    assert listener is not None
+    assert listener.tls is not None
+    context = listener.tls.context
+    pem.write_bytes(pem.read_bytes()[:300])
+    with pytest.raises(UsageError, match=r"broker-1\.pem: it is no PEM file, it is incomplete"):
+        node.reload()
+    assert listener.tls.context is context
+    assert login(node, "alice", PASSWORD) == "alice"
+
+
+def test_a_controller_without_a_user_for_brokers_says_so(folder: Path) -> None:
+    """It knows the names of their listeners only when they have registered."""
+    mapping = {
+        "node.id": 101,
+        "log.dirs": "d",
+        "controller.quorum.voters": "101@c:9093",
+        "listeners": "CONTROLLER://c:9093",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,CLIENTS:SASL_SSL",
+    }
+    node = NodeSecurity(ControllerConfig.from_mapping(mapping).security, RealFiles(), real_doors())
+    with pytest.raises(BrokerError, match=r"listener CLIENTS: config sasl\.node\.password\.file") as refused:
+        node.to_listener("CLIENTS")
+    assert refused.value.code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert node.to_listener("PLAINTEXT").security_protocol == "PLAINTEXT"
+
+
+def test_a_file_of_users_is_read_as_it_was_written() -> None:
+    users = {
+        (name, mechanism): new_credential(mechanism, PASSWORD, os.urandom)
+        for name in ("alice", 'with "quotes"', "ünï.code", "a.b")
+        for mechanism in (SCRAM_256, SCRAM_512)
+    }
+    text = format_users(users)
+    assert parse_users(text, "users.toml") == users
+    assert PASSWORD not in text
