@@ -62,6 +62,6 @@ class FileWatch:
         try:
             if must_reload or await loop.run_in_executor(None, self._security.has_changed_files):
                 await loop.run_in_executor(None, self._security.reload)
-                logger.info("security.reloaded", files=self._security.watched_files)
+                logger.info("security.reloaded", path=", ".join(self._security.watched_files))
         except StrandlineError as e:
             logger.error("security.reload_failed", reason=str(e))

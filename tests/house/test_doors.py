@@ -28,7 +28,7 @@ ROOMS = ("protocol", "storage", "controller", "broker", "client")
 HARMLESS = frozenset({
     "__future__", "abc", "array", "base64", "binascii", "bisect", "collections", "contextlib", "cramjam", "crc32c", "dataclasses",
     "difflib", "enum", "errno", "fnmatch", "functools", "hashlib", "_md5", "heapq", "inspect", "ipaddress", "itertools", "json",
-    "msgspec", "operator.index", "re", "re2", "struct", "textwrap", "types", "typing", "zlib",
+    "msgspec", "operator.index", "re", "re2", "struct", "textwrap", "tomllib", "types", "typing", "zlib",
     *(f"strandline.{room}" for room in ROOMS),
     # Log lines are written and never read: that nothing of them comes back is checked in test_determinism.py.
     "structlog", "logging",

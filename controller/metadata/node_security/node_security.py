@@ -209,11 +209,10 @@ def log_unauthenticated(settings: NodeSecuritySettings) -> None:
     for listener in settings.unauthenticated:
         logger.warning(
             "listener.unauthenticated",
-            listener=listener.name,
-            address=f"{listener.host}:{listener.port}",
+            listener=f"{listener.name}://{listener.host}:{listener.port}",
             security_protocol=settings.protocol(listener.name),
-            advice="others can reach this address, and everyone who does may read, write and delete everything; "
-            "see docs/security.md",
+            reason="other machines can reach this address, and nobody who connects has to say who they are; use SASL_SSL, or SSL "
+            "with ssl.client.auth=required",
         )
 
 
