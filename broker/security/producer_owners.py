@@ -16,7 +16,7 @@ partition can disturb its producers in this moment, as it can always in Apache K
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -26,15 +26,14 @@ from strandline.controller.metadata.security.guards.data import owns_name, pass_
 from strandline.controller.metadata.security.partial_request import PartialRequest
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.data import ProducePartitionResponse, ProduceRequest, ProduceResponse
-from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.producer_names import is_named
 from strandline.protocol.records.batch import HEADER_SIZE, LENGTH_PREFIX, PRODUCER_ID_POS
 from strandline.protocol.security.principal import Principal
 
 OWNERS_MAX = 100_000
 
-ProducerInPartition = tuple[TopicIdPartition, int]
-"""A partition, and a producer id that writes to it."""
+ProducerInPartition = tuple[bytes, int, int]
+"""Topic id, partition, and a producer id that writes there."""
 
 _IDENTITY = Struct(">qh")
 """Producer id and producer epoch, which are adjacent in a batch's header."""
@@ -59,57 +58,60 @@ class ProducerOwners:
         return len(self._owners)
 
     def produce(self, access: Access, request: Any, handler: Handler) -> Any:
-        """The guard of Produce."""
+        """The guard of Produce. A batch of a known owner costs one look-up."""
         body: ProduceRequest = request.body
         refused: dict[int, ProducePartitionResponse] = {}
         claims: dict[ProducerInPartition, Owner] = {}
-        for index, (item, records) in enumerate(zip(body.partitions, body.records, strict=False)):
-            key = (item.topic_id, item.partition)
+        owners, principal = self._owners, access.principal
+        partitions = body.partitions
+        for index, records in enumerate(body.records[: len(partitions)]):
+            item = partitions[index]
             for producer_id, epoch in identities(records):
-                code = self._refusal(access, (key, producer_id), epoch, body.transactional_id is not None, claims)
+                key = (item.topic_id, item.partition, producer_id)
+                owner = owners.get(key)
+                if owner is not None and epoch <= owner.epoch and owner.principal == principal:
+                    continue
+                code = _refusal(access, producer_id, epoch, owner, body.transactional_id)
                 if code is not None:
-                    refused[index] = ProducePartitionResponse(*key, code, error_message=_text(code))
+                    refused[index] = ProducePartitionResponse(*key[:2], code, error_message=_text(code))
+                elif not is_named(producer_id):
+                    claims[key] = Owner(principal, epoch)
         if claims:
-            request = PartialRequest(request, body, lambda response: self._claim(claims, response))
+            request = PartialRequest(request, body, partial(self._claim, claims))
         return pass_produce(request, handler, refused)
-
-    def _refusal(
-        self,
-        access: Access,
-        key: ProducerInPartition,
-        epoch: int,
-        is_transactional: bool,
-        claims: dict[ProducerInPartition, Owner],
-    ) -> ErrorCode | None:
-        """Why the sender may not write with this producer id. If it may, and is not known as its owner yet, it claims the id."""
-        if is_named(key[1]):
-            return None if owns_name(access, key[1]) else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        owner = self._owners.get(key)
-        if owner is not None and owner.principal != access.principal and not (is_transactional and epoch > owner.epoch):
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        if owner is None or epoch > owner.epoch:
-            claims[key] = Owner(access.principal, epoch)
-        return None
 
     def _claim(self, claims: dict[ProducerInPartition, Owner], response: ProduceResponse) -> None:
         """The claims of batches that were appended hold."""
         appended = {(row.topic_id, row.partition) for row in response.partitions if not row.error_code}
         for key, owner in claims.items():
-            if key[0] in appended:
+            if key[:2] in appended:
                 if key not in self._owners and len(self._owners) >= self._limit:
                     del self._owners[next(iter(self._owners))]
                 self._owners[key] = owner
 
 
-def identities(records: memoryview) -> Iterator[tuple[int, int]]:
+def identities(records: memoryview) -> list[tuple[int, int]]:
     """The producer id and epoch of each batch that has one. A malformed batch ends the list: the append refuses it."""
-    position = 0
-    while position + HEADER_SIZE <= len(records):
-        producer_id, epoch = _IDENTITY.unpack_from(records, position + PRODUCER_ID_POS)
-        if producer_id >= 0:
-            yield producer_id, epoch
+    found, position, size = [], 0, len(records)
+    while position + HEADER_SIZE <= size:
+        identity = _IDENTITY.unpack_from(records, position + PRODUCER_ID_POS)
+        if identity[0] >= 0:
+            found.append(identity)
         (length,) = _LENGTH.unpack_from(records, position + _LENGTH_POS)
         position += max(length + LENGTH_PREFIX, HEADER_SIZE)
+    return found
+
+
+def _refusal(access: Access, producer_id: int, epoch: int, owner: Owner | None, transactional_id: str | None) -> ErrorCode | None:
+    """Why the sender may not write with this producer id, if another principal owns it, or if it has a name."""
+    if is_named(producer_id):
+        return None if owns_name(access, producer_id) else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if owner is None or owner.principal == access.principal:
+        return None
+    # The coordinator of the transactional id confirms the first batch of a higher epoch.
+    if transactional_id is not None and epoch > owner.epoch:
+        return None
+    return ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 def _text(code: ErrorCode) -> str:
