@@ -33,7 +33,7 @@ class AclCalls(AdminRequests):
         request = messages.DescribeAclsRequest(_filter_of(wanted or AclFilter()))
         deadline = self._deadline(timeout_ms)
         response = await self._ask(apis.DESCRIBE_ACLS, request, messages.DescribeAclsResponse, check, deadline)
-        return [_acl_of(binding) for binding in response.acls]
+        return [acl_of(binding) for binding in response.acls]
 
     async def create_acls(self, acls: Iterable[Acl], *, timeout_ms: float = 30_000) -> None:
         """Create access rules. They take effect on a broker as soon as it has the metadata, usually within a few milliseconds.
@@ -51,7 +51,7 @@ class AclCalls(AdminRequests):
                 text = f"{rule}: {describe(code, result.error_message)}; {done} of {len(rules)} rules were created"
                 raise request_failed(text, api="CreateAcls", code=code)
 
-        request = messages.CreateAclsRequest([_binding_of(rule) for rule in rules])
+        request = messages.CreateAclsRequest([binding_of(rule) for rule in rules])
         await self._ask(apis.CREATE_ACLS, request, messages.CreateAclsResponse, check, self._deadline(timeout_ms))
 
     async def delete_acls(self, filters: Iterable[AclFilter], *, timeout_ms: float = 30_000) -> list[Acl]:
@@ -67,7 +67,7 @@ class AclCalls(AdminRequests):
         deleted: dict[Acl, None] = {}
 
         def check(response: messages.DeleteAclsResponse, is_retry: bool) -> None:
-            deleted.update((_acl_of(binding), None) for result in response.results for binding in result.deleted)
+            deleted.update((acl_of(binding), None) for result in response.results for binding in result.deleted)
             for result in response.results:
                 check_code(result.error_code, result.error_message, "DeleteAcls")
 
@@ -87,7 +87,8 @@ def checked_acls(acls: Iterable[Acl]) -> list[Acl]:
     return rules
 
 
-def _binding_of(rule: Acl) -> messages.AclBinding:
+def binding_of(rule: Acl) -> messages.AclBinding:
+    """A rule as messages have it. UsageError for a name that is unknown."""
     return messages.AclBinding(
         number_of("resource type", rule.resource_type, RESOURCE_TYPE_NAMES),
         rule.resource_name,
@@ -99,7 +100,9 @@ def _binding_of(rule: Acl) -> messages.AclBinding:
     )
 
 
-def _acl_of(binding: messages.AclBinding) -> Acl:
+def acl_of(binding: messages.AclBinding) -> Acl:
+    """A rule of a message."""
+
     def name(names: Mapping[int, str], number: int) -> str:
         return names.get(number, str(number))
 

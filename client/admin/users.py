@@ -88,7 +88,8 @@ class UserCalls(AdminRequests):
         _checked_user(user)
         deadline = self._deadline(timeout_ms)
         if mechanisms is None:
-            mechanisms = (await self.describe_scram_credentials([user], timeout_ms=timeout_ms)).get(user, {}) or [SCRAM_512]
+            found = await self.describe_scram_credentials([user], timeout_ms=timeout_ms)
+            mechanisms = list(found.get(user, {})) or [SCRAM_512]
         for mechanism in checked_mechanisms(mechanisms):
             deletion = messages.ScramCredentialDeletion(user, MECHANISM_NUMBERS[mechanism])
             await self._alter(messages.AlterUserScramCredentialsRequest([deletion], []), deadline)

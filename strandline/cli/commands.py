@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": ("simulate", "Run a cluster from one seed, with simulated time, network, disks and faults."),
     "group": ("group", "List and describe consumer groups, show their lag, move their offsets."),
     "transaction": ("transaction", "List and describe transactions; find and end those that hang."),
+    "acl": ("acl", "List, add, remove and check access rules."),
+    "user": ("user", "List users, add and remove them, change their passwords."),
     "context": ("context", "Name clusters, and choose the one that commands talk to."),
     "config": ("config", "Show, change and compare configuration; list the keys."),
     "completion": ("completion", "Print the completion script of bash, zsh or fish."),

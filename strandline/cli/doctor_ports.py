@@ -61,15 +61,11 @@ async def _refusal(host: str, port: int) -> str:
     return ""
 
 
-async def _handshake(
-    host: str, port: int, address: str, resolved: tuple[str, ...], security: ClientSecurity
-) -> Port:
+async def _handshake(host: str, port: int, address: str, resolved: tuple[str, ...], security: ClientSecurity) -> Port:
     timeout_ms = int(TIMEOUT_S * 1000)
     connection = None
     try:
-        connection = await Connection.connect(
-            host, port, client_id="doctor", connect_timeout_ms=timeout_ms, security=security
-        )
+        connection = await Connection.connect(host, port, client_id="doctor", connect_timeout_ms=timeout_ms, security=security)
         who = await connection.request(apis.API_VERSIONS, ApiVersionsRequest(), timeout_ms=timeout_ms)
         assert isinstance(who, ApiVersionsResponse)
         return Port(address, resolved, True, role=who.role, node_id=who.node_id, cluster_id=who.cluster_id)

@@ -6,7 +6,11 @@ A command with an epilog of its own keeps it.
 from __future__ import annotations
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "up": ("strandline up --data ./cluster", "strandline up --brokers 1 --controllers 1 --set log.retention.ms=60000"),
+    "up": (
+        "strandline up --data ./cluster",
+        "strandline up --secure --data ./cluster",
+        "strandline up --brokers 1 --controllers 1 --set log.retention.ms=60000",
+    ),
     "node list": ("strandline node list", "strandline node list --data ./cluster --wide"),
     "node kill": ("strandline node kill broker-1",),
     "node stop": ("strandline node stop controller-101 --data ./cluster",),
@@ -102,6 +106,25 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "transaction abort": ("strandline transaction abort orders 0 --start-offset 1500",),
     "transaction fence": ("strandline transaction fence orders-1",),
+    "acl list": ("strandline acl list", "strandline acl list --topic orders --match"),
+    "acl add": (
+        "strandline acl add User:alice --producer --topic orders",
+        "strandline acl add User:bob --consumer --topic orders --group billing",
+        "strandline acl add User:carol --operation READ --topic logs- --prefixed --host 10.0.0.0/8",
+        "strandline acl add User:mallory --deny --operation ALL --topic '*'",
+    ),
+    "acl remove": (
+        "strandline acl remove --principal User:alice --topic orders",
+        "strandline acl remove --principal User:alice --yes",
+    ),
+    "acl check": (
+        "strandline acl check User:alice WRITE topic:orders",
+        "strandline acl check User:bob READ group:billing --host 10.1.2.3",
+    ),
+    "user list": ("strandline user list",),
+    "user add": ("strandline user add alice", "strandline user add alice --password-file alice.secret"),
+    "user passwd": ("strandline user passwd alice",),
+    "user remove": ("strandline user remove alice",),
     "context list": ("strandline context list",),
     "context show": ("strandline context show",),
     "context add": ("strandline context add prod b1:9092,b2:9092", "strandline context add local 127.0.0.1:9092 --use"),

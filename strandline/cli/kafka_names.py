@@ -53,7 +53,18 @@ _READING: Mapping[str, Translation] = {
 }
 _ENTITY: Mapping[str, Translation] = {"--entity-type": lambda value: [value.removesuffix("s")], "--entity-name": ()}
 _GROUP: Mapping[str, Translation] = {"--group": (), "-g": (), "--all-groups": ()}
+_ACL: Mapping[str, Translation] = {
+    "--allow-principal": (),
+    "--deny-principal": ("--deny",),
+    "--allow-host": ("--host",),
+    "--deny-host": ("--host",),
+    "--resource-pattern-type": lambda value: {"prefixed": ["--prefixed"], "match": ["--match"]}.get(value.lower(), []),
+    "--force": ("--yes",),
+}
 OF_COMMAND: Mapping[str, Mapping[str, Translation]] = {
+    "acl add": {**_ACL, "--add": ()},
+    "acl list": {**_ACL, "--list": (), "--allow-principal": ("--principal",)},
+    "acl remove": {**_ACL, "--remove": (), "--allow-principal": ("--principal",)},
     "topic create": _TOPIC,
     "topic describe": {
         **_TOPIC,

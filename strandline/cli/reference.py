@@ -46,9 +46,14 @@ The first of these that is there decides:
 
 1. `--bootstrap` or `--context`,
 2. `STRANDLINE_BOOTSTRAP` or `STRANDLINE_CONTEXT` in the environment,
-3. the current context (`strandline context use`),
-4. a cluster that `strandline up` runs with its data in the current folder or in `./cluster`,
-5. `127.0.0.1:9092`.
+3. `bootstrap.servers` in the client configuration,
+4. the current context (`strandline context use`),
+5. a cluster that `strandline up` runs with its data in the current folder or in `./cluster`,
+6. `127.0.0.1:9092`.
+
+How it authenticates is in a file of Kafka's client properties (`security.protocol`, `sasl.jaas.config`, ...), which Kafka's tools
+read, too: that of `--client-config`, of the `--context`, of `STRANDLINE_CLIENT_CONFIG`, of the current context
+(`strandline context add NAME HOST:PORT --client-config FILE`), or of the local cluster. Without one, it connects in plaintext.
 
 Contexts are names for clusters, kept in `~/.config/strandline/config.toml`. `strandline context show` prints the address that
 counts, and why.
@@ -67,7 +72,7 @@ _CONFIGURATION = """
 lists the keys, [configuration.md](configuration.md) says which can be changed while the nodes run.
 """
 
-_COMMON = ("bootstrap", "context", "output", "json", "wide", "watch")
+_COMMON = ("bootstrap", "context", "client_config", "output", "json", "wide", "watch")
 _HAS_ALL = ("group", "list")
 """A command with every common option."""
 _EXAMPLES = re.compile(r"Examples?:\n((?:  .*\n?)+)")

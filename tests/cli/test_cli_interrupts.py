@@ -75,6 +75,8 @@ def invocations(folder: Path, address: str) -> dict[str, list[str]]:
         "simulate": ["simulate", "--seeds", "0..999"],
         "group": ["group", "list", *at],
         "transaction": ["transaction", "list", *at],
+        "acl": ["acl", "list", *at],
+        "user": ["user", "list", *at],
         "context": ["context", "list"],
         "config": ["config", "keys"],
         "completion": ["completion", "bash"],

@@ -1,0 +1,185 @@
+"""`strandline acl` and `strandline user`: rules and users as an administrator sees and changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_world import Outcome, one_sentence, run
+
+from strandline.cli.acl_check import NodeRules, decide
+from strandline.cli.acl_rules import Grant, Resources, filters_of, parse_resource, rules_of
+from strandline.client import Acl
+from strandline.protocol.errors import UsageError
+from strandline.testing import Cluster
+from strandline.testing.kit.threaded import ThreadedCluster
+
+PASSWORD = "hunter2-secret"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ThreadedCluster]:
+    settings = {"authorizer_class_name": "StandardAuthorizer", "super_users": "User:ANONYMOUS"}
+    with Cluster.running_in_thread(brokers=1, **settings) as cluster:
+        yield cluster
+
+
+def strandline(cluster: ThreadedCluster, *words: str, stdin: str = "") -> Outcome:
+    found = run(*words, "-b", cluster.bootstrap_servers, stdin=stdin)
+    assert PASSWORD not in found.out + found.err
+    return found
+
+
+# -- which rules ------------------------------------------------------------------------------------------------------
+
+
+def rules(**options: object) -> set[str]:
+    names = {"topics", "groups", "transactional_ids", "cluster", "is_prefixed"}
+    resources = Resources(**{name: value for name, value in options.items() if name in names})  # type: ignore[arg-type]
+    rest = {name: value for name, value in options.items() if name not in names}
+    return {str(rule) for rule in rules_of(Grant("User:a", resources, **rest))}  # type: ignore[arg-type]
+
+
+def test_roles_are_those_of_kafka_acls() -> None:
+    assert rules(producer=True, topics=["t"], transactional_ids=["x"], idempotent=True) == {
+        "ALLOW User:a WRITE on TOPIC:t",
+        "ALLOW User:a DESCRIBE on TOPIC:t",
+        "ALLOW User:a CREATE on TOPIC:t",
+        "ALLOW User:a WRITE on TRANSACTIONAL_ID:x",
+        "ALLOW User:a DESCRIBE on TRANSACTIONAL_ID:x",
+        "ALLOW User:a IDEMPOTENT_WRITE on CLUSTER:kafka-cluster",
+    }
+    assert rules(consumer=True, topics=["t"], groups=["g"], is_prefixed=True) == {
+        "ALLOW User:a READ on TOPIC:t*",
+        "ALLOW User:a DESCRIBE on TOPIC:t*",
+        "ALLOW User:a READ on GROUP:g*",
+    }
+
+
+def test_hosts_operations_and_denials() -> None:
+    denied = rules(operations=["read", "Write"], topics=["t"], hosts=["1.2.3.4", "10.0.0.0/8"], is_denied=True)
+    assert denied == {f"DENY User:a {op} on TOPIC:t from {h}" for op in ("READ", "WRITE") for h in ("1.2.3.4", "10.0.0.0/8")}
+    assert rules(operations=["ALTER"], cluster=True) == {"ALLOW User:a ALTER on CLUSTER:kafka-cluster"}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"topics": ["t"]}, "needs an operation"),
+        ({"operations": ["READ"]}, "needs a resource"),
+        ({"operations": ["FLY"], "topics": ["t"]}, "unknown operation 'FLY'"),
+        ({"producer": True}, "--producer needs a --topic"),
+        ({"consumer": True, "topics": ["t"]}, "--consumer needs a --topic and a --group"),
+        ({"consumer": True, "topics": ["t"], "groups": ["g"], "is_denied": True}, "--deny takes an --operation"),
+        ({"idempotent": True, "operations": ["READ"], "topics": ["t"]}, "--idempotent belongs to --producer"),
+    ],
+)
+def test_options_that_describe_no_rule_are_refused(options: dict[str, object], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        rules(**options)
+
+
+def test_filter_without_resources_selects_all_of_a_principal() -> None:
+    (found,) = filters_of(Resources(), "User:a", (), None)
+    assert (found.principal, found.resource_type, found.pattern_type) == ("User:a", None, None)
+    (prefixed,) = filters_of(Resources(topics=["t"], is_prefixed=True), None, ["READ"], None)
+    assert (prefixed.resource_name, prefixed.pattern_type, prefixed.operation) == ("t", "PREFIXED", "READ")
+
+
+@pytest.mark.parametrize("wrong", ["orders", "topic:", "planet:earth", "cluster:x", ""])
+def test_resources_are_named_with_their_type(wrong: str) -> None:
+    with pytest.raises(UsageError, match="a resource is written topic:NAME"):
+        parse_resource(wrong)
+    assert parse_resource("transactional-id:a:b") == ("TRANSACTIONAL_ID", "a:b")
+
+
+def test_decision_names_the_rule() -> None:
+    """The brokers' own authorizer decides, so the answer is theirs."""
+    allow, deny = Acl("User:a", "WRITE", "TOPIC", "t"), Acl("User:*", "ALL", "TOPIC", "t", host="10.0.0.0/8", permission="DENY")
+    nodes = NodeRules("User:root")
+    assert decide([allow, deny], nodes, "User:a", "1.2.3.4", "DESCRIBE", "TOPIC", "t")[:3] == (
+        True,
+        "an ALLOW rule applies, and no DENY rule",
+        allow,
+    )
+    assert decide([allow, deny], nodes, "User:a", "10.1.2.3", "WRITE", "TOPIC", "t")[:3] == (
+        False,
+        "a DENY rule applies",
+        deny,
+    )
+    assert decide([], nodes, "User:root", "1.2.3.4", "ALTER", "CLUSTER", "kafka-cluster").is_allowed
+    assert not decide([], nodes, "User:a", "1.2.3.4", "READ", "TOPIC", "x").is_allowed
+    assert decide([], NodeRules(None, is_known=False), "User:a", "1.2.3.4", "READ", "TOPIC", "x").remarks
+
+
+# -- on a cluster -----------------------------------------------------------------------------------------------------
+
+
+def test_rules_are_added_listed_checked_and_removed(cluster: ThreadedCluster) -> None:
+    assert strandline(cluster, "acl", "add", "User:alice", "--producer", "--topic", "orders").code == 0
+    assert strandline(cluster, "acl", "add", "--deny", "User:eve", "--operation", "all", "--topic", "*").code == 0
+    listed = strandline(cluster, "acl", "list", "--principal", "User:alice", "--json").json()["acls"]
+    assert {rule["operation"] for rule in listed} == {"WRITE", "DESCRIBE", "CREATE"}
+    matching = strandline(cluster, "acl", "list", "--topic", "orders", "--match", "--json").json()["acls"]
+    assert {rule["principal"] for rule in matching} == {"User:alice", "User:eve"}
+    may = strandline(cluster, "acl", "check", "User:alice", "WRITE", "topic:orders", "--json")
+    assert (may.code, may.json()["allowed"], may.json()["rule"]["operation"]) == (0, True, "WRITE")
+    may_not = strandline(cluster, "acl", "check", "User:eve", "READ", "topic:orders")
+    assert (may_not.code, "a DENY rule applies" in may_not.out) == (3, True)
+    boss = strandline(cluster, "acl", "check", "User:ANONYMOUS", "ALTER", "cluster")
+    assert "is a super user" in boss.out
+    removed = strandline(cluster, "acl", "remove", "--principal", "User:alice", "--yes", "--json").json()["removed"]
+    assert len(removed) == 3
+    assert "no such rules" in strandline(cluster, "acl", "list", "--principal", "User:alice").err
+
+
+def test_kafka_acls_options_are_understood(cluster: ThreadedCluster) -> None:
+    words = "--add --allow-principal User:bob --consumer --topic log- --group g --resource-pattern-type prefixed"
+    assert strandline(cluster, "acl", "add", *words.split()).code == 0
+    found = strandline(cluster, "acl", "list", "--allow-principal", "User:bob", "--json").json()["acls"]
+    assert {(rule["resource_name"], rule["pattern_type"]) for rule in found} == {("log-", "PREFIXED"), ("g", "PREFIXED")}
+    assert strandline(cluster, "acl", "remove", "--allow-principal", "User:bob", "--force").code == 0
+
+
+def test_removing_rules_needs_a_yes_and_a_selection(cluster: ThreadedCluster) -> None:
+    assert "give --yes" in one_sentence(strandline(cluster, "acl", "remove", "--topic", "orders"))
+    assert "needs --principal or a resource" in one_sentence(strandline(cluster, "acl", "remove", "--yes"))
+
+
+def test_users_come_change_and_go(cluster: ThreadedCluster, tmp_path: Path) -> None:
+    assert strandline(cluster, "user", "add", "alice", "--password-file", "-", stdin=f"{PASSWORD}\n").code == 0
+    again = strandline(cluster, "user", "add", "alice", "--password-file", "-", stdin=f"{PASSWORD}\n")
+    assert (again.code, "exists already" in again.err) == (1, True)
+    file = tmp_path / "password"
+    file.write_text(f"{PASSWORD}-2\n")
+    words = ("user", "passwd", "alice", "--password-file", str(file), "--mechanism", "SCRAM-SHA-256")
+    assert strandline(cluster, *words).code == 0
+    (alice,) = strandline(cluster, "user", "list", "--json").json()["users"]
+    assert [each["mechanism"] for each in alice["credentials"]] == ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+    assert strandline(cluster, "user", "remove", "alice", "--yes").code == 0
+    gone = strandline(cluster, "user", "remove", "alice", "--yes")
+    assert (gone.code, "RESOURCE_NOT_FOUND" in gone.err) == (1, True)
+    assert "there is no user alice" in strandline(cluster, "user", "passwd", "alice", "--password-file", str(file)).err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("add", "bob"), "there is no terminal to type a password"),
+        (("add", "bob", "--password-file", "/no/such/file"), "cannot read the password in /no/such/file"),
+        (("add", "User:bob", "--password-file", "-"), "a user is named without its type: bob"),
+        (("add", "bob", "--password-file", "-"), "the password in standard input is empty"),
+        (("remove", "bob"), "give --yes"),
+    ],
+)
+def test_mistakes_with_users_are_one_sentence(cluster: ThreadedCluster, words: tuple[str, ...], reason: str) -> None:
+    found = strandline(cluster, "user", *words)
+    assert (found.code, reason in one_sentence(found)) == (2, True)
+
+
+def test_cluster_without_authorizer_allows_everything() -> None:
+    with Cluster.running_in_thread(brokers=1) as open_cluster:
+        may = strandline(open_cluster, "acl", "check", "User:a", "READ", "topic:x")
+        assert (may.code, "no authorizer" in may.out) == (0, True)
+        assert "SECURITY_DISABLED" in one_sentence(strandline(open_cluster, "acl", "list"))
