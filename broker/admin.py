@@ -69,6 +69,9 @@ FORWARD_TIMEOUT_MS = 30_000
 FORWARD_TIMEOUT_MS_MAX = 60_000
 """The longest timeout of a forwarded request, whatever the client asks for: a broker without a controller must answer some
 time."""
+MUTED_S_MAX = 1.0
+"""How long the connection of a client is muted whose request the controller has refused because of a quota. Such a quota may need
+hours, and the connection serves other requests, too."""
 OWN_IMAGE_WAIT_S = 5.0
 """How long a response waits until the broker's own image has the change. Then it is sent anyway, because the change is
 committed."""
@@ -116,7 +119,8 @@ class AdminHandlers:
         that is a transactional id."""
         self._config = config
         self._metadata = metadata
-        self._forwarder = Forwarder(channel, in_envelopes=bool(config.values.get("authorizer.class.name")))
+        has_authorizer = bool(config.values.get("authorizer.class.name"))
+        self._forwarder = Forwarder(channel, lambda: metadata.image, has_authorizer=has_authorizer)
         self._producer_ids = producer_ids
         self._init_transactional = init_transactional
         self._check_name = check_name
@@ -220,6 +224,7 @@ class AdminHandlers:
         if condition is not None:
             await self._metadata.wait_for(condition, OWN_IMAGE_WAIT_S)
         request.reply(response)
+        request.connection.mute(min(getattr(response, "throttle_time_ms", 0) / 1000, MUTED_S_MAX))
 
 
 def _asked_topic(image: MetadataImage, name: str | None, topic_id: bytes, alive: set[int]) -> MetadataTopic:

@@ -18,6 +18,7 @@ from strandline.controller.decision import Decision
 from strandline.controller.directory_control import assign_replicas_to_dirs
 from strandline.controller.leader_balance import ELECTIONS_MAX
 from strandline.controller.metadata.cluster_describe import describe_brokers
+from strandline.controller.metadata.security.budgets import StrictWindow
 from strandline.controller.producer_id_control import allocate_producer_ids, init_named_producer
 from strandline.controller.reassignment_control import (
     alter_partition_reassignments,
@@ -30,6 +31,7 @@ from strandline.controller.replication_control import (
     drop_elrs_after_configs,
     elect_leaders,
 )
+from strandline.controller.security.mutation_quota import Charge, MutationQuota
 from strandline.controller.topic_control import TopicControl, delete_topics
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -42,6 +44,8 @@ from strandline.protocol.messages.admin import (
 from strandline.protocol.messages.common import Message
 
 Decide = Callable[[ActiveState, Any], Decision[Any]]
+DecideAtCost = Callable[[ActiveState, Any, Charge], Decision[Any]]
+"""A decision that a quota limits (`security/mutation_quota.py`)."""
 
 
 class Request(Protocol):
@@ -66,15 +70,17 @@ class ControllerApis:
         wall_clock_ms: Callable[[], int],
         call_soon: Callable[[Callable[[], None]], object],
         more: Mapping[int, Decide] | None = None,
+        mutation_window: StrictWindow = StrictWindow(),  # noqa: B008 - frozen
     ) -> None:
         """`call_soon`: calls a function in the next turn of the event loop, after the requests that have arrived. `more`:
-        decisions about other APIs (`security/decisions.py`)."""
+        decisions about other APIs (`security/decisions.py`). `mutation_window`: of `controller_mutation_rate`."""
         self._controller = controller
         self._call_soon = call_soon
         self._topics = topics
         self._cluster_id = cluster_id
         self._wall_clock_ms = wall_clock_ms
         self._more = more or {}
+        self.mutations = MutationQuota(mutation_window, controller.now)
 
     def handlers(self) -> Mapping[int, Callable[[Request], None]]:
         """The handler of each API. It decides at once, and replies when the records of the decision are committed; the error of a
@@ -87,9 +93,6 @@ class ControllerApis:
             apis.ASSIGN_REPLICAS_TO_DIRS: lambda active, body: assign_replicas_to_dirs(c.image, body),
             apis.ALLOCATE_PRODUCER_IDS: lambda active, body: allocate_producer_ids(c.image, body),
             apis.INIT_NAMED_PRODUCER: lambda active, body: init_named_producer(c.image, body, self._wall_clock_ms()),
-            apis.CREATE_TOPICS: lambda active, body: topics.create_topics(c.image, active.index, body),
-            apis.DELETE_TOPICS: lambda active, body: delete_topics(c.image, body),
-            apis.CREATE_PARTITIONS: lambda active, body: topics.create_partitions(c.image, body),
             apis.INCREMENTAL_ALTER_CONFIGS: self._alter_configs,
             apis.DESCRIBE_CONFIGS: lambda active, body: Decision(describe_configs(c.image, body)),
             apis.ALTER_PARTITION_REASSIGNMENTS: lambda active, body: alter_partition_reassignments(c.image, body),
@@ -102,7 +105,28 @@ class ControllerApis:
             apis.DESCRIBE_CLUSTER: lambda active, body: Decision(self._describe_cluster(body)),
             **self._more,
         }
-        return {apis.ELECT_LEADERS: self._elect_preferred, **{key: self._handler(decide) for key, decide in decisions.items()}}
+        limited: dict[int, DecideAtCost] = {
+            apis.CREATE_TOPICS: lambda active, body, charge: topics.create_topics(c.image, active.index, body, charge),
+            apis.DELETE_TOPICS: lambda active, body, charge: delete_topics(c.image, body, charge),
+            apis.CREATE_PARTITIONS: lambda active, body, charge: topics.create_partitions(c.image, body, charge),
+        }
+        by_api = {
+            apis.ELECT_LEADERS: self._elect_preferred,
+            **{key: self._handler(decide) for key, decide in decisions.items()},
+            **{key: self._limited_handler(decide) for key, decide in limited.items()},
+        }
+        if apis.ALTER_CLIENT_QUOTAS in by_api:
+            by_api[apis.ALTER_CLIENT_QUOTAS] = self._followed_by_quotas(by_api[apis.ALTER_CLIENT_QUOTAS])
+        return by_api
+
+    def _followed_by_quotas(self, alter_quotas: Callable[[Request], None]) -> Callable[[Request], None]:
+        """The handler that changes quotas: they count from then on, and not from the next request that they limit."""
+
+        def handle(request: Request) -> None:
+            alter_quotas(request)
+            self.mutations.use(self._controller.image.client_quotas)
+
+        return handle
 
     def _handler(self, decide: Decide) -> Callable[[Request], None]:
         def handle(request: Request) -> None:
@@ -113,6 +137,20 @@ class ControllerApis:
                     request.reply(reply)
 
             self._controller.submit(lambda active: decide(active, request.body), on_reply)
+
+        return handle
+
+    def _limited_handler(self, decide: DecideAtCost) -> Callable[[Request], None]:
+        """The handler of requests that cost a client a part of its quota."""
+
+        def handle(request: Request) -> None:
+            def decide_at_cost(active: ActiveState, body: Any) -> Decision[Any]:
+                charge = self.mutations.charge_of(request, self._controller.image.client_quotas)
+                decision = decide(active, body, charge)
+                self.mutations.on_reply(charge, decision.reply)
+                return decision
+
+            self._handler(decide_at_cost)(request)
 
         return handle
 

@@ -26,6 +26,7 @@ from strandline.controller.metadata.features import SUPPORTED, Levels, check_lev
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.node_security.node_security import NodeSecurity, log_unauthenticated
 from strandline.controller.metadata.security.authorizer_config import authorizer_of
+from strandline.controller.metadata.security.budgets import StrictWindow
 from strandline.controller.name_expiry import NameExpiry
 from strandline.controller.phases import Opened, Running
 from strandline.controller.raft.listener import QuorumWriter
@@ -33,6 +34,7 @@ from strandline.controller.raft.quorum import Quorum
 from strandline.controller.raft.recorded_level import recorded_level
 from strandline.controller.security.authorization import authorized
 from strandline.controller.security.decisions import security_decisions
+from strandline.controller.security.mutation_quota import MutationQuota
 from strandline.controller.topic_control import TopicControl, TopicDefaults
 from strandline.controller.unclean_recoverer import UncleanRecoverer, UncleanSettings, ask_broker
 from strandline.protocol import apis
@@ -79,6 +81,8 @@ class ControllerServer:
         self.request_metrics = RequestMetrics(doors.stopwatch)
         self.authorizer = authorizer_of(config.values)
         """None: everyone may do everything."""
+        self.mutation_quota: MutationQuota | None = None
+        """None before the handlers exist."""
         self._doors = doors
         self._files = files
 
@@ -298,7 +302,11 @@ class ControllerServer:
         security = security_decisions(
             controller, self._doors.random, has_authorizer=bool(self.config.values.get("authorizer.class.name"))
         )
-        apis_ = ControllerApis(controller, topics, opened.cluster_id, self._doors.wall_clock_ms, loop.call_soon, security)
+        values = self.config.values
+        window = StrictWindow(values["controller.quota.window.num"], values["controller.quota.window.size.seconds"])
+        wall_clock_ms = self._doors.wall_clock_ms
+        apis_ = ControllerApis(controller, topics, opened.cluster_id, wall_clock_ms, loop.call_soon, security, window)
+        self.mutation_quota = apis_.mutations
         ours: dict[int, Callable[[Any], Any]] = dict(apis_.handlers())
         decide_heartbeat, decide_registration = ours[apis.BROKER_HEARTBEAT], ours[apis.BROKER_REGISTRATION]
 

@@ -25,6 +25,7 @@ from strandline.controller.partition_index import PartitionIndex, fold_name
 from strandline.controller.reassignment import assignment_of
 from strandline.controller.replica_placer import ReplicaPlacer
 from strandline.controller.replication_control import may_lead
+from strandline.controller.security.mutation_quota import FREE, Charge
 from strandline.controller.topic_names import name_problem
 from strandline.protocol.doors import new_uuid
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -67,15 +68,15 @@ class TopicControl:
     # -- create --
 
     def create_topics(
-        self, image: MetadataImage, index: PartitionIndex, request: CreateTopicsRequest
+        self, image: MetadataImage, index: PartitionIndex, request: CreateTopicsRequest, charge: Charge = FREE
     ) -> Decision[CreateTopicsResponse]:
         """Create topics (CreateTopics). Replicas are placed on racks in turn unless the request assigns them; the ISR of a new
         partition is all its active replicas.
 
         The reply has an error per topic: INVALID_TOPIC_EXCEPTION (also if the name differs from another only in '.' and '_'),
         TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG,
-        INVALID_REQUEST. With `validate_only` nothing is written. Raises BrokerError POLICY_VIOLATION if the request would create
-        more than PARTITIONS_PER_REQUEST_MAX partitions."""
+        INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED. With `validate_only` nothing is written, nor charged. Raises BrokerError
+        POLICY_VIOLATION if the request would create more than PARTITIONS_PER_REQUEST_MAX partitions."""
         _check_amount(sum(max(t.num_partitions, len(t.assignments), 1) for t in request.topics))
         decision: Decision[CreateTopicsResponse] = Decision(CreateTopicsResponse([]), cause="topic_created")
         times = Counter(topic.name for topic in request.topics)
@@ -87,6 +88,8 @@ class TopicControl:
                     raise BrokerError(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is named twice in the request")
                 _check_name(image, index, topic.name, new_names)
                 records, result = self._create_topic(image, topic)
+                if not request.validate_only:
+                    charge(result.num_partitions)
             except BrokerError as e:
                 decision.reply.topics.append(CreatableTopicResult(topic.name, ZERO_UUID, e.code, e.message))
                 continue
@@ -138,13 +141,15 @@ class TopicControl:
 
     # -- add partitions --
 
-    def create_partitions(self, image: MetadataImage, request: CreatePartitionsRequest) -> Decision[CreatePartitionsResponse]:
+    def create_partitions(
+        self, image: MetadataImage, request: CreatePartitionsRequest, charge: Charge = FREE
+    ) -> Decision[CreatePartitionsResponse]:
         """Add partitions to topics (CreatePartitions, KIP-195), with the replication factor that the topic has, or will have
         after its reassignment.
 
         The reply has an error per topic: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS if the topic has as many already,
-        INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, INVALID_REQUEST. With `validate_only` nothing is written. Raises
-        BrokerError POLICY_VIOLATION as `create_topics` does."""
+        INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED. With `validate_only`
+        nothing is written, nor charged. Raises BrokerError POLICY_VIOLATION as `create_topics` does."""
         _check_amount(sum(_added(image, topic) for topic in request.topics))
         decision: Decision[CreatePartitionsResponse] = Decision(CreatePartitionsResponse([]), cause="partitions_added")
         times = Counter(topic.name for topic in request.topics)
@@ -154,7 +159,10 @@ class TopicControl:
             try:
                 if times[topic.name] > 1:
                     raise BrokerError(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is named twice in the request")
-                decision.records += self._add_partitions(image, topic)
+                added = self._add_partitions(image, topic)
+                if not request.validate_only:
+                    charge(len(added))
+                decision.records += added
             except BrokerError as e:
                 result.error_code, result.error_message = e.code, e.message
         if request.validate_only:
@@ -286,11 +294,11 @@ def _topic_configs(topic: CreatableTopic) -> dict[str, str]:
 # -- delete -----------------------------------------------------------------------------------------------------------
 
 
-def delete_topics(image: MetadataImage, request: DeleteTopicsRequest) -> Decision[DeleteTopicsResponse]:
+def delete_topics(image: MetadataImage, request: DeleteTopicsRequest, charge: Charge = FREE) -> Decision[DeleteTopicsResponse]:
     """Delete topics by name or by id (DeleteTopics, KIP-516). Brokers delete the logs when they apply the record.
 
     The reply has an error per topic: UNKNOWN_TOPIC_OR_PARTITION for a name, UNKNOWN_TOPIC_ID for an id, INVALID_REQUEST for a
-    topic that is named twice, or by both or neither."""
+    topic that is named twice, or by both or neither; THROTTLING_QUOTA_EXCEEDED."""
     decision: Decision[DeleteTopicsResponse] = Decision(DeleteTopicsResponse([]))
     found = [_find_topic(image, state) for state in request.topics]
     times = Counter(topic.topic_id for topic in found if isinstance(topic, TopicImage))
@@ -304,6 +312,11 @@ def delete_topics(image: MetadataImage, request: DeleteTopicsRequest) -> Decisio
         if times[topic.topic_id] > 1:
             result.error_code = ErrorCode.INVALID_REQUEST
             result.error_message = f"topic {topic.name!r} is named twice in the request"
+            continue
+        try:
+            charge(len(topic.partitions))
+        except BrokerError as e:
+            result.error_code, result.error_message = e.code, e.message
             continue
         decision.records.append(RemoveTopicRecord(topic.topic_id))
     return decision

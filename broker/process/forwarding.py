@@ -1,37 +1,48 @@
 """How a broker forwards a client's request to the active controller: as it is, or in an Envelope with the client's identity.
 
-With an authorizer the controller has to know who the client is, so the request travels in an Envelope (KIP-590). Without one it
-is sent as the broker's own."""
+With an authorizer the controller has to know who the client is, so the request travels in an Envelope (KIP-590). So does a
+request that a quota limits (`controller_mutation_rate`). Any other request is sent as the broker's own."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import msgspec
 
 from strandline.broker.process.controller_channel import Channel
-from strandline.protocol.apis import APIS, ENVELOPE, api_name
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.security.quota_lookup import CONTROLLER_MUTATION_RATE, has_quota
+from strandline.protocol.apis import APIS, CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS, ENVELOPE, api_name
 from strandline.protocol.errors import BrokerError, InternalError, to_code
 from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.security import EnvelopeRequest, EnvelopeResponse
 from strandline.protocol.rpc.server import ServerRequest
 
+_LIMITED = frozenset({CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS})
+"""Requests that `controller_mutation_rate` limits."""
+
 
 class Forwarder:
     """Forwards requests of clients."""
 
-    def __init__(self, channel: Channel, *, in_envelopes: bool) -> None:
+    def __init__(self, channel: Channel, image: Callable[[], MetadataImage], *, has_authorizer: bool) -> None:
         self._channel = channel
-        self._in_envelopes = in_envelopes
+        self._image = image
+        self._has_authorizer = has_authorizer
 
     async def forward(self, request: ServerRequest, timeout_ms: int) -> Message:
         """The controller's response. Raises the BrokerError by which it refuses the request, or REQUEST_TIMED_OUT."""
-        if not self._in_envelopes:
+        if not self._has_authorizer and not self._is_limited(request):
             return await self._channel.request(request.api_key, request.body, timeout_ms)
-        answer = await self._channel.request(ENVELOPE, envelope_of(request), timeout_ms)
+        answer = await self._channel.request(ENVELOPE, envelope_of(request, self._has_authorizer), timeout_ms)
         assert isinstance(answer, EnvelopeResponse)
         return open_response(request.api_key, answer)
 
+    def _is_limited(self, request: ServerRequest) -> bool:
+        return request.api_key in _LIMITED and has_quota(self._image().client_quotas, CONTROLLER_MUTATION_RATE)
 
-def envelope_of(request: ServerRequest) -> EnvelopeRequest:
+
+def envelope_of(request: ServerRequest, needs_authorizer: bool = True) -> EnvelopeRequest:
     return EnvelopeRequest(
         str(request.principal),
         request.client_host,
@@ -39,6 +50,7 @@ def envelope_of(request: ServerRequest) -> EnvelopeRequest:
         request.api_key,
         request.api_version,
         msgspec.msgpack.encode(request.body),
+        needs_authorizer,
     )
 
 

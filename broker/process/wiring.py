@@ -30,7 +30,7 @@ from strandline.broker.process.metadata_loader import MetadataLoader
 from strandline.broker.process.pause_detector import PauseDetector, pause_ms_max, refuse_unless_trusted, while_trusted
 from strandline.broker.process.phases import Opened
 from strandline.broker.produce.producer_ids import ProducerIds
-from strandline.broker.quotas.budgets import Window
+from strandline.controller.metadata.security.budgets import Window
 from strandline.broker.quotas.client_quotas import BrokerQuotas
 from strandline.broker.quotas.installation import QuotaInstallation
 from strandline.broker.replica_manager import ReplicaConfig, ReplicaManager

@@ -1,6 +1,5 @@
 """Client quotas: how much of a broker one user or client id may take.
 
-    budgets.py        the budgets of one kind of quota, by who shares them: what is used, and how long to wait
     client_quotas.py  the three kinds of a broker, which follow the metadata
     metered.py        a request that is measured, and answered with its throttle time
     limited_fetch.py  a consumer's fetch that does not exceed what is left of the budget

@@ -10,8 +10,8 @@ measured where it happens: `controller/security/mutation_quota.py`, `connections
 
 from __future__ import annotations
 
-from strandline.broker.quotas.budgets import Budget, Budgets, Window
 from strandline.broker.quotas.metrics import QuotaMetrics
+from strandline.controller.metadata.security.budgets import Budget, Budgets, Window
 from strandline.controller.metadata.security.quota_lookup import (
     CONSUMER_BYTE_RATE,
     PRODUCER_BYTE_RATE,

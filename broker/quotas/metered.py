@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from strandline.broker.quotas.budgets import Budget, Client
 from strandline.broker.quotas.client_quotas import BrokerQuotas
+from strandline.controller.metadata.security.budgets import Budget, Client
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.frames import Records

@@ -9,7 +9,7 @@ from strandline.controller.metadata.security.access import Rights
 from strandline.controller.metadata.security.authorizer import Authorizer
 from strandline.controller.metadata.security.guards.common import Handler
 from strandline.controller.metadata.security.rights import guarded
-from strandline.controller.security.envelope import EnvelopeHandler, refuse_envelope
+from strandline.controller.security.envelope import EnvelopeHandler
 from strandline.protocol.apis import CONTROLLER, ENVELOPE
 
 
@@ -23,6 +23,6 @@ def authorized(
 
     `committed`: the committed image, whose access rules count. `find_handler`: the handlers as they are when a request comes."""
     if authorizer is None:
-        return {**handlers, ENVELOPE: refuse_envelope}
+        return {**handlers, ENVELOPE: EnvelopeHandler(find_handler, has_authorizer=False).handle}
     all_handlers = {**handlers, ENVELOPE: EnvelopeHandler(find_handler).handle}
     return guarded(all_handlers, CONTROLLER, Rights(authorizer, committed))

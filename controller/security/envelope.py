@@ -21,13 +21,16 @@ from strandline.protocol.security.principal import Principal
 
 
 class EnvelopeHandler:
-    """Answers Envelope requests of a controller that has an authorizer."""
+    """Answers Envelope requests of a controller."""
 
-    def __init__(self, find_handler: Callable[[int], Handler | None]) -> None:
-        """`find_handler`: the guarded handler of an API, as the controller's server has it."""
+    def __init__(self, find_handler: Callable[[int], Handler | None], *, has_authorizer: bool = True) -> None:
+        """`find_handler`: the handler of an API, as the controller's server has it: guarded, if there is an authorizer."""
         self._find_handler = find_handler
+        self._has_authorizer = has_authorizer
 
     def handle(self, request: ServerRequest) -> Any:
+        if request.body.needs_authorizer and not self._has_authorizer:
+            raise _no_authorizer()
         inner = open_envelope(request)
         handler = self._find_handler(inner.api_key)
         if handler is None:
@@ -35,9 +38,9 @@ class EnvelopeHandler:
         return handler(inner)
 
 
-def refuse_envelope(request: ServerRequest) -> None:
+def _no_authorizer() -> BrokerError:
     """Without an authorizer the controller would carry out what the client may not do, so it refuses."""
-    raise BrokerError(
+    return BrokerError(
         ErrorCode.SECURITY_DISABLED,
         "the broker has an authorizer and this controller has none: set authorizer.class.name on the controllers first",
     )
@@ -73,6 +76,11 @@ class EnvelopedRequest:
         self.api_key = outer.api_key
         self.api_version = outer.api_version
         self.body = body
+
+    @property
+    def paying_client(self) -> tuple[str, str]:
+        """The user and the client id whose quotas count."""
+        return self.principal.name, self.client_id or ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._envelope, name)

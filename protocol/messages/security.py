@@ -292,7 +292,10 @@ class EnvelopeRequest(Message):
     """A client's request that a broker forwards to the controller, with the identity that the broker has authenticated (KIP-590).
 
     `body`: the msgpack array of the request's message. The sender needs CLUSTER_ACTION; the rights that count for the request
-    itself are those of `principal` from `client_host`. The body may hold a secret, so it is not shown."""
+    itself are those of `principal` from `client_host`. The body may hold a secret, so it is not shown.
+
+    `needs_authorizer`: the broker has an authorizer, so a controller that has none refuses. A broker without one uses envelopes
+    only so that the controller knows whose quota counts."""
 
     principal: Text
     client_host: Name
@@ -300,6 +303,7 @@ class EnvelopeRequest(Message):
     api_key: Int16
     api_version: Int16
     body: bytes
+    needs_authorizer: bool = True
 
     def __repr__(self) -> str:
         return f"EnvelopeRequest(api_key={self.api_key}, principal={self.principal!r}, client_host={self.client_host!r})"

@@ -9,6 +9,8 @@ import pytest
 from guarded_world import ALICE, BOB, NODE, GuardedWorld, PeerRequest, cluster, topic
 
 from strandline.broker.process.forwarding import Forwarder, envelope_of, open_response
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.persistent_map import PersistentMap
 from strandline.controller.metadata.security.rights import FORWARDABLE
 from strandline.controller.security.authorization import authorized
 from strandline.protocol import apis
@@ -147,6 +149,10 @@ def test_secrets_in_an_envelope_are_not_shown() -> None:
     assert "salted" not in repr(envelope)
 
 
+BLANK = MetadataImage.EMPTY
+LIMITED = msgspec.structs.replace(BLANK, client_quotas=PersistentMap({(("user", "bob"),): {"controller_mutation_rate": 1.0}}))
+
+
 class Channel:
     """Answers with `answer`, and keeps what was sent."""
 
@@ -159,16 +165,19 @@ class Channel:
         return self._answer
 
 
-async def test_broker_forwards_in_envelopes_only_with_an_authorizer() -> None:
+async def test_broker_forwards_in_envelopes_with_an_authorizer_or_a_quota() -> None:
     response = admin.CreateTopicsResponse([admin.CreatableTopicResult("orders")])
     request: Any = PeerRequest(CREATION, apis.CREATE_TOPICS, ALICE)
     plain = Channel(response)
-    assert await Forwarder(plain, in_envelopes=False).forward(request, 100) == response
+    assert await Forwarder(plain, lambda: BLANK, has_authorizer=False).forward(request, 100) == response
     assert plain.sent == [(apis.CREATE_TOPICS, CREATION)]
+    limited, enveloped = Channel(EnvelopeResponse(0, None, msgspec.msgpack.encode(response))), envelope_of(request, False)
+    assert await Forwarder(limited, lambda: LIMITED, has_authorizer=False).forward(request, 100) == response
+    assert limited.sent == [(apis.ENVELOPE, enveloped)]
     channel = Channel(EnvelopeResponse(0, None, msgspec.msgpack.encode(response)))
-    assert await Forwarder(channel, in_envelopes=True).forward(request, 100) == response
+    assert await Forwarder(channel, lambda: BLANK, has_authorizer=True).forward(request, 100) == response
     assert channel.sent == [(apis.ENVELOPE, envelope_of(request))]
     refusing = Channel(EnvelopeResponse(E.CLUSTER_AUTHORIZATION_FAILED, "no"))
     with pytest.raises(BrokerError, match="no") as e:
-        await Forwarder(refusing, in_envelopes=True).forward(request, 100)
+        await Forwarder(refusing, lambda: BLANK, has_authorizer=True).forward(request, 100)
     assert e.value.code == E.CLUSTER_AUTHORIZATION_FAILED

@@ -1,11 +1,11 @@
-"""Budgets: who shares one, and what a changed quota does to them (`broker/quotas/budgets.py`)."""
+"""Budgets: who shares one, and what a changed quota does to them (`controller/metadata/security/budgets.py`)."""
 
 from __future__ import annotations
 
 import pytest
 
-from strandline.broker.quotas import budgets as module
-from strandline.broker.quotas.budgets import IDLE_S, Budgets, Window
+from strandline.controller.metadata.security import budgets as module
+from strandline.controller.metadata.security.budgets import IDLE_S, Budgets, Window
 from strandline.controller.metadata.security.quota_lookup import PRODUCER_BYTE_RATE
 from strandline.controller.metadata.security.quotas import QuotaEntity
 

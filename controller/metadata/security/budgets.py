@@ -8,6 +8,7 @@ never more than `BUDGETS_MAX`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from strandline.controller.metadata.security.quota_lookup import ClientQuotas, Payer, has_quota, quota_of
 from strandline.protocol.rates import TokenBucket
@@ -33,6 +34,15 @@ class Window:
         """A budget for `rate` per second, of a client that has just come."""
         length_s = self.length_s
         return TokenBucket(rate, now, burst_s=length_s, first_s=self.size_s, debt_s=length_s)
+
+
+class StrictWindow(Window):
+    """For requests that are refused while there is a debt: Kafka's TokenBucket. It begins full, and its debt has no bound."""
+
+    __slots__ = ()
+
+    def bucket(self, rate: float, now: float) -> TokenBucket:
+        return TokenBucket(rate, now, burst_s=self.length_s, first_s=self.length_s, debt_s=inf)
 
 
 class Budget:
