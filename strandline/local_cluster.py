@@ -427,12 +427,13 @@ class LocalCluster:
             "folder": str(self.folder),
             "bootstrap": self.bootstrap,
             "pid": os.getpid(),
-            **self._client_config(),
+            **self.client_config,
             **self.extra_state,
             "nodes": [n.describe() for n in self.nodes.values()],
         }
 
-    def _client_config(self) -> dict[str, Any]:
+    @property
+    def client_config(self) -> dict[str, Any]:
         """The files that clients of a secure cluster need: that of the administrator, and that of each user."""
         if self.security is None:
             return {}

@@ -39,7 +39,9 @@ ROLES = ("broker", "controller")
 RESERVED_ENVIRONMENT = frozenset(
     {
         "STRANDLINE_BOOTSTRAP",
+        "STRANDLINE_CLIENT_CONFIG",
         "STRANDLINE_CONFIG",
+        "STRANDLINE_CONTEXT",
         "STRANDLINE_DOCKER_ENGINE",
         "STRANDLINE_KAFKA_TOOLS",
         "STRANDLINE_LOG_FORMAT",

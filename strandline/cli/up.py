@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 app = new_app()
 
+RIGHTS = {"admin": "do everything", "producer": "write and create topics", "consumer": "read topics, join groups"}
+"""What the users of a secure local cluster may do (`local_security.py`)."""
+
 
 @app.command()
 def up(
@@ -34,6 +37,9 @@ def up(
         str | None, typer.Option(metavar="DIR", help="Keep the data in this folder; by default, a temporary one.")
     ] = None,
     base_port: Annotated[int, typer.Option(help="First port: of the brokers, then the controllers, then HTTP.")] = 9092,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="With TLS, users and rights; each user gets a file for clients.")
+    ] = False,
     settings: Settings = None,
     output: Output = Form.table,
 ) -> None:
@@ -55,6 +61,7 @@ def up(
             base_port=base_port,
             settings=parse_settings(settings),
             on_event=tell,
+            secure=secure,
         )
         asyncio.run(_run(cluster, output=output, ready=ready))
 
@@ -101,15 +108,38 @@ def _on_signal(asked: asyncio.Event) -> None:
 def _announce(cluster: LocalCluster, output: Form) -> None:
     nodes = [node.describe() for node in cluster.nodes.values()]
     if output.is_document:
-        print_document({"event": "ready", "bootstrap": cluster.bootstrap, "nodes": nodes}, output)
+        ready = {"event": "ready", "bootstrap": cluster.bootstrap, **cluster.client_config, "nodes": nodes}
+        print_document(ready, output)
         return
     rows = [(n["name"], n["pid"], f"{n['host']}:{n['port']}", n["http"]) for n in nodes]
     print_table(("name", "pid", "address", "http"), rows, output)
     print(f"data in {short_path(str(cluster.folder))}")
+    _announce_users(cluster)
     print(f"ready: bootstrap {cluster.bootstrap}", flush=True)
     hint = f"""Ctrl-C stops it. From another terminal:
   export STRANDLINE_BOOTSTRAP={cluster.bootstrap}
-  strandline node kill {cluster.brokers[-1].name}"""
+"""
+    hint += _secure_hint(cluster)
+    hint += f"  strandline node kill {cluster.brokers[-1].name}"
     if cluster.brokers[0].http:
         hint += f"\n  curl http://{cluster.brokers[0].http}/metrics"
     print(hint, file=sys.stderr, flush=True)
+
+
+def _announce_users(cluster: LocalCluster) -> None:
+    if cluster.security is not None:
+        rows = [(user, RIGHTS[user], short_path(path)) for user, path in cluster.security.client_configs.items()]
+        print_table(("user", "may", "file for clients"), rows, Form.table)
+
+
+def _secure_hint(cluster: LocalCluster) -> str:
+    """The next commands of a user of a secure cluster."""
+    if cluster.security is None:
+        return ""
+    admin, producer, consumer = (short_path(path) for path in cluster.security.client_configs.values())
+    return f"""  export STRANDLINE_CLIENT_CONFIG={admin}
+  strandline topic create orders
+  echo tea | strandline produce orders --client-config {producer}
+  strandline consume orders --from beginning --client-config {consumer}
+  strandline user add alice; strandline acl add User:alice --topic orders --consumer --group alice
+"""
