@@ -66,6 +66,7 @@ DOORS: Mapping[str, Mapping[str, str]] = {
         "time.time_ns": "the wall clock that is handed to everybody else",
         "time.perf_counter": "the stopwatch: for measurements, on which nothing that is decided rests",
         "secrets.randbits": "the seed of a production process",
+        "secrets.token_bytes": "nonces, salts and keys; a simulation hands in a seeded generator",
     },
     "protocol/rpc/resolver.py": {
         "threading.Thread": "a look-up that hangs occupies a thread of its own",
@@ -78,7 +79,36 @@ DOORS: Mapping[str, Mapping[str, str]] = {
         "socket.gaierror": "what the resolver says when there is no such name",
         "socket.EAI_NONAME": "the same, as a number",
         "weakref.WeakKeyDictionary": "the look-ups of a loop go with it; nobody walks through them",
+        "ssl.SSLContext": "the TLS of a connection; the network of a simulation has none",
     },
+    "protocol/rpc/login.py": {
+        "ssl.SSLContext": "the TLS of a connection; the network of a simulation has none",
+        "ssl.SSLError": "an error to describe",
+    },
+    "protocol/rpc/sasl_door.py": {
+        ".run_in_executor": BLOCKING,
+        "concurrent.futures.ThreadPoolExecutor": "threads for passwords and tokens; a simulation's loop ignores it",
+    },
+    "protocol/rpc/tls_door.py": {
+        ".start_tls": "the TLS of an accepted connection; the network of a simulation has none",
+        "ssl.SSLObject": "has the certificate of the peer",
+    },
+    "protocol/security/tls.py": {
+        "ssl": "contexts, which read certificates; a simulation makes none",
+        "os.stat": "whether a certificate has changed",
+    },
+    "protocol/security/jwks.py": {
+        "open": "the keys of tokens; a node of a simulation accepts none",
+        "urllib": "the same, from a configured URL",
+        "threading.Lock": "tokens are checked in threads",
+        "jwt": "parses keys",
+    },
+    "protocol/security/oauthbearer.py": {"jwt": "checks signatures; the clock is handed in"},
+    "protocol/security/scram.py": {
+        "hmac": "computes, and compares in constant time",
+        "scramp": "computes; the nonces are handed in",
+    },
+    "protocol/security/principal_mapping.py": {"cryptography.x509": "parses certificates"},
     "protocol/rpc/connection.py": {
         "weakref.WeakKeyDictionary": "what was said of bad servers goes with its loop; nobody walks through it",
     },
