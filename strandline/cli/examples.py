@@ -110,7 +110,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "acl add": (
         "strandline acl add User:alice --producer --topic orders",
         "strandline acl add User:bob --consumer --topic orders --group billing",
-        "strandline acl add User:carol --operation READ --topic logs- --prefixed --host 10.0.0.0/8",
+        "strandline acl add User:carol --operation READ --topic logs- --prefixed",
         "strandline acl add User:mallory --deny --operation ALL --topic '*'",
     ),
     "acl remove": (
