@@ -31,7 +31,7 @@ def plain_server(look_up: LookUp, random_bytes: RandomBytes) -> MakeServerExchan
 class PlainServerExchange:
     """The server's side of one exchange."""
 
-    lifetime_ms = None
+    lifetime_ms: int | None = None
 
     def __init__(self, look_up: LookUp, pepper: bytes) -> None:
         self.user: str | None = None

@@ -18,6 +18,7 @@ from strandline.protocol.errors import UsageError
 from strandline.protocol.security.mechanisms import AuthenticationError
 
 _RULE = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|\n|$)")
+_CASES: dict[str, Callable[[str], str]] = {"L": str.lower, "U": str.upper, "": str}
 _REFERENCE = re.compile(r"\$(\d)")
 
 
@@ -75,7 +76,7 @@ def _rule_of(match: re.Match[str]) -> _Rule:
         raise UsageError(f"ssl.principal.mapping.rules: the pattern {pattern!r} is not valid: {e}") from None
     if any(int(group) > compiled.groups for group in _REFERENCE.findall(replacement)):
         raise UsageError(f"ssl.principal.mapping.rules: {replacement!r} names a group that the pattern {pattern!r} does not have")
-    return _Rule(compiled, replacement, {"L": str.lower, "U": str.upper, "": str}[match[4]])
+    return _Rule(compiled, replacement, _CASES[match[4]])
 
 
 # -- distinguished names ----------------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ def scram_server(mechanism: str, look_up: LookUp, random_bytes: RandomBytes, pep
 class ScramServerExchange:
     """The server's side of one exchange: the client's first message, then its final one."""
 
-    lifetime_ms = None
+    lifetime_ms: int | None = None
 
     def __init__(self, mechanism: str, look_up: LookUp, random_bytes: RandomBytes, pepper: bytes) -> None:
         from scramp import ScramMechanism

@@ -30,7 +30,7 @@ class Muting:
 def test_answer_leaves_at_once_and_the_next_request_waits(on_loop):
     async def scenario():
         handler = Muting([0.3])
-        async with serving({PRODUCE: handler}) as (server, port), raw_peer(port) as peer:
+        async with serving({PRODUCE: handler}) as (_, port), raw_peer(port) as peer:
             peer.send(b"".join(produce_frame(n) for n in range(3)))
             assert (await peer.receive())[0] == 0
             assert len(handler.served_at) == 1
