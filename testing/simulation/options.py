@@ -26,6 +26,7 @@ from strandline.testing.simulation.group_plans import (
     member_text,
     with_handlers,
 )
+from strandline.testing.simulation.security_plans import SecurityPlan, draw_security
 from strandline.testing.simulation.transaction_plans import (
     SHIPPED,
     TRANSACTION_FAULTS,
@@ -290,6 +291,8 @@ class Options:
     """Programs that consume, transform and produce in transactions."""
     committed_readers: int = 0
     """Number of readers of committed records."""
+    security: SecurityPlan | None = None
+    """Users log in, and need rights; None: everyone may do everything."""
 
     def without(self, *kinds: str) -> Options:
         """The same run without these kinds of faults."""
@@ -350,6 +353,8 @@ class Options:
         made |= {name: tuple(WriterPlan(**item) for item in values.get(name, ())) for name in ("writers", "shippers")}
         made["transactional_topics"] = tuple(TopicPlan(**item) for item in values.get("transactional_topics", ()))
         made |= {name: tuple(values.get(name, ())) for name in ("admin", "racks", "group_work")}
+        security = values.get("security")
+        made["security"] = None if security is None else SecurityPlan(**_with_tuples(security))
         return cls(**{**values, **made})
 
     def table(self) -> str:
@@ -372,6 +377,7 @@ class Options:
             ("lies of a client", self.lies),
             ("deletes records", "yes" if self.trims else "no"),
             ("racks of the brokers", " ".join(self.racks) or "none"),
+            ("security", self.security or "none: everyone may do everything"),
             ("level of the metadata", "raised during the run" if self.upgrades else "the newest"),
             ("reassignments", " ".join(("begun",) * self.reassigns + ("drains",) * self.drains) or "none"),
             ("log directories", "replicas move between them" if self.moves_logs else "replicas stay"),
@@ -429,9 +435,15 @@ def draw_options(seed: int | str) -> Options:
     options, doubles = _with_directories(_draw_options(seed), Random(f"{seed}/directories")), Random(f"{seed}/doubles")
     options = _with_handlers(_with_groups(options, Random(f"{seed}/groups")), Random(f"{seed}/handlers"))
     options = _with_transactions(options, Random(f"{seed}/transactions"))
+    options = _with_security(options, Random(f"{seed}/security"))
     if options.loss_permitted and options.faults and doubles.random() < DOUBLES_SHARE:
         return with_double_faults(options, doubles)
     return options
+
+
+def _with_security(options: Options, draw: Random) -> Options:
+    """The same run, in some cases with users and rights."""
+    return options if options.upgrades else options.replaced(security=draw_security(draw))
 
 
 def with_double_faults(options: Options, draw: Random) -> Options:

@@ -25,6 +25,8 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.server import ControllerServer
 from strandline.protocol.doors import Doors
 from strandline.protocol.errors import StrandlineError
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
+from strandline.testing.simulation.cluster.identities import Identities, user_of
 from strandline.testing.simulation.kernel.loop import NodeLoop
 from strandline.testing.simulation.kernel.machine import Machine
 from strandline.testing.simulation.kernel.world import ProcessGone, World
@@ -48,21 +50,34 @@ class ObservedProducer(Producer):
 class Client:
     """A process of a user: its code runs on its own machine, with its own clock."""
 
-    def __init__(self, cluster: SimCluster, machine: Machine) -> None:
+    def __init__(self, cluster: SimCluster, machine: Machine, user: str) -> None:
         self.cluster = cluster
         self.machine = machine
+        self.user = user
+        """Who it is in a cluster with security."""
         self.loop, self.doors, _ = machine.boot()
+
+    @property
+    def security(self) -> ClientSecurity:
+        """How this client connects."""
+        identities = self.cluster.identities
+        return NO_SECURITY if identities is None else identities.client(self.user, self.doors.secure_random)
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        secured = {} if self.cluster.identities is None else {"security": self.security}
+        return {"bootstrap_servers": self.cluster.bootstrap_servers, **secured}
 
     def producer(self, **options: Any) -> ObservedProducer:
         """A producer that is connected to this cluster and reads the clock of this client's machine. Start it in code that runs
         on the machine (`spawn`, `run`). `options` are those of `Producer`."""
-        return ObservedProducer(doors=self.doors, **{"bootstrap_servers": self.cluster.bootstrap_servers, **options})
+        return ObservedProducer(doors=self.doors, **{**self._common, **options})
 
     def consumer(self, *topics: str, **options: Any) -> Consumer:
-        return Consumer(*topics, doors=self.doors, **{"bootstrap_servers": self.cluster.bootstrap_servers, **options})
+        return Consumer(*topics, doors=self.doors, **{**self._common, **options})
 
     def admin(self, **options: Any) -> Admin:
-        return Admin(doors=self.doors, **{"bootstrap_servers": self.cluster.bootstrap_servers, **options})
+        return Admin(doors=self.doors, **{**self._common, **options})
 
     def spawn(self, coroutine: Any, name: str | None = None) -> asyncio.Task[Any]:
         return self.machine.spawn(coroutine, name)
@@ -151,8 +166,11 @@ class SimCluster:
         controller_settings: dict[str, Any] | None = None,
         names: bool = False,
         racks: Sequence[str] = (),
+        identities: Identities | None = None,
     ) -> None:
         self.world = world
+        self.identities = identities
+        """The users of nodes and clients; None: everyone may do everything."""
         self.racks = racks
         """The rack of each broker; empty: they have none."""
         self.names = names
@@ -169,6 +187,8 @@ class SimCluster:
             self.machines[node_id] = world.add_machine(node_id, f"broker-{node_id}")
         for node_id, machine in self.machines.items():
             machine.on_death = partial(self.crash, node_id)
+            if identities is not None:
+                machine.files.deployed.update(identities.files(node_id))
         self.voters = ",".join(f"{n}@{self.host(n)}:{CONTROLLER_PORT}" for n in self.controller_ids)
         self.brokers: dict[int, BrokerServer] = {}
         """The servers of the processes that run now, whether started or starting."""
@@ -273,6 +293,7 @@ class SimCluster:
                 "listeners": f"PLAINTEXT://{self.host(node_id)}:{BROKER_PORT}",
                 "log.dirs": "/data",
                 "controller.quorum.voters": self.voters,
+                **self._security(node_id),
                 **({"broker.rack": self.racks[node_id - 1]} if self.racks else {}),
                 **self.settings,
             }
@@ -285,9 +306,13 @@ class SimCluster:
                 "cluster.id": CLUSTER_ID,
                 "log.dirs": "/data",
                 "controller.quorum.voters": self.voters,
+                **self._security(node_id),
                 **self.controller_settings,
             }
         )
+
+    def _security(self, node_id: int) -> dict[str, Any]:
+        return {} if self.identities is None else self.identities.settings(node_id)
 
     async def start_all(self, within_s: float = 30.0) -> None:
         for node_id in [*self.controller_ids, *self.broker_ids]:
@@ -341,10 +366,11 @@ class SimCluster:
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
-    def client(self, name: str = "") -> Client:
+    def client(self, name: str = "", user: str | None = None) -> Client:
+        """A new client. `user`: who it is in a cluster with security; None: the user of a client of this name."""
         self._clients += 1
         node_id = 200 + self._clients
-        return Client(self, self.world.add_machine(node_id, name or f"client-{node_id}"))
+        return Client(self, self.world.add_machine(node_id, name or f"client-{node_id}"), user or user_of(name))
 
     async def create_topic(self, name: str, **options: Any) -> None:
         """Create a topic, with a client of its own."""

@@ -56,6 +56,9 @@ class SimFiles(MemoryFiles):
         self.capacity_bytes: int | None = None
         self.mounts: list[Mount] = []
         """The mounts of live processes."""
+        self.deployed: dict[str, bytes] = {}
+        """Files that belong to the configuration of the machine, such as passwords: path -> content. They are not on the disk of
+        the data, so no fault touches them, and `wipe` keeps them."""
 
     # -- processes ------------------------------------------------------------------------------------------------
 
@@ -561,7 +564,14 @@ class Mount(MemoryFiles):
             inode.keep_previous()
         return SimFile(self, path, inode)
 
+    def size(self, path: str) -> int:
+        deployed = self.disk.deployed.get(path)
+        return super().size(path) if deployed is None else len(deployed)
+
     def read(self, path: str) -> bytes:
+        deployed = self.disk.deployed.get(path)
+        if deployed is not None:
+            return deployed
         inode = self.find(path)
         moment = self.begin("read", path, len(inode.cache) if isinstance(inode, Inode) else 0)
         self.maybe_raise("read", path)

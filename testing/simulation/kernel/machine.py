@@ -114,7 +114,8 @@ class Machine:
         self.loop = loop = NodeLoop(self, self.world.scheduler, self.world.stream_of_loop(random))  # type: ignore[abstract]
         # The process waits for its disk, and some faults of the disk end it.
         files = self.files.mount(on_latency=loop.spend, on_death=self.on_death)
-        return loop, Doors(wall_clock_ms=self.wall_clock_ms, random=random, stopwatch=self.world.scheduler.clock), files
+        secrets = self.world.stream(f"{self.name}/{self.incarnation}/secrets")
+        return loop, Doors(self.wall_clock_ms, random, self.world.scheduler.clock, secrets.randbytes), files
 
     def spawn(self, coroutine: Coroutine[Any, Any, T], name: str | None = None) -> Task[T]:
         """Run a coroutine as a task of the process that runs here."""

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
+import hashlib
 import sys
 import warnings
 from asyncio import events
@@ -31,6 +33,11 @@ T = TypeVar("T")
 
 WORLD = 0
 """The machine of the test, the nemesis and the story. Its clock is that of the world."""
+
+
+pbkdf2_hmac = functools.lru_cache(4096)(hashlib.pbkdf2_hmac)
+"""The salted password of SCRAM takes a millisecond or two, at each login of a client. In a simulation the users are few, so it is
+computed once per process of this machine."""
 
 
 class Unhandled(AssertionError):
@@ -120,7 +127,8 @@ class World:
         events._set_running_loop(None)
         try:
             looks_up = mock.patch.object(dial, "look_up", self.network.look_up)
-            with captured_logs(self.trace), Generators(), cheaply_registered(), looks_up:
+            salts = mock.patch.object(hashlib, "pbkdf2_hmac", pbkdf2_hmac)
+            with captured_logs(self.trace), Generators(), cheaply_registered(), looks_up, salts:
                 yield
         finally:
             events._set_running_loop(before)

@@ -24,11 +24,13 @@ from strandline.controller.metadata.features import LEVEL_0_ONLY
 from strandline.protocol.errors import BrokerError, StrandlineError
 from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.records.reader import iter_records
+from strandline.protocol.security.mechanisms import SCRAM_256
 from strandline.storage.directory.future_logs import FUTURE_SUFFIX
 from strandline.testing.comparison import cleaned_logs_differ, logs_differ, whole_log
 from strandline.testing.simulation.cluster.cluster import SimCluster
 from strandline.testing.simulation.cluster.groups.handling import Origin
 from strandline.testing.simulation.cluster.groups.work import DeadLetter
+from strandline.testing.simulation.cluster.identities import Identities, grants
 from strandline.testing.simulation.cluster.workload import Workload
 from strandline.testing.simulation.group_plans import DEAD_LETTERS
 from strandline.testing.simulation.invariants.observer import Invariants
@@ -66,6 +68,7 @@ class Phases:
             settings=options.settings,
             controller_settings=options.controller_settings,
             racks=options.racks,
+            identities=_identities(options),
         )
         self.budget = Budget(self.cluster, enforced=not options.loss_permitted)
         self.workload = Workload(self.cluster, options, self.budget, invariants)
@@ -101,6 +104,8 @@ class Phases:
             await self.cluster.support_all_levels(WARM_UP_S)
         client = self.cluster.client("setup")
         await client.run(self._create_topics(client))
+        if self.options.security is not None:
+            await client.run(self._create_users(client))
         client.machine.end()
         self.workload.begin()
         await self.world.sleep(self.draw.uniform(0.2, 0.6))
@@ -110,6 +115,16 @@ class Phases:
             for topic in self.options.all_topics:
                 configs = {name: str(value) for name, value in topic.configs.items()}
                 await admin.create_topics([NewTopic(topic.name, topic.partitions, topic.replication_factor, configs)])
+
+    async def _create_users(self, client: Any) -> None:
+        """A user for each client, with the rights that it needs."""
+        identities = self.cluster.identities
+        assert identities is not None
+        wanted = grants(self.options)
+        async with client.admin() as admin:
+            for user in wanted:
+                await admin.upsert_scram_credentials(user, identities.password(user), mechanisms=[SCRAM_256])
+            await admin.create_acls([rule for rules in wanted.values() for rule in rules])
 
     # -- heal ---------------------------------------------------------------------------------------------------------
 
@@ -538,6 +553,13 @@ class Phases:
         if loop is not None:
             lines += [f"    task {task.get_name()}: {_where(task)}" for task in loop.unfinished[:40]]
         return lines
+
+
+def _identities(options: Options) -> Identities | None:
+    if options.security is None:
+        return None
+    nodes = [*(101 + n for n in range(options.controllers)), *(1 + n for n in range(options.brokers))]
+    return Identities(nodes, max_reauth_ms=options.security.max_reauth_ms)
 
 
 def _readable_log(name: str, node: int, log: Any, start: int) -> bytes:

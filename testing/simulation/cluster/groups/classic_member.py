@@ -49,7 +49,7 @@ class ClassicMember(Program):
         consumer = await self.around.started(lambda: self.client.consumer(**options, auto_offset_reset="earliest"))
         if consumer is None:
             return False
-        self._link = CoordinatorLink(self.around.cluster, self.plan.group, self.name, self.draw)
+        self._link = CoordinatorLink(self.client, self.plan.group, self.name, self.draw)
         self._member_id = ""
         self._shape: Shape = {}
         """Of a leader: the topics of the group, as they were when it has assigned them."""

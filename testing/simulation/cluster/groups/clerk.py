@@ -109,7 +109,7 @@ class Clerk:
             return
         self._may_become(group, tp, offset)
         self.positions[group, tp] |= {None}
-        link = CoordinatorLink(self.around.cluster, group, "clerk", self.draw)
+        link = CoordinatorLink(client, group, "clerk", self.draw)
         try:
             partition = OffsetCommitPartition(topic.topic_id, tp.partition, offset)
             request = OffsetCommitRequest(group, -1, "", None, [partition], RETENTION_MS)

@@ -10,7 +10,7 @@ from strandline.protocol.errors import BrokerError, ErrorCode, to_code
 from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.groups import FindCoordinatorRequest
 from strandline.protocol.rpc.connection import Connection
-from strandline.testing.simulation.cluster.cluster import BROKER_PORT, SimCluster
+from strandline.testing.simulation.cluster.cluster import BROKER_PORT, Client
 
 FIND_MS = 1000
 MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
@@ -20,8 +20,9 @@ MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCo
 class CoordinatorLink:
     """The requests of one process. It runs on the process's machine."""
 
-    def __init__(self, cluster: SimCluster, group_id: str, client_id: str, draw: Random) -> None:
-        self._cluster = cluster
+    def __init__(self, client: Client, group_id: str, client_id: str, draw: Random) -> None:
+        self._client = client
+        self._cluster = client.cluster
         self._group_id = group_id
         self._client_id = client_id
         self._draw = draw
@@ -61,7 +62,7 @@ class CoordinatorLink:
         return self._connection
 
     async def _connect(self, host: str, port: int) -> Connection:
-        return await Connection.connect(host, port, client_id=self._client_id)
+        return await Connection.connect(host, port, client_id=self._client_id, security=self._client.security)
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

@@ -1,0 +1,40 @@
+"""What a seed draws about security: who must log in again and when, and what is changed while clients run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+SECURITY_SHARE = 0.25
+"""Share of runs with users, rights and quotas. (A run that begins at an older level of the metadata has none: that level knows no
+rights.)"""
+RIGHTS, PASSWORDS, QUOTAS, DENIALS = "rights", "passwords", "quotas", "denials"
+CHANGES = (RIGHTS, PASSWORDS, QUOTAS, DENIALS)
+"""What the warden may change: it withdraws rights and gives them back, changes passwords, sets and removes quotas, and adds DENY
+rules and removes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityPlan:
+    max_reauth_ms: int
+    """`connections.max.reauth.ms`."""
+    changes: tuple[str, ...]
+    """What the warden changes, out of `CHANGES`."""
+    attacks: int
+    """The most requests of the intruder."""
+
+    def __str__(self) -> str:
+        again = f"again every {self.max_reauth_ms} ms" if self.max_reauth_ms else "once"
+        return f"logins {again}; changes: {' '.join(self.changes) or 'none'}; up to {self.attacks} attacks"
+
+
+def draw_security(draw: Random) -> SecurityPlan | None:
+    """The security of a run; None: it has none."""
+    if draw.random() >= SECURITY_SHARE:
+        return None
+    return new_plan(draw)
+
+
+def new_plan(draw: Random) -> SecurityPlan:
+    changes = tuple(name for name in CHANGES if draw.random() < 0.5)
+    return SecurityPlan(draw.choice((0, 400, 1000, 3000)), changes, draw.choice((0, 40, 80)))
