@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "transaction": ("transaction", "List and describe transactions; find and end those that hang."),
     "acl": ("acl", "List, add, remove and check access rules."),
     "user": ("user", "List users, add and remove them, change their passwords."),
+    "quota": ("quota", "List, set and remove quotas of users, client ids and addresses."),
     "context": ("context", "Name clusters, and choose the one that commands talk to."),
     "config": ("config", "Show, change and compare configuration; list the keys."),
     "completion": ("completion", "Print the completion script of bash, zsh or fish."),

@@ -61,10 +61,20 @@ _ACL: Mapping[str, Translation] = {
     "--resource-pattern-type": lambda value: {"prefixed": ["--prefixed"], "match": ["--match"]}.get(value.lower(), []),
     "--force": ("--yes",),
 }
+_QUOTA: Mapping[str, Translation] = {
+    "--client": ("--client-id",),
+    "--user-defaults": ("--user-default",),
+    "--client-defaults": ("--client-id-default",),
+    "--ip-defaults": ("--ip-default",),
+    "--alter": (),
+}
 OF_COMMAND: Mapping[str, Mapping[str, Translation]] = {
     "acl add": {**_ACL, "--add": ()},
     "acl list": {**_ACL, "--list": (), "--allow-principal": ("--principal",)},
     "acl remove": {**_ACL, "--remove": (), "--allow-principal": ("--principal",)},
+    "quota list": {**_QUOTA, "--describe": ()},
+    "quota set": {**_QUOTA, "--add-config": _settings(None)},
+    "quota unset": {**_QUOTA, "--delete-config": lambda value: value.split(",")},
     "topic create": _TOPIC,
     "topic describe": {
         **_TOPIC,

@@ -77,6 +77,7 @@ def invocations(folder: Path, address: str) -> dict[str, list[str]]:
         "transaction": ["transaction", "list", *at],
         "acl": ["acl", "list", *at],
         "user": ["user", "list", *at],
+        "quota": ["quota", "list", *at],
         "context": ["context", "list"],
         "config": ["config", "keys"],
         "completion": ["completion", "bash"],
