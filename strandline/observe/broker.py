@@ -11,6 +11,7 @@ from strandline.broker.produce.produce_handler import DelayedProduce
 from strandline.observe import reading
 from strandline.observe.authorization import authorization
 from strandline.observe.groups import group_lag, groups
+from strandline.observe.quotas import broker_quotas
 from strandline.observe.reading import Reading
 from strandline.observe.transactions import transactions
 
@@ -261,5 +262,6 @@ def broker_readings() -> tuple[reading.Readings, ...]:
         transactions,
         waiting,
         authorization,
+        broker_quotas,
         disk,
     )

@@ -24,6 +24,7 @@ from strandline.observe.rows_of_control import CONTROL, QUORUM
 from strandline.observe.rows_of_data import COMPACTION, METADATA, PARTITIONS, REPLICATION, TRAFFIC
 from strandline.observe.rows_of_groups import GROUPS, LAG
 from strandline.observe.rows_of_nodes import CONNECTIONS, DISK, NODE, REQUESTS
+from strandline.observe.rows_of_quotas import QUOTAS
 from strandline.observe.rows_of_transactions import TRANSACTIONS
 
 __all__ = ["BOTH", "ROWS", "SECTIONS", "Row", "Section"]
@@ -39,6 +40,7 @@ SECTIONS = (
     REQUESTS,
     CONNECTIONS,
     AUTHORIZATION,
+    QUOTAS,
     DISK,
     CONTROL,
     QUORUM,

@@ -16,6 +16,7 @@ from strandline.controller.raft.quorum import Quorum
 from strandline.controller.raft.roles import Leader, ReplicaProgress
 from strandline.observe import reading
 from strandline.observe.authorization import authorization
+from strandline.observe.quotas import mutation_quota
 from strandline.observe.reading import Reading
 
 if TYPE_CHECKING:
@@ -157,4 +158,4 @@ def disk(server: ControllerServer) -> Iterator[Reading]:
 
 
 def controller_readings() -> tuple[reading.Readings, ...]:
-    return node, brokers, PartitionCounts(), decisions, quorum, authorization, disk
+    return node, brokers, PartitionCounts(), decisions, quorum, authorization, mutation_quota, disk
