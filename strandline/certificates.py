@@ -1,8 +1,9 @@
 """An authority of one's own: makes and renews certificates for nodes and users.
 
-    DIR/ca.pem        the authority's certificate, which every node and every client trusts
-    DIR/ca.key        its key: who has it can be anyone in the cluster, so it stays where certificates are made
-    DIR/NAME.pem      the key and the certificate of a node or a user
+    DIR/ca.pem            the authority's certificate, which every node and every client trusts
+    DIR/ca.key            its key: who has it can be anyone in the cluster, so it stays where certificates are made
+    DIR/NAME.pem          the key and the certificate of a node or a user
+    DIR/NAME.properties   the file for clients of a user: Kafka's client properties
 
 Keys are on the curve P-256. A node's certificate names the hosts under which others reach it, and serves at both ends of a
 connection; a user's serves clients only. Files with keys can be read by their owner only. A name that exists is not overwritten,
@@ -72,6 +73,21 @@ def make_certificate(folder: Path, name: str, hosts: Sequence[str], days: int = 
     if path.exists():
         raise UsageError(f"{path} exists already; `strandline cert renew` replaces it")
     _issue(folder, path, name, hosts, days)
+    return path
+
+
+def write_properties(folder: Path, name: str) -> Path:
+    """Write the client properties of a user that has a certificate; returns their path."""
+    path = path_of(folder, name).with_suffix(".properties")
+    folder = folder.absolute()
+    text = (
+        "security.protocol=SSL\n"
+        "ssl.truststore.type=PEM\n"
+        f"ssl.truststore.location={folder / CA}\n"
+        "ssl.keystore.type=PEM\n"
+        f"ssl.keystore.location={folder / name}.pem\n"
+    )
+    _write(path, text.encode(), is_secret=False)
     return path
 
 

@@ -78,6 +78,7 @@ def invocations(folder: Path, address: str) -> dict[str, list[str]]:
         "acl": ["acl", "list", *at],
         "user": ["user", "list", *at],
         "quota": ["quota", "list", *at],
+        "cert": ["cert", "list", "--dir", str(folder)],
         "context": ["context", "list"],
         "config": ["config", "keys"],
         "completion": ["completion", "bash"],
