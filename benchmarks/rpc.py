@@ -3,6 +3,7 @@
     python benchmarks/rpc.py                     requests with 64 KiB of records, and with 200 bytes
     python benchmarks/rpc.py --size 1048576 --in-flight 5 --megabytes 2000
     python benchmarks/rpc.py --loop asyncio
+    python benchmarks/rpc.py --tls               the same over TLS 1.3 (needs the extra dev)
 
 Judge by CPU seconds per GB and CPU microseconds per request: they repeat within a few percent, MB/s does not.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import multiprocessing as mp
+import tempfile
 import time
 from collections.abc import Coroutine
 from multiprocessing.connection import Connection as Pipe
@@ -23,6 +25,9 @@ from strandline.protocol.apis import PRODUCE
 from strandline.protocol.messages.data import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.server import Server, ServerRequest
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
+from strandline.protocol.security.listener_security import ListenerSecurity
+from strandline.protocol.security.tls import ServerTls, ServerTlsSettings
 
 TOPIC_ID = bytes(16)
 
@@ -40,9 +45,13 @@ def on_produce(request: ServerRequest) -> None:
     request.reply(ProduceResponse(answers))
 
 
-def serve(pipe: Pipe, loop: str) -> None:
+def serve(pipe: Pipe, loop: str, folder: str | None) -> None:
+    security = None if folder is None else server_security(folder)
+
     async def main() -> None:
-        server = Server({PRODUCE: on_produce}, role="broker", node_id=1, cluster_id="bench", incarnation_id=bytes(16))
+        server = Server(
+            {PRODUCE: on_produce}, role="broker", node_id=1, cluster_id="bench", incarnation_id=bytes(16), security=security
+        )
         pipe.send(await server.start("127.0.0.1", 0))
         before = time.process_time()
         stopped = asyncio.Event()
@@ -54,9 +63,28 @@ def serve(pipe: Pipe, loop: str) -> None:
     run(main(), loop)
 
 
-async def ask(port: int, size: int, in_flight: int, total: int) -> float:
+def make_certificate(folder: str) -> None:
+    import trustme
+
+    ca = trustme.CA(key_type=trustme.KeyType.ECDSA)
+    ca.cert_pem.write_to_path(f"{folder}/ca.pem")
+    ca.issue_cert("127.0.0.1", key_type=trustme.KeyType.ECDSA).private_key_and_cert_chain_pem.write_to_path(
+        f"{folder}/server.pem"
+    )
+
+
+def server_security(folder: str) -> ListenerSecurity:
+    settings = ServerTlsSettings(certfile=f"{folder}/server.pem", keyfile=f"{folder}/server.pem")
+    return ListenerSecurity(security_protocol="SSL", tls=ServerTls(settings))
+
+
+def client_security(folder: str | None) -> ClientSecurity:
+    return NO_SECURITY if folder is None else ClientSecurity(security_protocol="SSL", ssl_cafile=f"{folder}/ca.pem")
+
+
+async def ask(port: int, size: int, in_flight: int, total: int, security: ClientSecurity) -> float:
     """Keep `in_flight` requests in flight until `total` have a response; returns the seconds that this took."""
-    connection = await Connection.connect("127.0.0.1", port, client_id="bench")
+    connection = await Connection.connect("127.0.0.1", port, client_id="bench", security=security)
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
     body = ProduceRequest(None, -1, 30000, [ProducePartition(TOPIC_ID, 0)], [])
@@ -87,10 +115,10 @@ async def ask(port: int, size: int, in_flight: int, total: int) -> float:
     return took
 
 
-def measure(size: int, in_flight: int, total: int, loop: str) -> str:
+def measure(size: int, in_flight: int, total: int, loop: str, folder: str | None) -> str:
     context = mp.get_context("spawn")
     ours, theirs = context.Pipe()
-    server = context.Process(target=serve, args=(theirs, loop))
+    server = context.Process(target=serve, args=(theirs, loop, folder))
     server.start()
     port = ours.recv()
     took = client_cpu = 0.0
@@ -98,8 +126,8 @@ def measure(size: int, in_flight: int, total: int, loop: str) -> str:
     async def main() -> None:
         nonlocal took, client_cpu
         before = time.process_time()
-        await ask(port, size, in_flight, max(in_flight, total // 20))
-        took = await ask(port, size, in_flight, total)
+        await ask(port, size, in_flight, max(in_flight, total // 20), client_security(folder))
+        took = await ask(port, size, in_flight, total, client_security(folder))
         client_cpu = time.process_time() - before
 
     run(main(), loop)
@@ -122,11 +150,16 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=3000, help="how much to send, of large requests")
     parser.add_argument("--requests", type=int, default=200_000, help="how many to send, of small requests")
     parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
+    parser.add_argument("--tls", action="store_true", help="over TLS")
     options = parser.parse_args()
-    for size in [options.size] if options.size else [65536, 200]:
-        is_large = size >= 4096
-        total = max(1, options.megabytes * 1_000_000 // size) if is_large else options.requests
-        print(measure(size, options.in_flight or (5 if is_large else 50), total, options.loop), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        if options.tls:
+            make_certificate(folder)
+        for size in [options.size] if options.size else [65536, 200]:
+            is_large = size >= 4096
+            total = max(1, options.megabytes * 1_000_000 // size) if is_large else options.requests
+            in_flight = options.in_flight or (5 if is_large else 50)
+            print(measure(size, in_flight, total, options.loop, folder if options.tls else None), flush=True)
 
 
 if __name__ == "__main__":

@@ -128,6 +128,8 @@ def _time_ms(claims: dict[str, Any], name: str) -> int | None:
 
 def oauthbearer_server(verifier: TokenVerifier) -> MakeServerExchange:
     """Offer OAUTHBEARER on a listener."""
+    import jwt  # noqa: F401 - now, and not at the first login
+
     return lambda: BearerServerExchange(verifier)
 
 

@@ -10,7 +10,8 @@ cluster needs around it:
   3.8.1.
 - A message is short, and a server may not ask for more than `ITERATIONS_MAX` iterations: both bound the work for a stranger.
 
-The library is imported at the first exchange, because that takes a tenth of a second.
+The library is imported only where SCRAM is used, because that takes a tenth of a second: when a listener offers it, and at the
+first login of a client.
 """
 
 from __future__ import annotations
@@ -124,6 +125,8 @@ def _hash_of(mechanism: str) -> str:
 def scram_server(mechanism: str, look_up: LookUp, random_bytes: RandomBytes, pepper: bytes | None = None) -> MakeServerExchange:
     """Offer `mechanism` on a listener. `pepper`: a secret from which the credentials of unknown users are made up. It should be
     the same on all nodes and after a restart; None: a new one."""
+    import scramp  # noqa: F401 - now, and not while the loop serves its first login
+
     secret = random_bytes(32) if pepper is None else pepper
     return lambda: ScramServerExchange(mechanism, look_up, random_bytes, secret)
 

@@ -49,6 +49,8 @@ class ServerTls:
         """UsageError if the files cannot be used."""
         self.settings = settings
         self._mapping = PrincipalMapping(settings.principal_mapping_rules)
+        if settings.client_auth != "none":
+            import cryptography.x509  # noqa: F401 - now, and not while the loop serves its first client
         self.context = server_context(settings)
         """For the next handshake."""
 

@@ -95,6 +95,7 @@ DOORS: Mapping[str, Mapping[str, str]] = {
     },
     "protocol/security/tls.py": {
         "ssl": "contexts, which read certificates; a simulation makes none",
+        "cryptography": "parses certificates",
         "os.stat": "whether a certificate has changed",
     },
     "protocol/security/jwks.py": {
