@@ -421,6 +421,8 @@ _BY_CODE: dict[ErrorCode, type[RequestFailed]] = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: TransactionalIdAuthorizationFailed,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ClusterAuthorizationFailed,
 }
+AUTHORIZATION_CODES = frozenset(_BY_CODE)
+"""Codes of a right that is missing."""
 
 
 def request_failed(message: str, *, code: ErrorCode | int, **facts: Any) -> RequestFailed:

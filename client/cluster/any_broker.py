@@ -13,7 +13,17 @@ from random import Random
 
 from strandline.client.cluster.connection_state import SOFTWARE, ConnectionState
 from strandline.client.cluster.connections import BrokerConnections
-from strandline.client.errors import AuthenticationFailed, NoBrokersAvailable, RequestTimeout, copy_of, to_client_error
+from strandline.client.errors import (
+    AUTHORIZATION_CODES,
+    AuthenticationFailed,
+    ClientError,
+    NoBrokersAvailable,
+    RequestTimeout,
+    copy_of,
+    describe,
+    request_failed,
+    to_client_error,
+)
 from strandline.protocol.apis import API_VERSIONS, api_name
 from strandline.protocol.errors import BrokerError
 from strandline.protocol.messages.admin import ApiVersionsRequest, DescribeClusterResponse, MetadataResponse
@@ -65,8 +75,8 @@ class AnyBroker:
     async def ask_any(self, api_key: int, body: Message, timeout_ms: float) -> Message:
         """Ask one broker after the other, the next one if the one before fails or is slow. Returns the first answer.
 
-        Raises AuthenticationFailed if one broker refuses the client and no other answers, RequestTimeout if a broker was asked
-        and none answered within `timeout_ms`, and NoBrokersAvailable if every attempt failed."""
+        Raises AuthenticationFailed if one broker refuses the client and no other answers, AuthorizationFailed, RequestTimeout if
+        a broker was asked and none answered within `timeout_ms`, and NoBrokersAvailable if every attempt failed."""
         _, answer = await self._first_answer(api_key, body, timeout_ms)
         return answer
 
@@ -104,8 +114,9 @@ class _Race:
         """Requests in flight, in the order in which they were sent."""
         self._stale: Answer | None = None
         """The first answer of a broker that knows no controller."""
-        self.refusal: AuthenticationFailed | None = None
-        """A broker does not let the client in. Another one may still answer: it can be ahead with the credentials."""
+        self.refusal: ClientError | None = None
+        """A broker does not let the client in; another one may still answer, because it can be ahead with the credentials. Or the
+        principal lacks a right, as every broker would say."""
         self._request = api_key, body, timeout_ms
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + timeout_ms / 1000
@@ -161,6 +172,9 @@ class _Race:
         if isinstance(error, AuthenticationFailed):
             self.refusal = error
             self._deadline = min(self._deadline, self._loop.time() + REFUSED_AFTER_MS / 1000)
+        elif isinstance(error, BrokerError) and error.code in AUTHORIZATION_CODES:
+            self.refusal = request_failed(describe(error.code, error.message), api=api_name(self._request[0]), code=error.code)
+            self._deadline = self._loop.time()
 
     def _abandon(self) -> None:
         for attempt in self._attempts:

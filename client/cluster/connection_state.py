@@ -226,7 +226,8 @@ class ConnectionState:
         spoken = await protocol_of(host, port)
         if spoken is None:
             return error
-        return NoBrokersAvailable(f"{host}:{port}: this port speaks {spoken}, not Strandline's protocol")
+        hint = "; it needs security_protocol SSL or SASL_SSL, if it is a broker's" if spoken == "TLS" else ""
+        return NoBrokersAvailable(f"{host}:{port}: this port speaks {spoken}, not Strandline's protocol{hint}")
 
     def _on_lost(self, connection: Connection, error: Exception | None) -> None:
         if self.connection is connection:

@@ -12,7 +12,14 @@ from collections.abc import Callable
 
 from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.connection_state import ConnectionState
-from strandline.client.errors import NoBrokersAvailable, RequestFailed, describe, request_failed, to_client_error
+from strandline.client.errors import (
+    AUTHORIZATION_CODES,
+    NoBrokersAvailable,
+    RequestFailed,
+    describe,
+    request_failed,
+    to_client_error,
+)
 from strandline.client.option_types import Address
 from strandline.protocol.apis import FIND_COORDINATOR, api_name
 from strandline.protocol.errors import BrokerError, ErrorCode, to_code
@@ -95,5 +102,7 @@ def _checked(key: str, found: Coordinator | None, key_type: int) -> Coordinator 
         return found
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE if found is None else to_code(found.error_code)
     text = describe(code, None if found is None else found.error_message)
+    if code in AUTHORIZATION_CODES:
+        return request_failed(f"{key!r}: {text}", api="FindCoordinator", code=code)
     what = "group" if key_type == KEY_TYPE_GROUP else "transactional id"
     return request_failed(f"{what} {key!r} has no coordinator now: {text}", api="FindCoordinator", code=code)

@@ -1,7 +1,8 @@
 """Finds out which protocol a port speaks, so that an error can say so.
 
 The handshake with a port that is no broker's fails with an error that explains nothing. A wrong port in `bootstrap_servers` often
-belongs to a web server or to a TLS listener, and both can be recognised by what they answer to an HTTP request.
+belongs to a web server or to a TLS listener. Both can be recognised by what they answer to an HTTP request; a TLS listener that
+answers nothing to it is asked again with the first message of a TLS handshake.
 """
 
 from __future__ import annotations
@@ -12,18 +13,37 @@ from typing import cast
 from strandline.protocol.rpc.dial import dial
 
 PROBE_TIMEOUT_MS = 500
+_HTTP = b"HEAD / HTTP/1.0\r\n\r\n"
+
+
+def _client_hello() -> bytes:
+    """The first message of a TLS 1.2 handshake (RFC 5246, 7.4.1.2). It is the same each time: nothing is encrypted with it."""
+    extensions = (
+        b"\x00\x0a\x00\x06\x00\x04\x00\x1d\x00\x17"  # supported_groups: x25519, secp256r1
+        b"\x00\x0b\x00\x02\x01\x00"  # ec_point_formats: uncompressed
+        b"\x00\x0d\x00\x0a\x00\x08\x04\x03\x08\x04\x04\x01\x08\x07"  # signature_algorithms: ECDSA, RSA-PSS, RSA, Ed25519
+    )
+    suites = b"\xc0\x2b\xc0\x2f\xc0\x2c\xc0\x30"  # ECDHE with ECDSA or RSA, AES-GCM
+    body = b"\x03\x03" + bytes(32) + b"\x00" + _sized(suites) + b"\x01\x00" + _sized(extensions)
+    return b"\x16\x03\x01" + _sized(b"\x01\x00" + _sized(body))
+
+
+def _sized(data: bytes) -> bytes:
+    return len(data).to_bytes(2, "big") + data
 
 
 class _Probe(asyncio.Protocol):
-    """Sends an HTTP request: a web server answers in HTTP, a TLS port with an alert, a Kafka broker not at all."""
+    """Sends a question. To an HTTP request a web server answers in HTTP, a TLS port with an alert or not at all, a Kafka broker
+    not at all."""
 
-    def __init__(self, first_bytes: asyncio.Future[bytes]) -> None:
+    def __init__(self, question: bytes, first_bytes: asyncio.Future[bytes]) -> None:
+        self._question = question
         self._first_bytes = first_bytes
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(b"HEAD / HTTP/1.0\r\n\r\n")
+        self._transport.write(self._question)
 
     def data_received(self, data: bytes) -> None:
         if not self._first_bytes.done():
@@ -41,17 +61,24 @@ class _Probe(asyncio.Protocol):
 async def protocol_of(host: str, port: int) -> str | None:
     """The protocol that the server at this port speaks: "HTTP" or "TLS". None if it answers in neither within
     PROBE_TIMEOUT_MS."""
+    answer = await _answer(host, port, _HTTP)
+    if answer is not None and answer.startswith((b"HTTP/", b"<")):
+        return "TLS" if b"HTTPS" in answer[:400] else "HTTP"
+    if answer == b"":
+        answer = await _answer(host, port, _client_hello())
+    return "TLS" if answer is not None and answer[:2] in (b"\x15\x03", b"\x16\x03") else None
+
+
+async def _answer(host: str, port: int, question: bytes) -> bytes | None:
+    """The first bytes of the answer; empty if the server has closed the connection, None if it answers nothing in time."""
     first_bytes: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     probe: _Probe | None = None
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_MS / 1000):
-            probe = await dial(lambda: _Probe(first_bytes), host, port, drop=_Probe.abort)
-            answer = await first_bytes
+            probe = await dial(lambda: _Probe(question, first_bytes), host, port, drop=_Probe.abort)
+            return await first_bytes
     except (OSError, TimeoutError):
         return None
     finally:
         if probe is not None:
             probe.abort()
-    if answer.startswith((b"HTTP/", b"<")):
-        return "TLS" if b"HTTPS" in answer[:400] else "HTTP"
-    return "TLS" if answer[:2] in (b"\x15\x03", b"\x16\x03") else None

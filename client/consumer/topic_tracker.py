@@ -13,7 +13,7 @@ from strandline.client.cluster.cluster import Cluster
 from strandline.client.cluster.metadata import TopicInfo
 from strandline.client.cluster.metadata_updater import DENIED_GRACE_MS, MISSING_TOPIC_GRACE_MS
 from strandline.client.consumer.fetch_state import FetchState
-from strandline.client.consumer.fetcher import Fetcher
+from strandline.client.consumer.fetcher import DENIED_RETRY_S, Fetcher
 from strandline.client.consumer.partition_state import EARLIEST, PartitionState
 from strandline.client.consumer.subscription import Subscription
 from strandline.client.errors import StrandlineError, TopicRecreated
@@ -110,7 +110,7 @@ class TopicTracker:
         if is_denied or (waited_ms >= MISSING_TOPIC_GRACE_MS and self._options.on_missing_topic == "raise"):
             self._errors.setdefault(topic, self._cluster.cache.unknown_topic(topic, waited_ms))
             self._fetcher.wake()
-        self._cluster.metadata.request_refresh_in(_refresh_delay_s(waited_ms))
+        self._cluster.metadata.request_refresh_in(DENIED_RETRY_S if is_denied else _refresh_delay_s(waited_ms))
 
     # -- assigned partitions ------------------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class TopicTracker:
         if state.error is None and (is_denied or is_missed):
             state.fail(self._cluster.cache.unknown_topic(topic, waited_ms, index))
             self._fetcher.wake()
-        self._cluster.metadata.request_refresh_in(_refresh_delay_s(waited_ms))
+        self._cluster.metadata.request_refresh_in(DENIED_RETRY_S if is_denied else _refresh_delay_s(waited_ms))
 
     def _on_recreated(self, state: PartitionState, error: TopicRecreated) -> None:
         """Without a reset policy it is an error. With one, the new topic is read by the policy, after the records of the old one
