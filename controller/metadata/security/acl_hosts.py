@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
-from functools import lru_cache
 
 ANY_HOST = "*"
 
@@ -40,7 +39,6 @@ def _network_test(pattern: str) -> HostTest:
     return is_inside
 
 
-@lru_cache(maxsize=1024)
 def _address(text: str) -> Address | None:
     try:
         address = ipaddress.ip_address(text)

@@ -13,4 +13,4 @@ def authorizer_of(values: Mapping[str, Any]) -> Authorizer | None:
     """The authorizer by the parsed values of a broker or controller; None if everyone may do everything."""
     if not values.get("authorizer.class.name"):
         return None
-    return Authorizer(parse_super_users(values["super.users"]), values["allow.everyone.if.no.acl.found"])
+    return Authorizer(sorted(parse_super_users(values["super.users"])), values["allow.everyone.if.no.acl.found"])
