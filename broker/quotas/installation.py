@@ -58,7 +58,7 @@ class QuotaInstallation:
         self.quotas.use(client_quotas, self._now())
         has_rates = has_quota(client_quotas, CONNECTION_CREATION_RATE)
         self.addresses.use_rates(partial(ip_quota_of, client_quotas, CONNECTION_CREATION_RATE) if has_rates else None)
-        logger.info("quotas.applied", metadata_offset=delta.image.offset, changed=len(delta.changed_client_quotas))
+        logger.info("quotas.applied", metadata_offset=delta.image.offset)
         self._install()
 
     def drop_idle(self) -> None:
