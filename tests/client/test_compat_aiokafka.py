@@ -13,6 +13,7 @@ from waiting import until
 from strandline import TopicPartition as OurTopicPartition
 from strandline.client import errors as ours
 from strandline.client.compat.aiokafka.errors import translated
+from strandline.client.compat.aiokafka.options import security as security_of
 from strandline.compat import aiokafka
 from strandline.compat.aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from strandline.compat.aiokafka import errors as theirs
@@ -104,10 +105,7 @@ def test_topic_partition_is_that_of_the_client() -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "reason"),
     [
-        (AIOKafkaProducer, {"security_protocol": "SSL"}, "security_protocol='SSL' is not supported: listeners are plaintext"),
-        (AIOKafkaConsumer, {"security_protocol": "SASL_PLAINTEXT"}, "security_protocol"),
-        (AIOKafkaConsumer, {"ssl_context": object()}, "ssl_context"),
-        (AIOKafkaProducer, {"sasl_plain_username": "alice"}, "sasl_plain_username"),
+        (AIOKafkaProducer, {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "GSSAPI"}, "sasl_mechanism='GSSAPI' is not"),
         (AIOKafkaConsumer, {"group_id": "g", "partition_assignment_strategy": [object]}, "partition_assignment_strategy"),
     ],
 )
@@ -116,9 +114,50 @@ async def test_unsupported_option_names_itself_and_an_alternative(kind: Any, opt
         kind(**options)
 
 
-def test_tls_helper_says_why() -> None:
-    with pytest.raises(theirs.UnsupportedByStrandline, match="plaintext"):
-        create_ssl_context(cafile="ca")
+CONTEXT = create_ssl_context()
+USER = {"sasl_plain_username": "alice", "sasl_plain_password": "hunter2-secret"}
+
+
+@pytest.mark.parametrize("kind", [AIOKafkaProducer, AIOKafkaConsumer])
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"security_protocol": "TLS"}, "security_protocol"),
+        ({"security_protocol": "SSL"}, "`ssl_context` is mandatory"),
+        ({"security_protocol": "SASL_PLAINTEXT", "sasl_plain_username": "alice"}, "sasl_plain_password required for PLAIN"),
+        ({"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}, "sasl_oauth_token_provider required"),
+    ],
+)
+async def test_security_that_lacks_something_is_a_value_error(kind: Any, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        kind(**options)
+
+
+async def test_security_has_aiokafkas_defaults_and_ignores_what_it_does_not_need() -> None:
+    given = {"security_protocol": "SASL_SSL", "ssl_context": CONTEXT, **USER}
+    assert security_of(given) == {**given, "sasl_mechanism": "PLAIN"}
+    assert security_of({**given, "security_protocol": "PLAINTEXT"}) == {"security_protocol": "PLAINTEXT"}
+    producer = AIOKafkaProducer(**{**given, "sasl_mechanism": "SCRAM-SHA-512"})
+    security = producer._producer.options.connection_security
+    assert (security.security_protocol, security.ssl_context) == ("SASL_SSL", CONTEXT)
+    assert (security.sasl_mechanism, security.sasl_plain_username) == ("SCRAM-SHA-512", "alice")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ours.AuthenticationFailed("no", code=58), theirs.SaslAuthenticationFailed),
+        (ours.AuthenticationFailed("no", code=33), theirs.UnsupportedSaslMechanismError),
+        (ours.AuthenticationFailed("the certificate has expired"), theirs.AuthenticationFailedError),
+        (ours.TopicAuthorizationFailed("no", topic="t", code=29), theirs.TopicAuthorizationFailedError),
+        (ours.DeliveryNotAuthorized("no", topic="t", code=29), theirs.TopicAuthorizationFailedError),
+        (ours.GroupMembershipNotAuthorized("no", code=30), theirs.GroupAuthorizationFailedError),
+        (ours.ClusterAuthorizationFailed("no", code=31), theirs.ClusterAuthorizationFailedError),
+        (ours.TransactionalIdAuthorizationFailed("no", code=53), theirs.TransactionalIdAuthorizationFailed),
+    ],
+)
+def test_errors_of_security_are_aiokafkas(error: ours.ClientError, kind: type[Exception]) -> None:
+    assert type(translated(error)) is kind
 
 
 async def test_options_that_the_brokers_decide_have_no_effect() -> None:

@@ -519,6 +519,8 @@ def _translated(error: StrandlineError, closed: type[Exception], position: int) 
         if isinstance(error, kind):
             return theirs(str(error))
     code = getattr(error, "code", None)
+    if isinstance(error, errors.AuthenticationFailed) and code is None:
+        return AuthenticationFailedError(str(error))  # TLS has no codes.
     found: Exception = KafkaError(str(error)) if code is None else for_code(int(code))(str(error))
     return found
 

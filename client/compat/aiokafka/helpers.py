@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+import ssl
+from typing import Any
 
-from strandline.client.compat.aiokafka.errors import UnsupportedByStrandline
 
-
-def create_ssl_context(**options: Any) -> NoReturn:
-    """Raises UnsupportedByStrandline: connections are plaintext."""
-    raise UnsupportedByStrandline(
-        "create_ssl_context: Strandline's listeners are plaintext as yet; run the cluster in a private network, or put a TLS "
-        "proxy before it"
-    )
+def create_ssl_context(
+    *,
+    cafile: Any = None,
+    capath: Any = None,
+    cadata: Any = None,
+    certfile: Any = None,
+    keyfile: Any = None,
+    password: Any = None,
+) -> ssl.SSLContext:
+    """A context for `ssl_context`. `cafile`, `capath`, `cadata`: the authorities that the client trusts; those of the system, if
+    none is given. `certfile`: the client's own certificate, with the key in `keyfile` or in the same file. OSError and
+    ssl.SSLError for files that cannot be used."""
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=cafile, capath=capath, cadata=cadata)
+    if certfile is not None:
+        context.load_cert_chain(certfile, keyfile, password)
+    return context
 
 
 __all__ = ["create_ssl_context"]

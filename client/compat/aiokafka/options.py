@@ -1,9 +1,8 @@
 """The options of aiokafka 0.14 as options of this client.
 
 Three things may happen to an option: it has a counterpart (`_SAME`, or code below), it is ignored because the cluster or the
-protocol decides what it decided (`IGNORED`), or it asks for something that does not exist here (`REFUSED`), and then the error
-names it and an alternative. An option is refused only if it differs from its default, so that a program may spell out what it
-does not use."""
+protocol decides what it decided (`IGNORED`), or it asks for something that does not exist here, and then the error names it and
+an alternative."""
 
 from __future__ import annotations
 
@@ -13,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strandline.client.compat.aiokafka.errors import UnsupportedByStrandline
+from strandline.protocol.security.client_security import PROTOCOLS
+from strandline.protocol.security.mechanisms import MECHANISMS, OAUTHBEARER
 
 DEFAULT_PORT = 9092
 
@@ -22,30 +23,39 @@ IGNORED: Mapping[str, str] = {
     "exclude_internal_topics": "a pattern never matches internal topics",
     "session_timeout_ms": "the brokers decide (group.consumer.session.timeout.ms)",
     "heartbeat_interval_ms": "the brokers decide (group.consumer.heartbeat.interval.ms)",
-    "sasl_mechanism": "there is no SASL",
-    "sasl_kerberos_service_name": "there is no SASL",
-    "sasl_kerberos_domain_name": "there is no SASL",
+    "sasl_kerberos_service_name": "there is no Kerberos",
+    "sasl_kerberos_domain_name": "there is no Kerberos",
 }
 """Accepted without an effect, and why."""
-
-REFUSED: Mapping[str, tuple[Any, str]] = {
-    "security_protocol": ("PLAINTEXT", "listeners are plaintext as yet: run the cluster in a private network"),
-    "ssl_context": (None, "listeners are plaintext as yet: run the cluster in a private network, or put a TLS proxy before it"),
-    "sasl_plain_username": (None, "listeners know no users as yet"),
-    "sasl_plain_password": (None, "listeners know no users as yet"),
-    "sasl_oauth_token_provider": (None, "listeners know no users as yet"),
-}
-"""Refused, unless they have this value; and what to do instead."""
 
 ASSIGNORS: Mapping[str, str] = {"range": "range", "roundrobin": "uniform", "sticky": "uniform", "cooperative-sticky": "uniform"}
 """By name of a client's assignor, the coordinator's assignor that does the same, or better."""
 
 
-def refuse(given: Mapping[str, Any]) -> None:
-    """UnsupportedByStrandline for an option that has no counterpart."""
-    for name, (default, why) in REFUSED.items():
-        if given.get(name, default) != default:
-            raise UnsupportedByStrandline(f"option {name}={given[name]!r} is not supported: {why}")
+def security(given: Mapping[str, Any]) -> dict[str, Any]:
+    """How to connect. As in aiokafka, what the protocol does not need is ignored, and what it needs and was not given is a
+    ValueError. UnsupportedByStrandline for a mechanism that does not exist here."""
+    protocol, mechanism = given.get("security_protocol", "PLAINTEXT"), given.get("sasl_mechanism", "PLAIN")
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"`security_protocol` should be {', '.join(PROTOCOLS)}, not {protocol!r}")
+    settings: dict[str, Any] = {"security_protocol": protocol}
+    if protocol in ("SSL", "SASL_SSL"):
+        if given.get("ssl_context") is None:
+            raise ValueError(f"`ssl_context` is mandatory if security_protocol=='{protocol}'")
+        settings["ssl_context"] = given["ssl_context"]
+    if protocol in ("SASL_PLAINTEXT", "SASL_SSL"):
+        settings |= _sasl(given, mechanism)
+    return settings
+
+
+def _sasl(given: Mapping[str, Any], mechanism: str) -> dict[str, Any]:
+    if mechanism not in MECHANISMS:
+        raise UnsupportedByStrandline(f"option sasl_mechanism={mechanism!r} is not supported: use {', '.join(MECHANISMS)}")
+    is_oauth = mechanism == OAUTHBEARER
+    names = ("sasl_oauth_token_provider",) if is_oauth else ("sasl_plain_username", "sasl_plain_password")
+    if any(given.get(name) is None for name in names):
+        raise ValueError(f"{' and '.join(names)} required for {mechanism} sasl")
+    return {"sasl_mechanism": mechanism, **{name: given[name] for name in names}}
 
 
 def check_loop(loop: asyncio.AbstractEventLoop | None, api_version: str | None) -> None:
@@ -73,7 +83,6 @@ def _with_port(server: str) -> str:
 
 def common(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that every client has. Calls wait for metadata, connections and room as long as a request may take."""
-    refuse(given)
     timeout_ms = given["request_timeout_ms"]
     return {
         "bootstrap_servers": servers(given["bootstrap_servers"]),
@@ -82,6 +91,7 @@ def common(given: Mapping[str, Any]) -> dict[str, Any]:
         "max_block_ms": timeout_ms,
         "metadata_max_age_ms": given["metadata_max_age_ms"],
         "retry_backoff_ms": given["retry_backoff_ms"],
+        **security(given),
     }
 
 

@@ -2,8 +2,7 @@
 
 What differs: without `acks` and with FastStream's default `enable_idempotence=False`, the producer is this client's default,
 `acks="all"` and idempotent; `acks=1` gives aiokafka's. Errors of `publish` are those of `strandline.compat.aiokafka.errors`.
-TLS, SASL and transactions are refused by their option (UnsupportedByStrandline); FastStream itself has no call that begins a
-transaction."""
+Transactions are refused by their option (UnsupportedByStrandline); FastStream itself has no call that begins one."""
 
 from __future__ import annotations
 
