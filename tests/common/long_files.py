@@ -23,6 +23,7 @@ LONG_FILES = (
     "testing/kit/test_simulated.py",
     "testing/kit/test_kit_docs.py",
     "testing/kit/test_kit_examples.py",
+    "secure/test_secure_cluster.py",
     "client/test_group_failures.py",
     "client/test_group_cluster.py",
 )
