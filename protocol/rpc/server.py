@@ -28,6 +28,7 @@ from strandline.protocol.rpc.sasl_door import SaslDoor
 from strandline.protocol.rpc.server_connection import Handler, ServerConnection, ServerRequest, answer_error
 from strandline.protocol.rpc.sockets import BadPeers, open_files_max
 from strandline.protocol.rpc.tls_door import TlsDoor
+from strandline.protocol.rpc.turns import Turns
 from strandline.protocol.rpc.unauthenticated import Unauthenticated
 from strandline.protocol.security.listener_security import ListenerSecurity
 
@@ -91,6 +92,7 @@ class Server:
         self._connections_max = limits.max_connections
         self._ids = count(1) if connection_ids is None else connection_ids
         self.scratch = Scratch()
+        self.turns = Turns()
         self.bad_peers = BadPeers()
         self.bugs = LineLimits()
         """Limits the tracebacks to one per API and minute, because a request that meets a bug is often sent again."""

@@ -37,6 +37,7 @@ from strandline.protocol.rpc.frame_reader import FrameReader, Scratch
 from strandline.protocol.rpc.limits import Limits
 from strandline.protocol.rpc.request_metrics import FETCH_FOLLOWER, ApiMetrics, RequestMetrics
 from strandline.protocol.rpc.sockets import BadPeers, describe_peer, pauses_late, plain_host, tune_socket
+from strandline.protocol.rpc.turns import TURN_S, Turns
 from strandline.protocol.security.principal import ANONYMOUS, Principal
 
 logger = get_logger(__name__)
@@ -113,9 +114,6 @@ class ServerRequest(msgspec.Struct, eq=False):
 HELD = 1 << 62
 """Added to the bytes in flight of a connection on hold: more than any limit."""
 
-TURN_S = 0.002
-"""How long the handlers may work for one connection before others get their turn: a read may hold a thousand small requests."""
-
 Decoder = Callable[[bytearray], frames.Request[Any]]
 """Decodes a request's frame, or raises a `PeerError`."""
 
@@ -139,6 +137,8 @@ class ConnectionServer(Protocol):
     bytes_in: int
     bytes_out: int
     is_stopping: bool
+    turns: Turns
+    """The connections that have more requests than fit into one turn."""
 
     def admit(self, connection: ServerConnection) -> bool:
         """Register a new connection; False if it must be closed."""
@@ -325,12 +325,22 @@ class ServerConnection(asyncio.BufferedProtocol):
                 if self.closed:
                     return
                 if self._free_at > turn_ends_at:
-                    break
+                    self._wait_for_turn()
+                    return
         except PeerError as e:
             self._on_bad_peer(e)
             return
         self.pause()
-        self._maybe_resume()
+
+    def _wait_for_turn(self) -> None:
+        self.pause()
+        if not self._is_resume_scheduled:
+            self._is_resume_scheduled = True
+            self.server.turns.wait(self, self._loop)
+
+    def take_turn(self) -> None:
+        """Go on with the requests that have arrived (`turns.py`)."""
+        self._resume()
 
     def _note_mid_frame(self) -> None:
         if not self._reader.is_mid_frame:

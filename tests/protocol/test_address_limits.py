@@ -13,6 +13,7 @@ from strandline.protocol.apis import API_VERSIONS, METADATA, PRODUCE
 from strandline.protocol.messages.admin import MetadataResponse
 from strandline.protocol.rpc.address_limits import AddressLimits, CreationRate
 from strandline.protocol.rpc.request_memory import RequestMemory
+from strandline.protocol.rpc.turns import Turns
 
 HERE = "127.0.0.1"
 
@@ -240,6 +241,34 @@ def test_lost_connection_that_waits_does_not_hold_up_the_others(on_loop):
 
 
 # -- turns ------------------------------------------------------------------------------------------------------------
+
+
+def test_connections_that_wait_take_turns_one_by_one():
+    """A flood through ten connections costs the others as little as one through a single connection."""
+
+    class Taker:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def take_turn(self) -> None:
+            taken.append(self.number)
+
+    taken: list[int] = []
+    scheduled: list[tuple] = []
+
+    class Loop:
+        def call_soon(self, callback, *arguments):
+            scheduled.append((callback, arguments))
+
+    turns, loop = Turns(), Loop()
+    for number in range(3):
+        turns.wait(Taker(number), loop)
+    for expected in ([0], [0, 1], [0, 1, 2]):
+        assert len(scheduled) == 1
+        callback, arguments = scheduled.pop()
+        callback(*arguments)
+        assert taken == expected
+    assert not scheduled
 
 
 def test_connection_with_many_requests_lets_others_have_their_turn(on_loop):
