@@ -106,7 +106,7 @@ def test_an_unknown_field_is_found() -> None:
 def test_kustomization_lists_every_manifest() -> None:
     """kustomize applies only the manifests that a kustomization names."""
     patches = {FOLDER / "external-access" / p["path"] for p in external_patches() if "path" in p}
-    named = {*resource_files(), *patches}
+    named = {*resource_files(), *patches, *secure_patches()}
     assert named == {file for file in FOLDER.rglob("*.yaml") if file.name != "kustomization.yaml"}
 
 
@@ -154,6 +154,44 @@ def test_nodes_find_each_other_before_they_are_ready(role: str) -> None:
 # -- clients outside --------------------------------------------------------------------------------------------------
 
 
+# -- security ---------------------------------------------------------------------------------------------------------
+
+
+def secure_patches() -> list[Path]:
+    (component,) = documents(FOLDER / "secure" / "kustomization.yaml")
+    return [FOLDER / "secure" / patch["path"] for patch in component["patches"]]
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("with_external", [False, True])
+def test_the_secure_component_authenticates_every_listener(role: str, with_external: bool) -> None:
+    """Nodes by certificates, clients by password; nobody else gets in."""
+    (patch,) = documents(FOLDER / "secure" / "config.yaml")
+    ordinal = ordinals(role)[0]
+    variables = external_environment() if role == "broker" and with_external else None
+    mapping = from_environment(role, environment(role, ordinal, variables) | patch["data"])
+    settings = {"broker": BrokerConfig, "controller": ControllerConfig}[role].from_mapping(mapping).security
+    assert settings.unauthenticated == []
+    assert {listener.name for listener in settings.own if listener.has_sasl} == {
+        listener.name for listener in settings.listeners if listener.name in ("CLIENTS", "EXTERNAL")
+    }
+    assert settings.protocol(settings.to_controllers) == settings.protocol(settings.to_brokers or "INTERNAL") == "SSL"
+    files = {path for security in settings.own for key, path in security.values.items() if key.endswith((".location", ".file"))}
+    (mounted,) = documents(FOLDER / "secure" / f"{role}s.yaml")
+    (mount,) = mounted["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    assert {str(Path(path).parent) for path in files if path} == {mount["mountPath"]}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_certificates_of_a_role_are_mounted_for_its_group(role: str) -> None:
+    (patch,) = documents(FOLDER / "secure" / f"{role}s.yaml")
+    spec = patch["spec"]["template"]["spec"]
+    (volume,), (named,) = spec["volumes"], spec["containers"]
+    assert (patch["metadata"]["name"], named["name"], volume["secret"]["secretName"]) == (role, role, f"{role}-tls")
+    assert volume["secret"]["defaultMode"] == 0o440
+    assert "--from-file=tls.crt=certs/$role.pem" in (FOLDER / "README.md").read_text()
+
+
 def external_patches() -> list[Manifest]:
     return list(documents(FOLDER / "external-access" / "kustomization.yaml")[0]["patches"])
 
@@ -185,7 +223,7 @@ def test_kustomize_builds_what_these_tests_assume(tmp_path: Path) -> None:
     for file in FOLDER.rglob("*.yaml"):
         target = tmp_path / file.relative_to(FOLDER)
         target.parent.mkdir(exist_ok=True)
-        target.write_text(file.read_text().replace("# components:", "components:").replace("#   - ext", "  - ext"))
+        target.write_text(file.read_text().replace("# components:", "components:").replace("#   - ", "  - "))
     built = [d for d in yaml.safe_load_all(check(kubectl, "kustomize", tmp_path)) if d]
     (brokers,) = [d for d in built if d["kind"] == "StatefulSet" and d["metadata"]["name"] == "broker"]
     env = brokers["spec"]["template"]["spec"]["containers"][0]["env"]
