@@ -301,12 +301,17 @@ class Connection(asyncio.BufferedProtocol):
         if self._login is not None:
             self._login.stop()
         reason = self._lost_because or plain_error(exc)
-        text = str(reason) if reason else "the peer closed the connection" if by_peer else "the connection was closed"
+        text = str(reason) if reason else self._closed_text() if by_peer else "the connection was closed"
         pending, self._pending = self._pending, {}
         for request in pending.values():
             self._call_back(request, self._network_error(text))
         if self._on_lost is not None:
             self._on_lost(self, reason or (self._network_error(text) if by_peer else None))
+
+    def _closed_text(self) -> str:
+        if self._last_received_at or not self._pending:
+            return "the peer closed the connection"
+        return "the peer closed the connection without an answer (has the port another security_protocol?)"
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()

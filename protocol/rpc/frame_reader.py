@@ -27,6 +27,14 @@ _BIG_FRAME = 32768
 _EAGER_ALLOCATION_MAX = 4 * 1024 * 1024
 _HEAD_SIZE = LENGTH.size
 
+_TLS_HANDSHAKE = 0x16
+_TLS_RECORDS = (0x160300, 0x160301, 0x160302, 0x160303, 0x150300, 0x150301, 0x150302, 0x150303)
+"""The first three bytes of a TLS handshake or alert. The next one is the upper half of a length."""
+
+
+class SpeaksTls(PeerError):
+    """The peer's first bytes are those of a TLS handshake."""
+
 
 class Scratch:
     """The buffer into which heads and small frames are received."""
@@ -117,7 +125,7 @@ class FrameReader:
             return None
         length: int = LENGTH.unpack_from(self._source, start)[0]
         if not 0 < length <= self.frame_bytes_max:
-            raise PeerError(_describe_length(length, self.frame_bytes_max))
+            raise _length_error(length, self.frame_bytes_max)
         end = body + length
         if end <= self._end:
             self._start = end
@@ -160,8 +168,8 @@ class FrameReader:
         self._frame, self._view = larger, memoryview(larger)
 
 
-def _describe_length(length: int, length_max: int) -> str:
-    """Why a length is refused. The first four bytes of a TLS handshake or alert are recognised."""
-    if length >> 8 in (0x160300, 0x160301, 0x160302, 0x160303, 0x150300, 0x150301, 0x150302, 0x150303):
-        return "the peer speaks TLS, and this end does not (security protocol)"
-    return f"a frame claims {length} bytes; between 1 and {length_max} are accepted"
+def _length_error(length: int, length_max: int) -> PeerError:
+    if length >> 8 in _TLS_RECORDS:
+        text = "the peer speaks TLS, and this end does not (security_protocol)"
+        return SpeaksTls(text) if length >> 24 == _TLS_HANDSHAKE else PeerError(text)
+    return PeerError(f"a frame claims {length} bytes; between 1 and {length_max} are accepted")

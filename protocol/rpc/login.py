@@ -63,7 +63,7 @@ class Login:
         try:  # With TLS 1.3 a server rejects a client's certificate after the client has finished its handshake.
             await self._connection.request_ahead(API_VERSIONS, ApiVersionsRequest("strandline", ""))
         except BrokerError as e:
-            raise _closed_early(e) from e.__cause__
+            raise self._closed_early(e) from e.__cause__
 
     def stop(self) -> None:
         """The connection is closed."""
@@ -122,7 +122,7 @@ class Login:
             if e.code == ErrorCode.UNSUPPORTED_VERSION:
                 text = "the listener authenticates nobody by SASL; use the security protocol PLAINTEXT or SSL for it"
                 raise self._failure(ErrorCode.UNSUPPORTED_SASL_MECHANISM, text) from None
-            raise _closed_early(e) from e.__cause__
+            raise self._closed_early(e) from e.__cause__
         assert isinstance(response, SaslHandshakeResponse)
         if response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             offered = ", ".join(response.mechanisms)
@@ -137,6 +137,16 @@ class Login:
         if response.error_code:
             raise self._failure(response.error_code, response.error_message or "the server rejected the login")
         return response
+
+    def _closed_early(self, e: BrokerError) -> BrokerError:
+        """Say what the server may mean by closing the connection before the login."""
+        if e.code != ErrorCode.NETWORK_EXCEPTION:
+            return e
+        if "SSL" in self._security.security_protocol:
+            why = "perhaps it requires a certificate of the client (ssl_certfile), or does not accept it"
+        else:
+            why = "perhaps the port speaks TLS (security_protocol), or the server stops"
+        return self._failure(e.code, f"the server closed the connection before the login: {why}")
 
     def _failure(self, code: int, text: str) -> BrokerError:
         return BrokerError(code, f"{self._connection.host}:{self._connection.port}: {text}")
@@ -159,8 +169,8 @@ def describe_secure_error(host: str, port: int, e: Exception) -> str:
         return f"could not connect to {host}:{port} by TLS: {describe_tls_error(e)}"
     if isinstance(e, ConnectionRefusedError) or not isinstance(e, ConnectionError):
         return describe_connect_error(host, port, e)
-    why = "it speaks no TLS on this port, or does not accept the client's certificate"
-    return f"could not connect to {host}:{port} by TLS: the server closed the connection during the handshake; perhaps {why}"
+    why = "perhaps it requires a certificate of the client (ssl_certfile), or does not accept it"
+    return f"could not connect to {host}:{port} by TLS: the server closed the connection during the handshake; {why}"
 
 
 def plain_error(e: Exception | None) -> Exception | None:
@@ -170,11 +180,3 @@ def plain_error(e: Exception | None) -> Exception | None:
     from strandline.protocol.security.tls import describe_tls_error
 
     return PeerError(describe_tls_error(e))
-
-
-def _closed_early(e: BrokerError) -> BrokerError:
-    """Add what the server may mean by closing a connection before the login."""
-    if e.code != ErrorCode.NETWORK_EXCEPTION:
-        return e
-    why = "perhaps it requires a client certificate, or the port has another security protocol"
-    return BrokerError(e.code, f"{e.message} before the login; {why}")

@@ -33,7 +33,7 @@ from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.admin import ApiVersionsResponse
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.end_of_iteration import EndOfIteration
-from strandline.protocol.rpc.frame_reader import FrameReader, Scratch
+from strandline.protocol.rpc.frame_reader import FrameReader, Scratch, SpeaksTls
 from strandline.protocol.rpc.limits import Limits
 from strandline.protocol.rpc.request_metrics import FETCH_FOLLOWER, ApiMetrics, RequestMetrics
 from strandline.protocol.rpc.sockets import BadPeers, describe_peer, pauses_late, plain_host, tune_socket
@@ -113,6 +113,8 @@ class ServerRequest(msgspec.Struct, eq=False):
 
 HELD = 1 << 62
 """Added to the bytes in flight of a connection on hold: more than any limit."""
+_UNEXPECTED_MESSAGE = bytes((0x15, 3, 1, 0, 2, 2, 10))
+"""A TLS alert that no TLS server sends in answer to a hello, so that the client can say that this port speaks plaintext."""
 
 Decoder = Callable[[bytearray], frames.Request[Any]]
 """Decodes a request's frame, or raises a `PeerError`."""
@@ -405,6 +407,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.close()
 
     def _on_bad_peer(self, e: PeerError) -> None:
+        if isinstance(e, SpeaksTls):
+            self._write([_UNEXPECTED_MESSAGE])
         self.server.bad_peers.closed(self.peer, self._loop.time(), str(e), self.client_id)
         self.close()
 

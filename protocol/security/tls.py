@@ -188,6 +188,7 @@ _VERIFY_ERRORS = {
 
 _REASONS = {
     "WRONG_VERSION_NUMBER": "the peer does not speak TLS on this port",
+    "SSLV3_ALERT_UNEXPECTED_MESSAGE": "the peer speaks plaintext on this port (security_protocol)",
     "HTTP_REQUEST": "the peer speaks HTTP",
     "UNSUPPORTED_PROTOCOL": "the peer speaks only versions of TLS before 1.2",
     "TLSV1_ALERT_PROTOCOL_VERSION": "the peer does not accept this version of TLS",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from rpc_world import produce, raw_peer
-from security_world import Authority, connected, principals, secured, tls
+from security_world import Authority, connected, login, principals, sasl, secured, tls
 from waiting import until
 
 from strandline.protocol.apis import API_VERSIONS, PRODUCE
@@ -198,16 +198,19 @@ def test_plaintext_client_at_a_tls_listener_is_refused(on_loop, authority):
                 with pytest.raises(BrokerError) as caught:
                     await connection.request(API_VERSIONS, ApiVersionsRequest("me", ""))
                 assert caught.value.code == ErrorCode.NETWORK_EXCEPTION
-            await until(lambda: server.bad_peers.authentication_failed_count == 1)
+                assert "has the port another security_protocol?" in str(caught.value)
+            assert "perhaps the port speaks TLS" in await refused(port, login())
+            await until(lambda: server.bad_peers.authentication_failed_count == 2)
             assert len(server.unauthenticated) == 0
 
     on_loop(scenario)
 
 
-def test_tls_client_at_a_plaintext_listener_is_told_what_it_may_be(on_loop, authority):
+@pytest.mark.parametrize("has_sasl", [False, True])
+def test_tls_client_at_a_plaintext_listener_is_told_so(on_loop, authority, has_sasl):
     async def scenario():
-        async with secured(None) as (server, port):
-            assert "speaks no TLS" in await refused(port, authority.client())
+        async with secured(sasl() if has_sasl else None) as (server, port):
+            assert "speaks plaintext on this port" in await refused(port, authority.client())
             assert server.bad_peers.closed_count == 1
 
     on_loop(scenario)
