@@ -198,7 +198,7 @@ def _outcome(lie: Lie, frame: bytes | None) -> tuple[str, Message | None]:
         return REFUSED, None
     if isinstance(response, frames.Refusal):
         return REFUSED, None
-    return (REFUSED if any(_error_codes(response[1])) else ANSWERED), response[1]
+    return (REFUSED if any(error_codes(response[1])) else ANSWERED), response[1]
 
 
 def _is_refusal(frame: bytes) -> bool:
@@ -207,14 +207,14 @@ def _is_refusal(frame: bytes) -> bool:
     return len(decoded) >= 3 and decoded[1] is None
 
 
-def _error_codes(part: Any) -> Iterator[int]:
+def error_codes(part: Any) -> Iterator[int]:
     if isinstance(part, list):
         for each in part:
-            yield from _error_codes(each)
+            yield from error_codes(each)
     elif isinstance(part, Message):
         yield getattr(part, "error_code", 0)
         for name in part.__struct_fields__:
-            yield from _error_codes(getattr(part, name))
+            yield from error_codes(getattr(part, name))
 
 
 async def _learn(connect: Connect, random: Random, targets: Sequence[Target], patience_s: float) -> Facts | None:

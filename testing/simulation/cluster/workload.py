@@ -29,10 +29,13 @@ from strandline.testing.simulation.cluster.cluster import BROKER_PORT, CONTROLLE
 from strandline.testing.simulation.cluster.config_changes import draw_change
 from strandline.testing.simulation.cluster.groups.work import GroupWork
 from strandline.testing.simulation.cluster.holder import Holder, Lock
+from strandline.testing.simulation.cluster.identities import user_of
+from strandline.testing.simulation.cluster.intruder import Intruder
 from strandline.testing.simulation.cluster.log_mover import LogMover
 from strandline.testing.simulation.cluster.racer import Racer
 from strandline.testing.simulation.cluster.reassigner import Reassigner
 from strandline.testing.simulation.cluster.transactions.work import TransactionWork
+from strandline.testing.simulation.cluster.warden import Warden
 from strandline.testing.simulation.invariants import groups
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.kernel.machine import EPOCH_MS
@@ -65,6 +68,8 @@ class Workload:
         """The highest low watermark that a deletion of records was answered with."""
         self.reassigner = Reassigner(self.world, options, budget)
         self.log_mover = LogMover(self.world, options, self.problems)
+        self.warden = Warden(cluster, options, self.world.stream("changes of security"), self.restart)
+        self.intruder = Intruder(cluster, options, self.problems, self.world.stream("attacks"))
         self.groups = GroupWork(cluster, options, self.problems, lambda: self.going, invariants)
         self.transactions = TransactionWork(
             cluster,
@@ -77,6 +82,8 @@ class Workload:
         )
         self.produces = True
         self.going = True
+        self._works: dict[str, Callable[[Client, str], Any]] = {}
+        """What each client does, by its name."""
         self._crashes: list[Entry] = []
         """Scheduled deaths of clients."""
         self._tasks: dict[str, tuple[Client, asyncio.Task[Any]]] = {}
@@ -111,6 +118,9 @@ class Workload:
             self._begin("reassigner", partial(self._disturb, by=self.reassigner), 0.0)
         if self.options.moves_logs:
             self._begin("mover", partial(self._disturb, by=self.log_mover), 0.0)
+        if self.options.security is not None:
+            self._begin("warden", partial(self._disturb, by=self.warden), 0.0)
+            self._begin("intruder", self._intrude, 0.0)
         self.groups.begin(self._begin)
         self.transactions.begin(self._begin)
 
@@ -125,6 +135,7 @@ class Workload:
 
     def _begin(self, name: str, work: Callable[[Client, str], Any], crash_at_s: float) -> None:
         client = self.cluster.client(name)
+        self._works[name] = work
         task = client.spawn(self._guarded(name, work(client, name)), name)
         self._tasks[name] = (client, task)
         if crash_at_s:
@@ -132,11 +143,18 @@ class Workload:
 
     def _crash(self, name: str, work: Callable[[Client, str], Any]) -> None:
         """The process dies with everything in flight; another one replaces it, under another name."""
+        if name not in self._tasks:  # it was replaced before
+            return
         client, _ = self._tasks.pop(name)
         self.positions.pop(name, None)
         if self.going and client.machine.loop is not None:
             client.machine.crash()
             self._begin(f"{name}'", work, 0.0)
+
+    def restart(self, user: str) -> None:
+        """End the process of the client with this user, and start another one."""
+        for name in [name for name in self._tasks if user_of(name) == user]:
+            self._crash(name, self._works[name])
 
     async def _guarded(self, name: str, work: Any) -> None:
         try:
@@ -459,7 +477,7 @@ class Workload:
 
     # -- replicas that move -------------------------------------------------------------------------------------------
 
-    async def _disturb(self, client: Client, name: str, by: Reassigner | LogMover) -> None:
+    async def _disturb(self, client: Client, name: str, by: Reassigner | LogMover | Warden) -> None:
         admin = await self._started(lambda: client.admin(request_timeout_ms=1000, max_block_ms=1000, connect_timeout_ms=500))
         if admin is None:
             return
@@ -469,10 +487,15 @@ class Workload:
             await admin.stop()
 
     def end_disturbances(self) -> None:
-        """Begin no reassignment, no move of a log, and no change of groups and their topics from now on."""
-        self.reassigner.going = self.log_mover.going = False
+        """From now on begin no reassignment, no move of a log, no attack, and no change of security, groups and their topics."""
+        self.reassigner.going = self.log_mover.going = self.warden.going = False
         self.groups.end_disturbances()
         self.transactions.end_disturbances()
+
+    # -- the intruder -------------------------------------------------------------------------------------------------
+
+    async def _intrude(self, client: Client, name: str) -> None:
+        await self.intruder.work(client, lambda: self.warden.going)
 
     # -- the configuration of brokers ---------------------------------------------------------------------------------
 

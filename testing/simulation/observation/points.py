@@ -52,6 +52,15 @@ POINTS: dict[str, dict[str, str]] = {
         "is_answered": "a second answer to one request (I17)",
         "received_at": "which offsets were the newest when they were asked for (I38)",
     },
+    "protocol.rpc.server_connection:ServerConnection": {
+        "principal": "who has sent a request (I47)",
+        "mute": "a connection is throttled (I49)",
+    },
+    "broker.process.wiring": {"guarded_handlers": "the handlers behind the guards of a broker (I47)"},
+    "controller.server": {"authorized": "the handlers behind the guards of a controller (I47)"},
+    "controller.metadata.security.access:Access": {
+        "may, sees, topic_refusal": "decisions about rights, with the metadata by which they were made (I48)",
+    },
     "protocol.rpc.connection:Connection": {"api_key_of": "which request a response answers, for the rules of the network"},
     "protocol.rpc.dial": {"forget": "look-ups of a process that was killed"},
     "broker.groups.coordinator:GroupCoordinator": {"config": "the settings for a second load (I40)"},
@@ -160,6 +169,7 @@ POINTS: dict[str, dict[str, str]] = {
     },
     "broker.process.server:BrokerServer": {
         "__init__, start, stop, kill": "the life of a process, and what is left of it (I23)",
+        "authorizer": "whether requests need rights (I48)",
         "is_stopping": "a second stop does nothing, and is not judged (I23)",
     },
     "broker.process.quorum_observer:QuorumObserver": {

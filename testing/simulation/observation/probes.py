@@ -28,13 +28,16 @@ from strandline.broker.groups.shard import GroupShard
 from strandline.broker.partition.leader_state import LeaderState
 from strandline.broker.partition.log_failures import LogFailures
 from strandline.broker.partition.partition import Partition
+from strandline.broker.process import wiring
 from strandline.broker.process.quorum_observer import QuorumObserver
 from strandline.broker.process.server import BrokerServer
 from strandline.broker.produce.produce_handler import ACKS_ALL, DelayedProduce, ProduceHandler
 from strandline.controller import handlers, leader_balancer
+from strandline.controller import server as controller_server
 from strandline.controller.controller import Controller
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import decode_record
+from strandline.controller.metadata.security.access import Access
 from strandline.controller.raft.leader_handler import LeaderHandler
 from strandline.controller.raft.metadata_log import FileSink, MetadataLog
 from strandline.controller.raft.node_shell import NodeShell
@@ -43,19 +46,22 @@ from strandline.controller.raft.quorum import Quorum
 from strandline.controller.raft.raft_state import RaftState
 from strandline.controller.raft.roles import Leader
 from strandline.controller.raft.snapshots import snapshot_values
+from strandline.controller.security.envelope import EnvelopedRequest
 from strandline.controller.server import ControllerServer
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.cluster import VoteResponse
 from strandline.protocol.messages.data import LATEST_TIMESTAMP, ProduceResponse
+from strandline.protocol.messages.security import TOPIC_RESOURCE
 from strandline.protocol.records.batch import iter_headers
 from strandline.protocol.rpc.server import ServerRequest
+from strandline.protocol.rpc.server_connection import ServerConnection
 from strandline.storage.directory.future_logs import FUTURE_SUFFIX
 from strandline.storage.directory.log_dir import LogDir
 from strandline.storage.log.log import AppendInfo, Log
 from strandline.storage.log.log_state import LogState
 from strandline.storage.memory.memory_files import TEMPORARY, MemoryFile, MemoryFiles
-from strandline.testing.simulation.invariants import fencing, honesty, resources
+from strandline.testing.simulation.invariants import fencing, honesty, resources, rights
 from strandline.testing.simulation.invariants.ghosts import METADATA, Process, ReplicaGhost
 from strandline.testing.simulation.invariants.groups import ANSWERS
 from strandline.testing.simulation.invariants.observer import Invariants
@@ -121,7 +127,16 @@ class Probes:
         self._produced.clear()
 
     def _install(self) -> None:
-        for install in (self._processes, self._logs, self._partitions, self._isr, self._clients, self._quorum, self._metadata):
+        for install in (
+            self._processes,
+            self._logs,
+            self._partitions,
+            self._isr,
+            self._clients,
+            self._quorum,
+            self._metadata,
+            self._rights,
+        ):
             install()
 
     # -- wrapping -----------------------------------------------------------------------------------------------------
@@ -579,6 +594,7 @@ class Probes:
                     invariants.on_fetch_answered(fetch, answer)
                     if not fetch.session.is_follower:
                         self._consumer_answered(fetch, answer)
+                        self._given(fetch, answer)
                 except Exception as e:
                     note(e)
             original(fetch, answer)
@@ -613,6 +629,81 @@ class Probes:
         replica = replica_of(partition.log)
         if replica is not None and item.timestamp == LATEST_TIMESTAMP and not from_follower:
             self.invariants.on_told(replica, answer.offset, is_answer=True)
+
+    # -- rights -------------------------------------------------------------------------------------------------------
+
+    def _rights(self) -> None:
+        self._wrap(wiring, "guarded_handlers", self._make_guarded)
+        self._wrap(controller_server, "authorized", self._make_authorized)
+        self._after(Access, "may", self._decided)
+        self._after(Access, "sees", self._decided)
+        self._after(Access, "topic_refusal", self._decided_about_topic)
+        self._before(ServerConnection, "mute", self._muted)
+
+    def _make_guarded(self, original: Function) -> Function:
+        judged = self._judged
+
+        def guarded_handlers(handlers: Any, rights: Any) -> Any:
+            return original({key: judged(handler, True) for key, handler in handlers.items()}, rights)
+
+        return guarded_handlers
+
+    def _make_authorized(self, original: Function) -> Function:
+        judged = self._judged
+
+        def authorized(handlers: Any, authorizer: Any, committed: Any, find_handler: Any) -> Any:
+            if authorizer is not None:
+                handlers = {key: judged(handler, False) for key, handler in handlers.items()}
+            return original(handlers, authorizer, committed, find_handler)
+
+        return authorized
+
+    def _judged(self, handler: Function, is_broker: bool) -> Function:
+        """The handler of an API, which stands behind the guards."""
+
+        def judged(request: Any) -> Any:
+            self._guarded(self._passed, request, is_broker)
+            return handler(request)
+
+        return judged
+
+    def _passed(self, request: Any, is_broker: bool) -> None:
+        node = node_of()
+        process = self.invariants.ghosts.processes.get(node or 0)
+        if node is None or process is None or not process.is_alive:
+            return
+        server = process.server
+        image = server.metadata.image if is_broker else server.controller.committed
+        if type(request) is EnvelopedRequest:
+            rights.check_envelope(node, request)
+        rights.check_passed(self.invariants.ghosts, node, is_broker, image, request)
+
+    def _decided(self, is_granted: bool, access: Access, operation: int, resource_type: int, name: str) -> None:
+        node = node_of()
+        if node is not None:
+            rights.check_decision(self.invariants.ghosts, node, access, (operation, resource_type, name), is_granted)
+
+    def _decided_about_topic(self, code: Any, access: Access, topic_id: bytes, operation: int) -> None:
+        topic = access.image.topics_by_id.get(topic_id)
+        if topic is not None:
+            self._decided(code is None, access, operation, TOPIC_RESOURCE, topic.name)
+
+    def _given(self, fetch: Fetch, answer: Any) -> None:
+        """A consumer gets records."""
+        node = node_of()
+        process = self.invariants.ghosts.processes.get(node or 0)
+        if node is None or process is None or process.server.authorizer is None:
+            return
+        request, image = fetch.request, process.server.metadata.image
+        for response, buffers in zip(answer.responses, answer.records, strict=True):
+            if buffers:
+                topic_id = response.topic_id
+                rights.check_given(self.invariants.ghosts, node, image, request.principal, request.client_host, topic_id)
+
+    def _muted(self, connection: ServerConnection, duration_s: float) -> None:
+        node = node_of()
+        if node is not None and duration_s > 0:
+            rights.check_unthrottled(node, connection.principal, "mutes a connection")
 
     # -- the quorum ---------------------------------------------------------------------------------------------------
 
