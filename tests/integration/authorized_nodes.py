@@ -78,7 +78,9 @@ class AuthorizedNodes:
     async def start_brokers(self) -> None:
         for node_id, port in self.ports.items():
             config = self._config(node_id, self._brokers_are, [f"PLAINTEXT://127.0.0.1:{port}"])
-            config |= {"offsets.topic.replication.factor": 1, "offsets.topic.num.partitions": 1}
+            for topic in ("offsets.topic", "transaction.state.log"):
+                config |= {f"{topic}.replication.factor": 1, f"{topic}.num.partitions": 1}
+            config["transaction.state.log.min.isr"] = 1
             self.brokers[node_id] = BrokerServer(BrokerConfig.from_mapping(config), real_doors(), RealFiles())
         async with asyncio.timeout(20):
             await asyncio.gather(*(broker.start() for broker in self.brokers.values()))
