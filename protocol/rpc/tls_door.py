@@ -133,6 +133,7 @@ class TlsDoor(asyncio.BufferedProtocol):
                 self._log_failure(e.reason)
                 return False
             self._server.unauthenticated.discard(connection.id)
+            self._server.bad_peers.authenticated_count += 1
         secure.set_protocol(connection)
         connection.connection_made(secure)
         connection.take_early(self._early)

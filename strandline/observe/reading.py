@@ -70,6 +70,8 @@ def connections(servers: Iterable[Server]) -> Iterator[Reading]:
         yield Reading(prefix + "connection_count", len(server.connections), labels)
         yield Reading(prefix + "connection_creation_total", server.connections_accepted, labels)
         yield Reading(prefix + "connection_close_total", server.connections_closed, labels)
+        yield Reading(prefix + "successful_authentication_total", server.bad_peers.authenticated_count, labels)
+        yield Reading(prefix + "failed_authentication_total", server.bad_peers.authentication_failed_count, labels)
         yield Reading(prefix + "incoming_byte_total", server.bytes_in, labels)
         yield Reading(prefix + "outgoing_byte_total", server.bytes_out, labels)
         in_flight = sum(connection.in_flight for connection in server.connections.values())

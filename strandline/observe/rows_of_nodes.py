@@ -103,6 +103,13 @@ CONNECTIONS = Section(
         _connection("connection_count", "gauge", "Open connections.", "connection-count"),
         _connection("connection_creation_total", "counter", "Accepted connections.", "connection-creation-total"),
         _connection("connection_close_total", "counter", "Closed connections.", "connection-close-total"),
+        _connection(
+            "successful_authentication_total",
+            "counter",
+            "Connections that proved who they are.",
+            "successful-authentication-total",
+        ),
+        _connection("failed_authentication_total", "counter", "Connections that could not.", "failed-authentication-total"),
         _connection("incoming_byte_total", "counter", "Bytes read.", "incoming-byte-total"),
         _connection("outgoing_byte_total", "counter", "Bytes written.", "outgoing-byte-total"),
         Row("strandline_requests_in_flight", "gauge", "Requests without a response yet.", BOTH, ("listener",)),

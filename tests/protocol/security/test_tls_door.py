@@ -48,6 +48,7 @@ def test_requests_of_all_sizes_pass_through_tls(on_loop, authority):
             await asyncio.gather(*(connection.request(PRODUCE, *produce(n)) for n in range(3000)))
             assert principals(server) == ["User:ANONYMOUS"]
             assert len(server.unauthenticated) == 0
+            assert server.bad_peers.authenticated_count == 1
 
     on_loop(scenario)
 
