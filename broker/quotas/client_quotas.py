@@ -19,6 +19,10 @@ from strandline.controller.metadata.security.quota_lookup import (
     ClientQuotas,
 )
 
+WAIT_S_MIN = 0.05
+"""The shortest throttle time. A client in debt by one small request would be muted for a moment after each of them, which costs
+more than the requests. What it gains meanwhile it may use at once, so its rate is the same."""
+
 
 class BrokerQuotas:
     """The budgets of all clients of one broker."""
@@ -45,9 +49,13 @@ class BrokerQuotas:
             kind.drop_idle(now)
 
     def byte_wait_s(self, budget: Budget, now: float) -> float:
-        """The throttle time of a byte quota: at most all windows."""
-        return min(budget.bucket.wait_s(now), self.window.length_s)
+        """The throttle time of a byte quota: at most all windows; 0 without a debt."""
+        return _within(budget.bucket.wait_s(now), self.window.length_s)
 
     def request_wait_s(self, budget: Budget, now: float) -> float:
         """The throttle time of a request quota: at most one window, so that a slow handler does not silence a client."""
-        return min(budget.bucket.wait_s(now), self.window.size_s)
+        return _within(budget.bucket.wait_s(now), self.window.size_s)
+
+
+def _within(wait_s: float, longest_s: float) -> float:
+    return min(max(wait_s, WAIT_S_MIN), longest_s) if wait_s else 0.0

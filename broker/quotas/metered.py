@@ -4,8 +4,8 @@ The wrapper of a handler passes a `MeteredRequest` on, which is answered like an
 then the connection is muted (KIP-219). The bytes of a Produce request count when it arrives, and a client that exceeds its quota
 by it is muted at once: the answer may wait for the followers, and more requests could arrive until then.
 
-The time counts from the call of the handler until it returns; an answer that is sent later adds the time that its encoding takes.
-What a handler does on a thread or as a coroutine is not counted, nor is any request that only brokers send.
+The time counts from the decoding of the request until its handler returns; an answer that is sent later adds the time that its
+encoding takes. What a handler does on a thread or as a coroutine is not counted, nor is any request that only brokers send.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Meter:
             now = self._now()
             request.produce.charge(request.size, now)
             request.connection.mute(self._quotas.byte_wait_s(request.produce, now))
-        request.counted_at = self.stopwatch()
+        request.counted_at = request.connection.request_began_at
         try:
             result = handler(request)
         except Exception as e:

@@ -248,6 +248,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         later."""
 
     @property
+    def request_began_at(self) -> float:
+        """When the server began to decode the request whose handler runs, on the stopwatch."""
+        return self._free_at
+
+    @property
     def in_flight(self) -> int:
         """Number of requests that were passed to handlers and have no response yet."""
         return self._in_flight

@@ -146,7 +146,7 @@ def test_answer_names_the_throttle_time_and_the_connection_is_muted(run: Any) ->
         assert 150 < response.throttle_time_ms < 250
         assert loop.time() - began_at < 0.1
         assert world.is_muted
-        assert (await world.send(10)).throttle_time_ms <= 10
+        assert (await world.send(10)).throttle_time_ms <= 50
         assert loop.time() - began_at > 0.15
 
     run(scenario)
