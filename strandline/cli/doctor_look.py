@@ -15,6 +15,7 @@ from strandline.cli.common import CONNECT_TIMEOUT_MS
 from strandline.cli.doctor_facts import Clock, Facts, NodePage, Port
 from strandline.cli.doctor_ports import try_port
 from strandline.protocol.errors import StrandlineError
+from strandline.protocol.security.client_security import ClientSecurity
 from strandline.reach import reach, security_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ async def _look_with_admin(facts: Facts, bootstrap: str) -> None:
     try:
         async with Admin(**reach(bootstrap), connect_timeout_ms=CONNECT_TIMEOUT_MS) as admin:
             facts.cluster = await admin.describe_cluster(timeout_ms=TIMEOUT_MS)
-            await asyncio.gather(_nodes(facts, admin), _topics(facts, admin), _control(facts, admin))
+            await asyncio.gather(_nodes(facts, admin, security_of(bootstrap)), _topics(facts, admin), _control(facts, admin))
     except StrandlineError as e:
         facts.cluster_error = str(e)
 
@@ -58,12 +59,12 @@ async def _or_none(question: Coroutine[Any, Any, T]) -> T | None:
         return None
 
 
-async def _nodes(facts: Facts, admin: Admin) -> None:
+async def _nodes(facts: Facts, admin: Admin, security: ClientSecurity) -> None:
     """The brokers: their advertised addresses, configuration, directories and HTTP."""
     assert facts.cluster is not None
     brokers = facts.cluster.brokers
     ids = [b.broker_id for b in brokers]
-    ports = asyncio.gather(*(try_port(b.host, b.port) for b in brokers))
+    ports = asyncio.gather(*(try_port(b.host, b.port, security) for b in brokers))
     configs = asyncio.gather(*(_or_none(admin.describe_configs("broker", i, timeout_ms=TIMEOUT_MS)) for i in ids))
     dirs = _or_none(admin.describe_log_dirs(ids, timeout_ms=TIMEOUT_MS))
     found_ports, found_configs, found_dirs = await asyncio.gather(ports, configs, dirs)

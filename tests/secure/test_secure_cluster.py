@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import ssl
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -184,3 +185,19 @@ async def test_no_node_logs_or_shows_a_secret(cluster: LocalCluster) -> None:
 async def test_no_node_warns_of_an_open_listener(cluster: LocalCluster) -> None:
     lines = [json.loads(line) for node in cluster.nodes.values() for line in node.log_file.read_text().splitlines()]
     assert not [line for line in lines if line["event"] == "listener.unauthenticated"]
+
+
+async def test_doctor_logs_in_at_every_listener(cluster: LocalCluster) -> None:
+    """It tries the addresses that brokers advertise, and does so with the configuration of the client that asks."""
+    arguments = ["doctor", "-b", cluster.bootstrap, "--client-config", users(cluster).client_configs["admin"], "--json"]
+    process = await asyncio.create_subprocess_exec(
+        str(Path(sys.executable).with_name("strandline")),
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(BOUND_S):
+        out, _ = await process.communicate()
+    findings = [(f["level"], f["text"]) for f in json.loads(out)["findings"] if f["check"] == "listeners"]
+    assert findings
+    assert {level for level, _ in findings} == {"ok"}, findings
