@@ -6,7 +6,7 @@ what a broker, a controller or another client would send, with true values, in o
     as itself     a user with DESCRIBE on topics, and no other right
     unknown       without logging in
     guessing      it logs in as the administrator or a node, with a wrong password
-    pretending    it logs in as itself, and in the middle of the session again as another user
+    pretending    it logs in as itself, and in the middle of the session again as the administrator, whose password it knows
 
 Everything must be refused. An answer without an error is a problem of the run; and whatever takes effect all the same disturbs
 the invariants: a forged offset moves a high watermark (I7, I10), a forged record is one that nobody wrote, a forged vote or epoch
@@ -16,6 +16,7 @@ disturbs the quorum (I18). What reaches a handler behind its guards is I47.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, NamedTuple
@@ -30,15 +31,18 @@ from strandline.protocol.messages import admin, cluster, data, groups, security,
 from strandline.protocol.messages.common import Message, SnapshotId
 from strandline.protocol.records.builder import encode_batch
 from strandline.protocol.rpc.connection import Connection
-from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
+from strandline.protocol.security.mechanisms import SCRAM_256, AuthenticationError
+from strandline.protocol.security.scram import ScramClientExchange
 from strandline.testing.simulation.cluster.cluster import BROKER_PORT, CLUSTER_ID, CONTROLLER_PORT, Client, SimCluster
 from strandline.testing.simulation.cluster.fuzzing_client import error_codes
-from strandline.testing.simulation.cluster.identities import ADMIN, Identities, node_user
+from strandline.testing.simulation.cluster.identities import ADMIN, INTRUDER, node_user
 from strandline.testing.simulation.kernel.machine import EPOCH_MS
 from strandline.testing.simulation.options import Options
 
 PATIENCE_MS = 500
 HIGH = 2**40
+ITSELF, UNKNOWN, GUESSING, PRETENDING = "as itself", "unknown", "guessing", "pretending"
+WAYS = (ITSELF, ITSELF, ITSELF, UNKNOWN, GUESSING, PRETENDING)
 MARK = b"of the intruder"
 """In each record that it sends."""
 
@@ -86,7 +90,7 @@ class Intruder:
         self.problems = problems
         self.draw = draw
         self.sent = self.refused = 0
-        """Attacks, and how many of them were refused; the others were not answered."""
+        """Attacks, and how many of them were refused; the others were not answered, or their connection was closed."""
 
     async def work(self, client: Client, going: Callable[[], bool]) -> None:
         plan = self.options.security
@@ -95,61 +99,73 @@ class Intruder:
             await asyncio.sleep(self.draw.uniform(0.01, 0.3))
             for _ in range(self.draw.randint(1, 4)):
                 self.sent += 1
-                await self.attack(client, self.draw.choice(("itself", "itself", "itself", "unknown", "guessing", "pretending")))
+                await self.attack(client, self.draw.choice(WAYS))
 
     async def attack(self, client: Client, how: str) -> None:
         """One attack."""
         attack = self.draw.choice(list(attacks(Facts(self.around, self.options, self.draw), self.draw)))
         nodes = self.around.broker_ids if attack.role == BROKER else self.around.controller_ids
+        node = self.draw.choice(nodes)
         try:
-            await self._send(client, attack, self.draw.choice(nodes), how)
+            connection = await self._connect(client, node)
+        except StrandlineError:
+            return
+        try:
+            await self._try(connection, attack, node, how)
         except BrokerError as e:
-            self.refused += e.code not in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION)
+            is_refused = e.code not in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION)
+            self.refused += is_refused
+            if is_refused and how == UNKNOWN:
+                self._succeeded(f"is answered before it has logged in: {e}", attack, node)
         except StrandlineError:
             pass
-
-    async def _send(self, client: Client, attack: Attack, node: int, how: str) -> None:
-        connection = await self._connect(client, node, how)
-        try:
-            if how == "pretending":
-                await self._log_in_again(connection)
-            response = await connection.request(attack.api_key, attack.body, attack.records, timeout_ms=PATIENCE_MS)
         finally:
             connection.close()
-        if any(error_codes(response[0] if isinstance(response, tuple) else response)):
+
+    async def _connect(self, client: Client, node: int) -> Connection:
+        host, port = self.around.host(node), BROKER_PORT if node in self.around.broker_ids else CONTROLLER_PORT
+        return await Connection.connect(host, port, client_id=INTRUDER, connect_timeout_ms=PATIENCE_MS)
+
+    async def _try(self, connection: Connection, attack: Attack, node: int, how: str) -> None:
+        draw, identities = self.draw, self.around.identities
+        assert identities is not None
+        if how == GUESSING:
+            nodes = (*self.around.broker_ids, *self.around.controller_ids)
+            user = draw.choice((ADMIN, "p1", *map(node_user, nodes), "nobody"))
+            await log_in(connection, user, "a guess", draw)
+            self._succeeded(f"logs in as {user} with a wrong password", attack, node)
+        elif how != UNKNOWN:
+            await log_in(connection, INTRUDER, identities.password(INTRUDER), draw)
+        if how == PRETENDING:
+            await asyncio.sleep(draw.choice((0.0, 1.2)))
+            await log_in(connection, ADMIN, identities.password(ADMIN), draw)
+        response = await connection.request(attack.api_key, attack.body, attack.records, timeout_ms=PATIENCE_MS)
+        if any(error_codes(response)):
             self.refused += 1
         else:
-            self.problems.append(
-                f"the intruder ({how}) succeeds with {api_name(attack.api_key)}, {attack.name}, at node {node}: {response!r}"[
-                    :600
-                ]
-            )
+            self._succeeded(f"({how}) succeeds: {response!r}", attack, node)
 
-    async def _connect(self, client: Client, node: int, how: str) -> Connection:
-        security = self._security(client, how)
-        host, port = self.around.host(node), BROKER_PORT if node in self.around.broker_ids else CONTROLLER_PORT
-        connection = await Connection.connect(host, port, client_id="intruder", security=security, connect_timeout_ms=PATIENCE_MS)
-        if how == "guessing":
-            connection.close()
-            self.problems.append(f"node {node} lets the intruder in as {security.sasl_plain_username}, with a wrong password")
-            raise BrokerError(ErrorCode.NETWORK_EXCEPTION, "it is in")
-        return connection
+    def _succeeded(self, text: str, attack: Attack, node: int) -> None:
+        self.problems.append(f"at node {node}, {api_name(attack.api_key)}, {attack.name}: the intruder {text}"[:600])
 
-    def _security(self, client: Client, how: str) -> ClientSecurity:
-        if how == "unknown":
-            return NO_SECURITY
-        if how != "guessing":
-            return client.security
-        user = self.draw.choice((ADMIN, *map(node_user, (*self.around.broker_ids, *self.around.controller_ids)), "nobody"))
-        guess = Identities([])
-        guess.change_password(user, "a guess")
-        return guess.client(user, client.doors.secure_random)
 
-    async def _log_in_again(self, connection: Connection) -> None:
-        """As the administrator, whose password it does not know; it has to be refused before the password matters."""
-        await connection.request(apis.SASL_HANDSHAKE, security.SaslHandshakeRequest("SCRAM-SHA-256"), timeout_ms=PATIENCE_MS)
-        first = b"n,,n=admin,r=0123456789"
-        await connection.request(apis.SASL_AUTHENTICATE, security.SaslAuthenticateRequest(first), timeout_ms=PATIENCE_MS)
+async def log_in(connection: Connection, user: str, password: str, draw: Random) -> None:
+    """Log in, or log in again, without a look at what the server proves. Raises BrokerError if the server refuses it."""
+    exchange = ScramClientExchange(SCRAM_256, user, password, draw.randbytes)
+    handshake = await connection.request(apis.SASL_HANDSHAKE, security.SaslHandshakeRequest(SCRAM_256), timeout_ms=PATIENCE_MS)
+    _check(handshake)
+    message = exchange.respond(b"")
+    for _ in range(2):
+        request = security.SaslAuthenticateRequest(message)
+        response: Any = await connection.request(apis.SASL_AUTHENTICATE, request, timeout_ms=PATIENCE_MS)
+        _check(response)
+        with contextlib.suppress(AuthenticationError):
+            message = exchange.respond(response.auth_bytes)
+
+
+def _check(response: Any) -> None:
+    if response.error_code:
+        raise BrokerError(ErrorCode(response.error_code), "the login was refused")
 
 
 # -- what it sends ----------------------------------------------------------------------------------------------------
