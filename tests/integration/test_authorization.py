@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from authorized_nodes import AuthorizedNodes, grant
 from waiting import until
+from wire_cluster import WireCluster
 
+from strandline.broker.fetch.fetch_handler import FetchHandler
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode as E
 from strandline.protocol.messages import admin, cluster, data, groups
@@ -132,3 +134,17 @@ async def test_restarted_controller_loads_the_rules(tmp_path: Path) -> None:
         body = admin.CreateTopicsRequest([admin.CreatableTopic("hers", 1, 1)])
         response = await nodes.ask(101, "alice", apis.CREATE_TOPICS, body)
         assert response.topics[0].error_code != E.TOPIC_AUTHORIZATION_FAILED
+
+
+async def test_without_an_authorizer_no_handler_is_wrapped() -> None:
+    """A feature that is off costs nothing."""
+    async with WireCluster() as cluster_:
+        broker, controller = cluster_.server(1), cluster_.server(101)
+        fetch: Any = broker.servers[0].handlers[apis.FETCH]
+        assert isinstance(fetch.__self__, FetchHandler)
+        assert fetch.__self__.reading is None
+        assert broker.authorizer is None
+        assert controller.authorizer is None
+        for server in (*broker.servers, *controller.servers):
+            guarded = [h for h in server.handlers.values() if getattr(h, "__module__", "").endswith("security.rights")]
+            assert guarded == []
