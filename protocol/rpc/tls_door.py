@@ -60,6 +60,7 @@ class TlsDoor(asyncio.BufferedProtocol):
         """Bytes that arrived in a gap: first those before `start_tls`, later the decrypted ones."""
         self._early_bytes_max = security.receive_bytes_max if security.has_sasl else _EARLY_BYTES_MAX
         self._transport: Any = None
+        self._handshake: asyncio.Task[asyncio.Transport | None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         server = self._server
@@ -69,11 +70,11 @@ class TlsDoor(asyncio.BufferedProtocol):
             return
         server.tls_doors[self._connection.id] = self
         timeout_s = self._security.authentication_ms_max / 1000
-        handshake = server.loop.create_task(
+        self._handshake = server.loop.create_task(
             server.loop.start_tls(self._transport, self, self._tls.context, server_side=True, ssl_handshake_timeout=timeout_s),
             name=f"TLS handshake with {self._peer}",
         )
-        handshake.add_done_callback(self._on_handshake)
+        self._handshake.add_done_callback(self._on_handshake)
         # The task's first step schedules two callbacks: the beginning of the TLS protocol, and that reading goes on. `_pass_on`
         # is scheduled behind them, in the same iteration.
         server.loop.call_soon(server.loop.call_soon, self._pass_on)
@@ -85,6 +86,10 @@ class TlsDoor(asyncio.BufferedProtocol):
         self._early += self._buffer[:nbytes]
         if len(self._early) > self._early_bytes_max:
             self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._handshake is not None and self._transport.get_protocol() is self:
+            self._handshake.cancel()  # It has not begun, and nothing else would end it.
 
     def abort(self) -> None:
         """Close the connection."""

@@ -106,7 +106,7 @@ CONNECTIONS = Section(
         _connection(
             "successful_authentication_total",
             "counter",
-            "Connections that proved who they are.",
+            "Connections that logged in.",
             "successful-authentication-total",
         ),
         _connection("failed_authentication_total", "counter", "Connections that could not.", "failed-authentication-total"),

@@ -241,6 +241,24 @@ def test_unfinished_handshakes_are_bounded_in_number_and_time(on_loop, authority
     on_loop(scenario)
 
 
+def test_clients_that_vanish_at_once_leave_nothing_behind(on_loop, authority):
+    """Their reset may arrive before the handshake has begun."""
+
+    async def scenario():
+        async with secured(tls(authority.server(), authentication_ms_max=60_000)) as (server, port):
+            for _ in range(10):
+                for _ in range(10):
+                    vanishing = socket.create_connection(("127.0.0.1", port))
+                    vanishing.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                    vanishing.close()
+                await asyncio.sleep(0)
+            async with connected(port, authority.client()):
+                await until(lambda: not server.unauthenticated)
+            assert not server.tls_doors
+
+    on_loop(scenario)
+
+
 def test_stop_ends_unfinished_handshakes(on_loop, authority):
     async def scenario():
         async with secured(tls(authority.server())) as (server, port):
