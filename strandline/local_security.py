@@ -19,12 +19,15 @@ import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strandline.certificates import CA, make_authority, make_certificate, read_certificate, renew_certificate, write_file
 from strandline.protocol.errors import UsageError
 from strandline.protocol.security.client_security import ClientSecurity
 from strandline.protocol.security.mechanisms import SCRAM_512
+
+if TYPE_CHECKING:
+    from strandline.client.security_types import Acl
 
 HOSTS = ("127.0.0.1", "localhost", "::1")
 ADMIN, PRODUCER, CONSUMER = "admin", "producer", "consumer"
@@ -147,10 +150,11 @@ async def create_roles(bootstrap: str, security: LocalSecurity) -> None:
         for user in (PRODUCER, CONSUMER):
             if user not in known:
                 await admin.upsert_scram_credentials(user, security.password_of(user))
-                await admin.create_acls(_acls(user))
+                await admin.create_acls(rights_of(user))
 
 
-def _acls(user: str) -> list[Any]:
+def rights_of(user: str) -> list[Acl]:
+    """The access rules of `producer` or `consumer`."""
     from strandline.client.security_types import Acl
 
     rights = {

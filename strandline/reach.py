@@ -32,6 +32,11 @@ def remember(bootstrap: str, security: ClientSecurity) -> None:
     _security[bootstrap] = security
 
 
+def forget(bootstrap: str) -> None:
+    """The cluster at this address has ended: another one may get its ports."""
+    _security.pop(bootstrap, None)
+
+
 def reach(bootstrap: str) -> Reach:
     """The options of a client for the cluster at this address."""
     return Reach(bootstrap_servers=bootstrap, security=_security.get(bootstrap))

@@ -19,7 +19,10 @@ from typing import Any, Literal, Self
 
 from strandline.client import Admin, ConsumerRecord, NewTopic
 from strandline.local_cluster import settings_by_role
+from strandline.local_security import ADMIN, CONSUMER, PRODUCER, LocalSecurity, rights_of
 from strandline.protocol.errors import UsageError
+from strandline.protocol.security.client_security import ClientSecurity
+from strandline.reach import forget, reach, remember
 from strandline.storage.files import Files, MemoryFiles, RealFiles
 from strandline.testing.history import EVERY_ACK, Acks, History, Verdict
 from strandline.testing.kit import oracles
@@ -30,6 +33,7 @@ from strandline.testing.kit.nodes import KitError, Nodes
 from strandline.testing.kit.policies import Policies
 from strandline.testing.kit.recording import RecordingAdmin, RecordingConsumer, RecordingProducer, namer
 from strandline.testing.kit.report import report
+from strandline.testing.kit.security import KitSecurity
 from strandline.testing.kit.spawned import FAST_PROCESSES, SpawnedNodes
 from strandline.testing.kit.view import NodeView, PartitionView
 from strandline.testing.kit.waiting import until
@@ -50,6 +54,7 @@ class AsyncCluster:
         processes: bool = False,
         folder: str | Path | None = None,
         seed: int | None = None,
+        secure: bool = False,
         **settings: Any,
     ) -> None:
         """`brokers`, at least 1, have the ids 1, 2, ...; `controllers`, 1, 3 or 5, have the ids 101, 102, ...
@@ -57,7 +62,9 @@ class AsyncCluster:
         `files`: "memory" or "disk". `processes`: each node is an operating system process, with files on the disk. `folder`:
         the directory for files on the disk; by default a temporary one, which `close` removes. `seed`: seeds the random
         numbers of the kit and the nodes (for example which messages `drop` hits); it does not decide the order of callbacks
-        in a real event loop. `settings`: configuration keys, with `_` for `.`: `replica_lag_time_max_ms=500`.
+        in a real event loop. `secure`: with users and rights (`security.py`); the cluster's own clients are the administrator,
+        and `security_of` gives the settings of another user. `settings`: configuration keys, with `_` for `.`:
+        `replica_lag_time_max_ms=500`.
 
         UsageError: one of these values, or a setting, is not permitted.
         """
@@ -75,6 +82,9 @@ class AsyncCluster:
         self._on_disk, self._processes = files == "disk" or processes, processes
         self._folder = None if folder is None else Path(folder)
         self._temporary: Path | None = None
+        self._secure = secure
+        self._security: KitSecurity | LocalSecurity | None = None
+        """The users of a secure cluster that runs, or has run."""
         self._settings = self._all_settings(settings)
         """Configuration by dotted key."""
         self._name = namer()
@@ -116,24 +126,46 @@ class AsyncCluster:
         self._nodes = self._spawned() if self._processes else self._hosted()
         try:
             await self._nodes.start_all()
+            if self._security is not None:
+                remember(self.bootstrap_servers, self._security.security_of(ADMIN))
+                if not self._processes:
+                    await self._create_rights()
         except BaseException:
             await self.close()
             raise
 
+    async def _create_rights(self) -> None:
+        async with self.admin() as admin:
+            await admin.create_acls([*rights_of(PRODUCER), *rights_of(CONSUMER)])
+
+    def security_of(self, user: str) -> ClientSecurity:
+        """How a client connects as `admin`, `producer` or `consumer`, for the option `security` of a client. UsageError: the
+        cluster is not a secure one."""
+        if self._security is None:
+            raise UsageError("the cluster has no users; start it with Cluster(secure=True)")
+        return self._security.security_of(user)
+
     def _hosted(self) -> Nodes:
         files: Callable[[], Files] = RealFiles if self._on_disk else MemoryFiles
+        folder = str(self._data_folder()) if self._on_disk else "/data"
+        security = self._security = KitSecurity(f"{folder}/security") if self._secure else None
         return HostedNodes(
             brokers=self._brokers,
             controllers=self._controllers,
             files=files,
-            folder=str(self._data_folder()) if self._on_disk else "/data",
+            folder=folder,
             random=random.Random(self.seed),
             settings=settings_by_role(self._settings),
+            security=security,
         )
 
     def _spawned(self) -> Nodes:
         folder = self._data_folder()
-        return SpawnedNodes(folder, brokers=self._brokers, controllers=self._controllers, settings=self._settings)
+        nodes = SpawnedNodes(
+            folder, brokers=self._brokers, controllers=self._controllers, settings=self._settings, secure=self._secure
+        )
+        self._security = nodes.cluster.security
+        return nodes
 
     def _data_folder(self) -> Path:
         if self._folder is None:
@@ -145,6 +177,7 @@ class AsyncCluster:
         nodes, self._nodes = self._nodes, None
         try:
             if nodes is not None:
+                forget(nodes.bootstrap)
                 await nodes.close()
         finally:
             temporary, self._temporary = self._temporary, None
@@ -184,23 +217,30 @@ class AsyncCluster:
         """Ids of all controllers, ascending, whether they run or not."""
         return list(self.nodes.controller_ids)
 
+    def _reach(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of a client of this cluster. Those that name an identity replace that of the administrator."""
+        own = reach(self.bootstrap_servers)
+        if options.get("security_protocol") is not None:
+            return {"bootstrap_servers": own["bootstrap_servers"], **options}
+        return {**own, **options}
+
     def producer(self, *, history: History | None = None, **options: Any) -> RecordingProducer:
         """A `Producer` for this cluster that records its sends in `history`, by default `self.history`. `options`: as for
         `Producer`."""
-        name, given = self._name("producer"), {"bootstrap_servers": self.bootstrap_servers, **options}
+        name, given = self._name("producer"), self._reach(options)
         return RecordingProducer(self.history if history is None else history, name, policies=self.policies, **given)
 
     def consumer(self, *topics: str, history: History | None = None, **options: Any) -> RecordingConsumer:
         """A `Consumer` for this cluster that records what it reads in `history`, by default `self.history`. It starts at the
         earliest offset unless `options`, those of `Consumer`, say otherwise."""
-        defaults = {"bootstrap_servers": self.bootstrap_servers, "auto_offset_reset": "earliest"}
+        defaults = self._reach({"auto_offset_reset": "earliest", **options})
         name = self._name("consumer")
-        return RecordingConsumer(self.history if history is None else history, name, *topics, **{**defaults, **options})
+        return RecordingConsumer(self.history if history is None else history, name, *topics, **defaults)
 
     def admin(self, **options: Any) -> Admin:
         """An `Admin` client for this cluster, which notes the topics that it makes, or finds, compacted. `options`: as for
         `Admin`."""
-        return RecordingAdmin(self.policies, self.history, **{"bootstrap_servers": self.bootstrap_servers, **options})
+        return RecordingAdmin(self.policies, self.history, **self._reach(options))
 
     async def create_topic(
         self,

@@ -30,6 +30,7 @@ from strandline.testing.kit.network import Network
 from strandline.testing.kit.nodes import FIRST_CONTROLLER, KitError
 from strandline.testing.kit.ports import HOST, ReservedPort
 from strandline.testing.kit.process_loop import ProcessLoop, carry_over
+from strandline.testing.kit.security import KitSecurity
 from strandline.testing.kit.view import NodeView
 
 T = TypeVar("T")
@@ -124,8 +125,14 @@ class HostedNode:
             "listeners": f"{listener}://{HOST}:{self.port.port}",
             "log.dirs": f"{self._nodes.folder}/{self.name}",
             "controller.quorum.voters": self._nodes.voters,
+            **self._security(),
             **self._settings,
         }
+
+    def _security(self) -> dict[str, Any]:
+        security, nodes = self._nodes.security, [node.name for node in self._nodes.nodes.values()]
+        address = f"{HOST}:{self.port.port}"
+        return {} if security is None else security.config(self.name, is_broker=self.is_broker, address=address, nodes=nodes)
 
     # -- life
 
@@ -259,8 +266,10 @@ class HostedNodes(InsideNodes):
         folder: str,
         random: Random,
         settings: Mapping[str, Mapping[str, Any]],
+        security: KitSecurity | None = None,
     ) -> None:
         """`settings`: configuration by role, "broker" or "controller". `files` makes the disk of one node."""
+        self.security = security
         self.real = asyncio.get_running_loop()
         self.random = random
         self.folder = folder
@@ -300,6 +309,8 @@ class HostedNodes(InsideNodes):
     async def start_all(self) -> None:
         """Start every node and wait until all take part. KitError, with the reasons: a node failed, or they did not within
         READY_WITHIN_S."""
+        if self.security is not None:
+            self.security.write({node.name: node.disk.files for node in self.nodes.values()})
         for node in self.nodes.values():
             node.start()
         deadline = self.real.time() + READY_WITHIN_S

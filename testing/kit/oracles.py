@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from strandline.client import Admin, Consumer, ConsumerRecord, RecordMetadata, TopicPartition
 from strandline.protocol.errors import UsageError
+from strandline.reach import reach
 from strandline.testing.comparison import cleaned_logs_differ
 from strandline.testing.history import ALL, EVERY_ACK, Acks, History, Verdict, check
 from strandline.testing.kit.nodes import KitError
@@ -36,7 +37,7 @@ async def read_all(bootstrap: str, topic: str, within_s: float, known: Mapping[i
     found: dict[TopicPartition, list[ConsumerRecord]] = {place: [] for place in places}
     now = asyncio.get_running_loop().time
     deadline = now() + within_s
-    async with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+    async with Consumer(**reach(bootstrap), auto_offset_reset="earliest") as consumer:
         await consumer.assign(places)
         first, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
         doubted = now() + min(DEPOSED_S, within_s)
@@ -56,7 +57,7 @@ async def read_all(bootstrap: str, topic: str, within_s: float, known: Mapping[i
 
 
 async def _places(bootstrap: str, topic: str, within_s: float) -> list[TopicPartition]:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
+    async with Admin(**reach(bootstrap)) as admin:
         (description,) = await admin.describe_topics([topic], timeout_ms=within_s * 1000)
     return [TopicPartition(topic, partition.partition) for partition in description.partitions]
 
@@ -64,13 +65,13 @@ async def _places(bootstrap: str, topic: str, within_s: float) -> list[TopicPart
 async def log_starts(bootstrap: str, topic: str, within_s: float) -> dict[int, int]:
     """Partition -> the offset at which its log starts."""
     places = await _places(bootstrap, topic, within_s)
-    async with Consumer(bootstrap_servers=bootstrap) as consumer:
+    async with Consumer(**reach(bootstrap)) as consumer:
         return {place.partition: offset for place, offset in (await consumer.beginning_offsets(places)).items()}
 
 
 async def look_up(bootstrap: str, policies: Policies, topics: Iterable[str], history: History) -> None:
     """Note which of these topics are compacted now, and declare those in the history that are or were."""
-    async with Admin(bootstrap_servers=bootstrap) as admin:
+    async with Admin(**reach(bootstrap)) as admin:
         await policies.look(admin, topics, history)
 
 

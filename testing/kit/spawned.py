@@ -38,6 +38,7 @@ from strandline.protocol.messages.data import (
 )
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.peer_handshakes import handshake
+from strandline.reach import reach, security_of
 from strandline.testing.kit.lines import Line
 from strandline.testing.kit.nodes import FIRST_CONTROLLER, KitError, Nodes, Place
 from strandline.testing.kit.view import NodeView, PartitionView, View
@@ -78,8 +79,9 @@ class SpawnedView:
 class _Peer:
     """A client of one broker; it opens a new connection after each failure."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, bootstrap: str) -> None:
         self.node = node
+        self._bootstrap = bootstrap
         self._connection: Connection | None = None
 
     async def ask(self, api_key: int, body: Message, kind: type[R]) -> R | None:
@@ -88,7 +90,11 @@ class _Peer:
             connection = self._connection
             if connection is None or connection.closed:
                 connection = self._connection = await Connection.connect(
-                    HOST, self.node.port, client_id="test-kit", connect_timeout_ms=ASK_TIMEOUT_MS
+                    HOST,
+                    self.node.port,
+                    client_id="test-kit",
+                    connect_timeout_ms=ASK_TIMEOUT_MS,
+                    security=security_of(self._bootstrap),
                 )
             answer = await connection.request(api_key, body, timeout_ms=ASK_TIMEOUT_MS)
         except BrokerError:
@@ -106,9 +112,11 @@ class SpawnedNodes(Nodes):
     kind = "processes of their own"
     poll_s = POLL_S
 
-    def __init__(self, folder: Path, *, brokers: int, controllers: int, settings: Mapping[str, Any]) -> None:
-        self.cluster = LocalCluster(folder, brokers=brokers, controllers=controllers, settings=settings)
-        self._peers = {node.id: _Peer(node) for node in self.cluster.brokers}
+    def __init__(
+        self, folder: Path, *, brokers: int, controllers: int, settings: Mapping[str, Any], secure: bool = False
+    ) -> None:
+        self.cluster = LocalCluster(folder, brokers=brokers, controllers=controllers, settings=settings, secure=secure)
+        self._peers = {node.id: _Peer(node, self.cluster.bootstrap) for node in self.cluster.brokers}
         self._view = SpawnedView()
 
     @property
@@ -170,7 +178,7 @@ class SpawnedNodes(Nodes):
         preferred = found.replicas[0]
         if leader not in (None, preferred) or found.leader == preferred:
             raise self.cannot(f"an election of anybody but the preferred leader ({preferred})")
-        async with Admin(bootstrap_servers=self.bootstrap) as admin:
+        async with Admin(**reach(self.bootstrap)) as admin:
             (result,) = await admin.elect_leaders([(topic, partition)])
         if result.code:
             raise KitError(f"{topic}-{partition} did not get another leader: {result.message or result.code.name}")
