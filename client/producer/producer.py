@@ -79,6 +79,7 @@ from strandline.protocol.doors import Doors, real_doors
 from strandline.protocol.errors import StrandlineError
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.records.fence import FENCING_TOKEN_MAX
+from strandline.protocol.security.client_security import NO_SECURITY
 
 logger = get_logger(__name__)
 
@@ -163,6 +164,7 @@ class Producer(Generic[K, V]):
     ) -> None:
         self.options = parse_options(ProducerOptions, options)
         self._shared = cluster
+        self._check_identity()
         self._doors = doors or real_doors()
         self._key_serializer: Serializer | None = self.options.key_serializer
         self._value_serializer: Serializer | None = self.options.value_serializer
@@ -189,6 +191,12 @@ class Producer(Generic[K, V]):
         self.expected_topic_id: Callable[[str, int], bytes] = self._known_topic_id
         """Topic and partition -> the id of the topic of which the program knows the log end. Expected offsets are offsets of that
         topic's log, and not of one that is recreated under its name. By default the one in the metadata."""
+
+    def _check_identity(self) -> None:
+        """UsageError if this producer would use the connections of another identity."""
+        own, shared = self.options.connection_security, self._shared
+        if shared is not None and own not in (NO_SECURITY, shared.cluster.options.connection_security):
+            raise UsageError("the shared cluster has other security settings than this producer: give each identity a cluster")
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
