@@ -6,12 +6,12 @@ a load of its snapshot give the same image, and the delta to the snapshot names 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
+import pytest
 from controller_world import ControllerWorld
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import decode_record
@@ -32,34 +32,57 @@ NAMES = ["a", "ab", "*", s.CLUSTER_NAME]
 PRINCIPALS = ["User:alice", "User:*"]
 HOSTS = ["*", "::1", "10.0.0.0/8"]
 
-rules = st.tuples(
-    st.sampled_from(TYPES),
-    st.sampled_from(["", *NAMES]),
-    st.sampled_from([s.LITERAL_PATTERN, s.PREFIXED_PATTERN]),
-    st.sampled_from(["alice", *PRINCIPALS]),
-    st.sampled_from(["nowhere", *HOSTS]),
-    st.sampled_from([s.ALL, s.READ, s.DESCRIBE]),
-    st.sampled_from([s.DENY, s.ALLOW]),
-)
-filters = st.tuples(
-    st.sampled_from([s.ANY_TYPE, *TYPES]),
-    st.sampled_from([None, "abc", *NAMES]),
-    st.sampled_from([s.ANY_TYPE, s.MATCH_PATTERN, s.LITERAL_PATTERN, s.PREFIXED_PATTERN]),
-    st.sampled_from([None, *PRINCIPALS]),
-    st.sampled_from([None, *HOSTS]),
-    st.sampled_from([s.ANY_TYPE, s.READ, s.DESCRIBE]),
-    st.sampled_from([s.ANY_TYPE, s.DENY, s.ALLOW]),
-)
-users = st.sampled_from(["", "alice", "bob"])
-mechanisms = st.integers(1, 3)
-deletions = st.tuples(users, mechanisms)
-upsertions = st.tuples(users, mechanisms, st.sampled_from([4095, 4096, 5000]), st.binary(max_size=2))
-parts = st.tuples(st.sampled_from(["user", "client-id", "ip", "group"]), st.sampled_from([None, "", "::1"]))
-operations = st.tuples(
-    st.sampled_from(["producer_byte_rate", "request_percentage", "connection_creation_rate", "nonsense"]),
-    st.sampled_from([None, 0.0, 1.0, 1.5]),
-)
-entries = st.tuples(st.lists(parts, max_size=3), st.lists(operations, max_size=3))
+
+def mostly(random: Random, good: Sequence[Any], bad: Any) -> Any:
+    """One of `good`, and now and then `bad`: most requests should have an effect."""
+    return bad if random.random() < 0.03 else random.choice(good)
+
+
+def or_any(random: Random, values: Sequence[Any], everything: Any) -> Any:
+    """A part of a filter: it names a value in one case of four."""
+    return random.choice(values) if random.random() < 0.25 else everything
+
+
+def a_rule(random: Random) -> RuleKey:
+    return (
+        random.choice([s.TOPIC_RESOURCE, *TYPES]),
+        mostly(random, [*NAMES, *NAMES[:3]], ""),
+        random.choice([s.LITERAL_PATTERN, s.PREFIXED_PATTERN]),
+        mostly(random, PRINCIPALS, "alice"),
+        mostly(random, HOSTS, "nowhere"),
+        random.choice([s.ALL, s.READ, s.DESCRIBE]),
+        random.choice([s.DENY, s.ALLOW]),
+    )
+
+
+def a_filter(random: Random) -> RuleKey:
+    return (
+        or_any(random, TYPES, s.ANY_TYPE),
+        random.choice([None, "abc", *NAMES]),
+        random.choice([s.ANY_TYPE, s.MATCH_PATTERN, s.LITERAL_PATTERN, s.PREFIXED_PATTERN]),
+        or_any(random, PRINCIPALS, None),
+        or_any(random, HOSTS, None),
+        or_any(random, [s.READ, s.DESCRIBE], s.ANY_TYPE),
+        or_any(random, [s.DENY, s.ALLOW], s.ANY_TYPE),
+    )
+
+
+def a_user(random: Random) -> tuple[str, int]:
+    return mostly(random, ["alice", "bob"], ""), mostly(random, [1, 2], 3)
+
+
+def an_entry(random: Random) -> tuple[list[Any], list[Any]]:
+    kinds = ["user", "user", "client-id", "ip"]
+    parts = [(mostly(random, kinds, "group"), mostly(random, [None, "::1"], "")) for _ in range(random.choice([0, 1, 1, 1, 2]))]
+    keys = ["producer_byte_rate", "request_percentage", "request_percentage", "connection_creation_rate"]
+    operations = [
+        (mostly(random, keys, "nonsense"), mostly(random, [None, 1.0, 2.0, 1.5], 0.0)) for _ in range(random.randrange(3))
+    ]
+    return parts, operations
+
+
+def some(random: Random, make: Callable[[Random], Any], most: int) -> list[Any]:
+    return [make(random) for _ in range(random.randint(0, most))]
 
 
 def is_rule(key: RuleKey) -> bool:
@@ -100,38 +123,50 @@ def is_entry(entity: list[tuple[str, str | None]], ops: list[tuple[str, float | 
     whole = {"connection_creation_rate", "producer_byte_rate"}
     keys = [key for key, _ in ops]
     return len(set(keys)) == len(keys) and all(
-        key in allowed and (value is None or (value > 0 and (value == 1.0 or key not in whole))) for key, value in ops
+        key in allowed and (value is None or (value > 0 and (value != 1.5 or key not in whole))) for key, value in ops
     )
 
 
-class SecurityModel(RuleBasedStateMachine):
-    @initialize()
-    def begin(self) -> None:
-        self.world = ControllerWorld()
+class SecurityModel:
+    """Each method is one random request."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.world = ControllerWorld(seed=seed)
         self.rules: dict[RuleKey, None] = {}
         self.credentials: dict[tuple[str, int], Any] = {}
         self.quotas: dict[Any, dict[str, float]] = {}
 
-    @rule(keys=st.lists(rules, max_size=4))
-    def create(self, keys: list[RuleKey]) -> None:
+    def create(self) -> None:
+        keys = some(self.random, a_rule, 4)
         answer = self.world.call(apis.CREATE_ACLS, s.CreateAclsRequest([s.AclBinding(*key) for key in keys]))
         assert [not result.error_code for result in answer.results] == [is_rule(key) for key in keys]
         self.rules.update(dict.fromkeys(key for key in keys if is_rule(key)))
 
-    @rule(wanted=st.lists(filters, max_size=2))
-    def delete(self, wanted: list[RuleKey]) -> None:
+    def delete(self) -> None:
+        wanted = some(self.random, a_filter, 2)
         answer = self.world.call(apis.DELETE_ACLS, s.DeleteAclsRequest([s.AclFilter(*each) for each in wanted]))
         found = [[s.AclBinding(*key) for key in sorted(self.rules) if selects(each, key)] for each in wanted]
         assert [result.deleted for result in answer.results] == found
         self.rules = {key: None for key in self.rules if not any(selects(each, key) for each in wanted)}
 
-    @rule(wanted=filters)
-    def describe(self, wanted: RuleKey) -> None:
+    def delete_one(self) -> None:
+        """By a filter that names every field."""
+        if self.rules:
+            key = self.random.choice(sorted(self.rules))
+            answer = self.world.call(apis.DELETE_ACLS, s.DeleteAclsRequest([s.AclFilter(*key)]))
+            assert answer.results[0].deleted == [s.AclBinding(*key)]
+            del self.rules[key]
+
+    def describe(self) -> None:
+        wanted = a_filter(self.random)
         answer = self.world.call(apis.DESCRIBE_ACLS, s.DescribeAclsRequest(s.AclFilter(*wanted)))
         assert answer.acls == [s.AclBinding(*key) for key in sorted(self.rules) if selects(wanted, key)]
 
-    @rule(gone=st.lists(deletions, max_size=2), new=st.lists(upsertions, max_size=3))
-    def alter_credentials(self, gone: list[Any], new: list[Any]) -> None:
+    def alter_credentials(self) -> None:
+        random = self.random
+        gone = some(random, a_user, 1)
+        new = [(*user, mostly(random, [4096, 5000], 4095), mostly(random, [b"1", b"2"], b"")) for user in some(random, a_user, 2)]
         request = s.AlterUserScramCredentialsRequest(
             [s.ScramCredentialDeletion(*each) for each in gone],
             [s.ScramCredentialUpsertion(*each, bytes(32 * each[1])) for each in new],
@@ -150,8 +185,8 @@ class SecurityModel(RuleBasedStateMachine):
                     self.credentials[user, mechanism] = credential_of(name, bytes(32 * mechanism), salt, iterations)
         assert {result.user: ErrorCode(result.error_code).name for result in answer.results} == expected
 
-    @rule(altered=st.lists(entries, max_size=3), validate_only=st.booleans())
-    def alter_quotas(self, altered: list[Any], validate_only: bool) -> None:
+    def alter_quotas(self) -> None:
+        altered, validate_only = some(self.random, an_entry, 4), self.random.random() < 0.1
         request = s.AlterClientQuotasRequest(
             [
                 s.QuotaAlteration([s.QuotaEntityPart(*p) for p in entity], [s.QuotaOperation(*o) for o in ops])
@@ -172,19 +207,16 @@ class SecurityModel(RuleBasedStateMachine):
                 kept = {name: value for name, value in values.items() if value is not None}
                 self.quotas.update({key: kept} if kept else {})
 
-    @invariant()
-    def image_is_the_model(self) -> None:
+    def check_image(self) -> None:
         image = self.world.image
         assert {tuple(getattr(acl, f) for f in acl.__struct_fields__) for acl in image.acls.values()} == set(self.rules)
         assert {acl: acl_id for acl_id, acl in image.acls.items()} == image.acl_ids
         assert image.scram_credentials == self.credentials
         assert {tuple(sorted(entity, key=repr)): values for entity, values in image.client_quotas.items()} == self.quotas
 
-    def teardown(self) -> None:
-        if not hasattr(self, "world"):
-            return
+    def check_log(self) -> None:
+        """A replay, a snapshot, and the changes that deltas name."""
         world = self.world
-        assert world.replayed() == world.image
         loaded = MetadataImage.from_records(list(world.image.to_records()), world.image.offset, world.image.epoch)
         assert loaded == world.image
         before = MetadataImage.EMPTY
@@ -194,7 +226,26 @@ class SecurityModel(RuleBasedStateMachine):
             for name in ("changed_acls", "changed_scram_credentials", "changed_client_quotas"):
                 assert sorted(getattr(delta, name), key=repr) == sorted(getattr(found, name), key=repr)
             before = delta.image
+        assert before == world.image
 
 
-TestSecurityModel = SecurityModel.TestCase
-TestSecurityModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+@pytest.mark.parametrize("seed", range(4))
+def test_answers_and_image_are_those_of_the_model(seed: int) -> None:
+    model = SecurityModel(seed)
+    steps = [
+        model.create,
+        model.delete,
+        model.delete_one,
+        model.describe,
+        model.describe,
+        model.alter_credentials,
+        model.alter_quotas,
+    ]
+    sizes = [0, 0, 0]
+    for _ in range(600):
+        model.random.choice(steps)()
+        model.check_image()
+        sizes = [max(*pair) for pair in zip(sizes, map(len, (model.rules, model.credentials, model.quotas)), strict=True)]
+    model.check_log()
+    assert sizes[0] > 10
+    assert min(sizes[1:]) >= 3
