@@ -38,14 +38,14 @@ order. They are always the last field.
 _AUTHENTICATION = """
 ## Authentication
 
-On a listener with TLS (security protocols SSL and SASL_SSL) the TLS handshake comes first; TLS 1.2 is the oldest version. On a
-listener with SASL (SASL_PLAINTEXT and SASL_SSL) a connection then sends SaslHandshake with a mechanism, and SaslAuthenticate once per
-message of the mechanism, until the mechanism is complete. Before that, ApiVersions is the only other request that is served: another
-one closes the connection, and so does a frame above `sasl.server.max.receive.size`.
+On a listener with TLS (security protocols SSL and SASL_SSL) the TLS handshake comes first; TLS 1.2 is the oldest version. On
+a listener with SASL (SASL_PLAINTEXT and SASL_SSL) a connection then sends SaslHandshake with a mechanism, and
+SaslAuthenticate once per message of the mechanism, until the mechanism is complete. Before that, ApiVersions is the only
+other request that is served: another one closes the connection, and so does a frame above `sasl.server.max.receive.size`.
 
-The last response may say that the session ends after `session_lifetime_ms`. To keep the connection, the client authenticates again
-before, by the same requests, with the same mechanism and as the same user, and sends nothing else meanwhile (KIP-368). A plaintext
-listener answers a TLS hello with the TLS alert `unexpected_message`.
+The last response may say that the session ends after `session_lifetime_ms`. To keep the connection, the client authenticates
+again before, by the same requests, with the same mechanism and as the same user, and sends nothing else meanwhile (KIP-368).
+A plaintext listener answers a TLS hello with the TLS alert `unexpected_message`.
 """
 
 
