@@ -50,7 +50,7 @@ def test_users_are_made_inside_and_log_in_from_outside(secure: Project, tmp_path
     secure.host("produce", "orders", "--client-config", str(right), stdin="tea\n")
     assert secure.client("consume", "orders", "--from", "beginning", "--exit-at-end").splitlines() == ["tea"]
     environment = {**ENVIRONMENT, "STRANDLINE_BOOTSTRAP": secure.bootstrap}
-    for words, reason in (([], "TLS"), (["--client-config", str(wrong)], "authentication")):
+    for words, reason in (([], "TLS"), (["--client-config", str(wrong)], "SASL_AUTHENTICATION_FAILED")):
         done = run(STRANDLINE, "topic", "list", *words, env=environment, check=False)
         assert done.code == 1
         assert reason in done.err
