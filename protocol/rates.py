@@ -54,3 +54,8 @@ class TokenBucket:
         if now > self._at:
             self._tokens = min(self._tokens + (now - self._at) * self.rate, self.rate * self.burst_s)
             self._at = now
+
+
+def throttle_ms(wait_s: float) -> int:
+    """A wait as a response states it: whole milliseconds, rounded up."""
+    return -int(-wait_s * 1000 // 1)

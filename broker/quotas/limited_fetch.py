@@ -8,13 +8,12 @@ the client asks for one again.
 
 from __future__ import annotations
 
-from math import ceil
-
 from strandline.broker.fetch.fetch_handler import Answer, Fetch, FetchHandler
 from strandline.broker.fetch.fetch_session import FetchSession
 from strandline.broker.quotas.client_quotas import BrokerQuotas
 from strandline.broker.quotas.metered import client_of
 from strandline.protocol.messages.data import FetchResponse
+from strandline.protocol.rates import throttle_ms
 from strandline.protocol.rpc.server import ServerRequest
 
 
@@ -57,5 +56,5 @@ class LimitedFetch(Fetch):
     def _throttle(self, wait_s: float) -> None:
         assert self._budget is not None
         self._quotas.metrics.on_throttled(self._quotas.fetch.key, self._budget.payer, wait_s)
-        self.request.reply(FetchResponse(ceil(wait_s * 1000), 0, self.leave_session_unchanged(), [], []), [])
+        self.request.reply(FetchResponse(throttle_ms(wait_s), 0, self.leave_session_unchanged(), [], []), [])
         self.request.connection.mute(wait_s)

@@ -11,7 +11,6 @@ encoding takes. What a handler does on a thread or as a coroutine is not counted
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil
 from typing import Any
 
 import msgspec
@@ -22,6 +21,7 @@ from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.frames import Records
 from strandline.protocol.messages.common import Message
+from strandline.protocol.rates import throttle_ms
 from strandline.protocol.rpc.server import Handler, ServerRequest
 from strandline.protocol.rpc.server_connection import answer_error
 
@@ -50,8 +50,7 @@ class MeteredRequest(ServerRequest, eq=False):
         started_at = self.counted_at or self.meter.stopwatch()
         wait_s = self.meter.wait_s(self)
         if wait_s and hasattr(body, "throttle_time_ms"):
-            throttle_ms = max(body.throttle_time_ms, ceil(wait_s * 1000))
-            body = msgspec.structs.replace(body, throttle_time_ms=throttle_ms)
+            body = msgspec.structs.replace(body, throttle_time_ms=max(body.throttle_time_ms, throttle_ms(wait_s)))
         ServerRequest.reply(self, body, records)
         self._on_answered(started_at, wait_s)
 

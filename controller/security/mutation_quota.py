@@ -11,12 +11,12 @@ is not kept over a change of the active controller, as in Kafka.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil
 from typing import Any
 
 from strandline.controller.metadata.security.budgets import Budget, Budgets, Window
 from strandline.controller.metadata.security.quota_lookup import CONTROLLER_MUTATION_RATE, ClientQuotas
 from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.rates import throttle_ms
 
 
 class Charge:
@@ -34,7 +34,7 @@ class Charge:
             return
         wait_s = self._budget.bucket.wait_s(self._now)
         if wait_s:
-            self.throttle_ms = ceil(wait_s * 1000)
+            self.throttle_ms = throttle_ms(wait_s)
             text = f"the quota {CONTROLLER_MUTATION_RATE} of the client is used up; retry in {self.throttle_ms} ms"
             raise BrokerError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
         self._budget.charge(partitions, self._now)

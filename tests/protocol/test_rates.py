@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.protocol.rates import TokenBucket
+from strandline.protocol.rates import TokenBucket, throttle_ms
 
 
 def bucket(
@@ -74,3 +74,8 @@ def test_busy_client_gets_its_rate_exactly(requests: list[float]) -> None:
         spent += size
     assert spent <= 100.0 * now + 100.0 + 500.0
     assert spent >= 100.0 * now
+
+
+def test_throttle_time_is_rounded_up() -> None:
+    """A client that comes back a fraction of a millisecond too soon would be throttled again."""
+    assert [throttle_ms(wait_s) for wait_s in (0.0, 0.0001, 0.001, 1.0001)] == [0, 1, 1, 1001]

@@ -8,7 +8,6 @@ never more than `BUDGETS_MAX`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 
 from strandline.controller.metadata.security.quota_lookup import ClientQuotas, Payer, has_quota, quota_of
 from strandline.protocol.rates import TokenBucket
@@ -42,7 +41,7 @@ class StrictWindow(Window):
     __slots__ = ()
 
     def bucket(self, rate: float, now: float) -> TokenBucket:
-        return TokenBucket(rate, now, burst_s=self.length_s, first_s=self.length_s, debt_s=inf)
+        return TokenBucket(rate, now, burst_s=self.length_s, first_s=self.length_s, debt_s=float("inf"))
 
 
 class Budget:
