@@ -358,8 +358,14 @@ class Fetcher:
     def _on_throttled(self, broker: BrokerFetches, throttle_ms: int) -> None:
         """The broker reads nothing for so long, because of a quota: send it nothing meanwhile."""
         now = self._loop.time()
-        broker.throttled_until = self._cluster.throttles.on_throttled(broker.broker_id, throttle_ms, now)
-        self._loop.call_at(broker.throttled_until, self._send_main_if_open, broker)
+        broker.throttled_until = until = self._cluster.throttles.on_throttled(broker.broker_id, throttle_ms, now)
+        self._loop.call_at(until, self._on_throttle_ended, broker, until)
+
+    def _on_throttle_ended(self, broker: BrokerFetches, until: float) -> None:
+        """A timer may fire a moment before its time, so the clock is not asked again: nothing else would send the next fetch."""
+        if broker.throttled_until <= until:
+            broker.throttled_until = 0.0
+            self._send_main_if_open(broker)
 
     def _send_main_soon(self, broker: BrokerFetches) -> None:
         """Send the next main fetch after the partitions that this response changed were checked."""
