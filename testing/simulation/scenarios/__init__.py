@@ -38,6 +38,7 @@ from strandline.testing.simulation.scenarios import (
     racks,
     reassignments,
     requests,
+    security,
     transactions,
     truncation,
     unclean,
@@ -68,6 +69,7 @@ FILES = (
     group_members,
     fencing,
     transactions,
+    security,
 )
 LIMIT_S = 900.0
 

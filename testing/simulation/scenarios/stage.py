@@ -52,6 +52,7 @@ from strandline.storage.log.log_config import LogConfig
 from strandline.testing.comparison import cleaned_logs_differ
 from strandline.testing.history import History
 from strandline.testing.simulation.cluster.cluster import BROKER_PORT, Client, SimCluster
+from strandline.testing.simulation.cluster.identities import Identities
 from strandline.testing.simulation.invariants.ghosts import PartitionGhost
 from strandline.testing.simulation.invariants.observer import Invariants
 from strandline.testing.simulation.invariants.paths import Path, Tree
@@ -154,12 +155,17 @@ class Stage:
         settings: dict[str, Any] | None = None,
         controller_settings: dict[str, Any] | None = None,
         racks: Sequence[str] = (),
+        secured: bool = False,
+        security: dict[str, Any] | None = None,
+        before: Callable[[SimCluster], object] = lambda _: None,
         **configs: str,
     ) -> None:
         """Start a cluster with one topic. `replicas` are those of its only partition (or one list per partition); the first one
         leads.
 
         Leaders do not return by themselves, unless `controller_settings` enables it: a story says itself which broker leads."""
+        nodes = [*(101 + n for n in range(controllers)), *(1 + n for n in range(brokers))]
+        identities = Identities(nodes, settings=security) if secured else None
         self.cluster = SimCluster(
             self.world,
             controllers=controllers,
@@ -167,7 +173,9 @@ class Stage:
             settings=settings,
             controller_settings={"auto.leader.rebalance.enable": False, **(controller_settings or {})},
             racks=racks,
+            identities=identities,
         )
+        before(self.cluster)
         self.min_insync = min_insync
         self.on_machines(self.cluster.machines.values())
         await self.cluster.start_all()
@@ -229,7 +237,7 @@ class Stage:
             connection = self._connections.get(broker)
             if connection is None or connection.closed:
                 address = self.cluster.machines[broker].address
-                connection = await Connection.connect(address, BROKER_PORT, client_id="story")
+                connection = await Connection.connect(address, BROKER_PORT, client_id="story", security=self.client.security)
                 self._connections[broker] = connection
             return await connection.request(api_key, body, records, timeout_ms=timeout_ms)
 
