@@ -134,7 +134,7 @@ def is_entry(entity: list[tuple[str, str | None]], ops: list[tuple[str, float | 
 
 
 class SecurityModel:
-    """Each method is one random request."""
+    """Each method is one random request, with its answer compared."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -253,5 +253,6 @@ def test_answers_and_image_are_those_of_the_model(seed: int) -> None:
         model.check_image()
         sizes = [max(*pair) for pair in zip(sizes, map(len, (model.rules, model.credentials, model.quotas)), strict=True)]
     model.check_log()
-    assert sizes[0] >= 8
-    assert min(sizes[1:]) >= 4
+    assert all(size >= least for size, least in zip(sizes, (8, 3, 5), strict=True)), (
+        "the requests had too little effect to prove much"
+    )
