@@ -53,6 +53,7 @@ _PLACEHOLDERS = (
     (r"\b(pid|running) +\d+", r"\1 <n>"),  # a process id
     (r"(?<![\w-])[A-Za-z0-9_-]{22}(?![\w-])", "<id>"),
     (r"\bcoordinator (broker )?\d+", "coordinator <n>"),
+    (r"\bvalid until [\d-]+", "valid until <day>"),
     (r"^( *\d+ +)\d+(?=( +\d+){3} +\w+$)", r"\1<n>"),  # the leader in a row of `topic offsets`
 )
 _ANY_ORDER = re.compile(r"strandline (group|topic) describe\b")
