@@ -523,9 +523,16 @@ def free_port_range(count: int) -> int:
 
 def settings_by_role(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The settings per role: each role gets the keys that it knows. Raises UsageError for a key that neither knows."""
+    from strandline.controller.metadata.node_security.overrides import is_override
+
     by_role: dict[str, dict[str, Any]] = {"broker": {}, "controller": {}}
     known = {role: {key.name: key for key in keys_of(role)} for role in by_role}
     for name, value in settings.items():
+        if is_override(name):
+            by_role["broker"][name] = value
+            if name.startswith("listener.name.controller."):
+                by_role["controller"][name] = value
+            continue
         roles = [role for role in by_role if name in known[role]]
         if not roles:
             from strandline.controller.metadata.config_keys import unknown_key
