@@ -23,6 +23,8 @@ def _strategy(kind: Any) -> st.SearchStrategy[Any]:
             return st.none()
         case msgspec.inspect.BoolType():
             return st.booleans()
+        case msgspec.inspect.FloatType():
+            return st.floats(allow_nan=False)
         case msgspec.inspect.IntType(ge=low, le=high):
             assert low is not None, "every integer on the wire has its bounds"
             assert high is not None, "every integer on the wire has its bounds"
