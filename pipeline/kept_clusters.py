@@ -6,7 +6,7 @@ producer name and work epoch, so no producer can be kept, but the connections an
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Hashable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -32,7 +32,7 @@ class KeptClusters:
         """Yields a cluster for a producer with these options that writes to these topics: the kept one if there is one. An error
         closes it."""
         shared = {name: value for name, value in options.items() if name in ClientOptions.__dataclass_fields__}
-        key = tuple(sorted((name, str(value)) for name, value in shared.items()))
+        key = tuple(sorted(((name, _hashable(value)) for name, value in shared.items()), key=lambda item: item[0]))
         cluster = self._idle.pop(key, None) or SharedCluster(**shared)
         cluster.want(topics)
         try:
@@ -43,6 +43,11 @@ class KeptClusters:
         self._idle[key] = cluster
         if len(self._idle) > KEPT:
             await _close(self._idle.pop(next(iter(self._idle))))
+
+
+def _hashable(value: Any) -> Any:
+    """The value itself, so that clusters of different identities are different, also where the text of a value hides a secret."""
+    return value if isinstance(value, Hashable) else str(value)
 
 
 async def _close(cluster: SharedCluster) -> None:

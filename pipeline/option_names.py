@@ -47,8 +47,12 @@ KAFKA: tuple[Foreign, ...] = (
         "leave it out, because each worker process keeps its connections by itself",
     ),
     Foreign(
-        ("kafka.security.protocol", "kafka.sasl.*", "kafka.ssl.*"),
-        "leave it out and keep the cluster in a trusted network, because connections are neither encrypted nor authenticated",
+        ("kafka.sasl.kerberos.*", "kafka.sasl.login.*", "kafka.sasl.client.callback.handler.class"),
+        "leave it out, because there is no Kerberos, and no code is loaded by its name",
+    ),
+    Foreign(
+        ("kafka.ssl.truststore.certificates", "kafka.ssl.keystore.key", "kafka.ssl.keystore.certificate.chain"),
+        "set kafka.ssl.truststore.location and kafka.ssl.keystore.location to PEM files that every executor has",
     ),
     Foreign(("kafka.compression.*",), "set compression.type on the topic instead: its leaders compress every batch then"),
     Foreign(
@@ -68,6 +72,10 @@ KAFKA: tuple[Foreign, ...] = (
     Foreign(("kafka.interceptor.classes",), "leave it out, because there are no interceptors"),
 )
 OURS: tuple[Foreign, ...] = (
+    Foreign(
+        ("strandline.ssl_context", "strandline.security", "strandline.sasl_oauth_token_provider"),
+        "name files instead: clientConfig, or strandline.ssl_cafile and so on",
+    ),
     Foreign(
         ("strandline.producer_name", "strandline.producer_work_epoch", "strandline.producer_note"),
         "leave it out, because the sink names its producers, and producerName names the query",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from strandline.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions, table_of
+from strandline.pipeline.client_settings import ClientSettings, is_property, settings_of_file, settings_of_properties
 from strandline.pipeline.option_names import CLIENT_PREFIXES, refusal, unknown, unknown_of_client
 from strandline.pipeline.packing import Packing
 from strandline.protocol.errors import UsageError
@@ -119,13 +120,13 @@ _READ = {
     "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
     "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxPartitions", "maxRecordsPerPartition", "failOnDataLoss",
-    "includeHeaders", "pushFilters", "readTimeoutMs", "rowsPerBatch", "isolation.level", "bootstrap.servers",
+    "includeHeaders", "pushFilters", "readTimeoutMs", "rowsPerBatch", "isolation.level", "bootstrap.servers", "clientConfig",
 }  # fmt: skip
 _READ_STREAM_ONLY = {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}
 _READ_BATCH_ONLY = {"endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushFilters"}
 _WRITE = {
     "topic", "includeHeaders", "delivery", "rowOrder", "producerName", "writeName", "batchId", "writeTimeoutMs",
-    "bootstrap.servers",
+    "bootstrap.servers", "clientConfig",
 }  # fmt: skip
 _KNOWN = {"source": _READ, "sink": _WRITE}
 _CLIENTS: dict[str, type[ClientOptions]] = {"source": ConsumerOptions, "sink": ProducerOptions}
@@ -202,14 +203,14 @@ def _is_isolation_level(name: str) -> bool:
     return name.lower().replace("_", ".") in ("isolation.level", *(f"{prefix}isolation.level" for prefix in CLIENT_PREFIXES))
 
 
-def admin_options(client: Mapping[str, Any]) -> dict[str, Any]:
+def admin_options(client: Mapping[str, Any]) -> ClientSettings:
     """The options of `client` that the class `Admin` accepts."""
-    return {name: value for name, value in client.items() if name in AdminOptions.__dataclass_fields__}
+    return ClientSettings({name: value for name, value in client.items() if name in AdminOptions.__dataclass_fields__})
 
 
-def consumer_options(client: Mapping[str, Any]) -> dict[str, Any]:
+def consumer_options(client: Mapping[str, Any]) -> ClientSettings:
     """The options of `client` that the class `Consumer` accepts."""
-    return {name: value for name, value in client.items() if name in ConsumerOptions.__dataclass_fields__}
+    return ClientSettings({name: value for name, value in client.items() if name in ConsumerOptions.__dataclass_fields__})
 
 
 def write_options(written: Mapping[str, str]) -> WriteOptions:
@@ -240,7 +241,9 @@ class _Written:
 
     def __init__(self, written: Mapping[str, str], side: Literal["source", "sink"]) -> None:
         self._values: dict[str, str] = {}
-        self._client: dict[str, Any] = {}
+        self._client = ClientSettings()
+        self._properties: dict[str, str] = {}
+        """Kafka's security properties, without their prefix."""
         self._side = side
         self._client_kind, self._other_client_kind = _CLIENTS[side], _CLIENTS[_OTHER[side]]
         known = _KNOWN[side]
@@ -260,6 +263,9 @@ class _Written:
         return name in self._values
 
     def _add_client(self, written: str, name: str, value: str) -> None:
+        if is_property(name.lower()):
+            self._properties[name.lower()] = value
+            return
         rows = {row.name: row for row in table_of(self._client_kind)}
         option = name.replace(".", "_").lower()
         if option not in rows:
@@ -267,8 +273,11 @@ class _Written:
             raise UsageError(unknown_of_client(written, option, rows, others, self._side))
         self._client[option] = rows[option].parse(value, f"option {written}")
 
-    def client(self) -> dict[str, Any]:
-        client = dict(self._client)
+    def client(self) -> ClientSettings:
+        client = ClientSettings(self._client)
+        given = {**client, **settings_of_properties(self._properties)}
+        path = self._values.get("clientConfig")
+        client.update({**(settings_of_file(path) if path else {}), **given})
         if servers := self._values.get("bootstrap.servers"):
             client["bootstrap_servers"] = servers
         if "isolation.level" in self:
@@ -278,7 +287,7 @@ class _Written:
         self._client_kind(**client)  # checks the values
         return client
 
-    def _set_isolation_level(self, client: dict[str, Any]) -> None:
+    def _set_isolation_level(self, client: ClientSettings) -> None:
         level = self.choice("isolation.level", *ISOLATION_LEVELS)
         other = client.setdefault("isolation_level", level)
         if other != level:

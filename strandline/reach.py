@@ -25,21 +25,30 @@ class Reach(TypedDict):
 
 
 _security: dict[str, ClientSecurity] = {}
+_files: dict[str, str] = {}
 
 
-def remember(bootstrap: str, security: ClientSecurity) -> None:
-    """From now on, clients of this process reach the cluster in this way."""
+def remember(bootstrap: str, security: ClientSecurity, file: str | None = None) -> None:
+    """From now on, clients of this process reach the cluster in this way. `file`: the client properties that say so."""
     _security[bootstrap] = security
+    if file is not None:
+        _files[bootstrap] = file
 
 
 def forget(bootstrap: str) -> None:
     """The cluster at this address has ended: another one may get its ports."""
     _security.pop(bootstrap, None)
+    _files.pop(bootstrap, None)
 
 
 def reach(bootstrap: str) -> Reach:
     """The options of a client for the cluster at this address."""
     return Reach(bootstrap_servers=bootstrap, security=_security.get(bootstrap))
+
+
+def client_config_of(bootstrap: str) -> str | None:
+    """The path of the client properties for the cluster at this address; None if there are none."""
+    return _files.get(bootstrap)
 
 
 def security_of(bootstrap: str) -> ClientSecurity:

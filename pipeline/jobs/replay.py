@@ -34,7 +34,15 @@ from strandline.pipeline.jobs.replay_task import RESULT, LakeRange, LogRange, Re
 from strandline.pipeline.jobs.replay_watch import admin_of, rows_written, watching
 from strandline.pipeline.jobs.tasks import rows_of, slots
 from strandline.pipeline.option_names import CLIENT_PREFIXES
-from strandline.pipeline.options import ReadOptions, WriteOptions, read_options, with_committed, write_options
+from strandline.pipeline.options import (
+    ReadOptions,
+    Subscription,
+    WriteOptions,
+    consumer_options,
+    read_options,
+    with_committed,
+    write_options,
+)
 from strandline.pipeline.planning import Range
 from strandline.pipeline.session import session
 from strandline.protocol.errors import UsageError
@@ -151,7 +159,7 @@ def _check(
 def _is_of_plan(name: str) -> bool:
     """Whether the plan stores this option among the others. Options of the client change no rows, except the isolation level,
     which is stored by itself: it may be given under several names, or not at all."""
-    return not name.lower().startswith((*CLIENT_PREFIXES, "isolation.level"))
+    return not name.lower().startswith((*CLIENT_PREFIXES, "isolation.level", "clientconfig"))
 
 
 # -- the plan ---------------------------------------------------------------------------------------------------------
@@ -279,8 +287,7 @@ def _source(asked: _Asked, wanted: Range) -> LogRange | LakeRange:
 
 
 def _target(asked: _Asked) -> ClusterView:
-    options = read_options({"bootstrap.servers": asked.write.client["bootstrap_servers"], "subscribe": asked.to}, is_stream=False)
-    return ClusterView(options.client, options.subscription)
+    return ClusterView(consumer_options(asked.write.client), Subscription((asked.to,)))
 
 
 def _written(asked: _Asked, plan: Plan) -> dict[int, int]:

@@ -256,7 +256,8 @@ def use_client_config(choice: Choice, note: Callable[[str], None] = note) -> Non
     properties = read_properties(choice.client_config)
     if may_be_read_by_others(choice.client_config, properties):
         note(f"{choice.client_config} has a secret in it, and others may read it: chmod 600 {choice.client_config}")
-    remember(choice.bootstrap, security_of(properties, choice.client_config))
+    security = security_of(properties, choice.client_config)
+    remember(choice.bootstrap, security, os.path.abspath(choice.client_config))
 
 
 origins: dict[str, str] = {}

@@ -17,7 +17,16 @@ from strandline.cli import (
 )
 from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, fail, new_app, note
 from strandline.cli.output import Form, Output, print_document, print_table
-from strandline.cli.pipeline_common import DEFAULT_MASTER, SILENT, Master, Servers, session_of, spark_errors, without_preamble
+from strandline.cli.pipeline_common import (
+    DEFAULT_MASTER,
+    SILENT,
+    Master,
+    Servers,
+    client_options,
+    session_of,
+    spark_errors,
+    without_preamble,
+)
 from strandline.cli.pipeline_offload import Watch
 
 app = new_app("Jobs on topics, lakes, logs and brokers' directories, most of them with Spark.")
@@ -71,6 +80,7 @@ def offload(
             "trigger": "available-now" if continuous is None else continuous,
             "max_offsets_per_trigger": max_offsets or job.MAX_OFFSETS_PER_TRIGGER,
             "include_headers": headers,
+            "options": client_options(bootstrap),
         }
         job.check(topic or (), pattern, to, format)
         spark = session_of(format == "delta")("strandline offload", master, SILENT)

@@ -18,6 +18,7 @@ from strandline.cli.pipeline_common import (
     Ledgers,
     Master,
     Servers,
+    client_options,
     delta_for,
     pairs_of,
     print_findings,
@@ -56,6 +57,7 @@ def audit(
     job.check(topic or (), lake, ledger or (), copies)
     arguments: dict[str, Any] = {"lake": lake, "ledger": ledger or (), "copies": copies, "is_complete": complete}
     arguments |= {"grace_ms": int(grace_s * 1000), "interval_s": every_s, "include_headers": headers}
+    arguments["options"] = client_options(bootstrap)
     session = delta_for if lake is not None and is_delta(local_path(lake)) else spark_for
     with session("audit", master) as spark:
         found = job.audit(spark, bootstrap, topic or (), **arguments)

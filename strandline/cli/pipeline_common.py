@@ -21,6 +21,7 @@ from strandline.cli.common import fail
 from strandline.cli.contexts import BOOTSTRAP_VARIABLE, chosen_bootstrap
 from strandline.cli.output import Form, print_document
 from strandline.protocol.errors import UsageError
+from strandline.reach import client_config_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -166,6 +167,12 @@ def _cause(text: str) -> str:
 
 
 # -- arguments --------------------------------------------------------------------------------------------------------
+
+
+def client_options(bootstrap: str) -> dict[str, str]:
+    """The options of the data source that say how to reach the cluster at this address."""
+    path = client_config_of(bootstrap)
+    return {} if path is None else {"clientConfig": path}
 
 
 def pairs_of(copies: Iterable[str]) -> dict[str, str]:

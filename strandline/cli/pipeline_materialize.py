@@ -8,7 +8,7 @@ import typer
 
 from strandline.cli.common import DEFAULT_BOOTSTRAP, UNHEALTHY, fail
 from strandline.cli.output import Form, Output, print_document, print_table
-from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, Servers, print_document_of, spark_for
+from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, Servers, client_options, print_document_of, spark_for
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def materialize(
         "across": _one_of("--across", across, "refuse", "timestamp", None),
         "without_key": _one_of("--without-key", without_key, "skip", "refuse"),
         "keep": keep,
-        "options": {"failOnDataLoss": str(not go_on).lower()},
+        "options": {"failOnDataLoss": str(not go_on).lower(), **client_options(bootstrap)},
     }
     _check_folder(to)
     with spark_for("materialize", master) as spark:

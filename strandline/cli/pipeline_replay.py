@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -12,7 +13,15 @@ import typer
 
 from strandline.cli.common import DEFAULT_BOOTSTRAP, note
 from strandline.cli.output import Form, Output
-from strandline.cli.pipeline_common import DEFAULT_MASTER, Master, Servers, moment_of, print_document_of, spark_for
+from strandline.cli.pipeline_common import (
+    DEFAULT_MASTER,
+    Master,
+    Servers,
+    client_options,
+    moment_of,
+    print_document_of,
+    spark_for,
+)
 from strandline.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,6 +66,12 @@ def replay(
         str | None,
         typer.Option("--to-bootstrap-servers", metavar="HOST:PORT,...", help="Brokers of the target, if it is another cluster."),
     ] = None,
+    to_client_config: Annotated[
+        str | None,
+        typer.Option(
+            "--to-client-config", metavar="FILE", help="Kafka's client properties for the target."
+        ),
+    ] = None,
     output: Output = Form.table,
     master: Master = DEFAULT_MASTER,
     bootstrap: Servers = DEFAULT_BOOTSTRAP,
@@ -72,7 +87,8 @@ def replay(
         "place": partitions,
         "records_per_s": records_per_s,
         "bytes_per_s": bytes_per_s,
-        "options": _source_options(since, until, starting_offsets, ending_offsets),
+        "options": {**_source_options(since, until, starting_offsets, ending_offsets), **client_options(bootstrap)},
+        "to_options": _target_options(bootstrap, to_servers, to_client_config),
         "progress": _progress(),
         "warn": note,
     }
@@ -84,6 +100,13 @@ def replay(
         print_document_of(done, output)
     else:
         print(_sentence(done, to))
+
+
+def _target_options(bootstrap: str, to_servers: str | None, to_client_config: str | None) -> dict[str, str]:
+    """The options of the sink that say how to reach the target."""
+    if to_client_config is not None:
+        return {"clientConfig": os.path.abspath(to_client_config)}
+    return client_options(bootstrap) if to_servers is None else {}
 
 
 def _source_options(since: str | None, until: str | None, starting: str | None, ending: str | None) -> dict[str, str]:
