@@ -12,7 +12,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "strandline up --brokers 1 --controllers 1 --set log.retention.ms=60000",
     ),
     "cert ca": ("strandline cert ca --dir ./certs",),
-    "cert node": ("strandline cert node broker-1 --host broker-1.example.com --host 10.0.0.5 --dir ./certs",),
+    "cert node": ("strandline cert node broker-1 --host broker-1.example.com --host 10.0.0.5",),
     "cert user": ("strandline cert user admin --dir ./certs",),
     "cert password": ("strandline cert password broker-1 --dir ./certs",),
     "cert renew": ("strandline cert renew broker-1 broker-2 --dir ./certs",),
