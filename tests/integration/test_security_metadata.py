@@ -58,7 +58,7 @@ RULE = s.AclBinding(s.TOPIC_RESOURCE, "orders", s.LITERAL_PATTERN, "User:alice",
 
 async def test_a_rule_is_visible_where_it_was_created() -> None:
     """Under the form in which the metadata has it; and it is gone where it was deleted."""
-    own = {"authorizer_class_name": "StandardAuthorizer", "super_users": "User:ANONYMOUS"}
+    own: dict[str, Any] = {"authorizer_class_name": "StandardAuthorizer", "super_users": "User:ANONYMOUS"}
     async with WireCluster(**own) as cluster:
         created = await cluster.ask(1, apis.CREATE_ACLS, s.CreateAclsRequest([RULE]))
         assert [result.error_code for result in created.results] == [0]

@@ -179,7 +179,7 @@ def test_a_rule_that_two_filters_select_is_deleted_once() -> None:
 @pytest.mark.parametrize(
     "wanted", [{"resource_type": 0}, {"pattern_type": 5}, {"operation": 16}, {"permission_type": -1}], ids=str
 )
-def test_a_filter_with_an_unknown_number_is_refused(wanted: dict[str, int]) -> None:
+def test_a_filter_with_an_unknown_number_is_refused(wanted: dict[str, Any]) -> None:
     """It would select nothing, and the client would believe that there is nothing."""
     world = ControllerWorld()
     create(world, rule())
