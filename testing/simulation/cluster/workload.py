@@ -167,6 +167,7 @@ class Workload:
 
     async def stop_producing(self, within_s: float) -> None:
         """Send no new records; those in flight are acknowledged or fail."""
+        await self._join("warden", within_s)  # it may still replace a client
         self.produces = False
         for crash in self._crashes:
             cancel(crash)

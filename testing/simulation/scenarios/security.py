@@ -206,16 +206,18 @@ async def s130(stage: Stage) -> None:
     machine = stage.cluster.machines[3]
     right = machine.files.deployed[PASSWORD_FILE]
     machine.files.deployed[PASSWORD_FILE] = b"a guess"
-    for node in (101, 102, 103, 1, 2, 3):
-        stage.start(node)
-    await stage.until(
-        lambda: 3 not in _unfenced(stage) and _isr(stage) == {1, 2}, what="brokers 1 and 2 take part, and 3 does not"
-    )
-    await stage.append(1)
-    stage.must(3 not in stage.isr(), "broker 3 is not in the ISR")
-    machine.files.deployed[PASSWORD_FILE] = right
-    if machine.is_up:
-        stage.crash(3)
+    try:
+        for node in (101, 102, 103, 1, 2, 3):
+            stage.start(node)
+        await stage.until(lambda: 3 not in _unfenced(stage) and _isr(stage) == {1, 2}, what="only brokers 1 and 2 take part")
+        await stage.until(lambda: _leads(stage), what="one of them leads")
+        await stage.until(lambda: _isr(stage) == {1, 2}, what="both are in sync")
+        await stage.append(1)
+        stage.must(3 not in stage.isr(), "broker 3 is not in the ISR")
+    finally:
+        machine.files.deployed[PASSWORD_FILE] = right
+        if machine.is_up:
+            stage.crash(3)
     stage.start(3)
     await stage.until(lambda: 3 in stage.isr(), what="broker 3 is back")
     await stage.at_rest()
@@ -225,6 +227,11 @@ def _isr(stage: Stage) -> set[int]:
     """Empty while no node knows the topic."""
     topic = stage.cluster.image().topic(stage.topic)
     return set() if topic is None else set(topic.partitions[0].isr)
+
+
+def _leads(stage: Stage) -> bool:
+    found = stage.cluster.partition(stage.leader(), stage.topic)
+    return found is not None and found.leader_state is not None
 
 
 def _unfenced(stage: Stage) -> set[int]:
