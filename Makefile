@@ -23,9 +23,7 @@ BIN := $(VENV)/bin
 # Python compiles modules when it imports them, which is a tenth of the installed ones.
 PIP_INSTALL := -m pip --disable-pip-version-check --quiet install --no-compile
 INSTALL := $(BIN)/python $(PIP_INSTALL)
-# `make USE_UV=1` installs the development packages with uv, in half of the time. uv does not read pip's configuration, so pip is
-# the default, and follows if uv fails.
-USE_UV ?=
+# uv installs the same packages in half of the time. It does not read pip's configuration: if that names an index, pip installs.
 UV_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
 VENV_DELTA := .venv-delta
 FOLDERS := benchmarks broker client controller pipeline protocol storage strandline testing tests
@@ -71,8 +69,9 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
-	$(INSTALL) 'setuptools>=77' wheel $(USE_UV:1=uv)
-	$(if $(USE_UV),$(UV_INSTALL),false) --no-build-isolation -e '.[dev,spark]' || $(INSTALL) --no-build-isolation -e '.[dev,spark]'
+	$(INSTALL) 'setuptools>=77' wheel uv
+	@if $(BIN)/python -m pip config list | grep -q index || ! $(UV_INSTALL) --no-build-isolation -e '.[dev,spark]'; then \
+		$(INSTALL) --no-build-isolation -e '.[dev,spark]'; fi
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-bench: pyproject.toml | $(VENV)/bin/python
