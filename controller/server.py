@@ -161,6 +161,8 @@ class ControllerServer:
                 port = await server.bind(listener.host, listener.port)
             except OSError as e:
                 raise UsageError(describe_bind_error(listener.host, listener.port, e)) from e
+            own = self.config.security.overrides.get(listener.name.lower(), {})
+            server.limit_creation_rate(own.get("max.connection.creation.rate"))
             servers.append(server)
             if len(servers) == 1:
                 self.port = port
@@ -266,6 +268,7 @@ class ControllerServer:
 
     def _make_server(self, listener_name: str, connection_ids: Iterator[int]) -> Server:
         config = self.config
+        own = config.security.overrides.get(listener_name.lower(), {})
         server = Server(
             {
                 api.key: self._refuse_early
@@ -279,7 +282,7 @@ class ControllerServer:
             listener_name=listener_name,
             limits=Limits(
                 max_frame_bytes=config.socket_request_max_bytes,
-                max_connections=config.max_connections,
+                max_connections=own.get("max.connections", config.max_connections),
                 idle_ms_max=config.connections_max_idle_ms,
             ),
             on_connection_lost=self._on_connection_lost,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from strandline import QuotaEntity
+import pytest
+
+from strandline import NewTopic, QuotaEntity, RequestFailed, RequestTimeout
 from strandline.testing import simulated
 
 RATE = 100_000.0
@@ -119,3 +121,37 @@ async def test_group_member_that_is_throttled_stays_a_member(cluster: Any) -> No
         group = consumer.metrics()["group"]
         assert group["partitions_lost"] == 0, group
         assert consumer.metrics()["fetch_throttle_time_max"] > 5000
+
+
+@simulated(seeds=1, faults=None, brokers=3)
+async def test_admin_waits_until_its_mutations_are_permitted(cluster: Any) -> None:
+    """The controller refuses topic by topic, the broker forwards as whom, and the admin client asks again within its timeout."""
+    loop = asyncio.get_running_loop()
+    async with cluster.admin(client_id="scripted") as admin:
+        await admin.alter_client_quotas(QuotaEntity(client_id="scripted"), {"controller_mutation_rate": 2.0})
+        await asyncio.sleep(1)
+        began_at = loop.time()
+        for number in range(4):
+            await admin.create_topics([NewTopic(f"t{number}", 10, 3)])
+        assert 3.9 < loop.time() - began_at < 6, "22 partitions are free; the third topic exceeds them by 8, at 2 per second"
+        with pytest.raises((RequestFailed, RequestTimeout), match="controller_mutation_rate"):
+            await admin.create_topics([NewTopic("t4", 10, 3)], timeout_ms=1000)
+    async with cluster.admin(client_id="other") as admin:
+        began_at = loop.time()
+        await admin.create_topics([NewTopic("free", 50, 3)])
+        assert loop.time() - began_at < 2
+
+
+@simulated(seeds=1, faults=None, brokers=3)
+async def test_throttled_broker_is_not_suspected(cluster: Any) -> None:
+    """A broker that reads nothing for seconds looks like one that hangs; the client must not close the connection."""
+    await cluster.create_topic("orders", partitions=1, replication_factor=3)
+    async with cluster.admin() as admin:
+        await admin.alter_client_quotas(QuotaEntity(client_id="greedy"), {"producer_byte_rate": 2000.0})
+    async with cluster.producer(client_id="greedy", linger_ms=5, batch_size=16_000) as producer:
+        for _ in range(60):
+            await producer.send("orders", RECORD)
+        await producer.flush()
+        metrics = producer.metrics()
+        assert metrics["produce_throttle_time_max"] > 4000
+        assert metrics["retries"] == 0
