@@ -8,11 +8,12 @@ nothing. (Outgoing connections notice changed files by themselves.)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from strandline.controller.metadata.node_security.settings import ListenerSettings, NodeSecuritySettings
 from strandline.controller.metadata.node_security.users_file import Users, parse_users
 from strandline.protocol.doors import Doors
-from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
+from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError, UsageError
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.security import SCRAM_SHA_256, SCRAM_SHA_512
 from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
@@ -20,7 +21,6 @@ from strandline.protocol.security.listener_security import PLAINTEXT, ListenerSe
 from strandline.protocol.security.mechanisms import OAUTHBEARER, PLAIN, SCRAM_256, SCRAM_512, MakeServerExchange
 from strandline.protocol.security.scram import ScramCredential
 from strandline.protocol.security.tls import ServerTls, ServerTlsSettings, client_context
-from strandline.storage.files import DiskError, Files
 
 logger = get_logger(__name__)
 
@@ -28,6 +28,14 @@ _NUMBERS = {SCRAM_256: SCRAM_SHA_256, SCRAM_512: SCRAM_SHA_512}
 _FILE_KEYS = ("ssl.keystore.location", "ssl.keystore.key.location", "ssl.truststore.location", "sasl.scram.users.file")
 """Keys of files that are read again when they change."""
 _Stamps = dict[str, tuple[int | None, int]]
+
+
+class Files(Protocol):
+    """What is used of the file system (`storage/files.py`). Each method raises StrandlineError if it fails."""
+
+    def read(self, path: str) -> bytes: ...
+    def modified_ms(self, path: str) -> int | None: ...
+    def size(self, path: str) -> int: ...
 
 
 class NodeSecurity:
@@ -106,14 +114,15 @@ class NodeSecurity:
     def _stamp(self, path: str) -> tuple[int | None, int]:
         try:
             return self._files.modified_ms(path), self._files.size(path)
-        except DiskError:
+        except StrandlineError:
             return None, -1
 
     def _read(self, key: str, path: str) -> str:
         try:
             return self._files.read(path).decode()
-        except DiskError as e:
-            raise UsageError(f"config {key}: cannot read {path}: {'it does not exist' if e.is_missing else e}") from None
+        except StrandlineError as e:
+            reason = "it does not exist" if getattr(e, "is_missing", False) else str(e)
+            raise UsageError(f"config {key}: cannot read {path}: {reason}") from None
         except UnicodeDecodeError:
             raise UsageError(f"config {key}: {path} is not a text in UTF-8") from None
 
