@@ -114,8 +114,8 @@ def filters_of(
     """What selects the rules for `acl list` and `acl remove`. Without a resource, the rules of all. `matches`: also the rules of
     prefixes and of `*` that apply to the named resources."""
     who = None if principal is None else checked_principal(principal)
-    named = list(resources.named()) or [(None, None)]
-    wanted = [checked_operation(name) for name in operations] or [None]
+    named: list[tuple[str | None, str | None]] = [*resources.named()] or [(None, None)]
+    wanted: list[str | None] = [checked_operation(name) for name in operations] or [None]
     permission = "DENY" if is_denied else None
     return [
         AclFilter(

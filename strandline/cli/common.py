@@ -74,13 +74,17 @@ def explain(error: Exception) -> int:
 
 def _advice(error: Exception) -> str:
     """The end of the sentence: what to do."""
-    from strandline.client.errors import NoBrokersAvailable, UnknownTopic
+    from strandline.client.errors import AuthorizationFailed, NoBrokersAvailable, UnknownTopic
 
+    if isinstance(error, AuthorizationFailed):
+        return "; `strandline acl check` says which rule decides"
     if isinstance(error, UnknownTopic) and error.partition is None:
         return "; `strandline topic list` lists the topics"
     if isinstance(error, NoBrokersAvailable):
         origin = next((origin for origin in origins.values() if origin), "")
-        return (f"; the address is that of {origin}" if origin else "") + "; `strandline doctor` looks for the cause"
+        needs_config = "speaks TLS" in str(error)
+        advice = "give the client properties with --client-config" if needs_config else "`strandline doctor` looks for the cause"
+        return (f"; the address is that of {origin}" if origin else "") + f"; {advice}"
     return ""
 
 

@@ -68,9 +68,7 @@ def replay(
     ] = None,
     to_client_config: Annotated[
         str | None,
-        typer.Option(
-            "--to-client-config", metavar="FILE", help="Kafka's client properties for the target."
-        ),
+        typer.Option("--to-client-config", metavar="FILE", help="Kafka's client properties for the target."),
     ] = None,
     output: Output = Form.table,
     master: Master = DEFAULT_MASTER,

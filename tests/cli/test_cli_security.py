@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_world import Outcome, one_sentence, run
+from cli_world import Outcome, Up, one_sentence, run, start_up
 
 from strandline.cli.acl_check import NodeRules, decide
 from strandline.cli.acl_rules import Grant, Resources, filters_of, parse_resource, rules_of
+from strandline.cli.contexts import local_cluster
 from strandline.client import Acl
 from strandline.protocol.errors import UsageError
 from strandline.testing import Cluster
@@ -183,3 +185,42 @@ def test_cluster_without_authorizer_allows_everything() -> None:
         may = strandline(open_cluster, "acl", "check", "User:a", "READ", "topic:x")
         assert (may.code, "no authorizer" in may.out) == (0, True)
         assert "SECURITY_DISABLED" in one_sentence(strandline(open_cluster, "acl", "list"))
+
+
+# -- a secure cluster -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    with start_up(tmp_path_factory.mktemp("secure"), "--secure", "--brokers", "1", "--controllers", "1") as up:
+        yield up
+
+
+@pytest.mark.processes
+def test_every_verb_takes_the_client_configuration(secure: Up) -> None:
+    """`up --secure` names the files, and each user has its rights."""
+    files = secure.ready["client_configs"]
+    assert secure.ready["client_config"] == files["admin"]
+    at = ("-b", secure.bootstrap)
+    assert run("topic", "create", "orders", *at, "--client-config", files["admin"]).code == 0
+    assert run("produce", "orders", *at, env={"STRANDLINE_CLIENT_CONFIG": files["producer"]}, stdin="1 tea\n").code == 0
+    read = ("consume", "orders", "--from", "beginning", "--exit-at-end")
+    assert run(*read, *at, "--consumer.config", files["consumer"]).out == "1 tea\n"
+    assert run("health", "--cluster", *at, "--client-config", files["admin"]).code == 0
+    assert run("doctor", *at, "--client-config", files["admin"], "--json").code == 0
+    denied = run("produce", "orders", *at, "--client-config", files["consumer"], stdin="x\n")
+    assert (denied.code, "lacks the right WRITE" in denied.err) == (1, True)
+    refused = run("group", "list", *at)
+    assert refused.code == 1
+    assert "this port speaks TLS" in refused.err
+    assert "--client-config" in refused.err
+
+
+@pytest.mark.processes
+def test_commands_in_the_folder_of_a_secure_cluster_need_no_options(secure: Up) -> None:
+    """cluster.json names the administrator's file."""
+    found = json.loads((secure.folder / "cluster.json").read_text())
+    assert found["client_config"] == secure.ready["client_config"]
+    choice = local_cluster(secure.folder)
+    assert choice is not None
+    assert choice.client_config == found["client_config"]
