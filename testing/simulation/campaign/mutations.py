@@ -848,3 +848,6 @@ def _late_marker() -> list[Patch]:
 
 def _marker(log_dir: LogDir) -> str:
     return join(log_dir.path, CLEAN_SHUTDOWN)
+
+
+from strandline.testing.simulation.campaign import security_mutations  # noqa: E402, F401  # enters its mutations, which need `mutation`

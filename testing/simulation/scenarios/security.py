@@ -5,18 +5,25 @@ from __future__ import annotations
 import msgspec
 
 from strandline.client import Acl
-from strandline.client.quota_types import QuotaEntity
+from strandline.client.quota_types import DEFAULT, QuotaEntity
 from strandline.controller.metadata.features import Levels
 from strandline.protocol import apis
 from strandline.protocol.apis import APIS
 from strandline.protocol.errors import BrokerError, ErrorCode
-from strandline.protocol.messages import admin, cluster, data, groups, security
+from strandline.protocol.messages import admin, cluster, data, groups, security, transactions
 from strandline.protocol.records.builder import encode_batch
 from strandline.protocol.security.mechanisms import SCRAM_256
 from strandline.testing.simulation.cluster.cluster import CLUSTER_ID, SimCluster
 from strandline.testing.simulation.cluster.identities import PASSWORD_FILE
 from strandline.testing.simulation.kernel.machine import EPOCH_MS
-from strandline.testing.simulation.scenarios.security_stage import Peer, change_rules, code_of, everyone_knows, make_user
+from strandline.testing.simulation.scenarios.security_stage import (
+    Peer,
+    change_rules,
+    code_of,
+    everyone_knows,
+    make_user,
+    stranger_asks,
+)
 from strandline.testing.simulation.scenarios.stage import Stage, scenario
 
 NONE, DENIED = ErrorCode.NONE, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -81,6 +88,9 @@ async def s125(stage: Stage) -> None:
     for api_key, body in asked:
         code = await code_of(mallory.ask(101, api_key, body))
         stage.must(code is DENIED, f"the controller refuses {APIS[api_key].name}: {code.name}")
+    marker = transactions.WritableTxnMarker(1, 0, True, [groups.GroupTopicPartitions(topic_id, [0])], 2**20)
+    code = await code_of(mallory.ask(1, apis.WRITE_TXN_MARKERS, transactions.WriteTxnMarkersRequest([marker])))
+    stage.must(code is DENIED, f"the leader refuses a marker: {code.name}")
     for hold in holds:
         hold.release()
     stage.must(not (await waiting).error_code, "the record is committed when the followers have it")
@@ -102,6 +112,10 @@ async def s126(stage: Stage) -> None:
             stage.must(stage.world.now - began >= 0.1, "the answer comes after a delay")
             await stage.until(lambda n=node: not peer.is_connected(n), what="the connection is closed")  # type: ignore[misc]
     stage.must(await peer.logs_in(1, "alice", identities.password("alice")) is NONE, "the right password is accepted")
+    stage.says("Without a login there is no answer at all.")
+    for node in (1, 101):
+        code = await code_of(stranger_asks(stage, node, apis.DESCRIBE_CLUSTER, admin.DescribeClusterRequest()))
+        stage.must(code is ErrorCode.NETWORK_EXCEPTION, f"node {node} closes the connection: {code.name}")
     await stage.at_rest()
 
 
@@ -242,14 +256,15 @@ def _unfenced(stage: Stage) -> set[int]:
 
 @scenario("S131", "A throttled consumer", source="KIP-219; F31")
 async def s131(stage: Stage) -> None:
-    """Its connection is muted for longer than its session. It stays a member, because heartbeats have a connection of their own;
-    it gets everything in the end, and replication is not slowed down."""
+    """Every user has a small quota, the nodes as well. The consumer's connection is muted for longer than its session. It stays a
+    member, because heartbeats have a connection of their own; it gets everything in the end, and replication is not slowed
+    down."""
     await stage.open(secured=True, replicas=[(1, 2, 3), (1, 2, 3)], settings=GROUP_SETTINGS)
     await make_user(stage, "reader", ("READ", "GROUP", "g"), ("READ", "TOPIC", stage.topic))
 
     async def limit(value: float | None) -> None:
         async with stage.client.admin() as client:
-            await client.alter_client_quotas(QuotaEntity(user="reader"), {"consumer_byte_rate": value})
+            await client.alter_client_quotas(QuotaEntity(user=DEFAULT), {"consumer_byte_rate": value})
 
     await stage.client.run(limit(50.0))
     client = stage.cluster.client("reader", "reader")
@@ -271,6 +286,7 @@ async def s131(stage: Stage) -> None:
     await stage.sleep(6.0)
     stage.must(len(seen) < 30, "it is slow")
     await stage.client.run(limit(None))
+    await stage.until(task.done, 10.0, "it has all")
     await stage.world.join(task)
     await stage.at_rest()
 

@@ -37,6 +37,11 @@ class Peer:
             connection = self._connections[node] = await self._connect(node, self.client.security)
         return await connection.request(api_key, body, records, timeout_ms=PATIENCE_MS)
 
+    async def ask_at_once(self, node: int, api_key: int, body: Any) -> Any:
+        """To be run on its machine: ask over a new connection, without a login."""
+        connection = await self._connect(node)
+        return await connection.request(api_key, body, timeout_ms=PATIENCE_MS)
+
     async def _connect(self, node: int, security: Any = None) -> Connection:
         cluster = self.stage.cluster
         port = BROKER_PORT if node in cluster.broker_ids else CONTROLLER_PORT
@@ -60,6 +65,12 @@ class Peer:
     def is_connected(self, node: int) -> bool:
         connection = self._connections.get(node)
         return connection is not None and not connection.closed
+
+
+async def stranger_asks(stage: Stage, node: int, api_key: int, body: Any) -> Any:
+    """The response to someone who has not logged in."""
+    peer = Peer(stage, "stranger")
+    return await peer.client.run(peer.ask_at_once(node, api_key, body))
 
 
 async def code_of(asked: Awaitable[Any]) -> ErrorCode:
