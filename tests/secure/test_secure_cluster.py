@@ -69,6 +69,14 @@ async def read(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
     return values
 
 
+async def test_commands_in_the_folder_find_the_administrators_file(cluster: LocalCluster) -> None:
+    """`cluster.json` names it, and so does the ready line of `up --json`."""
+    state = json.loads((cluster.folder / "cluster.json").read_text())
+    assert state["client_config"] == state["client_configs"]["admin"] == str(users(cluster).folder / "admin.properties")
+    assert list(state["client_configs"]) == ["admin", "producer", "consumer"]
+    assert all(Path(path).stat().st_mode & 0o777 == 0o600 for path in state["client_configs"].values())
+
+
 async def test_each_role_may_do_its_part(cluster: LocalCluster) -> None:
     """The files that `up --secure` names are all that a client needs."""
     async with Admin(**as_user(cluster, "producer")) as admin:
