@@ -83,6 +83,11 @@ class FrameReader:
         """True while an incomplete frame has been received."""
         return self._frame is not None or bool(self._head)
 
+    @property
+    def has_unread(self) -> bool:
+        """True if bytes follow the frame that `next_frame` has returned."""
+        return self._start < self._end
+
     def begun_frame(self) -> tuple[int, bytes]:
         """The length of the large frame being received, and its second byte, which names the API; (0, b"") without one."""
         if self._frame is None:

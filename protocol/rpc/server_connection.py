@@ -331,7 +331,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._on_frame(frame)
                 if self.closed:
                     return
-                if self._free_at > turn_ends_at:
+                if self._free_at > turn_ends_at and reader.has_unread:
                     self._wait_for_turn()
                     return
         except PeerError as e:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from types import SimpleNamespace
 
 import pytest
 from rpc_world import Parking, on_produce, produce_frame, raw_peer, request_frame, serving
@@ -320,5 +321,31 @@ def test_handshake_of_a_muted_connection_waits(on_loop):
             second.send(request_frame(API_VERSIONS, ["", ""], 2))
             await until(lambda: len(server.connections) == 2)
             assert server.metrics[API_VERSIONS].requests == 1
+
+    on_loop(scenario)
+
+
+def test_long_request_with_nothing_behind_it_does_not_wait_for_a_turn(on_loop):
+    """To stop and to resume reading costs two system calls, and nobody gains: the connection has nothing left to do."""
+
+    async def scenario():
+        waited: list[object] = []
+        clock = [0.0]
+
+        def slow(request):
+            clock[0] += 1.0
+            on_produce(request)
+
+        async with serving({PRODUCE: slow}) as (server, port), raw_peer(port) as peer:
+            peer.send(produce_frame(1))
+            await peer.receive()
+            (connection,) = server.connections.values()
+            connection.stopwatch = lambda: clock[0]
+            server.turns = SimpleNamespace(wait=lambda waiting, loop: waited.append(waiting))
+            for number in range(3):
+                peer.send(produce_frame(number))
+                await peer.receive()
+            assert clock[0] == 4.0
+            assert not waited
 
     on_loop(scenario)
