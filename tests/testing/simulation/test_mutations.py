@@ -18,8 +18,8 @@ def test_a_mutation_is_gone_when_it_is_over(number: str) -> None:
 
 
 def test_every_mutation_is_defined_or_waits_for_a_feature() -> None:
-    assert sorted({*MUTATIONS, *WAITING}) == [
-        f"M{number:02}" for number in (*range(1, 42), *range(50, 62), *range(70, 75), *range(80, 94))
+    assert sorted({*MUTATIONS, *WAITING}, key=lambda number: int(number[1:])) == [
+        f"M{number:02}" for number in (*range(1, 42), *range(50, 62), *range(70, 75), *range(80, 114))
     ]
 
 
@@ -32,5 +32,5 @@ def test_a_guard_comes_back_also_when_the_run_fails() -> None:
 
 
 def test_unknown_mutation_is_rejected() -> None:
-    with pytest.raises(UsageError, match="there is no mutation 'M99'"), applied("M99"):
+    with pytest.raises(UsageError, match="there is no mutation 'M999'"), applied("M999"):
         pass
