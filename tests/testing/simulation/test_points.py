@@ -23,7 +23,11 @@ TESTING = ROOT / "testing"
 PRODUCT = ("broker", "client", "controller", "protocol", "storage", "strandline")
 OBSERVERS = ("cluster", "invariants", "kernel", "nemesis", "observation")
 """The rooms of the simulator that look at the product."""
-CHANGES_THE_PRODUCT = {"simulation/campaign/mutations.py", "simulation/guards/catalogue.py"}
+CHANGES_THE_PRODUCT = {
+    "simulation/campaign/mutations.py",
+    "simulation/campaign/security_mutations.py",
+    "simulation/guards/catalogue.py",
+}
 
 EXCEPTIONS = {
     "kit/recording.py: _send_any": "a `Producer` that records each record must meet the one place that all of its sends pass",
