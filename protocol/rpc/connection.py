@@ -246,6 +246,8 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closed:
             self._flush()
             self.closed = True
+            if self._login is not None:
+                self._login.stop()
             self._transport.close()
 
     # -- authentication -----------------------------------------------------------------------------------------------

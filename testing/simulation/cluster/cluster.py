@@ -152,7 +152,7 @@ class _Process:
 
     def _look_for_tasks(self) -> None:
         own = asyncio.current_task()
-        self.left = [task.get_name() for task in self.loop.unfinished if task is not own]
+        self.left = [task.get_name() for task in self.loop.unfinished if task is not own and not task.cancelling()]
 
 
 class SimCluster:

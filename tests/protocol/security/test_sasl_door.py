@@ -316,6 +316,22 @@ def test_connection_authenticates_again_unseen_by_its_user(on_loop, often):
     on_loop(scenario)
 
 
+def test_closed_connection_does_not_go_on_to_log_in_again(on_loop, often):
+    """A node that has stopped in order must leave no task behind. The network reports the end of the connection only later."""
+
+    def logins() -> list[asyncio.Task]:
+        return [task for task in asyncio.all_tasks() if task.get_name().startswith("authenticate again")]
+
+    async def scenario():
+        async with secured(sasl(max_reauth_ms=150)) as (_, port), connected(port, login()) as connection:
+            while not logins():
+                await asyncio.sleep(0)  # it does not last long enough for `until`
+            connection.close()
+            assert all(task.cancelling() for task in logins())
+
+    on_loop(scenario)
+
+
 def test_removed_user_loses_the_connection_when_its_session_ends(on_loop, often):
     """F32: the login again fails, and the connection's user learns why."""
 
