@@ -125,6 +125,55 @@ _TO_DO: Mapping[str, str] = {
 }
 """By error, what a program or a person should do about it."""
 
+_SECURE = """
+## Secure clusters
+
+A client of a cluster with TLS and users ([security.md](security.md)) needs the listener's protocol, the authority that it trusts, and
+its own credentials. All clients take the same options, with aiokafka's names:
+
+<!-- not run: it needs a secure cluster -->
+```python
+producer = Producer(
+    bootstrap_servers="b1:9093,b2:9093",
+    security_protocol="SASL_SSL",
+    ssl_cafile="ca.pem",
+    sasl_plain_username="alice",
+    sasl_plain_password=os.environ["ALICES_PASSWORD"],
+)
+```
+
+Or they read a file of Kafka's client properties, which Kafka's tools and `strandline --client-config` read, too:
+
+<!-- not run: it needs a secure cluster -->
+```python
+producer = Producer(bootstrap_servers="b1:9093", security=ClientSecurity.from_file("client.properties"))
+```
+
+```ini
+security.protocol=SASL_SSL
+sasl.mechanism=SCRAM-SHA-512
+sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="...";
+ssl.truststore.type=PEM
+ssl.truststore.location=ca.pem
+```
+
+- Key stores are PEM files; `ssl.keystore.location` has the key and the certificate with its chain. A relative path is relative to
+  the file that names it. Keys of other things are ignored. A file with a secret that others may read is noted in the log.
+- With `security_protocol="SSL"` the certificate in `ssl_certfile` says who the client is. With OAUTHBEARER a token does
+  (`sasl_oauth_token_provider`), which is asked for anew at each authentication.
+- Certificates that change on the disk are read again for the next connection. A connection whose session has an end authenticates
+  again by itself (KIP-368).
+- **A refused client** raises AuthenticationFailed at once: from `start`, and if its credential was withdrawn meanwhile, from its calls
+  as soon as its connections end. Each call tries again, so the client works again when the credential does.
+- **A missing right** fails what needs it, and nothing else: a record to a topic without WRITE fails, and the producer goes on with other
+  topics. A consumer raises TopicAuthorizationFailed for a topic without READ about once a second, returns records of its other topics
+  between, and reads the topic when the right is granted.
+- Secrets are in no repr, log or error.
+
+`Admin` describes and changes access rules (`describe_acls`, `create_acls`, `delete_acls`) and the passwords of users
+(`upsert_scram_credentials`, which salts the password, so that it never leaves the process).
+"""
+
 _NEAREST = """
 ## Reading from the nearest replica
 
@@ -341,7 +390,7 @@ def reference() -> str:
     parts += _client(client.Admin, AdminOptions)
     parts += ["\n## What calls take and return\n\n", *_values()]
     parts += ["\n## Errors\n\n", *_errors()]
-    return "".join([*parts, _SYNC, _GROUPS, _CONDITIONAL, _NEAREST, _AIOKAFKA])
+    return "".join([*parts, _SYNC, _GROUPS, _CONDITIONAL, _SECURE, _NEAREST, _AIOKAFKA])
 
 
 def _aliases() -> Iterator[str]:

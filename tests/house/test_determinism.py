@@ -454,7 +454,9 @@ async def test_a_stopping_consumer_ends_requests_in_order(
         await sleeper(leader_id, told)()
 
     monkeypatch.setattr(OffsetFetcher, "_ask", ask)
-    positions = OffsetFetcher(options(), Cluster(options(), Random(1)), Subscription(None), lambda state: None, lambda: None)
+    positions = OffsetFetcher(
+        options(), Cluster(options(), Random(1)), Subscription(None), lambda state: None, lambda: None, lambda state: None
+    )
     positions._questions = {leader_id: {} for leader_id in range(20)}
     positions._ask_all()
     await asyncio.sleep(0)
