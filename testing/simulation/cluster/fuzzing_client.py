@@ -3,10 +3,11 @@
     findings = await run(asyncio.get_running_loop().create_connection, random.Random(seed), targets)
     assert not findings.accepted
 
-Servers must refuse everything that it sends, or at least change nothing. There is no authentication yet: a peer that claims to
-be broker 2, in the registered broker epoch, *is* broker 2, and a peer that may create topics may delete them. Only keys help
-against such lies, so this client does not tell them: it never uses the registered epoch of a broker or a later one, the id of a
-voter of this cluster, or the name of an existing topic in a request for a change. What is left is what a server must withstand:
+Servers must refuse everything that it sends, or at least change nothing. It does not log in, and without authentication a peer
+that claims to be broker 2, in the registered broker epoch, *is* broker 2, and a peer that may create topics may delete them. Only
+logins and rights help against such lies (`intruder.py`), so this client does not tell them: it never uses the registered epoch
+of a broker or a later one, the id of a voter of this cluster, or the name of an existing topic in a request for a change. What is
+left is what a server must withstand:
 
     bytes       not a frame, or not a request: the connection is closed, or the request refused as a whole
     types       a known request with a field of another type or out of its bounds: refused

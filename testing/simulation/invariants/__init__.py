@@ -49,6 +49,9 @@
 | I44 stability | transactions.py, the readers of a run | each answer to a reader of committed records; when the faults are over |
 | I45 fencing | fencing.py | records become committed; a record is rejected for its token; at rest |
 | I46 takeovers | transactions.py | a process takes over a transactional id |
+| I47 rights | rights.py | a request has passed its guards |
+| I48 decisions | rights.py | each decision about a right; a consumer is given records |
+| I49 nodes are never throttled | rights.py | a connection is muted |
 
 I36 to I40, about groups, are in the place of I21. The members of a run write down what they were told and given
 (`cluster/groups/ledger.py`). "After a step" is `Invariants.after_step`; a sweep is one in a thousand of these; "at

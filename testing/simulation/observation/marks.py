@@ -822,6 +822,18 @@ MARKS: dict[str, Mark] = {
         "a consumer had to open a new fetch session",
         (_returned("client.consumer.fetch_session:FetchSession.on_response", False),),
     ),
+    "security.denied": Mark("a request was refused because its sender lacked a right", (said("authorizer.denied"),)),
+    "security.login_failed": Mark("a login failed", (said("connection.authentication_failed"),)),
+    "security.login_again": Mark(
+        "a connection logged in again before its session ended",
+        (OnCall("protocol.rpc.connection:Connection.hold_back"),),
+    ),
+    "security.rights_changed": Mark("access rules were created or deleted", (said("acl.changed"),)),
+    "security.password_changed": Mark("a password was changed", (said("user.credential_changed"),)),
+    "security.throttled": Mark(
+        "a client got a throttle time, because of a quota",
+        (OnCall("client.cluster.throttle_times:ThrottleTimes.on_throttled"),),
+    ),
     **GROUP_MARKS,
 }
 """In the order of the report."""

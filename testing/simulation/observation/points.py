@@ -61,7 +61,11 @@ POINTS: dict[str, dict[str, str]] = {
     "controller.metadata.security.access:Access": {
         "may, sees, topic_refusal": "decisions about rights, with the metadata by which they were made (I48)",
     },
-    "protocol.rpc.connection:Connection": {"api_key_of": "which request a response answers, for the rules of the network"},
+    "client.cluster.throttle_times:ThrottleTimes": {"on_throttled": "a client is throttled (marks)"},
+    "protocol.rpc.connection:Connection": {
+        "hold_back": "a connection logs in again (marks)",
+        "api_key_of": "which request a response answers, for the rules of the network",
+    },
     "protocol.rpc.dial": {"forget": "look-ups of a process that was killed"},
     "broker.groups.coordinator:GroupCoordinator": {"config": "the settings for a second load (I40)"},
     "broker.coordination.coordinator:Coordinator": {

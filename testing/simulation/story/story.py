@@ -72,6 +72,9 @@ MEANINGS = {
     "I44": "readers of committed records get no record of an open transaction, and every transaction ends",
     "I45": "no committed record with a lower fencing token follows one with a higher token",
     "I46": "a process that takes over a transactional id gets a higher epoch than all before it",
+    "I47": "no request reaches its handler if its sender lacks the right for it",
+    "I48": "rights are decided by the rules of the metadata, and nobody is given records without the right to read them",
+    "I49": "what nodes say to each other is never throttled",
 }
 """Each invariant in one line."""
 

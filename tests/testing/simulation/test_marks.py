@@ -733,6 +733,12 @@ PLAYS = {
     "S109": ("group.pattern_matched",),
     "S110": ("offsets.expired", "offsets.topic_deleted"),
     "S111": ("group.reply_failed", "group.reply_timed_out", "group.append_refused", "member.suspended", "member.resumed"),
+    "S125": ("security.denied",),
+    "S126": ("security.login_failed",),
+    "S127": ("security.rights_changed",),
+    "S128": ("security.login_again",),
+    "S129": ("security.password_changed",),
+    "S131": ("security.throttled",),
 }
 """Scenario -> marks that it drives."""
 
