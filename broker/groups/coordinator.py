@@ -132,6 +132,13 @@ class GroupCoordinator(Coordinator[GroupShard]):
             self.on_offsets()
         return active.partition, active.known_end
 
+    def static_member(self, group_id: str, instance_id: str) -> str | None:
+        """The id of the group's member with this instance id; None if there is none, or if this broker does not coordinate it."""
+        with suppress(BrokerError):
+            group = self.shard_of(group_id).shard.groups.get(group_id)
+            return None if group is None else group.static_members.get(instance_id)
+        return None
+
     def on_member_connection_lost(self, group_id: str, member_id: str) -> None:
         """The peer closed the connection on which this member sent its last heartbeat."""
         with suppress(BrokerError):

@@ -15,6 +15,8 @@ class Group(Protocol):
     """A group of the newer or of the classic protocol."""
 
     group_id: str
+    static_members: dict[str, str]
+    """Instance id -> member id."""
 
     @property
     def group_type(self) -> str:

@@ -30,7 +30,6 @@ from strandline.broker.process.metadata_loader import MetadataLoader
 from strandline.broker.process.pause_detector import PauseDetector, pause_ms_max, refuse_unless_trusted, while_trusted
 from strandline.broker.process.phases import Opened
 from strandline.broker.produce.producer_ids import ProducerIds
-from strandline.controller.metadata.security.budgets import Window
 from strandline.broker.quotas.client_quotas import BrokerQuotas
 from strandline.broker.quotas.installation import QuotaInstallation
 from strandline.broker.replica_manager import ReplicaConfig, ReplicaManager
@@ -46,6 +45,7 @@ from strandline.controller.metadata.features import Levels
 from strandline.controller.metadata.node_security.node_security import NodeSecurity
 from strandline.controller.metadata.security.access import Rights
 from strandline.controller.metadata.security.authorizer_config import authorizer_of
+from strandline.controller.metadata.security.budgets import Window
 from strandline.protocol import apis
 from strandline.protocol.doors import Doors
 from strandline.protocol.errors import StrandlineError
@@ -354,7 +354,9 @@ def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, 
     finder = FindCoordinatorHandler(internal_topics, lambda: opened.replicas.image, link.channel)
     by_api = {**data, **admin, **groups.handlers(), **transactions.handlers(), apis.FIND_COORDINATOR: finder.handle}
     by_api[apis.DESCRIBE_OFFSET_LAG] = opened.group_lag.handler.handle
-    return BrokerHandlers(by_api if rights is None else guarded_handlers(by_api, rights), groups.on_connection_lost)
+    if rights is not None:
+        by_api = guarded_handlers(by_api, rights, opened.groups.static_member)
+    return BrokerHandlers(by_api, groups.on_connection_lost)
 
 
 def _admin_handlers(

@@ -1,22 +1,33 @@
-"""Who has begun a session: a bounded table of keys and the principals that they belong to."""
+"""Who has begun a session: a bounded table of keys and the principals that they belong to.
+
+When the table is full, the key that was claimed first is forgotten, and belongs to whoever uses it next. A principal that has
+half of the table loses its own first key instead: with ever new members or producer ids it could make the table forget the
+others, and then use what is theirs."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from strandline.protocol.security.principal import Principal
 
 K = TypeVar("K", bound=Hashable)
 
 
+class Owner(NamedTuple):
+    principal: Principal
+    epoch: int = 0
+    """Of a producer id: the highest producer epoch with which its owner has written."""
+
+
 class Owners(Generic[K]):
-    """Key -> principal, of at most `limit` keys: beyond that, the one that was claimed first is forgotten, and belongs to whoever
-    uses it next."""
+    """Key -> owner, of at most `limit` keys."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._owners: dict[K, Principal] = {}
+        self._owners: dict[K, Owner] = {}
+        self._keys: dict[Principal, dict[K, None]] = {}
+        """The keys of each principal, the one that was claimed first in front. No principal is without keys."""
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -24,14 +35,30 @@ class Owners(Generic[K]):
     def __contains__(self, key: K) -> bool:
         return key in self._owners
 
+    def get(self, key: K) -> Owner | None:
+        return self._owners.get(key)
+
     def is_of_another(self, key: K, principal: Principal) -> bool:
         owner = self._owners.get(key)
-        return owner is not None and owner != principal
+        return owner is not None and owner.principal != principal
 
-    def claim(self, key: K, principal: Principal) -> None:
-        if key not in self._owners and len(self._owners) >= self._limit:
-            del self._owners[next(iter(self._owners))]
-        self._owners[key] = principal
+    def claim(self, key: K, principal: Principal, epoch: int = 0) -> None:
+        if self.is_of_another(key, principal):
+            self.release(key)
+        if key not in self._owners:
+            if len(self._owners) >= self._limit:
+                self._forget_one(principal)
+            self._keys.setdefault(principal, {})[key] = None
+        self._owners[key] = Owner(principal, epoch)
 
     def release(self, key: K) -> None:
-        self._owners.pop(key, None)
+        owner = self._owners.pop(key, None)
+        if owner is not None:
+            keys = self._keys[owner.principal]
+            del keys[key]
+            if not keys:
+                del self._keys[owner.principal]
+
+    def _forget_one(self, principal: Principal) -> None:
+        own = self._keys.get(principal, {})
+        self.release(next(iter(own if 2 * len(own) >= self._limit else self._owners)))

@@ -4,7 +4,8 @@ The rights of a producer are those on topics, and on its transactional id or nam
 So without this check a principal that may write to a topic could write as any other producer of the topic: fence it with a higher
 epoch, use up its sequence numbers, or add records to its open transaction.
 
-    named producer      needs WRITE on its name, with each batch
+    named producer      needs WRITE on its name, with each batch. Numbers that have no name yet are refused: a high epoch under
+                        such a number would fence the producer that gets it later
     other producer id   the first principal whose batch is appended to the partition owns it there; another one gets
                         INVALID_PRODUCER_ID_MAPPING. If a transactional id passes to another principal, its coordinator gives it
                         a higher epoch, and confirms the first batch of that epoch to the leader: then the owner changes
@@ -18,17 +19,17 @@ from __future__ import annotations
 
 from functools import partial
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any
 
+from strandline.broker.security.owners import Owner, Owners
 from strandline.controller.metadata.security.access import Access
 from strandline.controller.metadata.security.guards.common import Handler
 from strandline.controller.metadata.security.guards.data import owns_name, pass_produce
 from strandline.controller.metadata.security.partial_request import PartialRequest
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.data import ProducePartitionResponse, ProduceRequest, ProduceResponse
-from strandline.protocol.producer_names import is_named
+from strandline.protocol.producer_names import is_named, number_of
 from strandline.protocol.records.batch import HEADER_SIZE, LENGTH_PREFIX, PRODUCER_ID_POS
-from strandline.protocol.security.principal import Principal
 
 OWNERS_MAX = 100_000
 
@@ -40,19 +41,11 @@ _IDENTITY = Struct(">qh")
 _LENGTH, _LENGTH_POS = Struct(">i"), 8
 
 
-class Owner(NamedTuple):
-    principal: Principal
-    epoch: int
-    """The highest producer epoch with which it has written."""
-
-
 class ProducerOwners:
     """The owners of the producer ids in the partitions that a broker leads."""
 
     def __init__(self, limit: int = OWNERS_MAX) -> None:
-        self._limit = limit
-        self._owners: dict[ProducerInPartition, Owner] = {}
-        """At most `limit`; beyond that, the one that was claimed first is forgotten."""
+        self._owners: Owners[ProducerInPartition] = Owners(limit)
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -85,9 +78,7 @@ class ProducerOwners:
         appended = {(row.topic_id, row.partition) for row in response.partitions if not row.error_code}
         for key, owner in claims.items():
             if key[:2] in appended:
-                if key not in self._owners and len(self._owners) >= self._limit:
-                    del self._owners[next(iter(self._owners))]
-                self._owners[key] = owner
+                self._owners.claim(key, *owner)
 
 
 def identities(records: memoryview) -> list[tuple[int, int]]:
@@ -105,7 +96,7 @@ def identities(records: memoryview) -> list[tuple[int, int]]:
 def _refusal(access: Access, producer_id: int, epoch: int, owner: Owner | None, transactional_id: str | None) -> ErrorCode | None:
     """Why the sender may not write with this producer id, if another principal owns it, or if it has a name."""
     if is_named(producer_id):
-        return None if owns_name(access, producer_id) else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return _refusal_of_named(access, producer_id)
     if owner is None or owner.principal == access.principal:
         return None
     # The coordinator of the transactional id confirms the first batch of a higher epoch.
@@ -114,7 +105,15 @@ def _refusal(access: Access, producer_id: int, epoch: int, owner: Owner | None, 
     return ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
+def _refusal_of_named(access: Access, producer_id: int) -> ErrorCode | None:
+    if number_of(producer_id) not in access.image.producer_numbers:
+        return ErrorCode.BROKER_NOT_AVAILABLE  # the producer tries again: the name may come with the next metadata
+    return None if owns_name(access, producer_id) else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
 def _text(code: ErrorCode) -> str:
+    if code is ErrorCode.BROKER_NOT_AVAILABLE:
+        return "this broker does not know a producer name with this producer id yet"
     if code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
         return "another principal writes to the partition with this producer id"
     return "the sender lacks the right WRITE on the name of the producer"

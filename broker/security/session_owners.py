@@ -5,6 +5,8 @@ one has begun, although it learns member ids from DescribeGroups, and can guess 
 
     a member id         belongs to the principal that joined with it. Another one gets UNKNOWN_MEMBER_ID, as if the group had no
                         such member. An operator who removes members of others needs DELETE on the group
+    an instance id      belongs to the principal of its static member, while the group has this member. Another one would join in
+                        the member's place; it gets FENCED_INSTANCE_ID, or UNRELEASED_INSTANCE_ID in the newer protocol
     a transactional id  belongs to the principal of the last InitProducerId, which fences the producer before it. Another one that
                         goes on with the same producer id gets INVALID_PRODUCER_ID_MAPPING
 
@@ -15,6 +17,7 @@ succeeds. An attacker needs the right and the ids in this moment."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from strandline.broker.security.owners import Owners
@@ -41,13 +44,17 @@ from strandline.protocol.messages.transactions import AddPartitionsToTxnResult, 
 MEMBERS_MAX = 20_000
 TRANSACTIONAL_IDS_MAX = 20_000
 
+FindStaticMember = Callable[[str, str], str | None]
+
 _JOINED = (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED)
 
 
 class SessionOwners:
     """The owners of the members and transactions that a broker coordinates, and the guards that compare them."""
 
-    def __init__(self) -> None:
+    def __init__(self, static_member: FindStaticMember = lambda group_id, instance_id: None) -> None:
+        """`static_member`: the id of the member that has this instance id in this group at present."""
+        self._static_member = static_member
         self.members: Owners[tuple[str, str]] = Owners(MEMBERS_MAX)
         """By group and member id."""
         self.transactions: Owners[str] = Owners(TRANSACTIONAL_IDS_MAX)
@@ -75,6 +82,8 @@ class SessionOwners:
     def consumer_group_heartbeat(self, access: Access, request: Any, handler: Handler) -> Any:
         body: ConsumerGroupHeartbeatRequest = request.body
         key = self._check_member(access, body.group_id, body.member_id)
+        if body.member_epoch == 0:
+            self._check_instance(access, body, body.instance_id, ErrorCode.UNRELEASED_INSTANCE_ID)
         if key in self.members and body.member_epoch >= 0:
             return handler(request)
 
@@ -92,6 +101,7 @@ class SessionOwners:
         """The response names the member, if the request has not."""
         body: JoinGroupRequest = request.body
         self._check_member(access, body.group_id, body.member_id)
+        self._check_instance(access, body, body.group_instance_id, ErrorCode.FENCED_INSTANCE_ID)
 
         def complete(response: JoinGroupResponse) -> None:
             if response.error_code in _JOINED and response.member_id:
@@ -121,6 +131,13 @@ class SessionOwners:
                 ErrorCode.UNKNOWN_MEMBER_ID, f"the group {group_id} has no member {member_id} of {access.principal}"
             )
         return key
+
+    def _check_instance(
+        self, access: Access, body: ConsumerGroupHeartbeatRequest | JoinGroupRequest, instance_id: str | None, code: ErrorCode
+    ) -> None:
+        member_id = None if instance_id is None else self._static_member(body.group_id, instance_id)
+        if member_id is not None and self.members.is_of_another((body.group_id, member_id), access.principal):
+            raise BrokerError(code, f"a member of another principal has the instance id {instance_id}")
 
     def leave_group(self, access: Access, request: Any, handler: Handler) -> Any:
         """Each member is checked by itself. One that is named by its instance id alone is removed by an operator."""

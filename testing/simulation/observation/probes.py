@@ -643,8 +643,8 @@ class Probes:
     def _make_guarded(self, original: Function) -> Function:
         judged = self._judged
 
-        def guarded_handlers(handlers: Any, rights: Any) -> Any:
-            return original({key: judged(handler, True) for key, handler in handlers.items()}, rights)
+        def guarded_handlers(handlers: Any, rights: Any, *more: Any) -> Any:
+            return original({key: judged(handler, True) for key, handler in handlers.items()}, rights, *more)
 
         return guarded_handlers
 

@@ -117,6 +117,22 @@ def test_members_of_others_are_removed_with_delete_on_the_group(owned: Owned) ->
     assert owned.ask(apis.CONSUMER_GROUP_HEARTBEAT, beat(0), BOB, beaten()).error_code == 0
 
 
+def test_static_member_keeps_its_place() -> None:
+    """A static member that joins anew, without a member id, replaces the earlier one and gets its partitions (KIP-345). So
+    another principal must not join with its instance id; it may when the group has no such member any more."""
+    holders = {("readers", "i1"): "m1"}
+    owned = Owned(SessionOwners(lambda group_id, instance_id: holders.get((group_id, instance_id))).guards())
+    join = groups.JoinGroupRequest("readers", 1, 1, "", "i1", "consumer", [])
+    for member_id in ("m1", "m2"):
+        given = groups.JoinGroupResponse(member_id=member_id)
+        assert owned.ask(apis.JOIN_GROUP, join, ALICE, lambda _, given=given: given).error_code == 0
+    assert owned.ask(apis.JOIN_GROUP, join, BOB, lambda _: given) == E.FENCED_INSTANCE_ID
+    newer = groups.ConsumerGroupHeartbeatRequest("readers", "m3", 0, "i1")
+    assert owned.ask(apis.CONSUMER_GROUP_HEARTBEAT, newer, BOB, beaten()) == E.UNRELEASED_INSTANCE_ID
+    holders.clear()
+    assert owned.ask(apis.JOIN_GROUP, join, BOB, lambda _: given).error_code == 0
+
+
 # -- transactions -----------------------------------------------------------------------------------------------------
 
 
@@ -216,6 +232,17 @@ def test_named_producer_needs_its_name_with_each_batch(producers: Owned) -> None
     assert code == E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
+def test_number_without_a_name_is_refused_until_it_has_one(producers: Owned) -> None:
+    """Names get their numbers one after the other. A batch with a future number and a high epoch would fence the producer that
+    gets the number later, for ever. A producer whose name this broker does not know yet tries again."""
+    answer = producers.ask(apis.PRODUCE, produce(batch(named_producer_id(1, 0), 32767)), BOB, appended)
+    assert code_of(answer) == E.BROKER_NOT_AVAILABLE
+    assert "does not know a producer name" in answer.partitions[0].error_message
+    producers.world.image.producer_numbers[1] = "etl"
+    producers.world.grant(allow(s.WRITE, s.TRANSACTIONAL_ID_RESOURCE, "etl"))
+    assert code_of(producers.ask(apis.PRODUCE, produce(batch(named_producer_id(1, 0))), ALICE, appended)) == 0
+
+
 def test_malformed_records_end_the_search() -> None:
     """The append refuses them; a guard must not fail, and not run for ever."""
     whole = batch(7)
@@ -238,6 +265,20 @@ def test_owners_are_bounded() -> None:
     for producer_id in range(10):
         producers.ask(apis.PRODUCE, produce(batch(producer_id)), ALICE, appended)
     assert len(guard) == 3
+
+
+def test_flood_of_one_principal_does_not_make_others_lose_what_is_theirs() -> None:
+    """Member ids are given out for nothing, and any producer id may be written with."""
+    owners: Owners[int] = Owners(10)
+    owners.claim(-1, BOB)
+    for key in range(100):
+        owners.claim(key, ALICE)
+    assert len(owners) == 10
+    assert owners.is_of_another(-1, ALICE)
+    owners.claim(99, BOB)
+    owners.release(99)
+    assert len(owners) == 9
+    assert not owners.is_of_another(99, ALICE)
 
 
 # -- fetch sessions ---------------------------------------------------------------------------------------------------
