@@ -17,9 +17,10 @@ from strandline.controller.metadata.security import rights
 from strandline.controller.metadata.security.authorizer import Authorizer, Verdict
 from strandline.controller.metadata.security.guards import data
 from strandline.controller.metadata.security.guards.common import everyone
-from strandline.controller.metadata.security.rights import RIGHTS
+from strandline.controller.metadata.security.rights import RIGHTS, ApiRights
 from strandline.controller.security import envelope
 from strandline.protocol import apis
+from strandline.protocol.apis import BROKER, CONTROLLER
 from strandline.protocol.frames import decode_request
 from strandline.protocol.rpc.sasl_door import SaslDoor
 from strandline.protocol.security.sasl_server import SaslSession
@@ -29,7 +30,11 @@ from strandline.testing.simulation.campaign.mutations import Patch, mutation
 
 def _without_right(*keys: int, role: str) -> list[Patch]:
     """The handlers of these APIs without their guards."""
-    return [(rights, "RIGHTS", {**RIGHTS, **{key: RIGHTS[key]._replace(**{role: everyone}) for key in keys}})]
+    changed: dict[int, Any] = {}
+    for key in keys:
+        text, broker, controller = RIGHTS[key]
+        changed[key] = ApiRights(text, everyone, controller) if role == BROKER else ApiRights(text, broker, everyone)
+    return [(rights, "RIGHTS", {**RIGHTS, **changed})]
 
 
 # -- rights -----------------------------------------------------------------------------------------------------------
@@ -37,22 +42,22 @@ def _without_right(*keys: int, role: str) -> list[Patch]:
 
 @mutation("M94", "a fetch as a follower needs no right")
 def _follower_fetch() -> list[Patch]:
-    return _without_right(apis.FETCH, role="broker")
+    return _without_right(apis.FETCH, role=BROKER)
 
 
 @mutation("M95", "AlterPartition, registrations and heartbeats of brokers need no right")
 def _broker_requests() -> list[Patch]:
-    return _without_right(apis.ALTER_PARTITION, apis.BROKER_REGISTRATION, apis.BROKER_HEARTBEAT, role="controller")
+    return _without_right(apis.ALTER_PARTITION, apis.BROKER_REGISTRATION, apis.BROKER_HEARTBEAT, role=CONTROLLER)
 
 
 @mutation("M96", "votes and announcements of the quorum need no right")
 def _quorum_requests() -> list[Patch]:
-    return _without_right(apis.VOTE, apis.BEGIN_QUORUM_EPOCH, apis.END_QUORUM_EPOCH, role="controller")
+    return _without_right(apis.VOTE, apis.BEGIN_QUORUM_EPOCH, apis.END_QUORUM_EPOCH, role=CONTROLLER)
 
 
 @mutation("M97", "everybody may send an Envelope, as the client of their choice")
 def _envelope() -> list[Patch]:
-    return _without_right(apis.ENVELOPE, role="controller")
+    return _without_right(apis.ENVELOPE, role=CONTROLLER)
 
 
 @mutation("M98", "a forwarded request has the rights of the broker, not those of the client")
@@ -69,7 +74,7 @@ def _rights_of_the_broker() -> list[Patch]:
 
 @mutation("M99", "markers of transactions need no right")
 def _markers() -> list[Patch]:
-    return _without_right(apis.WRITE_TXN_MARKERS, role="broker")
+    return _without_right(apis.WRITE_TXN_MARKERS, role=BROKER)
 
 
 @mutation("M100", "a DENY rule does not count if an ALLOW rule applies, too")

@@ -194,6 +194,7 @@ def fetch(facts: Facts, replica_id: int, offset: int, topic_id: bytes | None = N
 
 def _of_a_follower(facts: Facts, draw: Random) -> Iterator[Attack]:
     partition = facts.partition
+    assert partition is not None
     for offset in (HIGH, draw.randint(0, 300)):
         yield Attack("a follower's fetch", BROKER, apis.FETCH, fetch(facts, facts.broker, offset))
     alone = [cluster.BrokerState(facts.broker, facts.broker_epoch)]
@@ -210,7 +211,7 @@ def _of_a_follower(facts: Facts, draw: Random) -> Iterator[Attack]:
 def _of_a_client(facts: Facts) -> Iterator[Attack]:
     producer_id, producer_epoch = facts.producer
     as_another = {"producer_id": producer_id, "producer_epoch": producer_epoch, "base_sequence": 0}
-    identities: tuple[tuple[str, dict[str, int]], ...] = (("a record", {}), ("a record as another producer", as_another))
+    identities: tuple[tuple[str, dict[str, Any]], ...] = (("a record", {}), ("a record as another producer", as_another))
     for name, identity in identities:
         records = encode_batch([(None, MARK, (), EPOCH_MS)], **identity)
         place = data.ProducePartition(facts.topic_id, facts.index)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from strandline.client import Acl
@@ -390,7 +392,7 @@ async def _coordinator(stage: Stage, peer: Peer, key: str, key_type: int) -> int
         await stage.sleep(0.1)
 
 
-async def _until_answered(stage: Stage, peer: Peer, node: int, api_key: int, body: object) -> object:
+async def _until_answered(stage: Stage, peer: Peer, node: int, api_key: int, body: object) -> Any:
     """The response, as soon as the coordinator has loaded."""
     while True:
         try:

@@ -50,7 +50,8 @@ class Peer:
 
     async def logs_in(self, node: int, user: str, password: str) -> ErrorCode:
         """Log in by hand, so that nothing logs in again by itself; again, if there is such a connection. What comes of it."""
-        return await self.client.run(self._log_in(node, user, password))
+        code: ErrorCode = await self.client.run(self._log_in(node, user, password))
+        return code
 
     async def _log_in(self, node: int, user: str, password: str) -> ErrorCode:
         connection = self._connections.get(node)
