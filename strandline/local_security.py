@@ -35,7 +35,6 @@ USERS = (ADMIN, PRODUCER, CONSUMER)
 MAPPING = "RULE:^CN=([^,]+)$/$1/"
 """A node's principal is the common name of its certificate: User:controller-101."""
 RENEWED_DAYS_BEFORE = 30
-_ITERATIONS = 8192
 _PASSWORD_BYTES = 18
 
 
@@ -90,11 +89,11 @@ class LocalSecurity:
 
     def _write_users(self, nodes: Sequence[str]) -> None:
         from strandline.controller.metadata.node_security.users_file import format_users
-        from strandline.protocol.security.scram import new_credential
+        from strandline.protocol.security.scram import ITERATIONS_USUAL, new_credential
 
         passwords = {node: self._password(node) for node in nodes} | {ADMIN: self.password_of(ADMIN)}
         users = {
-            (user, SCRAM_512): new_credential(SCRAM_512, password, os.urandom, _ITERATIONS)
+            (user, SCRAM_512): new_credential(SCRAM_512, password, os.urandom, ITERATIONS_USUAL)
             for user, password in passwords.items()
         }
         write_file(self.folder / "users.toml", format_users(users).encode(), is_secret=True)

@@ -14,10 +14,10 @@ from strandline.certificates import path_of, write_file
 from strandline.controller.metadata.node_security.users_file import format_users, parse_users
 from strandline.protocol.errors import UsageError
 from strandline.protocol.security.mechanisms import SCRAM_256, SCRAM_512
-from strandline.protocol.security.scram import new_credential
+from strandline.protocol.security.scram import ITERATIONS_USUAL, new_credential
 
 USERS = "users.toml"
-ITERATIONS = 8192
+ITERATIONS = ITERATIONS_USUAL
 PASSWORD_BYTES = 18
 
 

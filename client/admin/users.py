@@ -15,8 +15,9 @@ from strandline.protocol.doors import Doors
 from strandline.protocol.errors import ErrorCode, UsageError, to_code
 from strandline.protocol.messages import security as messages
 from strandline.protocol.security.mechanisms import SCRAM_256, SCRAM_512
+from strandline.protocol.security.scram import ITERATIONS_USUAL
 
-ITERATIONS = 8192
+ITERATIONS = ITERATIONS_USUAL
 """Kafka's default is 4096, the least that RFC 7677 allows."""
 MECHANISM_NUMBERS: Mapping[str, int] = {SCRAM_256: messages.SCRAM_SHA_256, SCRAM_512: messages.SCRAM_SHA_512}
 _NAMES = {number: name for name, number in MECHANISM_NUMBERS.items()}

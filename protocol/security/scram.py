@@ -5,7 +5,7 @@ offer), the proof in constant time, the nonce of the final message (CVE-2024-561
 cluster needs around it:
 
 - An unknown user takes the same path as a known one, with a made-up credential. Its salt is always the same for the same name,
-  so that asking twice does not tell either.
+  on all nodes, and it has the iterations that our tools give to users, so that asking twice does not tell either.
 - librdkafka before 2.6.1 repeats its nonce in the final message (librdkafka#4895). Exactly that form is accepted, as in Kafka
   3.8.1.
 - A message is short, and a server may not ask for more than `ITERATIONS_MAX` iterations: both bound the work for a stranger.
@@ -35,6 +35,8 @@ from strandline.protocol.security.mechanisms import (
 MESSAGE_BYTES_MAX = 4096
 ITERATIONS_MAX = 100_000
 """A client computes this many iterations in less than a tenth of a second."""
+ITERATIONS_USUAL = 8192
+"""Those of the credentials that our tools make, and of users that do not exist."""
 SALT_BYTES, SALT_BYTES_MIN = 24, 12
 _NONCE_BYTES = 24
 _HASHES = {SCRAM_256: "sha256", SCRAM_512: "sha512"}
@@ -110,7 +112,7 @@ def made_up_credential(mechanism: str, user: str, pepper: bytes) -> ScramCredent
     name = _hash_of(mechanism)
     seed = f"{mechanism} {user}".encode(errors="surrogatepass")
     salt, stored_key, server_key = (hmac.digest(pepper, part + seed, name) for part in (b"salt ", b"stored ", b"server "))
-    return ScramCredential(salt[:SALT_BYTES], stored_key, server_key, SCRAM_ITERATIONS_MIN)
+    return ScramCredential(salt[:SALT_BYTES], stored_key, server_key, ITERATIONS_USUAL)
 
 
 def _hash_of(mechanism: str) -> str:

@@ -176,3 +176,18 @@ def test_a_file_of_users_is_read_as_it_was_written() -> None:
     text = format_users(users)
     assert parse_users(text, "users.toml") == users
     assert PASSWORD not in text
+
+
+def test_nodes_agree_on_the_salts_of_users_that_do_not_exist(folder: Path) -> None:
+    """The salt of a user is the same on all nodes. If that of an invented one were not, two questions would tell who exists."""
+
+    def first_message(node: NodeSecurity, user: str) -> bytes:
+        listener = node.listener("SASL_SSL")
+        assert listener is not None
+        answer = listener.mechanisms[SCRAM_512]().respond(f"n,,n={user},r=x".encode())
+        assert isinstance(answer, bytes)
+        return answer.partition(b",")[2]
+
+    first, second = security(keys(folder)), security(keys(folder))
+    assert first_message(first, "nobody") == first_message(second, "nobody")
+    assert first_message(first, "nobody") != first_message(first, "somebody")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from strandline.controller.metadata.node_security.settings import ListenerSettings, NodeSecuritySettings
-from strandline.controller.metadata.node_security.users_file import Users, parse_users
+from strandline.controller.metadata.node_security.users_file import Users, parse_users, pepper_of
 from strandline.protocol.doors import Doors
 from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError, UsageError
 from strandline.protocol.loggers import get_logger
@@ -175,7 +175,9 @@ class NodeSecurity:
             return plain_server(look_up, self._doors.secure_random)
         from strandline.protocol.security.scram import scram_server
 
-        return scram_server(name, look_up, self._doors.secure_random)
+        # With a secret of each node, the salts of users that do not exist would differ from node to node.
+        users = self._users.get(settings.values["sasl.scram.users.file"])
+        return scram_server(name, look_up, self._doors.secure_random, pepper_of(users) if users else None)
 
     # -- outgoing connections -----------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ readable for the node only.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -50,6 +51,11 @@ def format_users(users: Users) -> str:
         lines += [] if head in lines else [head]
         lines.append(f'{mechanism} = "{_text(credential)}"')
     return "".join(f"{line}\n" for line in lines)
+
+
+def pepper_of(users: Users) -> bytes:
+    """A secret that all nodes with this file have in common, now and after a restart; to guess it takes all credentials."""
+    return hashlib.sha256(format_users(users).encode()).digest()
 
 
 def _text(credential: ScramCredential) -> str:

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from security_world import SCRAMS
 
+from strandline.client.admin import users as users_of_metadata
+from strandline.controller.metadata.node_security.users_file import parse_users
 from strandline.protocol.errors import UsageError
 from strandline.protocol.security import scram
 from strandline.protocol.security.mechanisms import AuthenticationError
@@ -26,6 +28,7 @@ from strandline.protocol.security.scram import (
     salted_password,
     scram_server,
 )
+from strandline.static_users import add_user
 
 PEPPER = b"pepper"
 passwords = st.text(st.characters(exclude_categories=("C", "Z", "M")), min_size=1, max_size=20)
@@ -267,8 +270,18 @@ def test_unknown_user_is_not_told_from_a_known_one():
             exchange.respond(client.respond(first))
         assert caught.value.user == "alice"
     assert salts[0] == salts[1]
-    known = server(new_credential("SCRAM-SHA-256", "secret", os.urandom)).respond(b"n,,n=alice,r=x")
-    assert [len(part) for part in known.split(b",")[1:]] == [len(part) for part in salts[0]]
+    made = new_credential("SCRAM-SHA-256", "secret", os.urandom, scram.ITERATIONS_USUAL)
+    known = server(made).respond(b"n,,n=alice,r=x").split(b",")[1:]
+    assert [len(part) for part in known] == [len(part) for part in salts[0]]
+    assert known[1] == salts[0][1]
+
+
+def test_users_that_our_tools_make_have_the_iterations_of_unknown_ones(tmp_path):
+    """Otherwise the server's first message would tell them apart."""
+    add_user(tmp_path, "alice")
+    users = parse_users((tmp_path / "users.toml").read_text(), "users.toml")
+    assert {credential.iterations for credential in users.values()} == {users_of_metadata.ITERATIONS}
+    assert made_up_credential("SCRAM-SHA-512", "bob", PEPPER).iterations == users_of_metadata.ITERATIONS
 
 
 def test_made_up_credentials_depend_on_the_user_the_mechanism_and_the_secret():
