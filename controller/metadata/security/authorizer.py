@@ -39,6 +39,8 @@ from strandline.protocol.security.principal import Principal
 
 REMEMBERED_MAX = 20_000
 """Remembered decisions. When there are more, all are forgotten."""
+REMEMBERED_NAME_MAX = 300
+"""Decisions about longer names are not remembered: clients invent them, and 20,000 transactional ids may have a gigabyte."""
 EVERYONE = "User:*"
 
 _IMPLIED_BY: dict[int, frozenset[int]] = {
@@ -129,7 +131,8 @@ class Authorizer:
         allowed = self._remembered.get(key)
         if allowed is None:
             allowed = self.decide(principal, host, operation, resource_type, name).allowed
-            self._remember(key, allowed)
+            if len(name) <= REMEMBERED_NAME_MAX:
+                self._remember(key, allowed)
         if allowed:
             self.allowed_total += 1
         else:

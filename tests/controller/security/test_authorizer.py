@@ -219,6 +219,13 @@ def test_remembered_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(made._remembered) <= 3
 
 
+def test_decisions_about_long_names_are_not_remembered() -> None:
+    """A client without any right could fill the memory of a node with invented transactional ids of 32,767 characters."""
+    made = authorizer(acl())
+    assert not may(made, name="x" * 10_000)
+    assert not made._remembered
+
+
 def test_decisions_are_counted() -> None:
     made = authorizer(acl())
     assert [may(made), may(made), may(made, BOB)] == [True, True, False]
