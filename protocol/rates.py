@@ -56,6 +56,10 @@ class TokenBucket:
             self._at = now
 
 
+THROTTLE_MS_MAX = 2**31 - 1
+"""What a response has room for: 25 days."""
+
+
 def throttle_ms(wait_s: float) -> int:
     """A wait as a response states it: whole milliseconds, rounded up."""
-    return -int(-wait_s * 1000 // 1)
+    return -int(-wait_s * 1000 // 1) if wait_s * 1000 < THROTTLE_MS_MAX else THROTTLE_MS_MAX

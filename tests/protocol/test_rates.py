@@ -79,3 +79,10 @@ def test_busy_client_gets_its_rate_exactly(requests: list[float]) -> None:
 def test_throttle_time_is_rounded_up() -> None:
     """A client that comes back a fraction of a millisecond too soon would be throttled again."""
     assert [throttle_ms(wait_s) for wait_s in (0.0, 0.0001, 0.001, 1.0001)] == [0, 1, 1, 1001]
+
+
+@pytest.mark.parametrize("wait_s", [1e7, 1e300, float("inf")])
+def test_wait_that_no_response_has_room_for_is_stated_as_the_longest(wait_s: float) -> None:
+    """A controller's debt has no bound: who deletes a topic of 10,000 partitions with 0.001 per second waits for four months. A
+    broker could not read a larger number in the controller's response."""
+    assert throttle_ms(wait_s) == 2**31 - 1
