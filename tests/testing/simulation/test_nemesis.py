@@ -39,6 +39,7 @@ def quiet(seed: int, **changes: Any) -> Options:
     )  # fmt: skip
     topic = drawn.topics[0]
     return drawn.replaced(
+        security=None,
         settings={name: value for name, value in drawn.settings.items() if "log.dirs" not in name},
         topics=(topic,),
         producers=tuple(plan for plan in drawn.producers if plan.topic == topic.name),
