@@ -5,7 +5,8 @@ then the connection is muted (KIP-219). The bytes of a Produce request count whe
 by it is muted at once: the answer may wait for the followers, and more requests could arrive until then.
 
 The time counts from the decoding of the request until its handler returns; an answer that is sent later adds the time that its
-encoding takes. What a handler does on a thread or as a coroutine is not counted, nor is any request that only brokers send.
+encoding takes. What a handler does on a thread or as a coroutine is not counted, nor is any request that only brokers send,
+unless its sender is refused because it is no broker.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 from strandline.broker.quotas.client_quotas import BrokerQuotas
 from strandline.controller.metadata.security.budgets import Budget, Client
 from strandline.protocol import apis
-from strandline.protocol.errors import ErrorCode
+from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.frames import Records
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rates import throttle_ms
@@ -87,17 +88,30 @@ class Meter:
         counts_bytes, is_exempt = api_key == apis.PRODUCE, api_key in OF_BROKERS
 
         def handle(request: ServerRequest) -> Any:
-            metered = self._metered(request, counts_bytes, is_exempt)
+            if is_exempt or getattr(request.body, "replica_id", -1) >= 0:
+                return self._run_exempt(handler, request)
+            metered = self._metered(request, counts_bytes)
             return handler(request) if metered is None else self._run(handler, metered)
 
         return handle
 
-    def _metered(self, request: ServerRequest, counts_bytes: bool, is_exempt: bool) -> MeteredRequest | None:
+    def _run_exempt(self, handler: Handler, request: ServerRequest) -> Any:
+        """A request of a broker. What a client claims to be one for is its own request."""
+        try:
+            return handler(request)
+        except BrokerError as e:
+            metered = self._metered(request, False) if e.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else None
+            if metered is None:
+                raise
+            metered.counted_at = request.connection.request_began_at
+            metered.refuse(e.code, e.message)
+            return None
+
+    def _metered(self, request: ServerRequest, counts_bytes: bool) -> MeteredRequest | None:
         """The request with the budgets that pay for it; None if none has to."""
         now, client, quotas = self._now(), client_of(request), self._quotas
         produce = quotas.produce.budget_of(client, now) if counts_bytes else None
-        is_exempt = is_exempt or getattr(request.body, "replica_id", -1) >= 0
-        of_time = None if is_exempt else quotas.request.budget_of(client, now)
+        of_time = quotas.request.budget_of(client, now)
         if produce is None and of_time is None:
             return None
         metered = MeteredRequest(*msgspec.structs.astuple(request))

@@ -61,6 +61,8 @@ class World:
 
     def list_offsets(self, request: Any) -> None:
         self.work()
+        if self.fails:
+            raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         request.reply(ListOffsetsResponse([]))
 
     def work(self) -> None:
@@ -225,6 +227,19 @@ def test_requests_of_followers_are_not_counted(run: Any) -> None:
         assert not world.is_muted
         answer = await world.connection.request(LIST_OFFSETS, ListOffsetsRequest(-1, 0, []))
         assert answer.throttle_time_ms > 0
+
+    run(scenario)
+
+
+def test_client_that_claims_to_be_a_follower_is_counted(run: Any) -> None:
+    """Otherwise it could flood the broker with requests that are refused for want of CLUSTER_ACTION."""
+
+    async def scenario(world: World) -> None:
+        world.set_quotas({USER_QUOTA: {"request_percentage": 1.0}})
+        world.cost_s, world.fails = 10.0, True
+        with pytest.raises(BrokerError, match="CLUSTER_AUTHORIZATION_FAILED"):
+            await world.connection.request(LIST_OFFSETS, ListOffsetsRequest(2, 0, []))
+        assert world.is_muted
 
     run(scenario)
 
