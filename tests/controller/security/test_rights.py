@@ -374,11 +374,35 @@ def test_commits_need_read_on_each_topic() -> None:
     parts = [groups.OffsetCommitPartition(SECRET, 0, 1), groups.OffsetCommitPartition(ORDERS, 0, 1)]
     body = groups.OffsetCommitRequest("readers", -1, "", None, parts)
     world = GuardedWorld(topic(s.DESCRIBE), group(s.READ))
-    rows = world.ask(apis.OFFSET_COMMIT, body).answer.partitions
+    rows = world.ask(apis.OFFSET_COMMIT, body, lambda _: groups.OffsetCommitResponse([])).answer.partitions
     assert [row.error_code for row in rows] == [E.UNKNOWN_TOPIC_ID, E.TOPIC_AUTHORIZATION_FAILED]
+    assert [reached.body.partitions for reached in world.reached] == [[]]
     world.grant(topic(s.READ))
     assert world.ask(apis.OFFSET_COMMIT, body).answer.code == E.GROUP_AUTHORIZATION_FAILED
-    assert not world.reached
+    assert len(world.reached) == 1
+
+
+@pytest.mark.parametrize(
+    ("api_key", "body"),
+    [
+        (apis.OFFSET_COMMIT, lambda id: groups.OffsetCommitRequest("readers", 3, "m", None, [_committed(id)])),
+        (apis.TXN_OFFSET_COMMIT, lambda id: transactions.TxnOffsetCommitRequest("payments", "readers", 1, 0, [_committed(id)])),
+        (apis.OFFSET_DELETE, lambda id: groups.OffsetDeleteRequest("readers", [groups.GroupTopicPartitions(id, [0])])),
+    ],
+)
+def test_error_of_the_whole_request_does_not_tell_which_topics_exist(api_key: int, body: Any) -> None:
+    """The coordinator's error (here of a broker that is none) comes for a topic that the sender may not see, too."""
+    world = GuardedWorld(group(s.READ), group(s.DELETE), txn(s.WRITE))
+
+    def refuse(_: Any) -> None:
+        raise BrokerError(E.NOT_COORDINATOR)
+
+    codes = [world.ask(api_key, body(topic_id), refuse).answer.code for topic_id in (SECRET, UNKNOWN)]
+    assert codes == [E.NOT_COORDINATOR, E.NOT_COORDINATOR]
+
+
+def _committed(topic_id: bytes) -> groups.OffsetCommitPartition:
+    return groups.OffsetCommitPartition(topic_id, 0, 1)
 
 
 def test_deletion_of_offsets_needs_delete_on_the_group() -> None:
@@ -483,12 +507,13 @@ def test_offsets_of_a_transaction_need_three_rights() -> None:
     world = GuardedWorld()
     for granted, expected in steps:
         world.grant(*granted)
-        answer = world.ask(apis.TXN_OFFSET_COMMIT, body).answer
+        answer = world.ask(apis.TXN_OFFSET_COMMIT, body, lambda _: transactions.TxnOffsetCommitResponse([])).answer
         code = answer.code if isinstance(answer, BrokerError) else answer.partitions[0].error_code
         assert code == expected
     world.grant(txn(s.WRITE), group(s.READ), topic(s.READ))
+    world.reached.clear()
     world.ask(apis.TXN_OFFSET_COMMIT, body)
-    assert len(world.reached) == 1
+    assert len(world.reached[0].body.partitions) == 1
 
 
 def test_markers_are_written_by_brokers_and_operators() -> None:

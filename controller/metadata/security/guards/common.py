@@ -37,11 +37,14 @@ def cluster(*operations: int) -> Guard:
     return guard
 
 
-def items(field: str, rows: str, refuse: Refuse) -> Guard:
-    """Each item of the list `field` of the request is checked by itself, and has a row in the list `rows` of the response."""
+def items(field: str, rows: str, refuse: Refuse, *, asks_for_none: bool = False) -> Guard:
+    """Each item of the list `field` of the request is checked by itself, and has a row in the list `rows` of the response.
+
+    `asks_for_none`: the handler is asked even if no item is left. It may have an error for the whole request, whose lack would
+    tell that the topics exist."""
 
     def guard(access: Access, request: Any, handler: Handler) -> Any:
-        return pass_items(request, handler, field, rows, dict(_refused(access, request, field, refuse)))
+        return pass_items(request, handler, field, rows, dict(_refused(access, request, field, refuse)), asks_for_none)
 
     return guard
 
@@ -51,13 +54,15 @@ def _refused(access: Access, request: Any, field: str, refuse: Refuse) -> list[t
     return [(index, row) for index, item in enumerate(wanted) if (row := refuse(access, item)) is not None]
 
 
-def pass_items(request: Any, handler: Handler, field: str, rows: str, refused: dict[int, Any]) -> Any:
+def pass_items(
+    request: Any, handler: Handler, field: str, rows: str, refused: dict[int, Any], asks_for_none: bool = False
+) -> Any:
     """Pass on the request without the refused items, whose rows are given; answer it if none is left."""
     if not refused:
         return handler(request)
     body = request.body
     wanted = getattr(body, field)
-    if len(refused) == len(wanted):
+    if len(refused) == len(wanted) and not asks_for_none:
         request.reply(APIS[request.api_key].response(**{rows: list(refused.values())}))
         return None
 

@@ -91,7 +91,7 @@ def _refuse_commit(access: Access, item: OffsetCommitPartition) -> OffsetCommitP
     return None if code is None else OffsetCommitPartitionResponse(item.topic_id, item.partition, code)
 
 
-_COMMITS = items("partitions", "partitions", _refuse_commit)
+_COMMITS = items("partitions", "partitions", _refuse_commit, asks_for_none=True)
 
 
 def offset_commit(access: Access, request: Any, handler: Handler) -> Any:
@@ -108,9 +108,6 @@ def offset_delete(access: Access, request: Any, handler: Handler) -> Any:
     refused = [OffsetDeletePartition(*row) for row in rows]
     if not refused:
         return handler(request)
-    if not left:
-        request.reply(OffsetDeleteResponse(partitions=refused))
-        return None
 
     def complete(response: OffsetDeleteResponse) -> None:
         response.partitions = [*response.partitions, *refused]
@@ -147,7 +144,7 @@ def offset_fetch(access: Access, request: Any, handler: Handler) -> Any:
             continue
         topics, rows = (None, []) if asked.topics is None else split_topics(access, asked.topics, DESCRIBE)
         left.append(replace(asked, topics=topics) if rows else asked)
-        rows_of.append([OffsetFetchPartition(topic_id, partition, error_code=code) for topic_id, partition, code in rows])
+        rows_of.append([OffsetFetchPartition(*row[:2], metadata="", error_code=row[2]) for row in rows])
 
     def complete(response: OffsetFetchResponse) -> None:
         """The rows of refused groups are in the response by now."""

@@ -74,7 +74,7 @@ def _refuse_commit(access: Access, item: OffsetCommitPartition) -> TxnPartitionR
     return None if code is None else TxnPartitionResult(item.topic_id, item.partition, code)
 
 
-_COMMITS = items("partitions", "partitions", _refuse_commit)
+_COMMITS = items("partitions", "partitions", _refuse_commit, asks_for_none=True)
 
 
 def txn_offset_commit(access: Access, request: Any, handler: Handler) -> Any:
