@@ -21,6 +21,8 @@ from strandline.chaos.steps import NETWORK, SMALL_DISK
 from strandline.control import ask
 from strandline.local_cluster import ClusterError, LocalCluster
 from strandline.protocol.errors import UsageError
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
+from strandline.reach import forget, remember
 from strandline.storage.checkpoints import CLEAN_SHUTDOWN
 
 SMALL_DISK_BYTES = 64 << 20
@@ -86,9 +88,10 @@ class _Processes(Driver):
 class OwnCluster(_Processes):
     """Starts three controllers and three brokers in a folder, and stops them when it closes."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, *, secure: bool = False) -> None:
+        """`secure`: the cluster has TLS, users and rights, and the clients of the scenario are the administrator."""
         super().__init__()
-        self.cluster = LocalCluster(folder, settings=settings)
+        self.cluster = LocalCluster(folder, settings=settings, secure=secure)
         self.where = "a local cluster of its own"
         self.offers = frozenset({SMALL_DISK}) if _may_mount() else frozenset()
         self._mounted: Path | None = None
@@ -98,9 +101,13 @@ class OwnCluster(_Processes):
         if SMALL_DISK in scenario.requires:
             await self._mount(self.cluster.brokers[-1].name)
         await self.cluster.start()
-        self.members = [Member(n.name, n.role, n.id, "127.0.0.1", n.port) for n in self.cluster.nodes.values()]
+        security = NO_SECURITY if self.cluster.security is None else self.cluster.security.security_of("admin")
+        self.members = [Member(n.name, n.role, n.id, "127.0.0.1", n.port, security) for n in self.cluster.nodes.values()]
+        remember(self.bootstrap, security)
 
     async def close(self) -> None:
+        if self.members:
+            forget(self.bootstrap)
         await self.cluster.stop()
         if self._mounted is not None:
             await _system("umount", str(self._mounted))
@@ -172,7 +179,10 @@ class RunningCluster(_Processes):
     async def open(self, scenario: Scenario) -> None:
         self.check(scenario)
         nodes = (await self._ask("list"))["nodes"]
-        self.members = [Member(n["name"], n["role"], n["id"], n["host"], n["port"]) for n in nodes]
+        config = self._state.get("client_config")
+        security = NO_SECURITY if config is None else ClientSecurity.from_file(config)
+        self.members = [Member(n["name"], n["role"], n["id"], n["host"], n["port"], security) for n in nodes]
+        remember(self.bootstrap, security)
         down = [n["name"] for n in nodes if n["state"] != "running"]
         if down:
             raise ClusterError(f"{', '.join(down)} of {self.where} is not running; a scenario needs every node running")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from strandline.protocol.errors import StrandlineError
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 
 BROKER, CONTROLLER = "broker", "controller"
 
@@ -27,6 +28,8 @@ class Member(NamedTuple):
     id: int
     host: str = ""
     port: int = 0
+    security: ClientSecurity = NO_SECURITY
+    """How clients connect to it."""
 
 
 class PartitionState(NamedTuple):

@@ -51,7 +51,11 @@ class Peer:
         if connection is None or connection.closed:
             member = self.member
             connection = self._connection = await Connection.connect(
-                member.host, member.port, client_id=self._client_id, connect_timeout_ms=ASK_TIMEOUT_MS
+                member.host,
+                member.port,
+                client_id=self._client_id,
+                connect_timeout_ms=ASK_TIMEOUT_MS,
+                security=member.security,
             )
         answer = await connection.request(api_key, body, records, timeout_ms=timeout_ms)
         assert isinstance(answer, kind)

@@ -57,6 +57,7 @@ def run_(
         Path | None, typer.Option(metavar="DIR", help="Use the cluster that `strandline up --data DIR` runs.")
     ] = None,
     project: Annotated[str | None, typer.Option(help="The compose project's name, if a folder has several.")] = None,
+    secure: Annotated[bool, typer.Option("--secure", help="Start a cluster with TLS, users and rights.")] = False,
     repeat: Annotated[
         int, typer.Option(help="Run the scenario several times; print min, median and max of the longest gap.", min=1)
     ] = 1,
@@ -73,6 +74,8 @@ def run_(
 
     if compose is not None and local is not None:
         raise UsageError("--compose and --local exclude each other")
+    if secure and (compose is not None or local is not None):
+        raise UsageError("--secure is for a cluster that the command starts: leave out --compose and --local")
     scenario = load_scenario(find_scenario(file), parse_settings(settings))
     print(f"{scenario.title}\n{scenario.why}\n", file=sys.stderr)
     reports = []
@@ -80,7 +83,7 @@ def run_(
         if repeat > 1:
             print(f"-- run {number} of {repeat}", file=sys.stderr)
         with ExitStack() as stack:
-            work = _one(scenario, _driver(compose, local, project, stack))
+            work = _one(scenario, _driver(compose, local, project, stack, secure=secure))
             report = run(work, grace_s=HEALING_GRACE_S, on_interrupt=HEALING)
         reports.append(report)
         if not output.is_document:
@@ -95,7 +98,7 @@ def run_(
         raise typer.Exit(UNHEALTHY)
 
 
-def _driver(compose: Path | None, local: Path | None, project: str | None, stack: ExitStack) -> Driver:
+def _driver(compose: Path | None, local: Path | None, project: str | None, stack: ExitStack, *, secure: bool) -> Driver:
     if compose is not None:
         from strandline.chaos.compose import ComposeProject
 
@@ -104,7 +107,7 @@ def _driver(compose: Path | None, local: Path | None, project: str | None, stack
 
     if local is not None:
         return RunningCluster(local)
-    return OwnCluster(Path(stack.enter_context(temporary_folder("strandline-chaos-"))))
+    return OwnCluster(Path(stack.enter_context(temporary_folder("strandline-chaos-"))), secure=secure)
 
 
 async def _one(scenario: Scenario, driver: Driver) -> Report:

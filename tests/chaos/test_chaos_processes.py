@@ -73,8 +73,10 @@ def states(up: Path) -> dict[str, str]:
     return {n["name"]: n["state"] for n in run("node", "list", "--data", str(up), "--json").json()["nodes"]}
 
 
-def test_leader_is_killed_in_a_new_cluster() -> None:
-    report = good(chaos("kill-leader", "--json"))
+@pytest.mark.parametrize("options", [(), ("--secure",)], ids=["open", "secure"])
+def test_leader_is_killed_in_a_new_cluster(options: tuple[str, ...]) -> None:
+    """In a secure cluster, all nodes and clients authenticate each other anew, and the gap has the same bound."""
+    report = good(chaos("kill-leader", "--json", *options))
     kill, start = report["faults"]
     assert (kill["do"], start["do"]) == ("kill", "start")
     assert 0 in kill["partitions_led"]
