@@ -28,11 +28,13 @@ from strandline.protocol.rpc.server_connection import answer_error
 
 OF_BROKERS = frozenset({apis.WRITE_TXN_MARKERS, apis.GET_REPLICA_LOG_INFO})
 """Requests that need CLUSTER_ACTION. Those of followers among the others name their replica id."""
+_CLIENT_ID_MAX = 1024
 
 
 def client_of(request: ServerRequest) -> Client:
-    """The user and the client id of a request's sender."""
-    return request.principal.name, request.client_id or ""
+    """The user and the client id of a request's sender. Client ids may have megabytes, and thousands of them are remembered; no
+    quota names one that is longer than this."""
+    return request.principal.name, (request.client_id or "")[:_CLIENT_ID_MAX]
 
 
 class MeteredRequest(ServerRequest, eq=False):

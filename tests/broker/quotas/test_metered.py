@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from strandline.broker.quotas.client_quotas import BrokerQuotas
 from strandline.broker.quotas.installation import QuotaInstallation
+from strandline.broker.quotas.metered import client_of
 from strandline.controller.metadata.image import MetadataDelta, MetadataImage
 from strandline.controller.metadata.security.budgets import Window
 from strandline.protocol.apis import DESCRIBE_CLUSTER, LIST_OFFSETS, METADATA, PRODUCE
@@ -26,6 +28,7 @@ from strandline.protocol.rpc.address_limits import AddressLimits
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.request_metrics import RequestMetrics
 from strandline.protocol.rpc.server import Server
+from strandline.protocol.security.principal import ANONYMOUS
 
 TOPIC_ID = bytes(range(16))
 
@@ -229,6 +232,12 @@ def test_requests_of_followers_are_not_counted(run: Any) -> None:
         assert answer.throttle_time_ms > 0
 
     run(scenario)
+
+
+def test_little_is_remembered_of_a_long_client_id() -> None:
+    """One client with ever new client ids of 8 MiB would fill the memory of a broker that has quotas."""
+    request: Any = SimpleNamespace(principal=ANONYMOUS, client_id="x" * 100_000)
+    assert client_of(request) == ("ANONYMOUS", "x" * 1024)
 
 
 def test_client_that_claims_to_be_a_follower_is_counted(run: Any) -> None:
