@@ -1,7 +1,8 @@
 """Whether an access rule applies to a client's address: `*`, one address, or a network in CIDR notation.
 
 An IPv4 address that a dual-stack socket shows as `::ffff:10.0.0.1` is the IPv4 address. A host that is no address (a name)
-applies only to a client that is known by exactly this text: nothing is looked up."""
+applies only to a client that is known by exactly this text: nothing is looked up. The zone of a link-local address
+(`fe80::1%eth0`) does not count: it is the name of an interface of this machine."""
 
 from __future__ import annotations
 
@@ -9,6 +10,9 @@ import ipaddress
 from collections.abc import Callable
 
 ANY_HOST = "*"
+
+_MAPPED_BITS = 96
+"""The length of the prefix `::ffff:`."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 HostTest = Callable[[str], bool]
@@ -27,9 +31,8 @@ def host_test(pattern: str) -> HostTest | None:
 
 
 def _network_test(pattern: str) -> HostTest:
-    try:
-        network = ipaddress.ip_network(pattern, strict=False)
-    except ValueError:
+    network = _network(pattern)
+    if network is None:
         return lambda host: False
 
     def is_inside(host: str) -> bool:
@@ -39,9 +42,20 @@ def _network_test(pattern: str) -> HostTest:
     return is_inside
 
 
+def _network(pattern: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        network = ipaddress.ip_network(pattern, strict=False)
+    except ValueError:
+        return None
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    if mapped is None or network.prefixlen < _MAPPED_BITS:
+        return network
+    return ipaddress.ip_network((mapped, network.prefixlen - _MAPPED_BITS))
+
+
 def _address(text: str) -> Address | None:
     try:
-        address = ipaddress.ip_address(text)
+        address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address

@@ -191,6 +191,22 @@ def test_host_of_a_dual_stack_socket_is_the_ipv4_address() -> None:
     assert may(made, name="one", host="::ffff:10.0.0.9")
 
 
+@pytest.mark.parametrize(
+    ("rule", "host"),
+    [
+        ("::ffff:10.0.0.0/104", "10.1.2.3"),
+        ("::ffff:10.0.0.0/104", "::ffff:10.1.2.3"),
+        ("fe80::1", "fe80::1%eth0"),
+        ("fe80::/10", "fe80::1%eth0"),
+    ],
+)
+def test_denial_holds_for_each_spelling_of_an_address(rule: str, host: str) -> None:
+    """A DENY rule that never applies would let its client in."""
+    made = authorizer(acl(), acl(host=rule, deny=True))
+    assert not may(made, host=host)
+    assert may(made, host="11.0.0.1")
+
+
 def test_verdict_names_the_rule() -> None:
     """`strandline acl check` says which rule decided."""
     deny, allow = acl("ord", "User:*", s.ALL, deny=True, pattern=s.PREFIXED_PATTERN), acl("orders")
