@@ -70,8 +70,10 @@ def _rule_of(match: re.Match[str]) -> _Rule:
     import re2
 
     pattern, replacement = (text.replace("\\/", "/") for text in (match[2], match[3]))
+    options = re2.Options()
+    options.log_errors = False
     try:
-        compiled = re2.compile(pattern)
+        compiled = re2.compile(pattern, options)
     except re2.error as e:
         raise UsageError(f"ssl.principal.mapping.rules: the pattern {pattern!r} is not valid: {e}") from None
     if any(int(group) > compiled.groups for group in _REFERENCE.findall(replacement)):

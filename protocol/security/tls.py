@@ -141,6 +141,8 @@ def _load_certificate(context: ssl.SSLContext, certfile: str, keyfile: str | Non
         raise UsageError(f"cannot use the certificate {names}: {_LOAD_ERRORS.get(e.reason, _reason(e))}") from None
     except OSError as e:
         raise UsageError(f"cannot read the certificate {names}: {os.strerror(e.errno) if e.errno else e}") from None
+    except ValueError:
+        raise UsageError(f"cannot read the certificate {names!r}: that is no path of a file") from None
 
 
 def _load_authorities(context: ssl.SSLContext, cafile: str) -> None:
@@ -150,6 +152,8 @@ def _load_authorities(context: ssl.SSLContext, cafile: str) -> None:
         raise UsageError(f"cannot use the authorities in {cafile}: {_LOAD_ERRORS.get(e.reason, _reason(e))}") from None
     except OSError as e:
         raise UsageError(f"cannot read the authorities in {cafile}: {os.strerror(e.errno) if e.errno else e}") from None
+    except ValueError:
+        raise UsageError(f"cannot read the authorities in {cafile!r}: that is no path of a file") from None
 
 
 _LOAD_ERRORS = {

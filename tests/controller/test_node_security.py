@@ -191,3 +191,19 @@ def test_nodes_agree_on_the_salts_of_users_that_do_not_exist(folder: Path) -> No
     first, second = security(keys(folder)), security(keys(folder))
     assert first_message(first, "nobody") == first_message(second, "nobody")
     assert first_message(first, "nobody") != first_message(first, "somebody")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "ssl.keystore.location",
+        "ssl.keystore.key.location",
+        "ssl.truststore.location",
+        "sasl.scram.users.file",
+        "sasl.node.password.file",
+    ],
+)
+@pytest.mark.parametrize("path", ["a\0b", "\ud800"])
+def test_path_that_no_file_can_have_is_refused_in_one_sentence(folder: Path, key: str, path: str) -> None:
+    with pytest.raises(UsageError, match="no path of a file"):
+        security(keys(folder, **{key: path}))

@@ -114,7 +114,7 @@ class NodeSecurity:
     def _stamp(self, path: str) -> tuple[int | None, int]:
         try:
             return self._files.modified_ms(path), self._files.size(path)
-        except StrandlineError:
+        except (StrandlineError, ValueError):
             return None, -1
 
     def _read(self, key: str, path: str) -> str:
@@ -125,6 +125,8 @@ class NodeSecurity:
             raise UsageError(f"config {key}: cannot read {path}: {reason}") from None
         except UnicodeDecodeError:
             raise UsageError(f"config {key}: {path} is not a text in UTF-8") from None
+        except ValueError:
+            raise UsageError(f"config {key}: {path!r} is no path of a file") from None
 
     def _read_users(self, path: str) -> Users:
         return parse_users(self._read("sasl.scram.users.file", path), path)

@@ -80,3 +80,10 @@ def test_name_that_no_rule_matches_is_no_principal():
 def test_wrong_rules_are_refused(rules):
     with pytest.raises(UsageError, match=r"ssl\.principal\.mapping\.rules"):
         PrincipalMapping(rules)
+
+
+def test_wrong_pattern_is_reported_once(capfd):
+    """The library writes errors of patterns to the standard error of the process, unless it is told not to."""
+    with pytest.raises(UsageError, match="not valid"):
+        PrincipalMapping("RULE:(/x/")
+    assert capfd.readouterr().err == ""
