@@ -1,4 +1,4 @@
-"""All scenarios as written, and sixty random seeds: no promise is broken, and twice is the same. Three hundred seeds and other
+"""All scenarios as written, and forty random seeds: no promise is broken, and twice is the same. Three hundred seeds and other
 delays in the scenarios, which are marked `slow`, miss nothing interesting.
 
 The sweep is run once, on two cores, and takes a minute; everything else here is about sweeps and takes seconds.
@@ -23,8 +23,8 @@ from strandline.testing.simulation.runs.replay import Replay
 from strandline.testing.simulation.scenarios import SCENARIOS
 from strandline.testing.simulation.scenarios.play import AS_WRITTEN, is_perturbed
 
-SEEDS = range(1_000, 1_060)
-FURTHER_SEEDS = range(1_060, 1_300)
+SEEDS = range(1_000, 1_040)
+FURTHER_SEEDS = range(1_040, 1_300)
 """Together these are a large sweep, which judges marks."""
 MORE_SEEDS = range(1_300, 1_600)
 """For what these have missed: one seed in fifty sees a follower's damaged tail, so that one block of 400 sees none."""
@@ -64,7 +64,7 @@ def test_every_fiftieth_run_was_the_same_in_another_process(swept: Tally) -> Non
     assert not [failure for failure in swept.failures if failure.invariant == "determinism"]
 
 
-def test_sixty_random_seeds_reach_nine_marks_of_ten(swept: Tally) -> None:
+def test_forty_random_seeds_reach_nine_marks_of_ten(swept: Tally) -> None:
     """That none stays at zero, 300 seeds have to show. A nemesis that has become too weak is seen
     here."""
     expected = [name for name, mark in MARKS.items() if mark.reach == SWEEP]
