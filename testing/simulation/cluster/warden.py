@@ -13,9 +13,12 @@ from random import Random
 from typing import Any
 
 from strandline.client import Acl
+from strandline.client.admin.acls import acl_of
 from strandline.client.errors import StrandlineError
 from strandline.client.quota_types import DEFAULT, QuotaEntity
+from strandline.protocol.messages.security import SCRAM_SHA_256
 from strandline.protocol.security.mechanisms import SCRAM_256
+from strandline.protocol.security.scram import is_password_of
 from strandline.testing.simulation.cluster.cluster import Client, SimCluster
 from strandline.testing.simulation.cluster.identities import grants
 from strandline.testing.simulation.options import Options
@@ -23,6 +26,8 @@ from strandline.testing.simulation.security_plans import DENIALS, PASSWORDS, QUO
 
 Restart = Callable[[str], None]
 PATIENCE_MS = 1500
+LOOK_S = 0.2
+"""Seconds between two looks at what is to be given back."""
 RATES = (500.0, 2000.0, 20_000.0)
 """Quotas in bytes per second: a producer of a run writes a few thousand."""
 
@@ -35,6 +40,8 @@ class Warden:
         self.draw = draw
         self.restart = restart
         self.going = True
+        self.is_over = False
+        """The cluster has healed, and nothing may be wrong any more."""
         self.done: dict[str, int] = {}
         """How often each change happened."""
         self._rules = {user: rules for user, rules in grants(options).items() if user[0] in "pc" and user[1:].isdigit()}
@@ -60,12 +67,39 @@ class Warden:
                     self.done[what] = self.done.get(what, 0) + 1
             except (StrandlineError, TimeoutError) as e:
                 self._gave_up(client, f"change of {what}", e)
-        while self._gone or self._denials or self._quotas:
+        await self._restore(client, admin)
+
+    async def _restore(self, client: Client, admin: Any) -> None:
+        """Give back everything, and watch until the run ends: a change without a response may be carried out late."""
+        while self._note_wrong() or not self.is_over:
             try:
                 await self.give_back(admin)
+                for user in self._with_another_password():
+                    await self._set_password(admin, user)
             except (StrandlineError, TimeoutError) as e:
                 self._gave_up(client, "return of rights", e)
-                await asyncio.sleep(0.2)
+            await asyncio.sleep(LOOK_S)
+
+    def _note_wrong(self) -> bool:
+        """Whether the metadata differs from the beginning; what has to be given back."""
+        image = self.around.image()
+        rules = [acl_of(acl) for acl in image.acls.values()]
+        self._gone = [rule for user in self._rules for rule in self._rules[user] if rule not in rules]
+        self._denials = [rule for rule in rules if rule.permission == "DENY"]
+        for entity, values in image.client_quotas.items():
+            self._quotas[QuotaEntity(user=dict(entity)["user"] or DEFAULT)] = dict.fromkeys(values)
+        return bool(self._gone or self._denials or self._quotas or self._with_another_password())
+
+    def _with_another_password(self) -> list[str]:
+        """Users whose credential in the metadata is not that of the password that their clients have."""
+        identities, credentials = self.around.identities, self.around.image().scram_credentials
+        assert identities is not None
+        wrong = []
+        for user in self._rules:
+            credential = credentials.get((user, SCRAM_SHA_256))
+            if credential is not None and not is_password_of(SCRAM_256, identities.password(user), credential):
+                wrong.append(user)
+        return wrong
 
     def _gave_up(self, client: Client, what: str, error: Exception) -> None:
         self.around.world.trace.emit("client.gave_up", client.machine.id, what=what, reason=str(error))
@@ -92,9 +126,18 @@ class Warden:
         assert identities is not None
         password = f"another password of {user}, {self.draw.getrandbits(32)}"
         identities.change_password(user, password)
-        await admin.upsert_scram_credentials(user, password, mechanisms=[SCRAM_256], iterations=4096, timeout_ms=10_000)
-        await asyncio.sleep(self.draw.uniform(0.0, 1.0))
-        self.restart(user)
+        try:
+            await self._set_password(admin, user)
+        finally:  # without a response, too, the password may have changed
+            await asyncio.sleep(self.draw.uniform(0.0, 1.0))
+            self.restart(user)
+
+    async def _set_password(self, admin: Any, user: str) -> None:
+        identities = self.around.identities
+        assert identities is not None
+        await admin.upsert_scram_credentials(
+            user, identities.password(user), mechanisms=[SCRAM_256], iterations=4096, timeout_ms=PATIENCE_MS
+        )
 
     async def _set_quota(self, admin: Any, user: str) -> None:
         kind = self.draw.choice(("producer_byte_rate", "consumer_byte_rate"))

@@ -167,7 +167,8 @@ class Workload:
 
     async def stop_producing(self, within_s: float) -> None:
         """Send no new records; those in flight are acknowledged or fail."""
-        await self._join("warden", within_s)  # it may still replace a client
+        self.warden.is_over = True
+        await self._join("warden", within_s)  # it may still replace a client, or give back a right
         self.produces = False
         for crash in self._crashes:
             cancel(crash)
