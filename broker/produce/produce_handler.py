@@ -187,16 +187,21 @@ class ProduceHandler:
             return
         responses: list[ProducePartitionResponse] = []
         waiting: DelayedProduce | None = None
+        ownership = request.ownership
         now_ms = self._wall_clock_ms()
         for item, records in zip(body.partitions, body.records, strict=True):
             response = ProducePartitionResponse(item.topic_id, item.partition)
             prepared = parts.get(len(responses)) if parts else None
             if admission is not None:
                 prepared = self._admit(admission, len(responses), item, prepared)
+            if ownership is not None:
+                prepared = ownership.refusal((item.topic_id, item.partition)) or prepared
             responses.append(response)
             partition, required_offset = self.append(
                 item, records, acks, response, now_ms, prepared, may_be_named, admission is not None
             )
+            if ownership is not None and not response.error_code:
+                ownership.on_appended((item.topic_id, item.partition))
             if partition is None and response.error_code in _MALFORMED:
                 request.connection.on_malformed(f"produce: {response.error_message}", request.client_id)
             if acks == ACKS_ALL and partition is not None and partition.log.high_watermark < required_offset:

@@ -17,7 +17,6 @@ partition can disturb its producers in this moment, as it can always in Apache K
 
 from __future__ import annotations
 
-from functools import partial
 from struct import Struct
 from typing import Any
 
@@ -26,12 +25,15 @@ from strandline.controller.metadata.security.access import Access
 from strandline.controller.metadata.security.guards.common import Handler
 from strandline.controller.metadata.security.guards.data import owns_name, pass_produce
 from strandline.controller.metadata.security.partial_request import PartialRequest
-from strandline.protocol.errors import ErrorCode
-from strandline.protocol.messages.data import ProducePartitionResponse, ProduceRequest, ProduceResponse
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.data import ProducePartitionResponse, ProduceRequest
+from strandline.protocol.partitions import TopicIdPartition
 from strandline.protocol.producer_names import is_named, number_of
 from strandline.protocol.records.batch import HEADER_SIZE, LENGTH_PREFIX, PRODUCER_ID_POS
+from strandline.protocol.security.principal import Principal
 
 OWNERS_MAX = 100_000
+_FOREIGN = ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 ProducerInPartition = tuple[bytes, int, int]
 """Topic id, partition, and a producer id that writes there."""
@@ -70,15 +72,44 @@ class ProducerOwners:
                 elif not is_named(producer_id):
                     claims[key] = Owner(principal, epoch)
         if claims:
-            request = PartialRequest(request, body, partial(self._claim, claims))
+            request = OwnedProduce(request, Ownership(owners, claims, body.transactional_id is not None))
         return pass_produce(request, handler, refused)
 
-    def _claim(self, claims: dict[ProducerInPartition, Owner], response: ProduceResponse) -> None:
-        """The claims of batches that were appended hold."""
-        appended = {(row.topic_id, row.partition) for row in response.partitions if not row.error_code}
-        for key, owner in claims.items():
-            if key[:2] in appended:
-                self._owners.claim(key, *owner)
+
+class Ownership:
+    """What a request claims. Others may claim it while the request waits for its coordinator, or for its records to be unpacked.
+    So the append asks again, and says at once what it has appended: a batch that followers do not have yet is owned, too."""
+
+    def __init__(
+        self, owners: Owners[ProducerInPartition], claims: dict[ProducerInPartition, Owner], is_transactional: bool
+    ) -> None:
+        self._owners = owners
+        self._claims = claims
+        self._is_transactional = is_transactional
+
+    def refusal(self, partition: TopicIdPartition) -> BrokerError | None:
+        """The error of records that may not be appended any more."""
+        for key, claimed in self._claims.items():
+            owner = self._owners.get(key)
+            if key[:2] == partition and owner is not None and _is_foreign(owner, *claimed, self._is_transactional):
+                return BrokerError(_FOREIGN, _text(_FOREIGN))
+        return None
+
+    def on_appended(self, partition: TopicIdPartition) -> None:
+        """The claims in this partition hold."""
+        for key, claimed in self._claims.items():
+            if key[:2] == partition:
+                self._owners.claim(key, *claimed)
+
+
+class OwnedProduce(PartialRequest):
+    """A Produce request with something to claim."""
+
+    __slots__ = ("ownership",)
+
+    def __init__(self, request: Any, ownership: Ownership) -> None:
+        super().__init__(request, request.body, lambda response: None)
+        self.ownership = ownership
 
 
 def identities(records: memoryview) -> list[tuple[int, int]]:
@@ -97,12 +128,14 @@ def _refusal(access: Access, producer_id: int, epoch: int, owner: Owner | None, 
     """Why the sender may not write with this producer id, if another principal owns it, or if it has a name."""
     if is_named(producer_id):
         return _refusal_of_named(access, producer_id)
-    if owner is None or owner.principal == access.principal:
-        return None
-    # The coordinator of the transactional id confirms the first batch of a higher epoch.
-    if transactional_id is not None and epoch > owner.epoch:
-        return None
-    return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    is_foreign = owner is not None and _is_foreign(owner, access.principal, epoch, transactional_id is not None)
+    return _FOREIGN if is_foreign else None
+
+
+def _is_foreign(owner: Owner, principal: Principal, epoch: int, is_transactional: bool) -> bool:
+    """Whether the batch uses what belongs to another principal. The coordinator of the transactional id confirms the first
+    batch of a higher epoch."""
+    return owner.principal != principal and not (is_transactional and epoch > owner.epoch)
 
 
 def _refusal_of_named(access: Access, producer_id: int) -> ErrorCode | None:
@@ -114,6 +147,6 @@ def _refusal_of_named(access: Access, producer_id: int) -> ErrorCode | None:
 def _text(code: ErrorCode) -> str:
     if code is ErrorCode.BROKER_NOT_AVAILABLE:
         return "this broker does not know a producer name with this producer id yet"
-    if code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+    if code is _FOREIGN:
         return "another principal writes to the partition with this producer id"
     return "the sender lacks the right WRITE on the name of the producer"

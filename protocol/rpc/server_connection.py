@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
@@ -61,6 +61,8 @@ class ServerRequest(msgspec.Struct, eq=False):
     """Arrival time of the request, on the server's stopwatch, in seconds."""
     is_answered: bool = False
     """Set before the response is sent; a second response is a bug."""
+    ownership: ClassVar[Any] = None
+    """Of a Produce whose producer ids must be looked at once more right before the append (`broker/security`)."""
 
     @property
     def is_open(self) -> bool:

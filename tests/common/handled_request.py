@@ -57,6 +57,7 @@ class HandledRequest:
     is_open = True
     principal = ANONYMOUS
     client_host = "127.0.0.1"
+    ownership: Any = None
 
     def __init__(
         self,

@@ -38,8 +38,17 @@ class Owned:
 
     def ask(self, key: int, body: Any, principal: Principal, answer: Callable[[Any], Any]) -> Any:
         request = PeerRequest(body, key, principal)
+
+        def handle(passed: Any) -> None:
+            response = answer(passed.body)
+            if passed.ownership is not None:
+                for row in response.partitions:
+                    if not row.error_code:
+                        passed.ownership.on_appended((row.topic_id, row.partition))
+            passed.reply(response)
+
         try:
-            self._guards[key](self.world.rights.access_of(request), request, lambda passed: passed.reply(answer(passed.body)))
+            self._guards[key](self.world.rights.access_of(request), request, handle)
         except BrokerError as e:
             return e.code
         return request.answer
@@ -200,6 +209,24 @@ def test_producer_id_belongs_to_the_principal_that_has_written_with_it(producers
         assert code_of(producers.ask(apis.PRODUCE, forged, BOB, appended)) == E.INVALID_PRODUCER_ID_MAPPING
     assert code_of(producers.ask(apis.PRODUCE, produce(batch(7, 3)), ALICE, appended)) == 0
     assert code_of(producers.ask(apis.PRODUCE, produce(batch(-1)), BOB, appended)) == 0
+
+
+def test_producer_id_is_owned_from_the_append_on(producers: Owned) -> None:
+    """The answer may wait for followers. In that time another principal could add records to the producer's open transaction: the
+    log has it open, so nobody asks the coordinator. A request that had passed the guard before is refused at its append."""
+    guard, access = ProducerOwners(), producers.world.rights.access_of
+    waiting: dict[Principal, Any] = {}
+    for principal in (BOB, ALICE):
+        request = PeerRequest(produce(batch(7), transactional_id="payments"), apis.PRODUCE, principal)
+        guard.produce(access(request), request, lambda passed, who=principal: waiting.update({who: passed}))
+    where = (ORDERS, 0)
+    assert waiting[ALICE].ownership.refusal(where) is None
+    waiting[ALICE].ownership.on_appended(where)
+    assert waiting[BOB].ownership.refusal(where).code == E.INVALID_PRODUCER_ID_MAPPING
+    assert waiting[BOB].ownership.refusal((ORDERS, 1)) is None
+    late = PeerRequest(produce(batch(7), transactional_id="payments"), apis.PRODUCE, BOB)
+    guard.produce(access(late), late, waiting.clear)
+    assert code_of(late.answer) == E.INVALID_PRODUCER_ID_MAPPING
 
 
 def test_batch_that_was_not_appended_claims_nothing(producers: Owned) -> None:
