@@ -131,7 +131,7 @@ def _sessions_of_all() -> list[Patch]:
 
 @mutation("M105", "a producer id belongs to everybody who knows it")
 def _producers_of_all() -> list[Patch]:
-    return [(producer_owners, "_refusal", lambda *_: None)]
+    return [(producer_owners, "_refusal", lambda *_: None), (producer_owners, "_is_foreign", lambda *_: False)]
 
 
 @mutation("M106", "a member of a group belongs to everybody who knows its id")
