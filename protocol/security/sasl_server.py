@@ -6,8 +6,8 @@
     any --failure--> FAILED, and the connection is closed
 
 A re-authentication has the mechanism and the principal of the first authentication. It may begin at most once per second, as in
-Kafka, so that a client does not keep the server busy with it. The session of an expired or long-lived credential ends at
-`expires_at`: the connection then accepts SaslHandshake only.
+Kafka, so that a client does not keep the server busy with it; in a session that is shorter than two seconds, after half of it.
+The session of an expired or long-lived credential ends at `expires_at`: the connection then accepts SaslHandshake only.
 
 `SaslFailure` has two texts: one for the peer, which does not tell whether the user exists, and the reason, for the log.
 """
@@ -120,8 +120,8 @@ class SaslSession:
     def _check_reauthentication(self, mechanism: str, now: float) -> None:
         if self.expires_at is None:
             raise IllegalSaslState("the connection is authenticated, and its session does not expire")
-        if now - self._authenticated_at < REAUTH_INTERVAL_S_MIN:
-            raise IllegalSaslState("the connection was authenticated less than a second ago")
+        if now - self._authenticated_at < min(REAUTH_INTERVAL_S_MIN, self.session_lifetime_ms / 2000):
+            raise IllegalSaslState("the connection was authenticated a moment ago")
         if mechanism != self.mechanism:
             reason = f"it authenticated again by {mechanism[:100]} instead of {self.mechanism}"
             raise self.failure(AuthenticationError(reason, None))

@@ -201,3 +201,12 @@ def test_passwords_do_not_cross_a_network_in_plain_text():
     refuse_plain_without_tls("SASL_PLAINTEXT", ["PLAIN"], "CLIENTS", "127.0.0.1")
     refuse_plain_without_tls("SASL_PLAINTEXT", ["SCRAM-SHA-512"], "CLIENTS", "0.0.0.0")
     refuse_plain_without_tls("SASL_SSL", ["PLAIN"], "CLIENTS", "0.0.0.0")
+
+
+@pytest.mark.parametrize("lifetime_ms", [2, 400, 1000, 1170])
+@pytest.mark.parametrize("chance", [0.0, 1.0])
+def test_client_of_a_short_session_may_log_in_again_before_its_end(lifetime_ms, chance):
+    """A limit of a second between two logins would end every connection whose session is that short, again and again."""
+    one = session(max_reauth_ms=lifetime_ms)
+    authenticate(one, 10.0)
+    authenticate(one, 10.0 + reauthenticate_after_s(one.session_lifetime_ms, chance))
