@@ -17,7 +17,7 @@ rules and removes them."""
 @dataclass(frozen=True, slots=True)
 class SecurityPlan:
     max_reauth_ms: int
-    """`connections.max.reauth.ms`; 0: never. A listener refuses logins that are less than a second apart, as in Kafka."""
+    """`connections.max.reauth.ms`; 0: never."""
     changes: tuple[str, ...]
     """What the warden changes, out of `CHANGES`."""
     attacks: int
@@ -37,4 +37,4 @@ def draw_security(draw: Random) -> SecurityPlan | None:
 
 def new_plan(draw: Random) -> SecurityPlan:
     changes = tuple(name for name in CHANGES if draw.random() < 0.5)
-    return SecurityPlan(draw.choice((0, 1500, 2500)), changes, draw.choice((0, 40, 80)))
+    return SecurityPlan(draw.choice((0, 500, 1500, 2500)), changes, draw.choice((0, 40, 80)))
