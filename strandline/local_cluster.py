@@ -389,7 +389,7 @@ class LocalCluster:
             self.security.write(list(self.nodes))
         try:
             for node in self.nodes.values():
-                node.folder.mkdir(exist_ok=True)
+                node.folder.mkdir(mode=0o777 if self.security is None else 0o700, exist_ok=True)
                 node.config_file.write_text("".join(f"{k} = {_toml(v)}\n" for k, v in self._config(node).items()))
         except OSError as e:
             raise cannot_write(self.folder, e) from None
