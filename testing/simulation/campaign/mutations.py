@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -74,32 +74,11 @@ from strandline.storage.log.log import Log
 from strandline.storage.log.log_state import LogState
 from strandline.storage.log.producer_state import AppendedBatch, ProducerEntry, ProducerStates
 from strandline.storage.memory.memory_files import MemoryFiles
+from strandline.testing.simulation.campaign import security_mutations
+from strandline.testing.simulation.campaign.mutation import MUTATIONS, WAITING, Patch, mutation
 from strandline.testing.simulation.observation.wrapping import removed
 
-Patch = tuple[Any, str, Any]
-"""Owner, name of the attribute, and what replaces it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    number: str
-    """Such as "M01"."""
-    meaning: str
-    """What the code does without the guard."""
-    patches: Callable[[], list[Patch]]
-
-
-MUTATIONS: dict[str, Mutation] = {}
-WAITING: dict[str, str] = {}
-"""Mutations of guards that are not built yet, with the feature that they wait for."""
-
-
-def mutation(number: str, meaning: str) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
-    def enter(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
-        MUTATIONS[number] = Mutation(number, meaning, patches)
-        return patches
-
-    return enter
+__all__ = ["MUTATIONS", "WAITING", "applied", "security_mutations"]
 
 
 @contextlib.contextmanager
@@ -848,6 +827,3 @@ def _late_marker() -> list[Patch]:
 
 def _marker(log_dir: LogDir) -> str:
     return join(log_dir.path, CLEAN_SHUTDOWN)
-
-
-from strandline.testing.simulation.campaign import security_mutations  # noqa: E402, F401  # enters its mutations, which need `mutation`

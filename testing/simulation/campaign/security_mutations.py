@@ -1,6 +1,6 @@
 """Mutations of security: each removes one guard of logins, rights, sessions or quotas.
 
-They are entered into `mutations.MUTATIONS`, which imports this file at its end.
+`mutations.py` imports this file, so that they are in its table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strandline.protocol.frames import decode_request
 from strandline.protocol.rpc.sasl_door import SaslDoor
 from strandline.protocol.security.sasl_server import SaslSession
 from strandline.protocol.security.scram import ScramServerExchange
-from strandline.testing.simulation.campaign.mutations import Patch, mutation
+from strandline.testing.simulation.campaign.mutation import Patch, mutation
 
 
 def _without_right(*keys: int, role: str) -> list[Patch]:

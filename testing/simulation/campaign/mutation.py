@@ -1,0 +1,32 @@
+"""One guard that can be removed, and the table of them. The files with the mutations enter themselves into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Patch = tuple[Any, str, Any]
+"""Owner, name of the attribute, and what replaces it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    number: str
+    """Such as "M01"."""
+    meaning: str
+    """What the code does without the guard."""
+    patches: Callable[[], list[Patch]]
+
+
+MUTATIONS: dict[str, Mutation] = {}
+WAITING: dict[str, str] = {}
+"""Mutations of guards that are not built yet, with the feature that they wait for."""
+
+
+def mutation(number: str, meaning: str) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
+    def enter(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+        MUTATIONS[number] = Mutation(number, meaning, patches)
+        return patches
+
+    return enter
