@@ -99,10 +99,14 @@ _SPECIAL = re.compile(r'([,+"\\<>;])')
 
 
 def distinguished_name(certificate: bytes) -> str:
-    """The subject of a certificate (DER) as in RFC 2253, the last part first: Java's `X500Principal.getName()`."""
+    """The subject of a certificate (DER) as in RFC 2253, the last part first: Java's `X500Principal.getName()`. Raises
+    AuthenticationError if it cannot be read: OpenSSL accepts names that the library does not."""
     from cryptography import x509
 
-    subject = x509.load_der_x509_certificate(certificate).subject
+    try:
+        subject = x509.load_der_x509_certificate(certificate).subject
+    except ValueError:
+        raise AuthenticationError("the name in the certificate cannot be read") from None
     return ",".join("+".join(_attribute(part) for part in rdn) for rdn in reversed(subject.rdns))
 
 

@@ -87,3 +87,10 @@ def test_wrong_pattern_is_reported_once(capfd):
     with pytest.raises(UsageError, match="not valid"):
         PrincipalMapping("RULE:(/x/")
     assert capfd.readouterr().err == ""
+
+
+def test_name_that_cannot_be_read_is_a_failed_authentication():
+    """OpenSSL accepts it in a handshake. As another error it would leave the connection open, and counted, for ever."""
+    broken = certificate([(NameOID.COMMON_NAME, "Duke")]).replace(b"Duke", b"\xff\xfeke")
+    with pytest.raises(AuthenticationError, match="cannot be read"):
+        distinguished_name(broken)
