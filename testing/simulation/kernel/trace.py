@@ -172,7 +172,7 @@ class Trace:
 
     def partitions(self) -> list[str]:
         """All partitions that events were about, in the order of topic and index."""
-        names = self._of_partition if self._all is None else {event.partition for event in self._all}
+        names = self._of_partition if self._all is None else dict.fromkeys(event.partition for event in self._all)
         return sorted((name for name in names if name), key=partition_order)
 
     def events(
