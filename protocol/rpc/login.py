@@ -12,6 +12,7 @@ from typing import Protocol
 
 from strandline.protocol.apis import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from strandline.protocol.errors import BrokerError, ErrorCode, PeerError, StrandlineError
+from strandline.protocol.log_limits import printable
 from strandline.protocol.messages.admin import ApiVersionsRequest
 from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.security import (
@@ -24,6 +25,8 @@ from strandline.protocol.rpc.sockets import describe_connect_error
 from strandline.protocol.security.client_security import ClientSecurity
 
 _ROUNDS_MAX = 10
+_PAUSE_MIN_S = 0.03
+"""Between two logins, whatever lifetime a server names: otherwise a client could be made to do nothing else."""
 
 
 class LoginConnection(Protocol):
@@ -77,7 +80,7 @@ class Login:
         from strandline.protocol.security.sasl_client import reauthenticate_after_s
 
         delay_s = reauthenticate_after_s(session_lifetime_ms, self._security.random_bytes(1)[0] / 255)
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._begin)
+        self._timer = asyncio.get_running_loop().call_later(max(delay_s, _PAUSE_MIN_S), self._begin)
 
     def _begin(self) -> None:
         name = f"authenticate again to {self._connection.host}:{self._connection.port}"
@@ -125,7 +128,7 @@ class Login:
             raise self._closed_early(e) from e.__cause__
         assert isinstance(response, SaslHandshakeResponse)
         if response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-            offered = ", ".join(response.mechanisms)
+            offered = printable(", ".join(response.mechanisms))
             text = f"the listener does not offer the SASL mechanism {mechanism}; it offers {offered}"
             raise self._failure(ErrorCode.UNSUPPORTED_SASL_MECHANISM, text)
         if response.error_code:
@@ -135,7 +138,11 @@ class Login:
         response = await self._connection.request_ahead(SASL_AUTHENTICATE, SaslAuthenticateRequest(message))
         assert isinstance(response, SaslAuthenticateResponse)
         if response.error_code:
-            raise self._failure(response.error_code, response.error_message or "the server rejected the login")
+            text = printable(response.error_message or "the server rejected the login")
+            raise self._failure(response.error_code, text)
+        if response.session_lifetime_ms < 0:
+            text = f"the server grants a session with a lifetime of {response.session_lifetime_ms} ms"
+            raise self._failure(ErrorCode.SASL_AUTHENTICATION_FAILED, text)
         return response
 
     def _closed_early(self, e: BrokerError) -> BrokerError:

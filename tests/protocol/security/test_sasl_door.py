@@ -9,7 +9,7 @@ import time
 
 import msgpack
 import pytest
-from rpc_world import RawPeer, produce, raw_peer, request_frame
+from rpc_world import RawPeer, produce, raw_peer, request_frame, serving
 from security_world import SCRAMS, Authority, Users, alice, connected, login, principals, sasl, secured
 from structlog.testing import capture_logs
 from waiting import until
@@ -17,6 +17,7 @@ from waiting import until
 from strandline.protocol.apis import API_VERSIONS, APIS, METADATA, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.data import ProduceResponse
+from strandline.protocol.messages.security import SaslAuthenticateResponse, SaslHandshakeResponse
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.server import ServerRequest
 from strandline.protocol.security import sasl_server
@@ -503,3 +504,61 @@ def test_bug_in_the_look_up_is_no_failed_login():
             assert len(server.bugs) == 1
 
     asyncio.run(scenario())
+
+
+# -- servers that lie -------------------------------------------------------------------------------------------------
+
+
+def lying(response: SaslAuthenticateResponse) -> tuple[dict, list[bytes]]:
+    """The handlers of a server that answers every message of PLAIN with `response`, and the messages that it got."""
+    got: list[bytes] = []
+
+    def on_authenticate(request: ServerRequest) -> None:
+        got.append(request.body.auth_bytes)
+        request.reply(response)
+
+    def on_handshake(request: ServerRequest) -> None:
+        request.reply(SaslHandshakeResponse(0, ["PLAIN"]))
+
+    return {SASL_HANDSHAKE: on_handshake, SASL_AUTHENTICATE: on_authenticate}, got
+
+
+def test_client_refuses_a_session_that_has_ended_before_it_began(on_loop):
+    """A negative lifetime would make the client log in again and again, without a pause."""
+
+    async def scenario():
+        handlers, got = lying(SaslAuthenticateResponse(0, None, b"", -1))
+        async with serving(handlers) as (_, port):
+            error = await refused(port, login(mechanism="PLAIN"))
+            assert error.code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert "lifetime of -1 ms" in str(error)
+            assert len(got) == 1
+
+    on_loop(scenario)
+
+
+def test_client_does_not_log_in_more_often_than_is_reasonable(on_loop):
+    """A lifetime of 1 ms would make it do nothing else."""
+
+    async def scenario():
+        handlers, got = lying(SaslAuthenticateResponse(0, None, b"", 1))
+        async with serving(handlers) as (_, port), connected(port, login(mechanism="PLAIN")):
+            await until(lambda: len(got) == 3)
+            begun_at = time.monotonic()
+            await until(lambda: len(got) == 5)
+            assert time.monotonic() - begun_at >= 0.05
+
+    on_loop(scenario)
+
+
+def test_text_of_a_server_cannot_control_the_terminal(on_loop):
+    """F35: whoever answers on a port chooses the text of the error, and the client's user reads it."""
+
+    async def scenario():
+        handlers, _ = lying(SaslAuthenticateResponse(ErrorCode.SASL_AUTHENTICATION_FAILED, "no\x1b[2J\nall is well", b""))
+        async with serving(handlers) as (_, port):
+            text = str(await refused(port, login(mechanism="PLAIN")))
+            assert text.isprintable()
+            assert "no\\x1b[2J\\nall is well" in text
+
+    on_loop(scenario)
