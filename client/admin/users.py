@@ -69,7 +69,6 @@ class UserCalls(AdminRequests):
         _checked_user(user)
         if not isinstance(password, str) or not password:
             raise UsageError("a password is a non-empty str")
-        check_encodes("a password", password)
         checked_whole("iterations", iterations, messages.SCRAM_ITERATIONS_MIN, messages.SCRAM_ITERATIONS_MAX)
         deadline = self._deadline(timeout_ms)
         for mechanism in checked_mechanisms(mechanisms):  # A request may alter a user once.

@@ -120,6 +120,8 @@ def _content(path: str) -> bytes:
             return file.read()
     except OSError as e:
         raise UsageError(f"cannot read {path}: {e.strerror}") from None
+    except ValueError:
+        raise UsageError(f"cannot read {path!r}: that is no path of a file") from None
 
 
 def _entries(text: str) -> Iterator[tuple[str, str]]:

@@ -108,8 +108,11 @@ def _check_credentials(settings: ClientSecurity) -> None:
         if not getattr(settings, name):
             raise UsageError(f"{settings.security_protocol} with {mechanism} needs {name}")
     for name in needed if mechanism != OAUTHBEARER else ():
-        if not isinstance(getattr(settings, name), str):
+        value = getattr(settings, name)
+        if not isinstance(value, str):
             raise UsageError(f"{name} must be a str")
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise UsageError(f"{name} cannot be encoded in UTF-8")
 
 
 def _either(words: tuple[str, ...]) -> str:

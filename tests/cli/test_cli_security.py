@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from cli_world import Outcome, Up, one_sentence, run, start_up
 from strandline.cli.acl_check import NodeRules, decide
 from strandline.cli.acl_rules import Grant, Resources, filters_of, parse_resource, rules_of
 from strandline.cli.contexts import local_cluster
-from strandline.client import Acl
+from strandline.client import Acl, Admin
 from strandline.protocol.errors import UsageError
 from strandline.testing import Cluster
 from strandline.testing.kit.threaded import ThreadedCluster
@@ -178,6 +179,17 @@ def test_users_come_change_and_go(cluster: ThreadedCluster, tmp_path: Path) -> N
 def test_mistakes_with_users_are_one_sentence(cluster: ThreadedCluster, words: tuple[str, ...], reason: str) -> None:
     found = strandline(cluster, "user", *words)
     assert (found.code, reason in one_sentence(found)) == (2, True)
+
+
+def test_password_that_cannot_be_used_is_not_repeated() -> None:
+    """F33: not even one that is no UTF-8, as standard input may have it."""
+
+    async def scenario() -> None:
+        with pytest.raises(UsageError, match="SASLprep does not allow") as e:
+            await Admin(bootstrap_servers="127.0.0.1:1").upsert_scram_credentials("bob", f"{PASSWORD}\udcff")
+        assert PASSWORD not in str(e.value)
+
+    asyncio.run(scenario())
 
 
 def test_cluster_without_authorizer_allows_everything() -> None:

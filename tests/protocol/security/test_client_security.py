@@ -45,6 +45,8 @@ async def token() -> str:
         ({**SCRAM, "sasl_plain_password": None}, "SASL_SSL with SCRAM-SHA-512 needs sasl_plain_password"),
         ({**SCRAM, "sasl_plain_username": ""}, "needs sasl_plain_username"),
         ({**SCRAM, "sasl_plain_password": SECRET.encode()}, "sasl_plain_password must be a str"),
+        ({**SCRAM, "sasl_plain_password": SECRET + "\ud800"}, "sasl_plain_password cannot be encoded in UTF-8"),
+        ({**SCRAM, "sasl_mechanism": "PLAIN", "sasl_plain_username": "\udcff"}, "sasl_plain_username cannot be encoded"),
         ({"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}, "needs sasl_oauth_token_provider"),
         ({"security_protocol": "SSL", "ssl_keyfile": "k.pem"}, "ssl_keyfile is given without ssl_certfile"),
     ],
@@ -184,3 +186,11 @@ def test_path_is_relative_to_the_file(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path.parent)
     relative = os.path.relpath(path)
     assert ClientSecurity.from_file(relative).ssl_cafile == os.path.join(os.path.dirname(relative), "ca.pem")
+
+
+def test_path_that_no_file_can_have_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    path = written(tmp_path, "security.protocol=SSL\nssl.ca.location=a\\u0000b\n")
+    with pytest.raises(UsageError, match="no path of a file"):
+        ClientSecurity.from_file(path)
+    with pytest.raises(UsageError, match="no path of a file"):
+        ClientSecurity.from_file("a\0b")
