@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
@@ -30,6 +31,7 @@ CA_DAYS, DAYS = 3650, 365
 _BACKDATED = datetime.timedelta(hours=1)
 """For nodes whose clocks are behind."""
 _COMMON_NAME_MAX = 64
+_HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 
 
 class Certificate(NamedTuple):
@@ -56,6 +58,8 @@ def make_authority(folder: Path, name: str, days: int = CA_DAYS) -> Path:
     for path in (certificate_path, key_path):
         if path.exists():
             raise UsageError(f"{path} exists already: every certificate that it has signed would become worthless")
+    if not name or not name.isprintable():
+        raise UsageError(f"{name!r} cannot be the name of an authority: use at least one letter, and no control characters")
     folder.mkdir(parents=True, exist_ok=True)
     key, subject = _new_key(), _subject(name)
     builder = _builder(subject, subject, key.public_key(), days)
@@ -249,10 +253,9 @@ def _host(host: str) -> x509.GeneralName:
         return x509.IPAddress(ip_address(host))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(host)
-    except ValueError:
-        raise UsageError(f"{host!r} is no host name for a certificate: it must be ASCII") from None
+    if not _HOST_NAME.fullmatch(host):
+        raise UsageError(f"{host!r} is no host name for a certificate: use ASCII letters, digits, and - _ . between them")
+    return x509.DNSName(host)
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:

@@ -26,7 +26,7 @@ def layout(
     spare: Sequence[str] = (),
 ) -> list[str]:
     """The lines of the table. `width`: in characters, None for no limit. `spare`: columns to omit first, in this order."""
-    cells = [[cell(value) for value in row] for row in rows]
+    cells = [[_visible(cell(value)) for value in row] for row in rows]
     kept = [i for i, _ in enumerate(columns) if any(row[i] for row in cells)] or list(range(len(columns)))
     left_out: list[str] = []
     while True:
@@ -50,6 +50,11 @@ def cell(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(str(v) for v in value)
     return str(value)
+
+
+def _visible(text: str) -> str:
+    """The text without control characters: client ids and names of groups come from anyone, and could rewrite the screen."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _pieces(text: str) -> list[tuple[str, str]]:

@@ -115,6 +115,9 @@ def test_a_renewed_certificate_keeps_its_name_and_hosts(folder: Path) -> None:
         (["user", "ca"], "is that of the authority"),
         (["user", "x" * 65], "at most 64 characters"),
         (["node", "b", "--host", "bü"], "is no host name for a certificate"),
+        (["node", "b", "--host", ""], "is no host name for a certificate"),
+        (["node", "b", "--host", "a b"], "is no host name for a certificate"),
+        (["node", "b", "--host", "10.0.0.0/8"], "is no host name for a certificate"),
         (["renew", "nobody"], "No such file"),
     ],
 )
@@ -124,3 +127,9 @@ def test_a_mistake_is_one_sentence(folder: Path, words: list[str], reason: str) 
 
 def test_without_an_authority_there_is_no_certificate(tmp_path: Path) -> None:
     assert "`strandline cert ca` makes one" in refused("user", "alice", folder=tmp_path)
+
+
+def test_an_authority_needs_a_name_that_can_be_shown(tmp_path: Path) -> None:
+    for name in ("", "a\nb"):
+        assert "cannot be the name of an authority" in refused("ca", "--name", name, folder=tmp_path)
+    assert not list(tmp_path.iterdir())

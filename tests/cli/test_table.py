@@ -83,3 +83,9 @@ def test_no_word_is_broken(rows: list[tuple[str, ...]], width: int) -> None:
 def test_a_table_fits_or_becomes_blocks(width: int) -> None:
     lines = layout(COLUMNS, ROWS, width=width, spare=("data",))
     assert max(map(len, lines[:-1])) <= width or not any("─" in line for line in lines)
+
+
+def test_control_characters_of_a_value_do_not_reach_the_terminal() -> None:
+    """F35: client ids and names of groups come from anyone, and an administrator looks at them."""
+    lines = layout(["CLIENT"], [["a\x1b[2Jb\nc"], ["\u202ed"]])
+    assert [line.strip() for line in lines[-3:-1]] == ["a\\x1b[2Jb\\nc", "\\u202ed"]
