@@ -159,12 +159,19 @@ def _password(name: str, file: str | None) -> str:
     if file is None and not sys.stdin.isatty():
         raise UsageError("there is no terminal to type a password: give --password-file FILE (- is standard input)")
     if file is None:
-        return str(typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True))
+        return _typed(name)
     text = sys.stdin.readline() if file == STANDARD_INPUT else _first_line(file)
     password = text.removesuffix("\n").removesuffix("\r")
     if not password:
         raise UsageError(f"the password in {'standard input' if file == STANDARD_INPUT else file} is empty")
     return password
+
+
+def _typed(name: str) -> str:
+    try:
+        return str(typer.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True))
+    except UnicodeDecodeError:  # It repeats what was typed.
+        raise UsageError("the password cannot be read: the terminal did not send it in UTF-8") from None
 
 
 def _first_line(file: str) -> str:

@@ -13,6 +13,7 @@ from cli_world import Outcome, Up, one_sentence, run, start_up
 from strandline.cli.acl_check import NodeRules, decide
 from strandline.cli.acl_rules import Grant, Resources, filters_of, parse_resource, rules_of
 from strandline.cli.contexts import local_cluster
+from strandline.cli.user import _password
 from strandline.client import Acl, Admin
 from strandline.protocol.errors import UsageError
 from strandline.testing import Cluster
@@ -190,6 +191,16 @@ def test_password_that_cannot_be_used_is_not_repeated() -> None:
         assert PASSWORD not in str(e.value)
 
     asyncio.run(scenario())
+
+
+def test_password_that_is_typed_in_another_encoding_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def prompt(*_: object, **__: object) -> str:
+        return (PASSWORD.encode() + b"\xfe").decode()
+
+    monkeypatch.setattr("typer.prompt", prompt)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    with pytest.raises(UsageError, match="did not send it in UTF-8"):
+        _password("bob", None)
 
 
 def test_cluster_without_authorizer_allows_everything() -> None:
