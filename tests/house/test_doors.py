@@ -157,9 +157,7 @@ DOORS: Mapping[str, Mapping[str, str]] = {
     "client/compat/aiokafka/options.py": {"warnings": "of options that aiokafka has deprecated"},
     "client/errors.py": {"ssl.SSLCertVerificationError": "the class of an error, to recognise it"},
     "client/options.py": {"ssl.SSLContext": "the class of a context that a program hands in"},
-    "client/compat/aiokafka/helpers.py": {
-        "ssl": "a context from the files that the program names"
-    },
+    "client/compat/aiokafka/helpers.py": {"ssl": "a context from the files that the program names"},
     "client/compat/faststream/broker.py": {
         "faststream": "the class that is derived from; only a program that uses FastStream imports this",
         "aiokafka": "the class of an option's default, to recognise it",
