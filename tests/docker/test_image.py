@@ -14,8 +14,8 @@ from engine import BUILD_MAX_S, DOCKERFILE, REVISION, ROOT, docker, inspect, run
 
 pytestmark = [pytest.mark.docker, pytest.mark.processes]
 
-SIZE_OVER_BASE_MAX = 68_000_000
-"""bytes. 22 MB are our own package with its compiled modules, 13 MB uvloop, 8 MB aiohttp."""
+SIZE_OVER_BASE_MAX = 87_000_000
+"""bytes. 25 MB are our own package with its compiled modules, 16 MB cryptography (most of it OpenSSL), 13 MB uvloop, 8 MB aiohttp."""
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
