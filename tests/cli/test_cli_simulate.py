@@ -168,7 +168,7 @@ def test_options_may_come_from_a_file(tmp_path: Path) -> None:
     [
         (["--scenario", "S999"], "did you mean S"),
         (["--scenario", "orders"], "there is no scenario 'orders'"),
-        (["--mutation", "M99"], "did you mean M"),
+        (["--mutation", "M999"], "did you mean M"),
         (["--seeds", "5"], "a range such as 0..99"),
         (["--seeds", "5..1"], "a range such as 0..99"),
         (["--seed", "1", "--seeds", "1..2"], "exclude each other"),

@@ -314,15 +314,15 @@ def test_the_quorum_is_described(call: Call) -> None:
 def test_the_level_of_the_metadata_is_described_and_checked(call: Call, up: Up) -> None:
     """A new cluster has the newest level already. A level that no node knows is refused in one sentence."""
     described = call("features", "describe", "--json").json()
-    assert (described["feature"], described["level"]) == ("metadata.version", 1)
-    assert described["brokers"] == [{"broker_id": n, "min_level": 0, "max_level": 1} for n in (1, 2, 3)]
+    assert (described["feature"], described["level"]) == ("metadata.version", 2)
+    assert described["brokers"] == [{"broker_id": n, "min_level": 0, "max_level": 2} for n in (1, 2, 3)]
     table = call("features", "describe").out
-    assert "0 to 1" in table
-    assert "metadata.version has level 1" in table
-    assert call("features", "upgrade").out == "metadata.version has level 1 already\n"
-    upgraded = call("features", "upgrade", "--level", "1", "--dry-run", "--json").json()
-    assert upgraded == {"feature": "metadata.version", "previous_level": 1, "level": 1, "dry_run": True}
-    for level, words in (("0", "cannot be lowered from 1 to 0"), ("9", "supports metadata.version 0 to 1, not 9")):
+    assert "0 to 2" in table
+    assert "metadata.version has level 2" in table
+    assert call("features", "upgrade").out == "metadata.version has level 2 already\n"
+    upgraded = call("features", "upgrade", "--level", "2", "--dry-run", "--json").json()
+    assert upgraded == {"feature": "metadata.version", "previous_level": 2, "level": 2, "dry_run": True}
+    for level, words in (("0", "cannot be lowered from 2 to 0"), ("9", "supports metadata.version 0 to 2, not 9")):
         refused = run("features", "upgrade", "--level", level, "--bootstrap", up.bootstrap)
         assert refused.code == 1
         assert words in one_sentence(refused)
