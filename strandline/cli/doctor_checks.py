@@ -85,7 +85,7 @@ def _advice_for(port: Port) -> str:
     if port.speaks == "HTTP":
         return "this is the port of a web server, perhaps a node's http.listener; give that of the client listener"
     if port.speaks == "TLS":
-        return "this listener wants TLS; give the port of a plaintext listener"
+        return "this listener wants TLS: give the client properties that fit it with --client-config"
     if port.speaks.startswith("Kafka"):
         return "this is an Apache Kafka broker, or a listener for Kafka's clients; give the port of Strandline's own listener"
     if port.is_open:
@@ -149,7 +149,7 @@ def _controllers(facts: Facts) -> Iterator[Finding]:
     if len(quorum.voters) % 2 == 0:
         text = f"the quorum has {len(quorum.voters)} voters: an even number tolerates no more losses than one less"
         yield Finding("controllers", Level.warning, text, "run 1, 3 or 5 controllers")
-    hidden = [voter for voter, port in facts.voters.items() if not port.is_good and voter not in silent]
+    hidden = [voter for voter, port in facts.voters.items() if not port.is_good and port.speaks != "TLS" and voter not in silent]
     if hidden:
         text = f"{_named('controller', hidden)} cannot be reached from here; only brokers have to reach it"
         yield Finding("controllers", Level.note, text)

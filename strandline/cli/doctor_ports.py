@@ -71,14 +71,19 @@ async def _handshake(host: str, port: int, address: str, resolved: tuple[str, ..
         return Port(address, resolved, True, role=who.role, node_id=who.node_id, cluster_id=who.cluster_id)
     except (StrandlineError, OSError, TimeoutError) as e:
         speaks = await _speaks(host, port)
-        if security is not NO_SECURITY or speaks == "TLS":
-            hint = "" if security is not NO_SECURITY else "; give the client's configuration with --client-config"
-            return Port(address, resolved, True, f"does not let this client in ({e}){hint}", speaks)
-        error = f"speaks {speaks}, and not Strandline's protocol" if speaks else "accepts connections, and answers no handshake"
-        return Port(address, resolved, True, error, speaks)
+        return Port(address, resolved, True, _why_not(e, speaks, security), speaks)
     finally:
         if connection is not None:
             connection.close()
+
+
+def _why_not(error: Exception, speaks: str, security: ClientSecurity) -> str:
+    """Why an open port is no node for this client."""
+    if security is not NO_SECURITY:
+        return f"does not let this client in ({error})"
+    if speaks == "TLS":
+        return "speaks TLS, and this client does not"
+    return f"speaks {speaks}, and not Strandline's protocol" if speaks else "accepts connections, and answers no handshake"
 
 
 async def _speaks(host: str, port: int) -> str:

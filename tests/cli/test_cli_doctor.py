@@ -249,19 +249,38 @@ def kafka(question: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("answer", "greeting", "speaks"),
+    ("answer", "greeting", "speaks", "but"),
     [
-        (lambda question: b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", "HTTP"),
-        (lambda question: b"\x15\x03\x01\x00\x02\x02\x46", b"", "TLS"),
-        (lambda question: b"", b"SSH-2.0-OpenSSH_9.2\r\n", "a protocol that begins with 'SSH-2.0-OpenSSH_9.2'"),
-        (kafka, b"", "Kafka's protocol"),
+        (lambda question: b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", "HTTP", "not Strandline's protocol"),
+        (lambda question: b"\x15\x03\x01\x00\x02\x02\x46", b"", "TLS", "this client does not"),  # A secure cluster perhaps.
+        (
+            lambda question: b"",
+            b"SSH-2.0-OpenSSH_9.2\r\n",
+            "a protocol that begins with 'SSH-2.0-OpenSSH_9.2'",
+            "not Strandline's protocol",
+        ),
+        (kafka, b"", "Kafka's protocol", "not Strandline's protocol"),
     ],
     ids=["http", "tls", "ssh", "kafka"],
 )
-def test_other_protocol_of_a_port_is_recognised(answer: Callable[[bytes], bytes], greeting: bytes, speaks: str) -> None:
+def test_other_protocol_of_a_port_is_recognised(answer: Callable[[bytes], bytes], greeting: bytes, speaks: str, but: str) -> None:
     with server(answer, greeting=greeting) as (host, port):
         found = asyncio.run(try_port(host, port))
-    assert (found.is_open, found.speaks, found.error) == (True, speaks, f"speaks {speaks}, and not Strandline's protocol")
+    assert (found.is_open, found.speaks, found.error) == (True, speaks, f"speaks {speaks}, and {but}")
+
+
+def test_controllers_behind_tls_are_not_called_unreachable() -> None:
+    """The client's properties are those for brokers; a controller's listener may want other ones."""
+    facts = whole()
+    facts.voters = {102: Port("c:1", ("10.0.0.1",), True, "speaks TLS, and this client does not", "TLS")}
+    assert [finding for finding in judge(facts) if finding.check == "controllers" and finding.level is not Level.ok] == []
+
+
+def test_tls_port_asks_for_client_properties() -> None:
+    facts = whole()
+    facts.bootstrap = [Port("b:1", ("10.0.0.1",), True, "speaks TLS, and this client does not", "TLS")]
+    finding = next(finding for finding in judge(facts) if finding.check == "bootstrap")
+    assert "--client-config" in finding.advice
 
 
 def test_closed_port_and_unknown_name_are_told_apart() -> None:
