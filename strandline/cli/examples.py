@@ -133,9 +133,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "user remove": ("strandline user remove alice",),
     "quota list": ("strandline quota list", "strandline quota list --user alice"),
     "quota set": (
-        "strandline quota set --user alice producer_byte_rate=10MB consumer_byte_rate=20MB",
-        "strandline quota set --user alice --client-id backfill producer_byte_rate=1MB",
-        "strandline quota set --user-default request_percentage=50 controller_mutation_rate=10",
+        "strandline quota set --user alice producer_byte_rate=10MB",
+        "strandline quota set --user alice --client-id etl producer_byte_rate=1MB",
+        "strandline quota set --user-default request_percentage=50",
         "strandline quota set --ip-default connection_creation_rate=20",
     ),
     "quota unset": ("strandline quota unset --user alice producer_byte_rate",),
