@@ -438,6 +438,12 @@ class Sender:
         """Metadata was refreshed, or a connection was opened or lost."""
         if self._closed:
             return
+        try:
+            self._on_change()
+        except Exception as e:
+            self._break_down(e)
+
+    def _on_change(self) -> None:
         self._fail_if_refused()
         cache, accumulator = self._cluster.cache, self._accumulator
         for name in [*accumulator.topics, *accumulator.parked]:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from strandline.client.cluster.listeners import Listeners
 from strandline.client.cluster.metadata import MetadataCache
+from strandline.client.cluster.throttle_times import ThrottleTimes
 from strandline.client.errors import BufferFull, StrandlineError
 from strandline.client.home import Home
 from strandline.client.producer.accumulator import Accumulator
@@ -42,7 +43,8 @@ class MetadataOnDemand:
         self.cache = MetadataCache()
         self.listeners = Listeners()
         self.metadata = self.connections = self
-        self.last_error = None
+        self.last_error = self.refusal = None
+        self.throttles = ThrottleTimes()
         self.refreshes = 0
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -73,6 +75,9 @@ class MetadataOnDemand:
 
     def refresh_if_unreachable(self, broker_id: int) -> None:
         """The test decides when the topic is learned."""
+
+    def suspect_if_stalled(self, broker_id: int, oldest_request_at: float | None, limit_s: float) -> None:
+        """Brokers answer when the test says so."""
 
     def last_error_of(self, broker_id: int) -> None:
         """There is none."""

@@ -21,6 +21,7 @@ from strandline.client.errors import (
 )
 from strandline.client.producer.partition_queue import PartitionQueue
 from strandline.client.producer.producer import Producer
+from strandline.client.producer.sender import Sender
 
 from .scripted import ScriptedCluster
 
@@ -331,6 +332,22 @@ async def test_bug_in_the_producer_fails_all_waiters(monkeypatch: pytest.MonkeyP
                 producer.send_nowait("orders", b"refused")
             with pytest.raises(DeliveryFailed, match="can send nothing more"):
                 await producer.send("orders", b"refused")
+
+
+async def test_bug_in_the_look_at_new_metadata_fails_all_waiters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It happens in a callback too; records of a topic that the producer learns then waited for all of their 120 s."""
+
+    def break_down(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async with ScriptedCluster() as cluster, asyncio.timeout(5):
+        cluster.create("orders")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            monkeypatch.setattr(Sender, "_restart_stalled", break_down)
+            with pytest.raises(DeliveryFailed, match="ZeroDivisionError"):
+                await producer.send_and_wait("orders", b"lost")
+            with pytest.raises(DeliveryFailed, match="can send nothing more"):
+                producer.send_nowait("orders", b"refused")
 
 
 async def test_stop_reports_undelivered_records_of_a_hanging_broker() -> None:
