@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from strandline.client.options import ClientOptions, table_of
-from strandline.protocol.security.client_properties import NAMES, read_file, settings_of
+from strandline.protocol.security.client_properties import NAMES, settings_of
 from strandline.protocol.security.client_security import ClientSecurity
 
 REDACTED = "*********(redacted)"
@@ -43,7 +43,7 @@ def settings_of_properties(properties: Mapping[str, str]) -> dict[str, Any]:
 
 def settings_of_file(path: str) -> dict[str, Any]:
     """The security settings in a file of Kafka's client properties as options of our client. UsageError names the file."""
-    return differing(read_file(path))
+    return differing(ClientSecurity.from_file(path))
 
 
 def differing(security: ClientSecurity) -> dict[str, Any]:

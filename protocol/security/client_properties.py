@@ -22,7 +22,6 @@ from typing import Any
 
 from strandline.protocol.errors import UsageError
 from strandline.protocol.loggers import get_logger
-from strandline.protocol.security.client_security import ClientSecurity, TokenProvider
 
 logger = get_logger(__name__)
 
@@ -60,23 +59,20 @@ _MODULE = re.compile(r"\s*[\w.$]+\s+(required|requisite|sufficient|optional)\b(.
 _PEM_MARK = b"-----BEGIN "
 
 
-def read_file(path: str) -> ClientSecurity:
-    """The security settings of a properties file. UsageError names the file; a warning is logged if others may read a secret in
-    it."""
+def read_file(path: str) -> dict[str, str]:
+    """The keys and values of a client's properties file. UsageError if it cannot be read; a warning is logged if other users of
+    the machine may read a secret in it."""
     properties = read_properties(path)
     if may_be_read_by_others(path, properties):
         logger.warning("client_config.exposed", path=path)
-    return security_of(properties, path)
+    return properties
 
 
-def security_of(properties: Mapping[str, str], path: str) -> ClientSecurity:
-    """The security settings of the properties of a file. UsageError names the file."""
-    try:
-        settings = settings_of(properties, os.path.dirname(path))
-        _check_readable(settings)
-        return ClientSecurity(**settings)
-    except UsageError as e:
-        raise UsageError(f"{path}: {e}") from None
+def settings_of_file(properties: Mapping[str, str], path: str) -> dict[str, Any]:
+    """`settings_of` the properties that were read from this file. UsageError also if a file that they name cannot be used."""
+    settings = settings_of(properties, os.path.dirname(path))
+    _check_readable(settings)
+    return settings
 
 
 def may_be_read_by_others(path: str, properties: Mapping[str, str]) -> bool:
@@ -215,7 +211,7 @@ def _check_pem(path: str) -> None:
         raise UsageError(f"{path} is not a PEM file; convert a Java key store with keytool and openssl pkcs12")
 
 
-def _token_of_file(url: str) -> TokenProvider:
+def _token_of_file(url: str) -> FileToken:
     """A provider that reads the token from a file before each authentication, as Kafka does for a `file:` URL."""
     if not url.startswith("file:"):
         raise UsageError(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from strandline.protocol.doors import SECURE_RANDOM
 from strandline.protocol.errors import UsageError
+from strandline.protocol.security.client_properties import read_file, settings_of, settings_of_file
 from strandline.protocol.security.mechanisms import MECHANISMS, OAUTHBEARER, RandomBytes
 
 TokenProvider = Callable[[], Awaitable[str]]
@@ -68,16 +69,20 @@ class ClientSecurity:
         """The settings of a file of Kafka's client properties: `security.protocol`, `sasl.jaas.config`,
         `ssl.truststore.location` and so on. Other keys are ignored. UsageError, in one sentence, if the file cannot be read or a
         value cannot be used; a warning is logged if other users of the machine may read a secret in it."""
-        from strandline.protocol.security.client_properties import read_file
-
-        return read_file(path)
+        return security_of(read_file(path), path)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> ClientSecurity:
         """The settings of Kafka's client properties. Other keys are ignored. UsageError if a value cannot be used."""
-        from strandline.protocol.security.client_properties import settings_of
-
         return cls(**settings_of(properties))
+
+
+def security_of(properties: Mapping[str, str], path: str) -> ClientSecurity:
+    """The settings of the properties that were read from this file. UsageError names the file."""
+    try:
+        return ClientSecurity(**settings_of_file(properties, path))
+    except UsageError as e:
+        raise UsageError(f"{path}: {e}") from None
 
 
 def check(settings: ClientSecurity) -> None:

@@ -250,7 +250,8 @@ def use_client_config(choice: Choice, note: Callable[[str], None] = note) -> Non
     """Have the clients of this process reach the cluster as its client properties say. UsageError if they cannot be used."""
     if choice.client_config is None:
         return
-    from strandline.protocol.security.client_properties import may_be_read_by_others, read_properties, security_of
+    from strandline.protocol.security.client_properties import may_be_read_by_others, read_properties
+    from strandline.protocol.security.client_security import security_of
     from strandline.reach import remember
 
     properties = read_properties(choice.client_config)
