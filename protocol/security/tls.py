@@ -93,7 +93,7 @@ def client_context(security: ClientSecurity) -> ssl.SSLContext:
     if kept is not None and kept[0] == stamp:
         return kept[1]
     try:
-        context = _new_client_context(security)
+        context = new_client_context(security)
     except UsageError as e:
         if kept is None:
             raise
@@ -110,7 +110,8 @@ _client_contexts: dict[ClientSecurity, tuple[tuple[tuple[int, int] | None, ...],
 """By settings: the state of the files when they were read, and the context."""
 
 
-def _new_client_context(security: ClientSecurity) -> ssl.SSLContext:
+def new_client_context(security: ClientSecurity) -> ssl.SSLContext:
+    """A context from what the files contain now. UsageError names the file that cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _restrict(context)
     context.check_hostname = security.ssl_check_hostname

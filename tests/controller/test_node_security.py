@@ -17,6 +17,7 @@ from strandline.protocol.doors import real_doors
 from strandline.protocol.errors import BrokerError, ErrorCode, UsageError
 from strandline.protocol.security.mechanisms import SCRAM_256, SCRAM_512
 from strandline.protocol.security.scram import ScramClientExchange, new_credential
+from strandline.protocol.security.tls import client_context
 from strandline.storage.files import RealFiles
 
 PASSWORD = "open sesame"
@@ -191,6 +192,22 @@ def test_nodes_agree_on_the_salts_of_users_that_do_not_exist(folder: Path) -> No
     first, second = security(keys(folder)), security(keys(folder))
     assert first_message(first, "nobody") == first_message(second, "nobody")
     assert first_message(first, "nobody") != first_message(first, "somebody")
+
+
+def test_node_that_starts_reads_the_files_itself(folder: Path, tmp_path: Path) -> None:
+    """The nodes of a process share the contexts of equal settings: a second one started although the file was broken by then."""
+    authority = tmp_path / "ca.pem"
+    authority.write_bytes((folder / "ca.pem").read_bytes())
+    to_controllers = {
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "controller.listener.names": "SSL",
+        "ssl.truststore.location": str(authority),
+    }
+    running = security(keys(folder) | to_controllers)
+    client_context(running.to_controllers)
+    authority.write_text("nonsense")
+    with pytest.raises(UsageError, match="it is no PEM file"):
+        security(keys(folder) | to_controllers)
 
 
 @pytest.mark.parametrize(
