@@ -284,6 +284,8 @@ SHARED: dict[tuple[str, str], str] = {
     ("protocol/rpc/connection.py", "_bad_servers"): "by event loop, so each node has its own",
     ("protocol/rpc/connection.py", "_scratches"): "by event loop, so each node has its own; nothing in it outlives a read",
     ("protocol/rpc/dial.py", "_lookups"): "by event loop, so each node has its own",
+    ("protocol/security/tls.py", "_client_contexts"): "what the files of the settings contain, remembered until they change; "
+    "a node that starts reads them itself",
     ("storage/memory/memory_files.py", "@lru_cache"): "a function of the path alone, remembered",
 }
 """(File, what is shared by all nodes of a process) -> why no node and no later run can tell."""
@@ -410,7 +412,7 @@ async def test_the_first_of_simultaneous_addresses_wins(monkeypatch: pytest.Monk
     monkeypatch.setattr(dialling, "NEXT_ADDRESS_S", 0.0)
     answer = asyncio.get_running_loop().create_future()
 
-    async def attempt(make: object, address: str, port: int) -> Any:
+    async def attempt(make: object, address: str, port: int, host: str, tls: object) -> Any:
         await answer
         return address
 
