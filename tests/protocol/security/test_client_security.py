@@ -8,6 +8,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from strandline.protocol.errors import UsageError
 from strandline.protocol.security.client_properties import read_properties
@@ -151,13 +152,15 @@ def test_missing_file_is_one_sentence(tmp_path) -> None:
         ClientSecurity.from_file(str(tmp_path / "none.properties"))
 
 
-def test_secret_that_others_may_read_is_noted(tmp_path, caplog) -> None:
+def test_secret_that_others_may_read_is_noted(tmp_path) -> None:
     text = f"security.protocol=SASL_SSL\nsasl.jaas.config={JAAS}\n"
-    ClientSecurity.from_file(written(tmp_path, text, 0o600))
-    assert "exposed" not in caplog.text
-    ClientSecurity.from_file(written(tmp_path, text, 0o644))
-    assert "client_config.exposed" in caplog.text
-    assert SECRET not in caplog.text
+    with capture_logs() as lines:
+        ClientSecurity.from_file(written(tmp_path, text, 0o600))
+    assert lines == []
+    with capture_logs() as lines:
+        path = written(tmp_path, text, 0o644)
+        ClientSecurity.from_file(path)
+    assert lines == [{"event": "client_config.exposed", "log_level": "warning", "path": path}]
 
 
 def test_token_of_a_file_is_read_for_each_authentication(tmp_path) -> None:
