@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
-from strandline.client import ConsumerRecord, RecordMetadata
+from strandline.client import ClientSecurity, ConsumerRecord, RecordMetadata
 from strandline.testing.history import EVERY_ACK, Acks, History, Verdict
 from strandline.testing.kit.async_cluster import WITHIN_S, AsyncCluster
 from strandline.testing.kit.conditions import Condition
@@ -169,6 +169,9 @@ class ThreadedCluster:
 
     def assert_logs_identical(self, topic: str, *, within_s: float = WITHIN_S) -> None:
         self.run(self.cluster.assert_logs_identical(topic, within_s=within_s))
+
+    def security_of(self, user: str) -> ClientSecurity:
+        return self.call(self.cluster.security_of, user)
 
     def report(self) -> str:
         return self.call(self.cluster.report)

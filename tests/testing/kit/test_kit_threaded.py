@@ -54,6 +54,19 @@ def test_threaded_cluster_has_every_method_of_the_cluster() -> None:
     assert ours - theirs == {"run", "call", "send", "history", "seed"}  # The last two are attributes there.
 
 
+def test_its_users_connect_as_the_cluster_says() -> None:
+    with Cluster.running_in_thread(brokers=1, secure=True) as cluster:
+        assert cluster.security_of("producer").sasl_plain_username == "producer"
+        topic = cluster.create_topic()
+        cluster.send(topic, b"1")
+        assert [record.value for record in cluster.read_all(topic)] == [b"1"]
+
+
+def test_users_of_an_open_cluster_are_refused(threaded_cluster: ThreadedCluster) -> None:
+    with pytest.raises(UsageError, match="has no users"):
+        threaded_cluster.security_of("producer")
+
+
 def test_failed_start_raises_in_the_test_and_leaves_no_thread() -> None:
     before = set(threading.enumerate())
     with pytest.raises(UsageError, match="at least one broker"), Cluster.running_in_thread(brokers=0):
