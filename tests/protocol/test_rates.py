@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.protocol.rates import TokenBucket, throttle_ms
+
+ROUNDING = 1e-6
+"""Tokens by which sums of floating-point numbers may differ."""
 
 
 def bucket(
@@ -64,16 +67,30 @@ def test_changed_rate_counts_at_once() -> None:
     assert idle.tokens(1000.0) == 110.0
 
 
-@given(st.lists(st.floats(1.0, 500.0), min_size=200, max_size=400))
-def test_busy_client_gets_its_rate_exactly(requests: list[float]) -> None:
-    """A client that waits as long as it is told gets the quota, plus the first window, plus at most one request."""
-    budget, now, spent = bucket(), 0.0, 0.0
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 500), min_size=1, max_size=60))
+def test_busy_client_gets_its_rate_exactly(requests: list[int]) -> None:
+    """A client that waits as long as it is told gets the quota and the first window, and its last request, for which it waits
+    later: what it has spent and what it has left are together what arrived. Times are rounded, by far less than a token."""
+    budget, now, spent = bucket(), 0.0, 0
     for size in requests:
+        now += budget.wait_s(now)
+        assert budget.tokens(now) >= -ROUNDING
+        budget.spend(size, now)
+        spent += size
+        assert spent + budget.tokens(now) == pytest.approx(100.0 + 100.0 * now, abs=ROUNDING)
+    assert 100.0 * now <= spent <= 100.0 * now + 100.0 + requests[-1] + ROUNDING
+
+
+def test_client_without_debt_may_exceed_its_rate_by_one_request() -> None:
+    """The largest excess over the rate: a client that has just used up its tokens owes nothing, and need not wait."""
+    budget, now, spent = bucket(), 0.0, 0.0
+    for size in (99.9, 0.1, 500.0):
         now += budget.wait_s(now)
         budget.spend(size, now)
         spent += size
-    assert spent <= 100.0 * now + 100.0 + 500.0
-    assert spent >= 100.0 * now
+    assert spent == pytest.approx(100.0 * now + 100.0 + 500.0)
+    assert budget.wait_s(now) == pytest.approx(5.0)
 
 
 def test_throttle_time_is_rounded_up() -> None:
