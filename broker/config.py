@@ -37,6 +37,7 @@ _PARSED = frozenset(
         "listeners",
         "advertised.listeners",
         "inter.broker.listener.name",
+        "kafka.listener.names",
     }
 )
 """Keys whose fields hold more than the value of the key: an address as a Listener, a default that depends on another key."""
@@ -63,6 +64,9 @@ class BrokerConfig:
     advertised_listeners: tuple[Listener, ...] | None
     """None: the listeners, with the ports that were bound."""
     inter_broker_listener_name: str
+    kafka_listener_names: frozenset[str]
+    """In upper case. On these listeners the broker speaks Kafka's protocol."""
+    auto_create_topics_enable: bool
     data_dirs: tuple[str, ...]
     """The directories of `log.dirs`, at least one."""
     voters: tuple[Voter, ...]
@@ -125,13 +129,16 @@ class BrokerConfig:
         as_they_are = {name: values[key] for name, key in _FIELDS.items()}
         listeners = parse_listeners("listeners", values["listeners"])
         advertised = values["advertised.listeners"]
-        inter_broker_listener_name = values["inter.broker.listener.name"] or listeners[0].name
+        kafka_names = frozenset(name.upper() for name in values["kafka.listener.names"])
+        others = [listener.name for listener in listeners if listener.name.upper() not in kafka_names]
+        inter_broker_listener_name = values["inter.broker.listener.name"] or next(iter(others), listeners[0].name)
         config = cls(
             node_id=values["node.id"],
             cluster_id=values["cluster.id"] or "",
             listeners=listeners,
             advertised_listeners=None if advertised is None else parse_listeners("advertised.listeners", advertised),
             inter_broker_listener_name=inter_broker_listener_name,
+            kafka_listener_names=kafka_names,
             data_dirs=separate_directories(values["log.dirs"]),
             voters=parse_voters(values["controller.quorum.voters"]),
             security=NodeSecuritySettings.of(
@@ -152,6 +159,10 @@ class BrokerConfig:
         """The configuration with these parsed values of keys in place of its own. `given` stays that of the file."""
         of_fields = {field: values[key] for field, key in _FIELDS.items() if key in values}
         return replace(self, values={**self.values, **values}, **of_fields)
+
+    def speaks_kafka(self, listener_name: str) -> bool:
+        """Whether the listener of this name is one for Kafka's clients."""
+        return listener_name.upper() in self.kafka_listener_names
 
     @property
     def topic_defaults(self) -> dict[str, Any]:
@@ -185,6 +196,9 @@ class BrokerConfig:
         names = [listener.name for listener in self.listeners]
         if self.inter_broker_listener_name not in names:
             raise UsageError(f"config inter.broker.listener.name: there is no listener {self.inter_broker_listener_name!r}")
+        if self.speaks_kafka(self.inter_broker_listener_name):
+            problem = f"{self.inter_broker_listener_name!r} is for Kafka's clients (kafka.listener.names), not for brokers"
+            raise UsageError(f"config inter.broker.listener.name: {problem}; name another listener")
         if self.advertised_listeners is None:
             _refuse_wildcards("listeners", self.listeners, " unless advertised.listeners says how others reach this broker")
         else:

@@ -61,6 +61,8 @@ class Node:
     http_port: int
     """The port of its health and metrics; 0 if it has none."""
     folder: Path
+    kafka_port: int = 0
+    """The port of a broker for Kafka's clients; 0 if it has none."""
     process: asyncio.subprocess.Process | None = None
     """The latest process; None before the first start."""
     paused: bool = False
@@ -109,6 +111,7 @@ class Node:
             "host": HOST,
             "port": self.port,
             "http": self.http,
+            "kafka": f"{HOST}:{self.kafka_port}" if self.kafka_port else None,
             "data": str(self.data),
             "state": self.state,
         }
@@ -119,7 +122,7 @@ class LocalCluster:
     ready.
 
     Controllers have ids from 101, brokers from 1. Brokers listen on `base_port` and the ports after it, then the
-    controllers, then each node's HTTP. `base_port=0` chooses a free range. `settings` are configuration keys for each role
+    controllers, then each node's HTTP, then the brokers' listeners for Kafka's clients (`kafka`). `base_port=0` chooses a free range. `settings` are configuration keys for each role
     that knows them; `http.listener` can only be empty there, for no HTTP. `secure`: with TLS, users and rights, whose files are
     in `local_security.py`. Raises UsageError for invalid arguments.
     """
@@ -134,6 +137,7 @@ class LocalCluster:
         settings: Mapping[str, Any] | None = None,
         on_event: Callable[[Event], None] | None = None,
         secure: bool = False,
+        kafka: bool = False,
     ) -> None:
         if brokers < 1:
             raise UsageError(f"--brokers takes 1 or more, not {brokers}")
@@ -150,17 +154,19 @@ class LocalCluster:
         """Further keys of the owner for `cluster.json`."""
         plan = [("broker", 1 + i) for i in range(brokers)] + [("controller", 101 + i) for i in range(controllers)]
         with_http = self._settings["broker"].get("http.listener") is None
-        base = base_port or free_port_range(len(plan) * (2 if with_http else 1))
+        counts = [len(plan), len(plan) if with_http else 0, brokers if kafka else 0]
+        base = base_port or free_port_range(sum(counts))
         self.nodes = {}
         for i, (role, number) in enumerate(plan):
             name, http_port = f"{role}-{number}", base + len(plan) + i if with_http else 0
-            self.nodes[name] = Node(name, role, number, base + i, http_port, self.folder / name)
+            kafka_port = base + counts[0] + counts[1] + i if kafka and role == "broker" else 0
+            self.nodes[name] = Node(name, role, number, base + i, http_port, self.folder / name, kafka_port)
         check_port_numbers(self._ports())
         for node in self.nodes.values():
             check_config(node.role, self._config(node))
 
     def _ports(self) -> list[int]:
-        return [port for node in self.nodes.values() for port in (node.port, node.http_port) if port]
+        return [port for node in self.nodes.values() for port in (node.port, node.http_port, node.kafka_port) if port]
 
     # -- nodes
 
@@ -175,6 +181,11 @@ class LocalCluster:
     @property
     def bootstrap(self) -> str:
         return ",".join(f"{HOST}:{n.port}" for n in self.brokers)
+
+    @property
+    def kafka_bootstrap(self) -> str:
+        """The addresses for Kafka's clients; empty if there are none."""
+        return ",".join(f"{HOST}:{n.kafka_port}" for n in self.brokers if n.kafka_port)
 
     def node(self, name: str) -> Node:
         """Return the node of this name, such as broker-1. Raises UsageError if there is none."""
@@ -418,6 +429,8 @@ class LocalCluster:
         config |= {k: v for k, v in defaults.items() if k in known}
         if self.security is not None:
             config |= self.security.config(node.name, node.role, f"{HOST}:{node.port}", list(self.nodes))
+        if node.kafka_port:
+            config["listeners"] += f",KAFKA://{HOST}:{node.kafka_port}"
         return config | self._settings[node.role]
 
     def describe(self) -> dict[str, Any]:
@@ -426,6 +439,7 @@ class LocalCluster:
             "cluster_id": self.cluster_id,
             "folder": str(self.folder),
             "bootstrap": self.bootstrap,
+            **({"kafka_bootstrap": self.kafka_bootstrap} if self.kafka_bootstrap else {}),
             "pid": os.getpid(),
             **self.client_config,
             **self.extra_state,

@@ -128,7 +128,7 @@ class LocalSecurity:
         of_brokers = {"sasl.enabled.mechanisms": f"{SCRAM_512},SCRAM-SHA-256"}
         return {
             "listeners": f"{listener}://{address}",
-            "listener.security.protocol.map": "SASL_SSL:SASL_SSL,CONTROLLER:SSL",
+            "listener.security.protocol.map": "SASL_SSL:SASL_SSL,CONTROLLER:SSL,KAFKA:SASL_SSL",
             "ssl.keystore.location": str(self.folder / f"{node}.pem"),
             "ssl.truststore.location": str(self.folder / CA),
             **(of_brokers if role == "broker" else of_controllers),

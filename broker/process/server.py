@@ -28,6 +28,7 @@ from strandline.broker.partition.alter_partition import AlterPartitionManager
 from strandline.broker.process.cluster_id import find_cluster
 from strandline.broker.process.controller_channel import NodeToControllerChannel
 from strandline.broker.process.directory_assignment import wrong_assignments
+from strandline.broker.process.kafka_door import server_class, use_context
 from strandline.broker.process.lifecycle import BrokerLifecycle
 from strandline.broker.process.lifecycle_core import Identity
 from strandline.broker.process.metadata_loader import MetadataLoader
@@ -300,6 +301,8 @@ class BrokerServer:
         log_unauthenticated(self.config.security)
         follow_limits(opened.dynamic_config, self._servers, self.addresses)
         for server in self._servers:
+            if self.config.speaks_kafka(server.listener_name):
+                use_context(server, self.config, self.link, handlers.rights)
             server.cluster_id = self.config.cluster_id
             server.handlers.update(handlers.by_api)
             server.on_connection_lost = handlers.on_connection_lost
@@ -311,7 +314,7 @@ class BrokerServer:
     def _server(self, listener_name: str, end_of_iteration: EndOfIteration, connection_ids: Iterator[int]) -> Server:
         config = self.config
         is_for_clients = len(config.listeners) == 1 or listener_name != config.inter_broker_listener_name
-        server = Server(
+        server = server_class(config.speaks_kafka(listener_name))(
             {},
             role="broker",
             node_id=config.node_id,

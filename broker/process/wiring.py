@@ -328,6 +328,8 @@ class BrokerHandlers(NamedTuple):
     by_api: dict[int, Handler]
     """Api key -> handler, for every API of a broker."""
     on_connection_lost: Callable[[ServerConnection], None]
+    rights: Rights | None
+    """None: everyone may do everything."""
 
 
 def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, doors: Doors) -> BrokerHandlers:
@@ -357,7 +359,7 @@ def broker_handlers(config: BrokerConfig, opened: Opened, link: ControllerLink, 
     by_api[apis.DESCRIBE_OFFSET_LAG] = opened.group_lag.handler.handle
     if rights is not None:
         by_api = guarded_handlers(by_api, rights, opened.groups.static_member)
-    return BrokerHandlers(by_api, groups.on_connection_lost)
+    return BrokerHandlers(by_api, groups.on_connection_lost, rights)
 
 
 def _admin_handlers(

@@ -56,6 +56,20 @@ _IDENTITY = (
         "",
         "the listener for traffic between brokers; default: the first one",
     ),
+    ConfigKey(
+        "kafka.listener.names",
+        "list",
+        ["KAFKA"],
+        "",
+        "the listeners on which the broker speaks Kafka's own protocol, for Kafka's clients; all others speak Strandline's",
+    ),
+    ConfigKey(
+        "auto.create.topics.enable",
+        "boolean",
+        True,
+        "",
+        "whether a topic is created when a Kafka client asks for its metadata; Strandline's clients create topics themselves",
+    ),
     ConfigKey("log.dirs", "list", REQUIRED, "", "the data directories, each on a disk of its own; one is enough"),
     ConfigKey(
         "cordoned.log.dirs",

@@ -88,19 +88,19 @@ class ServerRequest(msgspec.Struct, eq=False):
         """Answer with `body` and the record batches that become its last field. Does nothing on a closed connection."""
         connection = self.connection
         if not connection.closed:
-            self._answer(frames.encode_response(self.correlation_id, body, records))
+            self._answer(connection.encode(self, body, records))
             self._metrics.on_answer(connection.stopwatch() - self._arrived_at, body)
 
     def refuse(self, code: ErrorCode, message: str | None = None) -> None:
         """Answer with an error of the whole request, as opposed to an error of one partition or topic."""
         if not self.connection.closed:
-            self._answer(frames.encode_refusal(self.correlation_id, code, message))
+            self._answer(self.connection.encode_refusal(self, code, message))
             self._metrics.on_refusal(self.connection.stopwatch() - self._arrived_at, code)
 
     def no_reply(self) -> None:
         """Finish a request that gets no response (Produce with acks=0)."""
         if not self.connection.closed:
-            self._answer([])
+            self._answer(self.connection.encode_nothing(self))
             self._metrics.total.observe(self.connection.stopwatch() - self._arrived_at)
 
     def _answer(self, buffers: list[Buffer]) -> None:
@@ -499,6 +499,18 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._take_frames()
 
     # -- answers ------------------------------------------------------------------------------------------------------
+
+    def encode(self, request: ServerRequest, body: Message, records: Records | None) -> list[Buffer]:
+        """The frame of a response. (A Kafka client's connection has another encoding.)"""
+        return frames.encode_response(request.correlation_id, body, records)
+
+    def encode_refusal(self, request: ServerRequest, code: ErrorCode, message: str | None) -> list[Buffer]:
+        """The frame of a response that refuses a request."""
+        return frames.encode_refusal(request.correlation_id, code, message)
+
+    def encode_nothing(self, request: ServerRequest) -> list[Buffer]:
+        """What is sent for a request that gets no response."""
+        return []
 
     def on_answer(self, size: int, buffers: list[Buffer]) -> None:
         """Send `buffers`, the response to a request whose frame had `size` bytes, and resume reading if the limits allow it."""

@@ -1,0 +1,14 @@
+"""The Kafka door: listeners on which the broker speaks Kafka's own protocol.
+
+    codec.py, schemas.py   Kafka's encoding, and its messages (from `kio`)
+    heads.py               the heads of its frames
+    server.py              a listener, and what it advertises
+    connection.py          a client: the order of its answers, its frames in and out
+    call.py                one request, from Kafka's fields to ours and back
+    apis.py                the table of APIs
+    translations/          the fields of each API
+    errors.py              our error codes, as Kafka's clients see them
+
+It translates, and decides nothing: the same handlers answer, behind the same guards and quotas, for the same partitions.
+Brokers and controllers speak msgpack with each other, and `protocol/` knows nothing of this door.
+"""

@@ -1,0 +1,11 @@
+"""The table of the APIs that the Kafka door serves, from the tables of their families."""
+
+from __future__ import annotations
+
+from strandline.broker.kafka.call import KafkaApi
+from strandline.broker.kafka.translations import api_versions, metadata
+
+_FAMILIES = (api_versions, metadata)
+
+KAFKA_APIS: dict[int, KafkaApi] = {api.key: api for family in _FAMILIES for api in family.APIS}
+"""By Kafka's key."""

@@ -1,0 +1,139 @@
+"""One request of a Kafka client, and what translates it.
+
+A `KafkaCall` is the client's request: its version, its fields, and what its answer needs to know again. For the handler of the
+broker there is a `ServerRequest` as for any other client, whose body is one of our messages. `KafkaApi` has the functions that
+lead from one to the other:
+
+    frame --read--> fields --to_ours--> our request --handler--> our response --to_kafka--> fields --write--> frame
+
+Produce and Fetch have a `read` and a `write` of their own, because record batches are neither copied nor decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from struct import error as UnpackError
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from strandline.broker.kafka.codec import REQUIRED, Field, Fields, Struct, skip_tagged
+from strandline.broker.kafka.heads import response_frame
+from strandline.protocol.apis import API_VERSIONS
+from strandline.protocol.errors import ErrorCode, PeerError
+from strandline.protocol.frames import Buffer, Records
+from strandline.protocol.messages.common import Message
+
+if TYPE_CHECKING:
+    from strandline.broker.kafka.context import KafkaContext
+    from strandline.protocol.rpc.server_connection import Handler, ServerConnection, ServerRequest
+
+
+class KafkaCall:
+    """One request of a Kafka client."""
+
+    __slots__ = ("api", "buffers", "connection", "context", "correlation_id", "fields", "notes", "size", "version")
+
+    def __init__(
+        self,
+        api: KafkaApi,
+        version: int,
+        correlation_id: int,
+        size: int,
+        connection: ServerConnection,
+        context: KafkaContext,
+    ) -> None:
+        self.api = api
+        self.version = version
+        self.correlation_id = correlation_id
+        self.size = size
+        """Of its frame, in bytes."""
+        self.connection = connection
+        self.context = context
+        """What translations need of the broker: metadata, rights, settings."""
+        self.fields: Any = None
+        """The body of the request: `Fields`, unless the API has a `read` of its own."""
+        self.notes: Any = None
+        """Free for the translation: what `to_ours` leaves for `to_kafka`, for example the items that need no handler."""
+        self.buffers: list[Buffer] | None = None
+        """The frame of the answer; None before it is there, empty if there is none."""
+
+
+ToOurs = Callable[[KafkaCall], Message]
+"""Our request for the call. It may raise a BrokerError, which refuses the call as a whole."""
+ToKafka = Callable[[KafkaCall, Any], dict[str, Any]]
+"""The fields of Kafka's response, for our response. It names those of all versions; what a version lacks is not written."""
+Refused = Callable[[KafkaCall, ErrorCode, str | None], dict[str, Any]]
+"""The fields of Kafka's response, if the call as a whole is refused."""
+Serve = Callable[["ServerRequest", KafkaCall, "Handler"], Awaitable[None] | None]
+Read = Callable[[KafkaCall, bytearray, int], Any]
+"""Reads the body of the request at an offset of the frame."""
+WriteFrame = Callable[[KafkaCall, Message, Records | None], list[Buffer]]
+
+
+class KafkaApi(NamedTuple):
+    """How one API of Kafka is served.
+
+    `advertised_min` differs from `min_version` for Produce alone (KAFKA-18659)."""
+
+    key: int
+    name: str
+    ours: int
+    """The API of ours whose handler answers."""
+    min_version: int
+    max_version: int
+    to_ours: ToOurs
+    to_kafka: ToKafka
+    refused: Refused
+    serve: Serve | None = None
+    """In place of `to_ours` and one call of the handler, if it takes more. It sets `request.body` and calls it, or answers."""
+    read: Read | None = None
+    write: WriteFrame | None = None
+    advertised_min: int = -1
+
+
+def read_body(call: KafkaCall, frame: bytearray, at: int) -> Any:
+    """Read the body of a request; PeerError if it does not follow its schema. Then the connection is closed, as by Kafka."""
+    api = call.api
+    try:
+        if api.read is not None:
+            return api.read(call, frame, at)
+        codec = call.context.schemas.request(api.key, call.version)
+        if codec.is_flexible:
+            at = skip_tagged(frame, at)
+        fields, at = codec.read(frame, at)
+    except PeerError as e:
+        raise PeerError(f"{api.name} version {call.version}: {e}") from None
+    except (IndexError, ValueError, OverflowError, RecursionError, UnpackError) as e:
+        raise PeerError(f"{api.name} version {call.version}: malformed: {e}") from None
+    return fields
+
+
+def write_fields(call: KafkaCall, fields: dict[str, Any]) -> list[Buffer]:
+    """The frame of a response."""
+    codec = call.context.schemas.response(call.api.key, call.version)
+    body = bytearray()
+    codec.write(body, fields)
+    return response_frame(call.correlation_id, codec.is_flexible and call.api.key != API_VERSIONS, body)
+
+
+def refused_at_top(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    """`Refused` of the APIs whose response has an error code at the top: all else is empty."""
+    struct = call.context.schemas.response(call.api.key, call.version).struct
+    given: dict[str, Any] = {"error_code": code, "error_message": message, "throttle_time_ms": 0}
+    return {field.name: given.get(field.name, _empty(field)) for field in struct.fields}
+
+
+def _empty(field: Field) -> Any:
+    if field.default is not REQUIRED:
+        return field.default
+    if field.is_nullable:
+        return None
+    if field.is_array:
+        return []
+    if isinstance(field.kind, Struct):
+        return {inner.name: _empty(inner) for inner in field.kind.fields}
+    return {"string": "", "bytes": b"", "uuid": bytes(16), "bool": False}.get(field.kind, -1)
+
+
+def field_list(items: Any) -> list[Fields]:
+    """An array that may be null, as a list."""
+    return items or []

@@ -1,0 +1,335 @@
+"""Kafka's binary encoding: from the description of a message to functions that read and write it.
+
+    int8 int16 int32 int64 uint16 float64   big-endian
+    bool                                    one byte
+    uuid                                    16 bytes, zeros for none
+    error_code                              int16; our own codes are written as Kafka's (`errors.py`)
+    string, bytes                           length, bytes     length int16 / int32; flexible: unsigned varint of length + 1
+    array                                   count, items      count int32;          flexible: unsigned varint of count + 1
+    null                                    length or count -1;                     flexible: 0
+    nullable struct                         int8: -1 null, 1 not
+    tagged fields (flexible structs)        varint count, then { varint tag, varint size, bytes } by ascending tag
+
+`schemas.py` describes a message as a `Struct` of `Field`s. A message that was read is a `Fields`, an object with the fields as
+attributes; one to write is a dict, in which fields may be missing that have a default. So a reader of several versions asks for a
+newer field with a default, and a writer names the fields of all versions.
+
+Everything that is read comes from strangers, so nothing is allocated by a claimed length alone: an array has at most as many
+items as bytes are left, and at most `ITEMS_MAX`; a struct at most `TAGS_MAX` tagged fields (Kafka 4.4's limits). `PeerError`
+otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from struct import Struct as Pack
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from strandline.broker.kafka.errors import kafka_code
+from strandline.protocol.errors import PeerError
+
+Buffer = bytes | bytearray | memoryview
+Read = Callable[[Buffer, int], tuple[Any, int]]
+"""Reads a value at an offset: (value, the offset behind it). IndexError or struct.error if the bytes end before it does."""
+Write = Callable[[bytearray, Any], None]
+"""Appends a value to the bytes."""
+
+ITEMS_MAX = 1_000_000
+TAGS_MAX = 10_000
+REQUIRED = object()
+"""The default of a field that has none."""
+
+
+class Field(NamedTuple):
+    """One field of a struct. `kind`: the name of a primitive, or a Struct. `tag`: -1 for an ordinary field."""
+
+    name: str
+    kind: str | Struct
+    is_array: bool = False
+    is_nullable: bool = False
+    tag: int = -1
+    default: Any = REQUIRED
+
+
+class Struct(NamedTuple):
+    """A message, or a part of one."""
+
+    name: str
+    is_flexible: bool
+    fields: tuple[Field, ...]
+
+
+class Fields(SimpleNamespace):
+    """A struct that was read: its fields are attributes."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The field, or `default` if this version does not have it."""
+        return self.__dict__.get(name, default)
+
+
+# -- primitives -------------------------------------------------------------------------------------------------------
+
+_INT16, _INT32 = Pack(">h"), Pack(">i")
+
+
+def read_varint(buffer: Buffer, at: int) -> tuple[int, int]:
+    """An unsigned varint of at most 32 bits."""
+    value = shift = 0
+    while True:
+        byte = buffer[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> 32:
+                raise PeerError("a varint has more than 32 bits")
+            return value, at
+        shift += 7
+        if shift > 28:
+            raise PeerError("a varint has more than five bytes")
+
+
+def write_varint(out: bytearray, value: int) -> None:
+    """Append an unsigned varint."""
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _fixed(pack: Pack) -> tuple[Read, Write]:
+    unpack_from, size, pack_value = pack.unpack_from, pack.size, pack.pack
+
+    def read(buffer: Buffer, at: int) -> tuple[Any, int]:
+        return unpack_from(buffer, at)[0], at + size
+
+    def write(out: bytearray, value: Any) -> None:
+        out += pack_value(value)
+
+    return read, write
+
+
+def _write_error_code(out: bytearray, code: int) -> None:
+    out += _INT16.pack(kafka_code(code))
+
+
+def _read_uuid(buffer: Buffer, at: int) -> tuple[bytes, int]:
+    return _take(buffer, at, 16)
+
+
+def _write_uuid(out: bytearray, value: bytes) -> None:
+    if len(value) != 16:
+        raise ValueError(f"a uuid has 16 bytes, not {len(value)}")
+    out += value
+
+
+def _take(buffer: Buffer, at: int, size: int) -> tuple[bytes, int]:
+    end = at + size
+    if end > len(buffer):
+        raise PeerError(f"{size} bytes are announced, {len(buffer) - at} are left")
+    return bytes(buffer[at:end]), end
+
+
+_FIXED: dict[str, tuple[Read, Write]] = {
+    "int8": _fixed(Pack(">b")),
+    "int16": _fixed(_INT16),
+    "int32": _fixed(_INT32),
+    "int64": _fixed(Pack(">q")),
+    "uint16": _fixed(Pack(">H")),
+    "float64": _fixed(Pack(">d")),
+    "bool": _fixed(Pack("?")),
+    "uuid": (_read_uuid, _write_uuid),
+    "error_code": (_fixed(_INT16)[0], _write_error_code),
+}
+
+
+# -- lengths: of strings, bytes and arrays ----------------------------------------------------------------------------
+
+
+def read_compact_length(buffer: Buffer, at: int) -> tuple[int, int]:
+    """A length or count of flexible versions; -1: null."""
+    length, at = read_varint(buffer, at)
+    return length - 1, at
+
+
+def _read_length(is_flexible: bool, pack: Pack) -> Read:
+    return read_compact_length if is_flexible else _fixed(pack)[0]
+
+
+def _write_length(is_flexible: bool, pack: Pack) -> Write:
+    if not is_flexible:
+        return _fixed(pack)[1]
+    return lambda out, length: write_varint(out, length + 1)
+
+
+def _blob(kind: str, is_flexible: bool, is_nullable: bool) -> tuple[Read, Write]:
+    """Strings and bytes."""
+    is_text = kind == "string"
+    read_length = _read_length(is_flexible, _INT16 if is_text else _INT32)
+    write_length = _write_length(is_flexible, _INT16 if is_text else _INT32)
+
+    def read(buffer: Buffer, at: int) -> tuple[Any, int]:
+        length, at = read_length(buffer, at)
+        if length < 0:
+            _refuse_null(length, is_nullable)
+            return None, at
+        value, at = _take(buffer, at, length)
+        return (value.decode() if is_text else value), at
+
+    def write(out: bytearray, value: Any) -> None:
+        if value is None:
+            _check_null(is_nullable)
+            write_length(out, -1)
+            return
+        data = value.encode() if is_text else value
+        write_length(out, len(data))
+        out += data
+
+    return read, write
+
+
+def _refuse_null(length: int, is_nullable: bool) -> None:
+    if length != -1:
+        raise PeerError(f"the length {length} is negative")
+    if not is_nullable:
+        raise PeerError("a field that must not be null is null")
+
+
+def _check_null(is_nullable: bool) -> None:
+    if not is_nullable:
+        raise ValueError("None for a field that must not be null")
+
+
+def _array(item: tuple[Read, Write], is_flexible: bool, is_nullable: bool) -> tuple[Read, Write]:
+    read_item, write_item = item
+    read_length, write_length = _read_length(is_flexible, _INT32), _write_length(is_flexible, _INT32)
+
+    def read(buffer: Buffer, at: int) -> tuple[Any, int]:
+        count, at = read_length(buffer, at)
+        if count < 0:
+            _refuse_null(count, is_nullable)
+            return None, at
+        if count > ITEMS_MAX or count > len(buffer) - at:
+            raise PeerError(f"an array of {count} items is announced, {len(buffer) - at} bytes are left")
+        items = []
+        for _ in range(count):
+            value, at = read_item(buffer, at)
+            items.append(value)
+        return items, at
+
+    def write(out: bytearray, value: Any) -> None:
+        if value is None:
+            _check_null(is_nullable)
+            write_length(out, -1)
+            return
+        write_length(out, len(value))
+        for part in value:
+            write_item(out, part)
+
+    return read, write
+
+
+# -- structs ----------------------------------------------------------------------------------------------------------
+
+
+def struct_codec(struct: Struct) -> tuple[Read, Write]:
+    """The functions that read and write a struct."""
+    plain = [(field, *_field_codec(field, struct.is_flexible)) for field in struct.fields if field.tag < 0]
+    tagged = {field.tag: (field, *_field_codec(field, True)) for field in struct.fields if field.tag >= 0}
+    readers = [(field.name, read) for field, read, _ in plain]
+    writers = [(field.name, field.default, write) for field, _, write in plain]
+    by_tag = sorted(tagged.items())
+    defaults = {field.name: field.default for field, _, _ in tagged.values()}
+
+    def read(buffer: Buffer, at: int) -> tuple[Fields, int]:
+        fields = Fields()
+        values = fields.__dict__
+        for name, read_field in readers:
+            values[name], at = read_field(buffer, at)
+        if struct.is_flexible:
+            values.update(defaults)
+            at = _read_tagged(buffer, at, tagged, values)
+        return fields, at
+
+    def write(out: bytearray, values: Mapping[str, Any]) -> None:
+        for name, default, write_field in writers:
+            value = values.get(name, default)
+            if value is REQUIRED:
+                raise KeyError(f"{struct.name}.{name} has no value")
+            write_field(out, value)
+        if struct.is_flexible:
+            _write_tagged(out, by_tag, values)
+
+    return read, write
+
+
+def _field_codec(field: Field, is_flexible: bool) -> tuple[Read, Write]:
+    if not field.is_array:
+        return _value_codec(field.kind, is_flexible, field.is_nullable)
+    return _array(_value_codec(field.kind, is_flexible, False), is_flexible, field.is_nullable)
+
+
+def _value_codec(kind: str | Struct, is_flexible: bool, is_nullable: bool) -> tuple[Read, Write]:
+    if isinstance(kind, Struct):
+        codec = struct_codec(kind)
+        return _nullable_struct(codec) if is_nullable else codec
+    return _FIXED[kind] if kind in _FIXED else _blob(kind, is_flexible, is_nullable)
+
+
+def _nullable_struct(codec: tuple[Read, Write]) -> tuple[Read, Write]:
+    read_struct, write_struct = codec
+
+    def read(buffer: Buffer, at: int) -> tuple[Any, int]:
+        return read_struct(buffer, at + 1) if buffer[at] < 0x80 else (None, at + 1)
+
+    def write(out: bytearray, value: Any) -> None:
+        out.append(0xFF if value is None else 1)
+        if value is not None:
+            write_struct(out, value)
+
+    return read, write
+
+
+def _read_tagged(buffer: Buffer, at: int, known: dict[int, tuple[Field, Read, Write]], values: dict[str, Any]) -> int:
+    count, at = read_varint(buffer, at)
+    if count > TAGS_MAX:
+        raise PeerError(f"a struct with {count} tagged fields; at most {TAGS_MAX} are accepted")
+    last = -1
+    for _ in range(count):
+        tag, at = read_varint(buffer, at)
+        size, at = read_varint(buffer, at)
+        end = at + size
+        if tag <= last or end > len(buffer):
+            raise PeerError("tagged fields are out of order, or longer than the message")
+        if tag in known:
+            field, read, _ = known[tag]
+            values[field.name], at = read(buffer, at)
+            if at != end:
+                raise PeerError(f"the tagged field {field.name} does not have its announced size")
+        last, at = tag, end
+    return at
+
+
+def skip_tagged(buffer: Buffer, at: int) -> int:
+    """The offset behind the tagged fields of a header."""
+    return _read_tagged(buffer, at, {}, {})
+
+
+def _write_tagged(out: bytearray, known: list[tuple[int, tuple[Field, Read, Write]]], values: Mapping[str, Any]) -> None:
+    """Append the tagged fields that do not have their default."""
+    present = [(tag, write, values[field.name]) for tag, (field, _, write) in known if _is_present(field, values)]
+    write_varint(out, len(present))
+    for tag, write, value in present:
+        body = bytearray()
+        write(body, value)
+        write_varint(out, tag)
+        write_varint(out, len(body))
+        out += body
+
+
+def _is_present(field: Field, values: Mapping[str, Any]) -> bool:
+    value = values.get(field.name, REQUIRED)
+    if value is REQUIRED:
+        return False
+    default = field.default
+    return bool(value != (default.__dict__ if isinstance(default, Fields) else default))

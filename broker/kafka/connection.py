@@ -1,0 +1,189 @@
+"""A connection of a Kafka client: Kafka's frames outside, our requests inside.
+
+Answers leave in the order of the requests. As in Kafka, a request is served when those before it are answered, so that what it
+sees does not depend on their fate; except that Produce requests overlap with Produce requests before them, whose batches are in
+the log by then, and which only wait for followers.
+
+What a peer gets wrong is answered as by Kafka: bytes that are no request, an API or version that is not served, and any request
+before the authentication close the connection; ApiVersions of an unknown version is answered with what is served (KIP-511).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from strandline.broker.kafka.call import KafkaCall, read_body, write_fields
+from strandline.broker.kafka.errors import kafka_code
+from strandline.broker.kafka.heads import read_head
+from strandline.broker.kafka.raw_sasl import RAW_SASL
+from strandline.protocol.apis import API_VERSIONS, PRODUCE
+from strandline.protocol.errors import ErrorCode, PeerError
+from strandline.protocol.frames import Buffer, Records
+from strandline.protocol.loggers import get_logger
+from strandline.protocol.messages.common import Message
+from strandline.protocol.rpc.request_memory import BoundedConnection, RequestMemory
+from strandline.protocol.rpc.server_connection import Handler, ServerConnection, ServerRequest, answer_error
+
+if TYPE_CHECKING:
+    from strandline.broker.kafka.server import KafkaServer
+
+logger = get_logger(__name__)
+
+_PRODUCE_HEAD = PRODUCE.to_bytes(2, "big")
+
+
+class _KafkaFrames(ServerConnection):
+    """How a frame becomes a request, and an answer a frame.
+
+    `encode` leaves the answer in its call, because another one may have to leave before it (`KafkaConnection.on_answer`)."""
+
+    __slots__ = ()
+
+    server: KafkaServer
+    _calls: dict[int, KafkaCall]
+    _next: bytearray | None
+    _number: int
+    is_raw_sasl: bool
+
+    def _on_frame(self, frame: bytearray) -> None:
+        if self._calls and not self._may_overlap(frame):
+            self._next = frame  # type: ignore[misc]  # a slot of KafkaConnection
+            self.hold()
+            return
+        call, client_id, body_at = self._call_of(frame)
+        call.fields = read_body(call, frame, body_at)
+        handler = self.handlers.get(call.api.ours)
+        if handler is None:
+            raise PeerError(f"it sent {call.api.name} {self._why_not}")
+        self.client_id = client_id
+        self._serve(call, handler, self._request_of(call, client_id))
+
+    def _may_overlap(self, frame: bytearray) -> bool:
+        if frame[:2] != _PRODUCE_HEAD or self.is_raw_sasl:
+            return False
+        return all(call.api.ours == PRODUCE for call in self._calls.values())
+
+    @property
+    def _why_not(self) -> str:
+        return "before it was authenticated" if self.handlers is not self.server.handlers else "which this broker does not serve"
+
+    def _call_of(self, frame: bytearray) -> tuple[KafkaCall, str | None, int]:
+        context = self.server.context
+        if self.is_raw_sasl:
+            return KafkaCall(RAW_SASL, 0, 0, len(frame), self, context), self.client_id, 0
+        head = read_head(frame)
+        api = self.server.kafka_apis.get(head.api_key)
+        if api is None:
+            raise PeerError(f"API {head.api_key} of Kafka's protocol is not served")
+        version = head.api_version
+        if not api.min_version <= version <= api.max_version:
+            if api.ours != API_VERSIONS:
+                raise PeerError(f"version {version} of {api.name} is not served, but {api.min_version} to {api.max_version}")
+            api, version = self.server.unknown_api_versions, 0
+        return KafkaCall(api, version, head.correlation_id, len(frame), self, context), head.client_id, head.end
+
+    def _request_of(self, call: KafkaCall, client_id: str | None) -> ServerRequest:
+        metrics = self.server.metrics[call.api.ours]
+        metrics.on_request(call.size, self._free_at - self._arrived_at)
+        self._number += 1  # type: ignore[misc]  # a slot of KafkaConnection
+        self._calls[self._number] = call
+        self._in_flight += 1
+        self._in_flight_bytes += call.size
+        return ServerRequest(
+            self, call.api.ours, 0, self._number, client_id, None, self.last_received_at, call.size, metrics, self._arrived_at
+        )
+
+    def _serve(self, call: KafkaCall, handler: Handler, request: ServerRequest) -> None:
+        begins_at = self._free_at
+        api = call.api
+        try:
+            if api.serve is None:
+                request.body = api.to_ours(call)
+                result = handler(request)
+            else:
+                result = api.serve(request, call, handler)
+        except Exception as e:
+            answer_error(request, e)
+        else:
+            if result is not None:
+                self.server.run_coroutine(request, result)
+        self._free_at = self.stopwatch()
+        request._metrics.local_s += self._free_at - begins_at
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def encode(self, request: ServerRequest, body: Message, records: Records | None) -> list[Buffer]:
+        call = self._calls[request.correlation_id]
+        write = call.api.write
+        try:
+            call.buffers = write_fields(call, call.api.to_kafka(call, body)) if write is None else write(call, body, records)
+        except Exception as e:
+            self._on_bug(request, call, e)
+        return []
+
+    def encode_refusal(self, request: ServerRequest, code: ErrorCode, message: str | None) -> list[Buffer]:
+        call = self._calls[request.correlation_id]
+        try:
+            call.buffers = write_fields(call, call.api.refused(call, ErrorCode(kafka_code(code)), message))
+        except Exception as e:
+            self._on_bug(request, call, e)
+        return []
+
+    def _on_bug(self, request: ServerRequest, call: KafkaCall, e: Exception) -> None:
+        """The answer cannot be translated: a bug of this door. The client would wait for ever, so its connection is closed."""
+        call.buffers = []
+        suppressed = self.server.bugs.admit(call.api.name, request.received_at)
+        if suppressed is not None:
+            logger.error("request.failed", api=call.api.name, peer=self.peer, exc_info=e, **suppressed.fields)
+        self.close()
+
+    def encode_nothing(self, request: ServerRequest) -> list[Buffer]:
+        self._calls[request.correlation_id].buffers = []
+        return []
+
+
+class KafkaConnection(BoundedConnection, _KafkaFrames):
+    """One connection of a Kafka client."""
+
+    __slots__ = ("_calls", "_next", "_number", "is_raw_sasl")
+
+    def __init__(self, server: KafkaServer, connection_id: int, memory: RequestMemory) -> None:
+        super().__init__(server, connection_id, memory)
+        self._calls = {}
+        """The requests whose answers have not left, by number, in their order."""
+        self._next = None
+        """The frame that waits until those are answered."""
+        self._number = 0
+        self.is_raw_sasl = False
+        """The next frames are tokens of SASL without a head (SaslHandshake version 0)."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._calls.clear()
+        self._next = None
+
+    def unrestrict(self) -> None:
+        super().unrestrict()
+        self.is_raw_sasl = False
+
+    def on_answer(self, size: int, buffers: list[Buffer]) -> None:
+        """Send the answers that are ready, up to the first request that waits."""
+        calls = self._calls
+        while calls:
+            number, call = next(iter(calls.items()))
+            if call.buffers is None:
+                return
+            del calls[number]
+            super().on_answer(call.size, call.buffers)
+        if self._next is not None:
+            self.release()
+
+    def _take_frames(self) -> None:
+        if self._next is not None and not self._calls:
+            frame, self._next = self._next, None
+            try:
+                _KafkaFrames._on_frame(self, frame)
+            except PeerError as e:
+                self._on_bad_peer(e)
+        if not self.closed:
+            super()._take_frames()

@@ -1,0 +1,49 @@
+"""A request that the Kafka door makes on behalf of a client, where one call of Kafka needs several of ours.
+
+It passes the same guards and quotas as a request of the client's own, because it goes through the same handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.common import Message
+from strandline.protocol.rpc.server_connection import ServerRequest
+
+
+class InnerRequest:
+    """Stands in for a `ServerRequest`; its answer is the result of `answer`."""
+
+    __slots__ = ("_request", "answer", "api_key", "api_version", "body")
+
+    def __init__(self, request: ServerRequest, api_key: int, body: Message, api_version: int = 0) -> None:
+        self._request = request
+        self.api_key = api_key
+        self.api_version = api_version
+        self.body = body
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+    @property
+    def is_open(self) -> bool:
+        return not self.answer.done() and not self._request.connection.closed
+
+    def reply(self, body: Message, records: Any = None) -> None:
+        if not self.answer.done():
+            self.answer.set_result(body)
+
+    def refuse(self, code: ErrorCode, message: str | None = None) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(BrokerError(code, message or code.name))
+
+
+async def ask(request: ServerRequest, api_key: int, body: Message, api_version: int = 0) -> Any:
+    """The answer of the broker's own handler to a request in the name of the client. Raises the BrokerError of a refusal."""
+    inner = InnerRequest(request, api_key, body, api_version)
+    result = request.connection.handlers[api_key](inner)  # type: ignore[arg-type]
+    if result is not None:
+        await result
+    return await inner.answer

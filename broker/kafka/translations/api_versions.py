@@ -1,0 +1,68 @@
+"""ApiVersions: what this door serves.
+
+Version 0 of the body answers any version that is not served, with UNSUPPORTED_VERSION, so that the client tries again (KIP-511).
+Features whose lowest level is 0 are left out below version 4: older clients cannot read them (KIP-1011)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
+from strandline.broker.kafka.codec import Fields
+from strandline.protocol.apis import API_VERSIONS
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+TRANSACTION_VERSION = "transaction.version"
+_TRANSACTION_LEVEL = 2
+"""The transactions of a broker are those of KIP-890."""
+
+
+def _to_ours(call: KafkaCall) -> ApiVersionsRequest:
+    if call.version >= 3 and not (
+        _SOFTWARE.fullmatch(call.fields.client_software_name) and _SOFTWARE.fullmatch(call.fields.client_software_version)
+    ):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "the name or version of the client's software has other characters")
+    return ApiVersionsRequest()
+
+
+def _fields(call: KafkaCall, body: ApiVersionsResponse, code: ErrorCode = ErrorCode.NONE) -> dict[str, Any]:
+    server: Any = call.connection.server
+    ranges = [
+        {
+            "api_key": api.key,
+            "min_version": api.min_version if api.advertised_min < 0 else api.advertised_min,
+            "max_version": api.max_version,
+        }
+        for api in server.advertised()
+    ]
+    level = _TRANSACTION_LEVEL
+    supported = [{"name": TRANSACTION_VERSION, "min_version": 0, "max_version": level}] if call.version >= 4 else []
+    finalized = [{"name": TRANSACTION_VERSION, "max_version_level": level, "min_version_level": level}]
+    return {
+        "error_code": code,
+        "api_keys": ranges,
+        "throttle_time_ms": body.throttle_time_ms,
+        "supported_features": supported,
+        "finalized_features_epoch": body.finalized_features_epoch,
+        "finalized_features": finalized if body.finalized_features_epoch >= 0 else [],
+    }
+
+
+def _unknown_version(call: KafkaCall, body: ApiVersionsResponse) -> dict[str, Any]:
+    return _fields(call, body, ErrorCode.UNSUPPORTED_VERSION)
+
+
+def _skip(call: KafkaCall, frame: bytearray, at: int) -> Fields:
+    return Fields()
+
+
+def _any_version(call: KafkaCall) -> ApiVersionsRequest:
+    return ApiVersionsRequest()
+
+
+API = KafkaApi(18, "ApiVersions", API_VERSIONS, 0, 4, _to_ours, _fields, refused_at_top)
+UNKNOWN_API_VERSIONS = KafkaApi(18, "ApiVersions", API_VERSIONS, 0, 0, _any_version, _unknown_version, refused_at_top, read=_skip)
+APIS = (API,)
