@@ -10,9 +10,11 @@ before the authentication close the connection; ApiVersions of an unknown versio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Protocol
 
-from strandline.broker.kafka.call import KafkaCall, read_body, write_fields
+from strandline.broker.kafka.call import KafkaApi, KafkaCall, read_body, write_fields
+from strandline.broker.kafka.context import KafkaContext
 from strandline.broker.kafka.errors import kafka_code
 from strandline.broker.kafka.heads import read_head
 from strandline.broker.kafka.raw_sasl import RAW_SASL
@@ -22,14 +24,21 @@ from strandline.protocol.frames import Buffer, Records
 from strandline.protocol.loggers import get_logger
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.request_memory import BoundedConnection, RequestMemory
-from strandline.protocol.rpc.server_connection import Handler, ServerConnection, ServerRequest, answer_error
-
-if TYPE_CHECKING:
-    from strandline.broker.kafka.server import KafkaServer
+from strandline.protocol.rpc.server_connection import ConnectionServer, Handler, ServerConnection, ServerRequest, answer_error
 
 logger = get_logger(__name__)
 
 _PRODUCE_HEAD = PRODUCE.to_bytes(2, "big")
+
+
+class KafkaListener(ConnectionServer, Protocol):
+    """The part of a Kafka listener that its connections use."""
+
+    context: KafkaContext
+    kafka_apis: Mapping[int, KafkaApi]
+    """By Kafka's key."""
+    unknown_api_versions: KafkaApi
+    """Answers ApiVersions in a version that is not served."""
 
 
 class _KafkaFrames(ServerConnection):
@@ -39,7 +48,7 @@ class _KafkaFrames(ServerConnection):
 
     __slots__ = ()
 
-    server: KafkaServer
+    server: KafkaListener
     _calls: dict[int, KafkaCall]
     _next: bytearray | None
     _number: int
@@ -147,7 +156,7 @@ class KafkaConnection(BoundedConnection, _KafkaFrames):
 
     __slots__ = ("_calls", "_next", "_number", "is_raw_sasl")
 
-    def __init__(self, server: KafkaServer, connection_id: int, memory: RequestMemory) -> None:
+    def __init__(self, server: KafkaListener, connection_id: int, memory: RequestMemory) -> None:
         super().__init__(server, connection_id, memory)
         self._calls = {}
         """The requests whose answers have not left, by number, in their order."""
