@@ -15,7 +15,7 @@ from engine import BUILD_MAX_S, DOCKERFILE, REVISION, ROOT, docker, inspect, run
 pytestmark = [pytest.mark.docker, pytest.mark.processes]
 
 SIZE_OVER_BASE_MAX = 87_000_000
-"""bytes. 25 MB are our own package with its compiled modules, 16 MB cryptography (nearly all OpenSSL), 13 MB uvloop, 8 aiohttp."""
+"""bytes. 25 MB are our own package with its compiled modules, 16 MB cryptography (OpenSSL), 13 MB uvloop, 8 MB aiohttp."""
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
