@@ -1,0 +1,107 @@
+"""Topics that a request names: ours have ids.
+
+A name that does not exist never reaches a handler: its items are answered with UNKNOWN_TOPIC_OR_PARTITION. Kafka looks at the
+rights of the client first, and does not say whether a topic exists to those who have none on its name. So a client without the
+right gets TOPIC_AUTHORIZATION_FAILED, whether there is such a topic or not (`code_by_name`). Our handlers may say UNKNOWN_TOPIC_ID
+for a topic that was found by its name: it was deleted meanwhile, or is hidden from the client; the client that knows names gets
+the same two codes.
+
+    names of the request --resolve, ask--> items with ids --handler--> rows --answered, by_topic--> rows under names
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from strandline.broker.kafka.call import KafkaCall
+from strandline.controller.metadata.security.access import Access
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.messages.security import TOPIC_RESOURCE
+from strandline.protocol.security.principal import Principal
+
+_UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def resolve(call: KafkaCall, names: Iterable[str]) -> dict[str, bytes]:
+    """The ids of the topics that exist, by name."""
+    by_name = call.context.image().topics_by_name
+    found = {}
+    for name in names:
+        topic_id = by_name.get(name)
+        if topic_id is not None:
+            found[name] = topic_id
+    return found
+
+
+def code_by_name(call: KafkaCall, name: str, code: int, operation: int) -> int:
+    """The error of an item that was asked for by the name of its topic. `operation`: the right that it needs."""
+    if code not in _UNKNOWN:
+        return code
+    access = access_of(call)
+    if access is None or access.may(operation, TOPIC_RESOURCE, name):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def access_of(call: KafkaCall) -> Access | None:
+    """The rights of the client; None: it may do everything."""
+    rights = call.context.rights
+    if rights is None:
+        return None
+    connection = call.connection
+    return rights.access_of(
+        _Sender(connection.principal, connection.host, call.api.ours, connection.client_id, connection.last_received_at)
+    )
+
+
+class _Sender(NamedTuple):
+    """The sender of a request, as `Access` looks at it."""
+
+    principal: Principal
+    client_host: str
+    api_key: int
+    client_id: str | None
+    received_at: float
+
+
+# -- items of a request, and the rows of its response -----------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """A partition of the request, under the name of its topic."""
+
+    name: str
+    topic_id: bytes | None
+    """None: there is no such topic."""
+    item: Any
+
+
+def ask(call: KafkaCall, topics: Iterable[Any], name_field: str = "name", items_field: str = "partitions") -> list[Asked]:
+    """The partitions of a request in their order. They are kept in `call.notes` for `answered`; those with an id are the items
+    of our request."""
+    topics = list(topics)
+    ids = resolve(call, (getattr(topic, name_field) for topic in topics))
+    call.notes = [
+        Asked(name, ids.get(name), item)
+        for topic in topics
+        for name in (getattr(topic, name_field),)
+        for item in getattr(topic, items_field) or []
+    ]
+    return [asked for asked in call.notes if asked.topic_id is not None]
+
+
+def answered(call: KafkaCall, rows: Iterable[Any]) -> Iterator[tuple[Asked, Any]]:
+    """The partitions of the request, each with its row of our response, which has them in the same order; None if the topic does
+    not exist."""
+    left = iter(rows)
+    for asked in call.notes:
+        yield asked, None if asked.topic_id is None else next(left)
+
+
+def by_topic(rows: Iterable[tuple[str, dict[str, Any]]], name_field: str = "name", rows_field: str = "partitions") -> list[Any]:
+    """Rows of partitions under their topics, which come in the order of their first rows."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for name, row in rows:
+        topics.setdefault(name, []).append(row)
+    return [{name_field: name, rows_field: found} for name, found in topics.items()]
