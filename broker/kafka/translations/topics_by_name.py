@@ -2,9 +2,9 @@
 
 A name that does not exist never reaches a handler: its items are answered with UNKNOWN_TOPIC_OR_PARTITION. Kafka looks at the
 rights of the client first, and does not say whether a topic exists to those who have none on its name. So a client without the
-right gets TOPIC_AUTHORIZATION_FAILED, whether there is such a topic or not (`code_by_name`). Our handlers may say UNKNOWN_TOPIC_ID
-for a topic that was found by its name: it was deleted meanwhile, or is hidden from the client; the client that knows names gets
-the same two codes.
+right gets TOPIC_AUTHORIZATION_FAILED, whether there is such a topic or not (`code_by_name`). Our handlers may answer
+UNKNOWN_TOPIC_ID for a topic that was found by its name: it was deleted meanwhile, or is hidden from the client. A client that
+knows names gets the same two codes then.
 
     names of the request --resolve, ask--> items with ids --handler--> rows --answered, by_topic--> rows under names
 """
