@@ -16,7 +16,7 @@ newer field with a default, and a writer names the fields of all versions.
 
 Everything that is read comes from strangers, so nothing is allocated by a claimed length alone: an array has at most as many
 items as bytes are left, and at most `ITEMS_MAX`; a struct at most `TAGS_MAX` tagged fields (Kafka 4.4's limits). `PeerError`
-otherwise.
+otherwise. A string that is too long for Kafka's protocol, which only ours can bring about, is cut when it is written.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ Write = Callable[[bytearray, Any], None]
 
 ITEMS_MAX = 1_000_000
 TAGS_MAX = 10_000
+STRING_BYTES_MAX = 0x7FFF
 REQUIRED = object()
 """The default of a field that has none."""
 
@@ -173,6 +174,8 @@ def _blob(kind: str, is_flexible: bool, is_nullable: bool) -> tuple[Read, Write]
         if length < 0:
             _refuse_null(length, is_nullable)
             return None, at
+        if is_text and length > STRING_BYTES_MAX:
+            raise PeerError(f"a string of {length} bytes; at most {STRING_BYTES_MAX} are accepted")
         value, at = _take(buffer, at, length)
         return (value.decode() if is_text else value), at
 
@@ -181,11 +184,16 @@ def _blob(kind: str, is_flexible: bool, is_nullable: bool) -> tuple[Read, Write]
             _check_null(is_nullable)
             write_length(out, -1)
             return
-        data = value.encode() if is_text else value
+        data = _encoded(value) if is_text else value
         write_length(out, len(data))
         out += data
 
     return read, write
+
+
+def _encoded(text: str) -> bytes:
+    data = text.encode()
+    return data if len(data) <= STRING_BYTES_MAX else data[:STRING_BYTES_MAX].decode(errors="ignore").encode()
 
 
 def _refuse_null(length: int, is_nullable: bool) -> None:
@@ -317,7 +325,7 @@ def skip_tagged(buffer: Buffer, at: int) -> int:
 
 def _write_tagged(out: bytearray, known: list[tuple[int, tuple[Field, Read, Write]]], values: Mapping[str, Any]) -> None:
     """Append the tagged fields that do not have their default."""
-    present = [(tag, write, values[field.name]) for tag, (field, _, write) in known if _is_present(field, values)]
+    present = [(tag, write, values.get(field.name)) for tag, (field, _, write) in known if _is_present(field, values)]
     write_varint(out, len(present))
     for tag, write, value in present:
         body = bytearray()
@@ -332,4 +340,6 @@ def _is_present(field: Field, values: Mapping[str, Any]) -> bool:
     if value is REQUIRED:
         return False
     default = field.default
+    if default == ():
+        return value is None or len(value) > 0
     return bool(value != (default.__dict__ if isinstance(default, Fields) else default))

@@ -28,6 +28,8 @@ _KINDS = {
 }
 """kio's kinds that have another name here."""
 _TIMES = ("timedelta_i32", "timedelta_i64", "datetime_i64")
+_NULLABLE = ("string", "bytes")
+"""The primitive kinds that can be null in Kafka. (kio shows a uuid of zeros and a time of -1 as None, too.)"""
 
 
 class MessageCodec(NamedTuple):
@@ -81,6 +83,7 @@ def _field(field: dataclasses.Field[Any]) -> Field:
     if is_array:
         inner, _ = _without_none(get_args(inner)[0])
     kind = describe(inner) if kio_kind is None else _KINDS.get(kio_kind, kio_kind)
+    is_nullable &= is_array or isinstance(kind, Struct) or kind in _NULLABLE
     tag = int(field.metadata.get("tag", -1))
     default = REQUIRED if field.default is dataclasses.MISSING else _plain(field.default, kind, is_array)
     if default is REQUIRED and tag >= 0:
@@ -101,7 +104,7 @@ def _zero(kind: str | Struct, is_array: bool, is_nullable: bool) -> Any:
     if is_nullable:
         return None
     if is_array:
-        return []
+        return ()
     if isinstance(kind, Struct):
         return Fields(**{field.name: field.default for field in kind.fields})
     return {"string": "", "bytes": b"", "uuid": bytes(16), "bool": False}.get(kind, 0)
@@ -110,7 +113,7 @@ def _zero(kind: str | Struct, is_array: bool, is_nullable: bool) -> Any:
 def _plain(value: Any, kind: str | Struct, is_array: bool = False) -> Any:
     """A default of kio as the value that is read and written here."""
     if is_array:
-        return value if value is None else [_plain(item, kind) for item in value]
+        return value if value is None else tuple(_plain(item, kind) for item in value)
     if isinstance(kind, Struct):
         return value if value is None else Fields(**{f.name: _plain_field(value, f) for f in kind.fields})
     if kind == "uuid":
