@@ -234,11 +234,29 @@ _UINT_END = {0xCC: 3, 0xCD: 4, 0xCE: 6}
 """First byte of a msgpack uint8, uint16 or uint32 -> the end of the number, if it starts at byte 1."""
 
 
+def decode_head(frame: Buffer) -> RequestHead:
+    """Decode the first four fields of a request of any API. PeerError if it is malformed."""
+    try:
+        return _head_decoder.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise PeerError(f"malformed frame: {e}") from None
+
+
+def speaks_kafka(frame: Buffer) -> bool:
+    """Whether a frame that cannot be decoded is the first request of a Kafka client: its API key has two bytes, the first of
+    which begins no request here."""
+    return len(frame) >= 10 and bytes(frame[:3]) in _FIRST_OF_KAFKA
+
+
+_FIRST_OF_KAFKA = tuple(bytes((0, key, 0)) for key in (18, 3, 17))
+"""ApiVersions, Metadata, SaslHandshake, and the upper byte of their version."""
+
+
 def _unreadable(frame: Buffer) -> PeerError:
     try:
-        head = _head_decoder.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        return PeerError(f"malformed frame: {e}")
+        head = decode_head(frame)
+    except PeerError as e:
+        return e
     if head.api_key in APIS:
         return PeerError("malformed frame: a request is an array of five elements")
     return UnsupportedVersion(head)
@@ -246,9 +264,9 @@ def _unreadable(frame: Buffer) -> PeerError:
 
 def _bad_body(frame: Buffer, api_key: int, reason: str) -> PeerError:
     try:
-        head = _head_decoder.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        return PeerError(f"malformed frame: {e}")
+        head = decode_head(frame)
+    except PeerError as e:
+        return e
     api = APIS[api_key]
     if not api.min_version <= head.api_version <= api.max_version:
         return UnsupportedVersion(head)

@@ -7,6 +7,7 @@
     call.py                one request, from Kafka's fields to ours and back
     apis.py                the table of APIs
     translations/          the fields of each API
+    wrong_protocol.py      Strandline's clients that connect here
     errors.py              our error codes, as Kafka's clients see them
 
 It translates, and decides nothing: the same handlers answer, behind the same guards and quotas, for the same partitions.

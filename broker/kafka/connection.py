@@ -10,14 +10,16 @@ before the authentication close the connection; ApiVersions of an unknown versio
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, read_body, write_fields
 from strandline.broker.kafka.context import KafkaContext
 from strandline.broker.kafka.errors import kafka_code
 from strandline.broker.kafka.heads import read_head
 from strandline.broker.kafka.raw_sasl import RAW_SASL
+from strandline.broker.kafka.wrong_protocol import refusal, speaks_strandline
 from strandline.protocol.apis import API_VERSIONS, PRODUCE
 from strandline.protocol.errors import ErrorCode, PeerError
 from strandline.protocol.frames import Buffer, Records
@@ -35,6 +37,8 @@ class KafkaListener(ConnectionServer, Protocol):
     """The part of a Kafka listener that its connections use."""
 
     context: KafkaContext
+    strandline_address: str
+    """Where Strandline's clients reach this broker."""
     kafka_apis: Mapping[int, KafkaApi]
     """By Kafka's key."""
     unknown_api_versions: KafkaApi
@@ -50,27 +54,28 @@ class _KafkaFrames(ServerConnection):
 
     server: KafkaListener
     _calls: dict[int, KafkaCall]
-    _next: bytearray | None
     _number: int
     is_raw_sasl: bool
 
+    def keep(self, frame: bytearray) -> None:
+        """Serve this frame when the requests before it are answered."""
+        raise NotImplementedError
+
     def _on_frame(self, frame: bytearray) -> None:
         if self._calls and not self._may_overlap(frame):
-            self._next = frame  # type: ignore[misc]  # a slot of KafkaConnection
-            self.hold()
+            self.keep(frame)
             return
         call, client_id, body_at = self._call_of(frame)
-        call.fields = read_body(call, frame, body_at)
         handler = self.handlers.get(call.api.ours)
         if handler is None:
             raise PeerError(f"it sent {call.api.name} {self._why_not}")
+        call.fields = read_body(call, frame, body_at)
         self.client_id = client_id
         self._serve(call, handler, self._request_of(call, client_id))
 
     def _may_overlap(self, frame: bytearray) -> bool:
-        if frame[:2] != _PRODUCE_HEAD or self.is_raw_sasl:
-            return False
-        return all(call.api.ours == PRODUCE for call in self._calls.values())
+        """Whether the frame and the requests before it are Produce. (If one of those is, all are.)"""
+        return frame.startswith(_PRODUCE_HEAD) and next(iter(self._calls.values())).api.ours == PRODUCE
 
     @property
     def _why_not(self) -> str:
@@ -80,16 +85,29 @@ class _KafkaFrames(ServerConnection):
         context = self.server.context
         if self.is_raw_sasl:
             return KafkaCall(RAW_SASL, 0, 0, len(frame), self, context), self.client_id, 0
-        head = read_head(frame)
-        api = self.server.kafka_apis.get(head.api_key)
-        if api is None:
-            raise PeerError(f"API {head.api_key} of Kafka's protocol is not served")
+        try:
+            head = read_head(frame)
+            api = self.server.kafka_apis.get(head.api_key)
+            if api is None:
+                raise PeerError(f"API {head.api_key} of Kafka's protocol is not served")
+        except PeerError as e:
+            raise self._unreadable(frame, e) from None
         version = head.api_version
         if not api.min_version <= version <= api.max_version:
             if api.ours != API_VERSIONS:
                 raise PeerError(f"version {version} of {api.name} is not served, but {api.min_version} to {api.max_version}")
             api, version = self.server.unknown_api_versions, 0
         return KafkaCall(api, version, head.correlation_id, len(frame), self, context), head.client_id, head.end
+
+    def _unreadable(self, frame: bytearray, e: PeerError) -> PeerError:
+        """Answer a client of Strandline in its own protocol: it may be a person who typed the wrong port."""
+        address = self.server.strandline_address
+        if not speaks_strandline(frame):
+            return e
+        self._write(refusal(frame, address))
+        return PeerError(
+            f"it speaks Strandline's protocol, which is spoken at {address}, and listener {self.listener_name} Kafka's"
+        )
 
     def _request_of(self, call: KafkaCall, client_id: str | None) -> ServerRequest:
         metrics = self.server.metrics[call.api.ours]
@@ -154,7 +172,7 @@ class _KafkaFrames(ServerConnection):
 class KafkaConnection(BoundedConnection, _KafkaFrames):
     """One connection of a Kafka client."""
 
-    __slots__ = ("_calls", "_next", "_number", "is_raw_sasl")
+    __slots__ = ("_calls", "_next", "_number", "asked", "is_raw_sasl")
 
     def __init__(self, server: KafkaListener, connection_id: int, memory: RequestMemory) -> None:
         super().__init__(server, connection_id, memory)
@@ -165,15 +183,23 @@ class KafkaConnection(BoundedConnection, _KafkaFrames):
         self._number = 0
         self.is_raw_sasl = False
         """The next frames are tokens of SASL without a head (SaslHandshake version 0)."""
+        self.asked: dict[asyncio.Future[Any], None] = {}
+        """The answers that requests of this connection wait for (`inner_request.py`)."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._calls.clear()
         self._next = None
+        for answer in list(self.asked):
+            answer.cancel()
 
     def unrestrict(self) -> None:
         super().unrestrict()
         self.is_raw_sasl = False
+
+    def keep(self, frame: bytearray) -> None:
+        self._next, self._kept = frame, len(frame)
+        self.hold()
 
     def on_answer(self, size: int, buffers: list[Buffer]) -> None:
         """Send the answers that are ready, up to the first request that waits."""
@@ -188,8 +214,8 @@ class KafkaConnection(BoundedConnection, _KafkaFrames):
             self.release()
 
     def _take_frames(self) -> None:
-        if self._next is not None and not self._calls:
-            frame, self._next = self._next, None
+        if self._next is not None:
+            frame, self._next, self._kept = self._next, None, 0
             try:
                 _KafkaFrames._on_frame(self, frame)
             except PeerError as e:

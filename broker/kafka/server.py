@@ -23,6 +23,8 @@ class KafkaServer(Server):
     """A listener for Kafka's clients. `context` must be set before it serves."""
 
     context: KafkaContext
+    strandline_address = ""
+    """Where Strandline's clients reach this broker, for those that connect here by mistake."""
     kafka_apis: Mapping[int, KafkaApi] = KAFKA_APIS
     """By Kafka's key."""
     unknown_api_versions: KafkaApi = UNKNOWN_API_VERSIONS

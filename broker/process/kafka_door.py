@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from strandline.broker.config import BrokerConfig
 from strandline.broker.process.wiring import ControllerLink
 from strandline.controller.metadata.security.access import Rights
+from strandline.protocol.messages.common import Listener
 from strandline.protocol.rpc.server import Server
 
 
@@ -26,3 +29,23 @@ def use_context(server: Server, config: BrokerConfig, link: ControllerLink, righ
     server.context = KafkaContext(
         image=lambda: link.metadata.image, rights=rights, auto_create_topics=config.auto_create_topics_enable
     )
+
+
+def tell_addresses(servers: Sequence[Server], advertised: Sequence[Listener], config: BrokerConfig) -> None:
+    """Tell each listener where a client that speaks the other protocol belongs. `advertised`: the address of each listener."""
+    kafka = [listener for listener in advertised if config.speaks_kafka(listener.name)]
+    if not kafka:
+        return
+    ours = [listener for listener in advertised if listener not in kafka]
+    for_clients = [listener for listener in ours if listener.name != config.inter_broker_listener_name]
+    to_kafka, to_ours = _address(kafka[0]), _address([*for_clients, *ours][0])
+    for server in servers:
+        if config.speaks_kafka(server.listener_name):
+            server.strandline_address = to_ours  # type: ignore[attr-defined]  # a KafkaServer
+        else:
+            server.kafka_address = to_kafka
+
+
+def _address(listener: Listener) -> str:
+    host = f"[{listener.host}]" if ":" in listener.host else listener.host
+    return f"{host}:{listener.port}"

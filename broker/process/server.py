@@ -28,7 +28,7 @@ from strandline.broker.partition.alter_partition import AlterPartitionManager
 from strandline.broker.process.cluster_id import find_cluster
 from strandline.broker.process.controller_channel import NodeToControllerChannel
 from strandline.broker.process.directory_assignment import wrong_assignments
-from strandline.broker.process.kafka_door import server_class, use_context
+from strandline.broker.process.kafka_door import server_class, tell_addresses, use_context
 from strandline.broker.process.lifecycle import BrokerLifecycle
 from strandline.broker.process.lifecycle_core import Identity
 from strandline.broker.process.metadata_loader import MetadataLoader
@@ -300,6 +300,8 @@ class BrokerServer:
         handlers = broker_handlers(self.config, opened, self.link, self._doors)
         log_unauthenticated(self.config.security)
         follow_limits(opened.dynamic_config, self._servers, self.addresses)
+        advertised = self._advertised()
+        tell_addresses(self._servers, advertised, self.config)
         for server in self._servers:
             if self.config.speaks_kafka(server.listener_name):
                 use_context(server, self.config, self.link, handlers.rights)
@@ -308,6 +310,10 @@ class BrokerServer:
             server.on_connection_lost = handlers.on_connection_lost
             await server.serve()
         opened.quotas.serve(self._servers)
+        return advertised
+
+    def _advertised(self) -> tuple[Listener, ...]:
+        """The addresses of the listeners, as others reach them."""
         advertised = self.config.advertised_listeners or self._bound
         return tuple(Listener(a.name, a.host, a.port or b.port) for a, b in zip(advertised, self._bound, strict=True))
 

@@ -1,7 +1,8 @@
 """One address of the cluster: the connection to it, its handshake, and its last error.
 
 A wrong address is distinguished from a dead one. If the handshake fails although something accepted the connection, the client
-probes once which protocol the port speaks, and the error says "this port speaks HTTP", "... TLS", or "this is a controller".
+probes once which protocol the port speaks, and the error says "this port speaks HTTP", "... TLS", "... Kafka's protocol", or
+"this is a controller".
 
 A host that disappears from the network sends nothing, so a connection to it does not break by itself. A connection on which a
 response is overdue is therefore *suspected*: for a moment, requests go to other brokers first. If nothing at all arrives on it,
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from strandline.client.cluster.port_probe import protocol_of
+from strandline.client.cluster.port_probe import KAFKA, protocol_of
 from strandline.client.errors import AuthenticationFailed, ClientClosed, NoBrokersAvailable, authentication_error
 from strandline.client.option_types import Address
 from strandline.client.options import ClientOptions
@@ -223,11 +224,14 @@ class ConnectionState:
     async def _explain(self, error: StrandlineError) -> StrandlineError:
         """The handshake failed on an open port: name the protocol that the port speaks, if it is another one."""
         host, port = self.address
+        if isinstance(error, BrokerError) and error.code == ErrorCode.INVALID_REQUEST:  # A listener for Kafka's clients.
+            return NoBrokersAvailable(f"{host}:{port}: {error.message}")
         spoken = await protocol_of(host, port)
         if spoken is None:
             return error
         hint = "; it needs security_protocol SSL or SASL_SSL, if it is a broker's" if spoken == "TLS" else ""
-        return NoBrokersAvailable(f"{host}:{port}: this port speaks {spoken}, not Strandline's protocol{hint}")
+        other = "Strandline's" if spoken == KAFKA else "Strandline's protocol"
+        return NoBrokersAvailable(f"{host}:{port}: this port speaks {spoken}, not {other}{hint}")
 
     def _on_lost(self, connection: Connection, error: Exception | None) -> None:
         if self.connection is connection:

@@ -1,19 +1,25 @@
 """Finds out which protocol a port speaks, so that an error can say so.
 
 The handshake with a port that is no broker's fails with an error that explains nothing. A wrong port in `bootstrap_servers` often
-belongs to a web server or to a TLS listener. Both can be recognised by what they answer to an HTTP request; a TLS listener that
-answers nothing to it is asked again with the first message of a TLS handshake.
+belongs to a web server, to a TLS listener or to Kafka. The first two can be recognised by what they answer to an HTTP request. A
+server that closes the connection instead is asked again with the first message of a TLS handshake, and then as a Kafka client
+asks.
 """
 
 from __future__ import annotations
 
 import asyncio
+from struct import pack
 from typing import cast
 
 from strandline.protocol.rpc.dial import dial
 
 PROBE_TIMEOUT_MS = 500
 _HTTP = b"HEAD / HTTP/1.0\r\n\r\n"
+KAFKA_QUESTION = pack(">ihhih", 10, 18, 0, 7, -1)
+"""ApiVersions in version 0: size, key, version, correlation id 7, and no client id."""
+_KAFKA_ANSWER = pack(">i", 7)
+KAFKA = "Kafka's protocol"
 
 
 def _client_hello() -> bytes:
@@ -34,7 +40,7 @@ def _sized(data: bytes) -> bytes:
 
 class _Probe(asyncio.Protocol):
     """Sends a question. To an HTTP request a web server answers in HTTP, a TLS port with an alert or not at all, a Kafka broker
-    not at all."""
+    not at all: the last two may close the connection."""
 
     def __init__(self, question: bytes, first_bytes: asyncio.Future[bytes]) -> None:
         self._question = question
@@ -59,14 +65,17 @@ class _Probe(asyncio.Protocol):
 
 
 async def protocol_of(host: str, port: int) -> str | None:
-    """The protocol that the server at this port speaks: "HTTP" or "TLS". None if it answers in neither within
+    """The protocol that the server at this port speaks: "HTTP", "TLS" or KAFKA. None if it answers in none of them, each within
     PROBE_TIMEOUT_MS."""
     answer = await _answer(host, port, _HTTP)
     if answer is not None and answer.startswith((b"HTTP/", b"<")):
         return "TLS" if b"HTTPS" in answer[:400] else "HTTP"
     if answer == b"":
         answer = await _answer(host, port, _client_hello())
-    return "TLS" if answer is not None and answer[:2] in (b"\x15\x03", b"\x16\x03") else None
+    if answer is not None and answer[:2] in (b"\x15\x03", b"\x16\x03"):
+        return "TLS"
+    answer = await _answer(host, port, KAFKA_QUESTION) if answer == b"" else None
+    return KAFKA if answer is not None and answer[4:8] == _KAFKA_ANSWER else None
 
 
 async def _answer(host: str, port: int, question: bytes) -> bytes | None:

@@ -69,6 +69,8 @@ class Server:
         self.cluster_id = cluster_id
         self.incarnation_id = incarnation_id
         self.listener_name = listener_name
+        self.kafka_address = ""
+        """Where Kafka's clients reach this node, for those that connect here by mistake; empty if they cannot."""
         self.security = security
         self.supported_features: tuple[SupportedFeature, ...] = ()
         self.finalized_features: Callable[[], tuple[int, list[FinalizedFeature]]] = _unknown_features

@@ -131,6 +131,8 @@ class ConnectionServer(Protocol):
     handlers: dict[int, Handler]
     limits: Limits
     listener_name: str
+    kafka_address: str
+    """Where Kafka's clients reach this node; empty if they cannot."""
     loop: asyncio.AbstractEventLoop
     end_of_iteration: EndOfIteration | None
     scratch: Scratch
@@ -367,6 +369,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         except frames.UnsupportedVersion as e:
             self._on_unsupported(e)
             return
+        except PeerError:
+            if frames.speaks_kafka(frame):
+                raise PeerError(self._not_kafkas) from None
+            raise
         self.client_id = head.client_id
         api_key, size = head.api_key, len(frame)
         handler = self.handlers.get(api_key)
@@ -401,6 +407,12 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self.server.run_coroutine(request, result)
         self._free_at = self.stopwatch()
         metrics.local_s += self._free_at - begins_at
+
+    @property
+    def _not_kafkas(self) -> str:
+        address = self.server.kafka_address
+        where = f"Kafka's clients connect to {address}" if address else "no listener of this node is for Kafka's clients"
+        return f"it speaks Kafka's protocol, and listener {self.listener_name} Strandline's; {where} (kafka.listener.names)"
 
     def _on_unsupported(self, e: frames.UnsupportedVersion) -> None:
         """Answer ApiVersions of any version, so that a newer peer learns the supported versions. Close after any other API."""
@@ -490,8 +502,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _resume(self) -> None:
         self._is_resume_scheduled = False
-        if self.closed or self.server.is_stopping or self._is_peer_slow:
-            return
+        if self.closed or self.server.is_stopping or self._is_peer_slow or self._in_flight_bytes >= HELD:
+            return  # Whatever holds it up calls `_maybe_resume` later.
         self._is_reading = True
         self.last_received_at = self._loop.time()
         self._free_at = self.stopwatch()

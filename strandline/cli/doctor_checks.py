@@ -86,7 +86,9 @@ def _advice_for(port: Port) -> str:
         return "this is the port of a web server, perhaps a node's http.listener; give that of the client listener"
     if port.speaks == "TLS":
         return "this listener wants TLS: give the client properties that fit it with --client-config"
-    if port.speaks.startswith("Kafka"):
+    if port.speaks == "Kafka's protocol":
+        if "Strandline's is spoken at" in port.error:
+            return "this listener is for Kafka's clients (docs/kafka-clients.md); give the other address"
         return "this is an Apache Kafka broker, or a listener for Kafka's clients; give the port of Strandline's own listener"
     if port.is_open:
         return "find out which program listens there; it may be a node that hangs"

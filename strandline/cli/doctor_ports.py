@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from contextlib import suppress
 
 from strandline.cli.doctor_facts import Port
 from strandline.cli.probe import join_address
-from strandline.client.cluster.port_probe import protocol_of
+from strandline.client.cluster.port_probe import KAFKA, protocol_of
 from strandline.protocol import apis
-from strandline.protocol.errors import StrandlineError
+from strandline.protocol.errors import BrokerError, ErrorCode, StrandlineError
 from strandline.protocol.messages.admin import ApiVersionsRequest, ApiVersionsResponse
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.rpc.resolver import look_up
@@ -20,8 +19,6 @@ TIMEOUT_S = 2.0
 """For each step. Short, because a person waits."""
 LISTEN_S = 0.3
 """How long a server that speaks first, such as SSH, is listened to."""
-KAFKA_API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, -1)
-"""Kafka's ApiVersions in version 0: size, key, version, correlation id 7, and no client id."""
 
 
 async def try_port(host: str, port: int, security: ClientSecurity = NO_SECURITY) -> Port:
@@ -70,14 +67,16 @@ async def _handshake(host: str, port: int, address: str, resolved: tuple[str, ..
         assert isinstance(who, ApiVersionsResponse)
         return Port(address, resolved, True, role=who.role, node_id=who.node_id, cluster_id=who.cluster_id)
     except (StrandlineError, OSError, TimeoutError) as e:
+        if isinstance(e, BrokerError) and e.code == ErrorCode.INVALID_REQUEST and e.message:  # A listener for Kafka's clients.
+            return Port(address, resolved, True, e.message.removeprefix("this port "), KAFKA)
         speaks = await _speaks(host, port)
-        return Port(address, resolved, True, _why_not(e, speaks, security), speaks)
+        return Port(address, resolved, True, _why_not(speaks, e, security), speaks)
     finally:
         if connection is not None:
             connection.close()
 
 
-def _why_not(error: Exception, speaks: str, security: ClientSecurity) -> str:
+def _why_not(speaks: str, error: Exception, security: ClientSecurity) -> str:
     """Why an open port is no node for this client."""
     if security is not NO_SECURITY:
         return f"does not let this client in ({error})"
@@ -88,7 +87,7 @@ def _why_not(error: Exception, speaks: str, security: ClientSecurity) -> str:
 
 async def _speaks(host: str, port: int) -> str:
     """The protocol of a server that is no node of ours; empty if it is not recognised."""
-    return await protocol_of(host, port) or await _greeting(host, port) or await _kafka(host, port)
+    return await protocol_of(host, port) or await _greeting(host, port)
 
 
 async def _greeting(host: str, port: int) -> str:
@@ -96,11 +95,6 @@ async def _greeting(host: str, port: int) -> str:
     first = await _answer(host, port, b"", LISTEN_S)
     text = first[:40].split(b"\n")[0].decode("ascii", "replace").strip()
     return f"a protocol that begins with {text!r}" if text else ""
-
-
-async def _kafka(host: str, port: int) -> str:
-    answer = await _answer(host, port, KAFKA_API_VERSIONS, TIMEOUT_S / 2)
-    return "Kafka's protocol" if len(answer) >= 8 and struct.unpack(">i", answer[4:8])[0] == 7 else ""
 
 
 async def _answer(host: str, port: int, question: bytes, timeout_s: float) -> bytes:

@@ -18,7 +18,7 @@ from cli_world import Up, run, wait_until
 from strandline.cli.doctor_checks import FREE_BYTES_MIN, NEVER, Finding, Level, judge
 from strandline.cli.doctor_facts import Clock, Facts, NodePage, Port
 from strandline.cli.doctor_look import clock_of
-from strandline.cli.doctor_ports import KAFKA_API_VERSIONS, try_port
+from strandline.cli.doctor_ports import try_port
 from strandline.client import (
     BrokerDescription,
     ClusterDescription,
@@ -31,6 +31,7 @@ from strandline.client import (
     TopicPartition,
     UncleanElection,
 )
+from strandline.client.cluster.port_probe import KAFKA_QUESTION
 from strandline.protocol.errors import ErrorCode
 
 GB = 2**30
@@ -245,7 +246,7 @@ def server(answer: Callable[[bytes], bytes], *, greeting: bytes = b"") -> Iterat
 
 
 def kafka(question: bytes) -> bytes:
-    return struct.pack(">iihi", 10, 7, 0, 0) if question == KAFKA_API_VERSIONS else b""
+    return struct.pack(">iihi", 10, 7, 0, 0) if question == KAFKA_QUESTION else b""
 
 
 @pytest.mark.parametrize(

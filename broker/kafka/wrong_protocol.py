@@ -1,0 +1,27 @@
+"""A client of Strandline at a listener for Kafka's clients: it is told where the listener is that it wants.
+
+The first byte of its frames is that of a msgpack array, and of no API key of Kafka's.
+"""
+
+from __future__ import annotations
+
+from strandline.protocol import frames
+from strandline.protocol.errors import ErrorCode, PeerError
+from strandline.protocol.frames import Buffer
+
+_ARRAY_OF_5 = 0x95
+
+
+def speaks_strandline(frame: Buffer) -> bool:
+    """Whether a frame that is no request of Kafka's is one of Strandline's."""
+    return len(frame) >= 5 and frame[0] == _ARRAY_OF_5 and frame[1] < 0x80
+
+
+def refusal(frame: Buffer, address: str) -> list[Buffer]:
+    """The answer to a frame of Strandline's protocol, in that protocol. `address`: where it is spoken."""
+    text = f"this port speaks Kafka's protocol; Strandline's is spoken at {address}"
+    try:
+        correlation_id = frames.decode_head(frame).correlation_id
+    except PeerError:
+        return []
+    return frames.encode_refusal(correlation_id, ErrorCode.INVALID_REQUEST, text)

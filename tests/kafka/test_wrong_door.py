@@ -1,0 +1,114 @@
+"""A client at a listener that speaks the other protocol: a person who typed the wrong port is told the right one."""
+
+from __future__ import annotations
+
+import asyncio
+from struct import pack
+from typing import Any
+
+import pytest
+
+from strandline.cli.doctor_checks import judge
+from strandline.cli.doctor_facts import Facts
+from strandline.cli.doctor_ports import try_port
+from strandline.client import Admin
+from strandline.client.cluster.port_probe import KAFKA, KAFKA_QUESTION
+from strandline.client.errors import NoBrokersAvailable
+from strandline.protocol import apis
+from strandline.protocol.errors import BrokerError, PeerError
+from strandline.protocol.frames import decode_request, encode_request, speaks_kafka
+from strandline.protocol.messages.admin import ApiVersionsRequest, MetadataRequest
+from strandline.protocol.rpc.connection import Connection
+from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
+from strandline.testing import Cluster
+
+
+def address(servers: str) -> tuple[str, int]:
+    host, _, port = servers.partition(":")
+    return host, int(port)
+
+
+def said(cluster: Cluster) -> list[dict[str, Any]]:
+    """The lines of the nodes about peers that were turned away."""
+    return [line.fields for line in cluster.nodes.lines(1000) if getattr(line, "event", "") == "peer.closed"]
+
+
+async def test_our_client_is_told_where_strandline_is_spoken() -> None:
+    async with Cluster(brokers=1, kafka=True) as cluster:
+        text = (
+            f"{cluster.kafka_bootstrap}: this port speaks Kafka's protocol; Strandline's is spoken at {cluster.bootstrap_servers}"
+        )
+        with pytest.raises(NoBrokersAvailable, match=text):
+            async with Admin(bootstrap_servers=cluster.kafka_bootstrap, connect_timeout_ms=2000):
+                pass
+        (line,) = said(cluster)[:1]
+    assert "it speaks Strandline's protocol" in line["reason"]
+
+
+async def ask_ours(servers: str, security: ClientSecurity) -> None:
+    host, port = address(servers)
+    connection = await Connection.connect(host, port, client_id="c", security=security)
+    await connection.request(apis.METADATA, MetadataRequest(None))
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_any_first_request_of_ours_is_answered(secure: bool) -> None:
+    """With security, the first request is that of the login."""
+    async with Cluster(brokers=1, kafka=True, secure=secure) as cluster:
+        security = cluster.security_of("admin") if secure else NO_SECURITY
+        with pytest.raises(BrokerError, match="Strandline's is spoken at"):
+            await ask_ours(cluster.kafka_bootstrap, security)
+
+
+async def test_doctor_says_which_port_to_use() -> None:
+    async with Cluster(brokers=1, kafka=True) as cluster:
+        found = await try_port(*address(cluster.kafka_bootstrap))
+        ours = cluster.bootstrap_servers
+    assert (found.is_open, found.speaks) == (True, KAFKA)
+    assert found.error == f"speaks Kafka's protocol; Strandline's is spoken at {ours}"
+    (finding,) = [finding for finding in judge(Facts("1", [found])) if finding.check == "bootstrap"]
+    assert "give the other address" in finding.advice
+
+
+async def ask(servers: str, question: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(*address(servers))
+    try:
+        writer.write(question)
+        return await asyncio.wait_for(reader.read(), 5)
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("kafka", [False, True])
+async def test_a_kafka_client_at_our_listener_is_logged_with_the_right_address(secure: bool, kafka: bool) -> None:
+    """Kafka's clients cannot be told anything; whoever runs the broker reads it."""
+    async with Cluster(brokers=1, kafka=kafka, secure=secure) as cluster:
+        assert await ask(cluster.bootstrap_servers, KAFKA_QUESTION) == b""
+        (line,) = said(cluster)
+        right = cluster.kafka_bootstrap if kafka else "no listener of this node is for Kafka's clients"
+    assert "it speaks Kafka's protocol, and listener" in line["reason"]
+    assert right in line["reason"]
+
+
+async def test_a_controller_says_that_it_has_no_such_listener() -> None:
+    async with Cluster(brokers=1, kafka=True) as cluster:
+        port = cluster.nodes.nodes[101].port.port  # type: ignore[attr-defined]
+        assert await ask(f"127.0.0.1:{port}", KAFKA_QUESTION) == b""
+        (line,) = said(cluster)
+    assert "no listener of this node is for Kafka's clients" in line["reason"]
+
+
+@pytest.mark.parametrize("key", [18, 3, 17])
+def test_the_first_requests_of_kafkas_clients_are_recognised(key: int) -> None:
+    frame = pack(">hhihs", key, 3, 1, 1, b"c") + bytes(20)
+    with pytest.raises(PeerError):
+        decode_request(frame)
+    assert speaks_kafka(frame)
+
+
+def test_no_request_of_ours_looks_like_kafkas() -> None:
+    for correlation_id in (1, 300, 2**31 - 1):
+        (frame,) = encode_request(apis.API_VERSIONS, 0, correlation_id, "c", ApiVersionsRequest())
+        assert not speaks_kafka(bytes(frame)[4:])
+    assert not speaks_kafka(b"HTTP/1.1 200 OK")
