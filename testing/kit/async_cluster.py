@@ -55,6 +55,7 @@ class AsyncCluster:
         folder: str | Path | None = None,
         seed: int | None = None,
         secure: bool = False,
+        kafka: bool = False,
         **settings: Any,
     ) -> None:
         """`brokers`, at least 1, have the ids 1, 2, ...; `controllers`, 1, 3 or 5, have the ids 101, 102, ...
@@ -63,8 +64,8 @@ class AsyncCluster:
         the directory for files on the disk; by default a temporary one, which `close` removes. `seed`: seeds the random
         numbers of the kit and the nodes (for example which messages `drop` hits); it does not decide the order of callbacks
         in a real event loop. `secure`: with users and rights (`security.py`); the cluster's own clients are the administrator,
-        and `security_of` gives the settings of another user. `settings`: configuration keys, with `_` for `.`:
-        `replica_lag_time_max_ms=500`.
+        and `security_of` gives the settings of another user. `kafka`: brokers have a listener for Kafka's clients, too
+        (`kafka_bootstrap`). `settings`: configuration keys, with `_` for `.`: `replica_lag_time_max_ms=500`.
 
         UsageError: one of these values, or a setting, is not permitted.
         """
@@ -83,6 +84,7 @@ class AsyncCluster:
         self._folder = None if folder is None else Path(folder)
         self._temporary: Path | None = None
         self._secure = secure
+        self._kafka = kafka
         self._security: KitSecurity | LocalSecurity | None = None
         """The users of a secure cluster that runs, or has run."""
         self._settings = self._all_settings(settings)
@@ -157,12 +159,18 @@ class AsyncCluster:
             random=random.Random(self.seed),
             settings=settings_by_role(self._settings),
             security=security,
+            kafka=self._kafka,
         )
 
     def _spawned(self) -> Nodes:
         folder = self._data_folder()
         nodes = SpawnedNodes(
-            folder, brokers=self._brokers, controllers=self._controllers, settings=self._settings, secure=self._secure
+            folder,
+            brokers=self._brokers,
+            controllers=self._controllers,
+            settings=self._settings,
+            secure=self._secure,
+            kafka=self._kafka,
         )
         self._security = nodes.cluster.security
         return nodes
@@ -206,6 +214,13 @@ class AsyncCluster:
     def bootstrap_servers(self) -> str:
         """The brokers' addresses for any client, "host:port,host:port"."""
         return self.nodes.bootstrap
+
+    @property
+    def kafka_bootstrap(self) -> str:
+        """The brokers' addresses for Kafka's own clients, "host:port,host:port". UsageError: the cluster has none."""
+        if not self.nodes.kafka_bootstrap:
+            raise UsageError("the cluster has no listener for Kafka's clients; start it with Cluster(kafka=True)")
+        return self.nodes.kafka_bootstrap
 
     @property
     def brokers(self) -> list[int]:

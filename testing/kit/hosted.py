@@ -92,6 +92,8 @@ class HostedNode:
         self.name = f"{'broker' if self.is_broker else 'controller'}-{node}"
         self.disk = Disk(files)
         self.port = ReservedPort()
+        self.kafka_port = ReservedPort() if nodes.kafka and self.is_broker else None
+        """For Kafka's clients."""
         self.state = "stopped"
         self.note = ""
         self.levels = SUPPORTED
@@ -119,7 +121,7 @@ class HostedNode:
 
     def config(self) -> dict[str, Any]:
         listener = "PLAINTEXT" if self.is_broker else "CONTROLLER"
-        return {
+        config = {
             "node.id": self.id,
             "cluster.id": self._nodes.cluster_id,
             "listeners": f"{listener}://{HOST}:{self.port.port}",
@@ -128,6 +130,9 @@ class HostedNode:
             **self._security(),
             **self._settings,
         }
+        if self.kafka_port is not None:
+            config["listeners"] += f",KAFKA://{HOST}:{self.kafka_port.port}"
+        return config
 
     def _security(self) -> dict[str, Any]:
         security, nodes = self._nodes.security, [node.name for node in self._nodes.nodes.values()]
@@ -267,9 +272,12 @@ class HostedNodes(InsideNodes):
         random: Random,
         settings: Mapping[str, Mapping[str, Any]],
         security: KitSecurity | None = None,
+        kafka: bool = False,
     ) -> None:
-        """`settings`: configuration by role, "broker" or "controller". `files` makes the disk of one node."""
+        """`settings`: configuration by role, "broker" or "controller". `files` makes the disk of one node. `kafka`: brokers have
+        a listener for Kafka's clients."""
         self.security = security
+        self.kafka = kafka
         self.real = asyncio.get_running_loop()
         self.random = random
         self.folder = folder
@@ -296,6 +304,11 @@ class HostedNodes(InsideNodes):
     @property
     def bootstrap(self) -> str:
         return ",".join(f"{HOST}:{self.nodes[node].port.port}" for node in self.broker_ids)
+
+    @property
+    def kafka_bootstrap(self) -> str:
+        ports = [self.nodes[node].kafka_port for node in self.broker_ids]
+        return ",".join(f"{HOST}:{port.port}" for port in ports if port is not None)
 
     @property
     def network(self) -> Network:
@@ -328,6 +341,8 @@ class HostedNodes(InsideNodes):
             if node.process is not None:
                 node.process.end()
             node.port.release()
+            if node.kafka_port is not None:
+                node.kafka_port.release()
         await self._network.until_quiet(CLOSE_WITHIN_S)
         await asyncio.sleep(0)  # asyncio closes the sockets of listeners and transports one iteration after `close()`.
         for loop in self.remains:

@@ -50,6 +50,11 @@ class Nodes(ABC):
     @abstractmethod
     def bootstrap(self) -> str: ...
 
+    @property
+    def kafka_bootstrap(self) -> str:
+        """The addresses for Kafka's clients; empty if there are none."""
+        return ""
+
     # -- life
 
     @abstractmethod

@@ -54,7 +54,7 @@ class KitSecurity:
         listener = "SASL_PLAINTEXT" if is_broker else "CONTROLLER"
         return {
             "listeners": f"{listener}://{address}",
-            "listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+            "listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,KAFKA:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
             "sasl.enabled.mechanisms": f"{SCRAM_512},{SCRAM_256}",
             "sasl.scram.users.file": self._users_file,
             "sasl.node.username": node,

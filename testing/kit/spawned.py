@@ -113,9 +113,18 @@ class SpawnedNodes(Nodes):
     poll_s = POLL_S
 
     def __init__(
-        self, folder: Path, *, brokers: int, controllers: int, settings: Mapping[str, Any], secure: bool = False
+        self,
+        folder: Path,
+        *,
+        brokers: int,
+        controllers: int,
+        settings: Mapping[str, Any],
+        secure: bool = False,
+        kafka: bool = False,
     ) -> None:
-        self.cluster = LocalCluster(folder, brokers=brokers, controllers=controllers, settings=settings, secure=secure)
+        self.cluster = LocalCluster(
+            folder, brokers=brokers, controllers=controllers, settings=settings, secure=secure, kafka=kafka
+        )
         self._peers = {node.id: _Peer(node, self.cluster.bootstrap) for node in self.cluster.brokers}
         self._view = SpawnedView()
 
@@ -130,6 +139,10 @@ class SpawnedNodes(Nodes):
     @property
     def bootstrap(self) -> str:
         return self.cluster.bootstrap
+
+    @property
+    def kafka_bootstrap(self) -> str:
+        return self.cluster.kafka_bootstrap
 
     def _name(self, node: int) -> str:
         return f"{'broker' if self.check_id(node) < FIRST_CONTROLLER else 'controller'}-{node}"

@@ -1,8 +1,9 @@
 """Finds where the frames of a byte stream begin, and their API: enough to lose or delay single messages.
 
 A request begins with `u32 length | 0x95 | api key | api version | correlation id`, a response with `u32 length | array of
-2..4 | correlation id` (`protocol/frames.py`). The bodies are not read. Bytes that are no frame of the protocol (such as a web
-browser's request) count as one long frame of an unknown API.
+2..4 | correlation id` (`protocol/frames.py`). On a listener for Kafka's clients a request begins with `u32 length | u16 api key |
+u16 api version | u32 correlation id`, a response with `u32 length | u32 correlation id`; the keys are the same. The bodies are
+not read. Bytes that are no frame of either protocol (such as a web browser's request) count as one long frame of an unknown API.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 _LENGTH = 4
 _HEAD_MAX = 12
+_KAFKA_LENGTH_MAX = 1 << 28
 _UINT_BYTES = {0xCC: 1, 0xCD: 2, 0xCE: 4}
 UNKNOWN = -1
 
@@ -55,6 +57,8 @@ class FrameStream:
 
 
 def request_head(head: bytes) -> Head:
+    if _has_kafkas_length(head, 10) and head[_LENGTH] == 0 and head[5] <= 0x7F:
+        return Head(head[5], int.from_bytes(head[8:12], "big"))
     if len(head) < 8 or head[_LENGTH] != 0x95 or head[5] > 0x7F or head[6] > 0x7F:
         return Head(UNKNOWN, UNKNOWN)
     return Head(head[5], _uint(head, 7))
@@ -62,9 +66,16 @@ def request_head(head: bytes) -> Head:
 
 def response_head(head: bytes) -> Head:
     """The head of a response. Its API is UNKNOWN; it is that of the request with the same correlation id."""
+    if _has_kafkas_length(head, 4) and head[_LENGTH] <= 0x7F:  # Kafka's correlation ids are not negative.
+        return Head(UNKNOWN, int.from_bytes(head[4:8], "big"))
     if len(head) < 6 or not 0x92 <= head[_LENGTH] <= 0x94:
         return Head(UNKNOWN, UNKNOWN)
     return Head(UNKNOWN, _uint(head, 5))
+
+
+def _has_kafkas_length(head: bytes, length_min: int) -> bool:
+    """Whether the bytes can be the head of a frame of Kafka's protocol. Those of HTTP and TLS would begin a longer one."""
+    return length_min <= int.from_bytes(head[:_LENGTH], "big") < _KAFKA_LENGTH_MAX
 
 
 def _uint(head: bytes, position: int) -> int:

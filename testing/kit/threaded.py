@@ -57,6 +57,10 @@ class ThreadedCluster:
         return self.cluster.bootstrap_servers
 
     @property
+    def kafka_bootstrap(self) -> str:
+        return self.cluster.kafka_bootstrap
+
+    @property
     def brokers(self) -> list[int]:
         return self.cluster.brokers
 

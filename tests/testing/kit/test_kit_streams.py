@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
+from struct import pack
 
 import pytest
 from hypothesis import given
@@ -22,15 +23,23 @@ def request(api_key: int, correlation_id: int, body: object, records: list[list[
 
 PRODUCE = ProduceRequest(None, -1, 1000, [ProducePartition(bytes(16), 0)], [])
 CORRELATION_IDS = [1, 127, 128, 255, 256, 65_535, 65_536, 2**31 - 1]
+
+
+def kafka_request(api_key: int, version: int, correlation_id: int) -> bytes:
+    return pack(">ihhihs", 11, api_key, version, correlation_id, 1, b"c")
+
+
 REQUESTS = [
     *((request(apis.METADATA, n, MetadataRequest(None)), Head(apis.METADATA, n)) for n in CORRELATION_IDS),
     (request(apis.PRODUCE, 5, PRODUCE, [[bytes(5000)]]), Head(apis.PRODUCE, 5)),
     (request(apis.API_VERSIONS, 6, ApiVersionsRequest("x", "1")), Head(apis.API_VERSIONS, 6)),
+    *((kafka_request(apis.FETCH, 13, n), Head(apis.FETCH, n)) for n in CORRELATION_IDS),
 ]
 RESPONSES = [
     *((b"".join(frames.encode_response(n, BrokerHeartbeatResponse(0))), Head(UNKNOWN, n)) for n in CORRELATION_IDS),
     (b"".join(frames.encode_refusal(300, 41, "no")), Head(UNKNOWN, 300)),
     (b"".join(frames.encode_response(7, ApiVersionsResponse(0, []))), Head(UNKNOWN, 7)),
+    *((pack(">iih", 6, n, 0), Head(UNKNOWN, n)) for n in CORRELATION_IDS),
 ]
 
 
