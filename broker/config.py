@@ -196,15 +196,14 @@ class BrokerConfig:
         names = [listener.name for listener in self.listeners]
         if self.inter_broker_listener_name not in names:
             raise UsageError(f"config inter.broker.listener.name: there is no listener {self.inter_broker_listener_name!r}")
-        if self.speaks_kafka(self.inter_broker_listener_name):
-            problem = f"{self.inter_broker_listener_name!r} is for Kafka's clients (kafka.listener.names), not for brokers"
-            raise UsageError(f"config inter.broker.listener.name: {problem}; name another listener")
+        self._check_kafka(names)
         if self.advertised_listeners is None:
             _refuse_wildcards("listeners", self.listeners, " unless advertised.listeners says how others reach this broker")
         else:
             _refuse_wildcards("advertised.listeners", self.advertised_listeners, "")
             if [listener.name for listener in self.advertised_listeners] != names:
                 raise UsageError("config advertised.listeners must name the same listeners as listeners, in the same order")
+            self._refuse_one_address_for_two_protocols(self.advertised_listeners)
         if self.broker_heartbeat_interval_ms >= self.broker_session_timeout_ms:
             raise UsageError("config broker.heartbeat.interval.ms must be smaller than broker.session.timeout.ms")
         if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
@@ -221,6 +220,30 @@ class BrokerConfig:
             raise UsageError(f"config cordoned.log.dirs: {unknown[0]} is not one of log.dirs")
         if any(voter.id == self.node_id for voter in self.voters):
             raise UsageError(f"config node.id: {self.node_id} is the id of a controller in controller.quorum.voters")
+
+    def _check_kafka(self, names: list[str]) -> None:
+        """Brokers, controllers and Strandline's clients need a listener that speaks Strandline's protocol."""
+        kafkas = [name for name in names if self.speaks_kafka(name)]
+        if self.speaks_kafka(self.inter_broker_listener_name):
+            problem = f"{self.inter_broker_listener_name!r} is for Kafka's clients (kafka.listener.names), not for brokers"
+            advice = "name another listener" if len(kafkas) < len(names) else "add one to listeners, such as INTERNAL://host:port"
+            raise UsageError(f"config inter.broker.listener.name: {problem}; {advice}")
+        to_controllers = self.values["controller.listener.names"]
+        if self.speaks_kafka(to_controllers):
+            problem = f"{to_controllers!r} is for Kafka's clients (kafka.listener.names), and controllers do not speak to them"
+            raise UsageError(f"config controller.listener.names: {problem}")
+        if "kafka.listener.names" in self.given:
+            unknown = self.kafka_listener_names - {name.upper() for name in kafkas}
+            if unknown:
+                raise UsageError(f"config kafka.listener.names: there is no listener {min(unknown)!r} in listeners")
+
+    def _refuse_one_address_for_two_protocols(self, advertised: tuple[Listener, ...]) -> None:
+        first: dict[tuple[str, int], Listener] = {}
+        for listener in advertised:
+            other = first.setdefault((listener.host, listener.port), listener)
+            if self.speaks_kafka(other.name) != self.speaks_kafka(listener.name):
+                problem = f"{other.name} and {listener.name} have the address {listener.host}:{listener.port}"
+                raise UsageError(f"config advertised.listeners: {problem}, and only one of them speaks Kafka's protocol")
 
 
 _FIELDS = {field.name: key for field in fields(BrokerConfig) if (key := key_of(field.name)) in _BY_NAME and key not in _PARSED}

@@ -8,7 +8,7 @@ from typing import Any
 
 from strandline.controller.metadata.config_keys import parse
 from strandline.controller.metadata.node_config import only_directory, parse_listeners
-from strandline.controller.metadata.node_keys import CONTROLLER_KEYS
+from strandline.controller.metadata.node_keys import CONTROLLER_KEYS, KAFKA
 from strandline.controller.metadata.node_security.overrides import split_overrides
 from strandline.controller.metadata.node_security.settings import NodeSecuritySettings
 from strandline.controller.metadata.voters import Voter, check_quorum, parse_voters
@@ -110,6 +110,8 @@ def _listeners(items: list[str] | None, own: Voter) -> tuple[Listener, ...]:
     if items is None:
         return (Listener("CONTROLLER", own.host, own.port),)
     listeners = parse_listeners("listeners", items)
+    if any(listener.name.upper() == KAFKA for listener in listeners):
+        raise UsageError(f"config listeners: {KAFKA} is a listener for Kafka's clients, and only brokers have one")
     of_quorum = [listener for listener in listeners if listener.port == own.port]
     if not of_quorum:
         ports = " or ".join(str(listener.port) for listener in listeners)

@@ -30,6 +30,8 @@ from strandline.controller.metadata.security_keys import CONTROLLER_LISTENER_NAM
 from strandline.controller.metadata.transaction_keys import TRANSACTION_KEYS
 
 DRAINING = "broker.draining"
+KAFKA = "KAFKA"
+"""The name of the listener for Kafka's clients, unless `kafka.listener.names` says otherwise."""
 
 _IDENTITY = (
     ConfigKey("node.id", "int", REQUIRED, "", "the broker's id, unique in the cluster", min=0),
@@ -54,12 +56,12 @@ _IDENTITY = (
         "string",
         None,
         "",
-        "the listener for traffic between brokers; default: the first one",
+        "the listener for traffic between brokers; default: the first one that is not for Kafka's clients",
     ),
     ConfigKey(
         "kafka.listener.names",
         "list",
-        ["KAFKA"],
+        [KAFKA],
         "",
         "the listeners on which the broker speaks Kafka's own protocol, for Kafka's clients; all others speak Strandline's",
     ),

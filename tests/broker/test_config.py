@@ -69,11 +69,34 @@ def test_times_in_hours_and_minutes_are_defaults_of_topics_too() -> None:
         ({"log.retention.minutes": 2**31}, "log.retention.minutes.*does not fit an int"),
         ({"log.roll.hours": 0}, "log.roll.hours.*must be at least 1"),
         ({"replica.fetch.wait.max.ms": 20_000}, "replica.fetch.wait.max.ms must not be larger"),
+        ({"listeners": "KAFKA://h:1"}, "inter.broker.listener.name: 'KAFKA' is for Kafka's clients .*add one to listeners"),
+        ({"listeners": "A://h:1,KAFKA://h:2", "inter.broker.listener.name": "KAFKA"}, "not for brokers; name another listener"),
+        (
+            {"kafka.listener.names": "KAFKA,OTHER", "listeners": "A://h:1,kafka://h:2"},
+            "there is no listener 'OTHER' in listeners",
+        ),
+        ({"kafka.listener.names": "A", "listeners": "A://h:1"}, "'A' is for Kafka's clients"),
+        ({"controller.listener.names": "Kafka"}, "controller.listener.names: 'Kafka' is for Kafka's clients"),
+        ({"listeners": "A://h:1,KAFKA://h:2", "advertised.listeners": "A://h:1"}, "must name the same listeners"),
+        (
+            {"listeners": "A://h:1,KAFKA://h:2", "advertised.listeners": "A://x:1,KAFKA://x:1"},
+            "A and KAFKA have the address x:1, and only one of them speaks Kafka's protocol",
+        ),
     ],
 )
 def test_a_wrong_value_is_one_sentence_that_names_the_key(change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         BrokerConfig.from_mapping({**MINIMAL, **change})
+
+
+def test_a_listener_for_kafkas_clients_is_known_by_its_name() -> None:
+    """By default only a listener that is called KAFKA, in any case. A name that no listener has is a mistake if it was given."""
+    assert not BrokerConfig.from_mapping(MINIMAL).speaks_kafka("PLAINTEXT")
+    config = BrokerConfig.from_mapping({**MINIMAL, "listeners": "kafka://h:1,CLIENTS://h:2"})
+    assert (config.speaks_kafka("kafka"), config.speaks_kafka("CLIENTS")) == (True, False)
+    assert config.inter_broker_listener_name == "CLIENTS"
+    two = {"listeners": "A://h:1,B://h:2,C://h:3", "kafka.listener.names": "b,C"}
+    assert [name for name in "ABC" if BrokerConfig.from_mapping({**MINIMAL, **two}).speaks_kafka(name)] == ["B", "C"]
 
 
 @pytest.mark.parametrize("missing", sorted(MINIMAL.keys() - {"cluster.id"}))
