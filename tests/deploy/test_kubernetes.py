@@ -173,7 +173,7 @@ def test_the_secure_component_authenticates_every_listener(role: str, with_exter
     settings = {"broker": BrokerConfig, "controller": ControllerConfig}[role].from_mapping(mapping).security
     assert settings.unauthenticated == []
     assert {listener.name for listener in settings.own if listener.has_sasl} == {
-        listener.name for listener in settings.listeners if listener.name in ("CLIENTS", "EXTERNAL")
+        listener.name for listener in settings.listeners if listener.name not in ("INTERNAL", "CONTROLLER")
     }
     assert settings.protocol(settings.to_controllers) == settings.protocol(settings.to_brokers or "INTERNAL") == "SSL"
     files = {path for security in settings.own for key, path in security.values.items() if key.endswith((".location", ".file"))}
@@ -207,10 +207,13 @@ def external_environment() -> list[Manifest]:
 def test_each_broker_has_its_own_external_address() -> None:
     """The address of a partition's leader must lead to that broker and no other."""
     for ordinal in ordinals("broker"):
-        *inside, outside = config("broker", ordinal, external_environment()).advertised_listeners
+        with_external = config("broker", ordinal, external_environment())
+        *inside, outside, for_kafka = with_external.advertised_listeners
         assert inside == list(config("broker", ordinal).advertised_listeners)
         service = one("Service", f"broker-{ordinal}-external")["spec"]
         assert (outside.host, outside.port) == (f"192.0.2.{ordinal}", service["ports"][0]["nodePort"])
+        assert (for_kafka.host, for_kafka.port) == (f"192.0.2.{ordinal}", service["ports"][1]["nodePort"])
+        assert (with_external.speaks_kafka(outside.name), with_external.speaks_kafka(for_kafka.name)) == (False, True)
         assert service["selector"] == {"statefulset.kubernetes.io/pod-name": f"broker-{ordinal}"}
 
 

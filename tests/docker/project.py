@@ -23,15 +23,17 @@ STRANDLINE = str(Path(sys.executable).with_name("strandline"))
 class Project:
     def __init__(self, image: str) -> None:
         self.name = f"strandline-{secrets.token_hex(3)}"
-        base = free_port_range(9)
+        base = free_port_range(12)
         self.ports = dict(zip(BROKERS, range(base, base + 3), strict=True))
         self.http_ports = dict(zip(NODES, range(base + 3, base + 9), strict=True))
+        self.kafka_ports = dict(zip(BROKERS, range(base + 9, base + 12), strict=True))
         self.environment = {
             **ENVIRONMENT,
             "IMAGE": image,
             "COMPOSE_PROJECT_NAME": self.name,
             "PREFIX": f"{self.name}-",
             **{_variable(service, "PORT"): str(port) for service, port in self.ports.items()},
+            **{_variable(service, "KAFKA_PORT"): str(port) for service, port in self.kafka_ports.items()},
             **{_variable(service, "HTTP_PORT"): str(port) for service, port in self.http_ports.items()},
         }
         """What another process needs to act on this project with `docker-compose`."""
@@ -42,6 +44,11 @@ class Project:
     def bootstrap(self) -> str:
         """The bootstrap servers for clients on the host."""
         return ",".join(f"localhost:{port}" for port in self.ports.values())
+
+    @property
+    def kafka_bootstrap(self) -> str:
+        """The bootstrap servers for Kafka's clients on the host."""
+        return ",".join(f"localhost:{port}" for port in self.kafka_ports.values())
 
     def container(self, service: str) -> str:
         return f"{self.name}-{service}"

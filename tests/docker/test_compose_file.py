@@ -44,7 +44,11 @@ def published(service: dict[str, Any]) -> list[tuple[str, str]]:
 def test_the_ports_are_as_documented(file: dict[str, Any]) -> None:
     """README and the tutorial name these ports, and users remember them."""
     for i, broker in enumerate(BROKERS):
-        assert published(file["services"][broker]) == [(f"{19092 + i}", f"{19092 + i}"), (f"{18092 + i}", "8092")]
+        assert published(file["services"][broker]) == [
+            (f"{19092 + i}", f"{19092 + i}"),
+            (f"{29092 + i}", f"{29092 + i}"),
+            (f"{18092 + i}", "8092"),
+        ]
     for i, controller in enumerate(CONTROLLERS):
         assert published(file["services"][controller]) == [(f"{18101 + i}", "8093")]
 
@@ -59,13 +63,14 @@ def test_names_do_not_depend_on_the_folder_of_the_checkout(file: dict[str, Any])
 
 def test_a_second_cluster_shares_no_name_and_no_port() -> None:
     """tests/docker relies on this, and so do users who compare two versions."""
-    other = read(COMPOSE_PROJECT_NAME="other", PREFIX="other-", BROKER_1_PORT="29092", BROKER_1_HTTP_PORT="28092")
+    ports = {"BROKER_1_PORT": "39092", "BROKER_1_KAFKA_PORT": "49092", "BROKER_1_HTTP_PORT": "38092"}
+    other = read(COMPOSE_PROJECT_NAME="other", PREFIX="other-", **ports)
     broker = other["services"]["broker-1"]
     assert broker["container_name"] == "other-broker-1"
-    assert published(broker) == [("29092", "29092"), ("28092", "8092")]
+    assert published(broker) == [("39092", "39092"), ("49092", "49092"), ("38092", "8092")]
     environment = broker["environment"]
     assert environment["STRANDLINE_ADVERTISED_LISTENERS"] == (
-        "INTERNAL://other-broker-1.other_cluster:9092,EXTERNAL://localhost:29092"
+        "INTERNAL://other-broker-1.other_cluster:9092,EXTERNAL://localhost:39092,KAFKA://localhost:49092"
     )
     assert "@other-controller-1.other_cluster:9093" in environment["STRANDLINE_CONTROLLER_QUORUM_VOTERS"]
     assert other["networks"]["cluster"]["name"] == "other_cluster"
