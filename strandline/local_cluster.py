@@ -122,9 +122,9 @@ class LocalCluster:
     ready.
 
     Controllers have ids from 101, brokers from 1. Brokers listen on `base_port` and the ports after it, then the
-    controllers, then each node's HTTP, then the brokers' listeners for Kafka's clients (`kafka`). `base_port=0` chooses a free range. `settings` are configuration keys for each role
-    that knows them; `http.listener` can only be empty there, for no HTTP. `secure`: with TLS, users and rights, whose files are
-    in `local_security.py`. Raises UsageError for invalid arguments.
+    controllers, then each node's HTTP, then the brokers' listeners for Kafka's clients (`kafka`). `base_port=0` chooses a free
+    range. `settings` are configuration keys for each role that knows them; `http.listener` can only be empty there, for no HTTP.
+    `secure`: with TLS, users and rights, whose files are in `local_security.py`. Raises UsageError for invalid arguments.
     """
 
     def __init__(
@@ -186,6 +186,12 @@ class LocalCluster:
     def kafka_bootstrap(self) -> str:
         """The addresses for Kafka's clients; empty if there are none."""
         return ",".join(f"{HOST}:{n.kafka_port}" for n in self.brokers if n.kafka_port)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """The bootstrap addresses, as documents name them."""
+        kafka = self.kafka_bootstrap
+        return {"bootstrap": self.bootstrap, **({"kafka_bootstrap": kafka} if kafka else {})}
 
     def node(self, name: str) -> Node:
         """Return the node of this name, such as broker-1. Raises UsageError if there is none."""
@@ -438,8 +444,7 @@ class LocalCluster:
         return {
             "cluster_id": self.cluster_id,
             "folder": str(self.folder),
-            "bootstrap": self.bootstrap,
-            **({"kafka_bootstrap": self.kafka_bootstrap} if self.kafka_bootstrap else {}),
+            **self.addresses,
             "pid": os.getpid(),
             **self.client_config,
             **self.extra_state,

@@ -36,7 +36,10 @@ def up(
     data: Annotated[
         str | None, typer.Option(metavar="DIR", help="Keep the data in this folder; by default, a temporary one.")
     ] = None,
-    base_port: Annotated[int, typer.Option(help="First port: of the brokers, then the controllers, then HTTP.")] = 9092,
+    base_port: Annotated[
+        int, typer.Option(help="First port: of the brokers, then the controllers, then HTTP, then Kafka's clients.")
+    ] = 9092,
+    kafka: Annotated[bool, typer.Option("--kafka/--no-kafka", help="With a listener for Kafka's clients on each broker.")] = True,
     secure: Annotated[
         bool, typer.Option("--secure", help="With TLS, users and rights; each user gets a file for clients.")
     ] = False,
@@ -62,6 +65,7 @@ def up(
             settings=parse_settings(settings),
             on_event=tell,
             secure=secure,
+            kafka=kafka,
         )
         asyncio.run(_run(cluster, output=output, ready=ready))
 
@@ -108,13 +112,16 @@ def _on_signal(asked: asyncio.Event) -> None:
 def _announce(cluster: LocalCluster, output: Form) -> None:
     nodes = [node.describe() for node in cluster.nodes.values()]
     if output.is_document:
-        ready = {"event": "ready", "bootstrap": cluster.bootstrap, **cluster.client_config, "nodes": nodes}
+        ready = {"event": "ready", **cluster.addresses, **cluster.client_config, "nodes": nodes}
         print_document(ready, output)
         return
-    rows = [(n["name"], n["pid"], f"{n['host']}:{n['port']}", n["http"]) for n in nodes]
-    print_table(("name", "pid", "address", "http"), rows, output)
+    columns = ("name", "pid", "address", *(["kafka"] if cluster.kafka_bootstrap else []), "http")
+    rows = [{**n, "address": f"{n['host']}:{n['port']}"} for n in nodes]
+    print_table(columns, [tuple(row[column] for column in columns) for row in rows], output)
     print(f"data in {short_path(str(cluster.folder))}")
     _announce_users(cluster)
+    if cluster.kafka_bootstrap:
+        print(f"for Kafka's clients: bootstrap {cluster.kafka_bootstrap}")
     print(f"ready: bootstrap {cluster.bootstrap}", flush=True)
     hint = f"""Ctrl-C stops it. From another terminal:
   export STRANDLINE_BOOTSTRAP={cluster.bootstrap}
