@@ -3,6 +3,8 @@
 kio's classes are generated from the schemas in Kafka's source, and are read here for their fields alone. kio's own decoder is not
 used: it allocates what a length field claims, and a hostile length ends the process.
 
+kio is imported when the first message is read, and without `hypothesis`, whose import would take half a second.
+
 kio names times without their unit (`timeout`, `throttle_time`). Here they have Kafka's names (`timeout_ms`), and are plain
 integers, and so are error codes. Names are Kafka's in snake case.
 """
@@ -10,13 +12,13 @@ integers, and so are error codes. Names are Kafka's in snake case.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from datetime import datetime, timedelta
 from enum import IntEnum
-from types import UnionType
+from functools import cache
+from types import ModuleType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 from uuid import UUID
-
-from kio.index import load_request_schema, load_response_schema
 
 from strandline.broker.kafka.codec import REQUIRED, Field, Fields, Read, Struct, Write, struct_codec
 
@@ -55,15 +57,29 @@ class Schemas:
         """The codec of a request."""
         codec = self._requests.get((api_key, version))
         if codec is None:
-            codec = self._requests[api_key, version] = _codec(load_request_schema(api_key, version))
+            codec = self._requests[api_key, version] = _codec(_index().load_request_schema(api_key, version))
         return codec
 
     def response(self, api_key: int, version: int) -> MessageCodec:
         """The codec of a response."""
         codec = self._responses.get((api_key, version))
         if codec is None:
-            codec = self._responses[api_key, version] = _codec(load_response_schema(api_key, version))
+            codec = self._responses[api_key, version] = _codec(_index().load_response_schema(api_key, version))
         return codec
+
+
+@cache
+def _index() -> ModuleType:
+    """kio's index of messages. kio imports `hypothesis` if it is installed, to describe its types to tests."""
+    is_absent = "hypothesis" not in sys.modules
+    if is_absent:
+        sys.modules["hypothesis"] = None  # type: ignore[assignment]  # Python's way to say that an import fails.
+    try:
+        import kio.index
+    finally:
+        if is_absent:
+            del sys.modules["hypothesis"]
+    return kio.index
 
 
 def _codec(entity: Any) -> MessageCodec:
