@@ -1592,7 +1592,7 @@ _room(
     ),
     (
         "G187",
-        "Sender._on_cluster",
+        "Sender._on_change",
         "self._options.idempotent",
         NEVER,
         "a producer keeps waiting for the response of a deposed leader",
