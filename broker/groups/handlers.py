@@ -216,7 +216,7 @@ class GroupHandlers:
             self._coordinator,
             request,
             body.groups,
-            lambda shard, group_id: shard.classic.describe(group_id),
+            lambda shard, group_id: shard.describe_classic(group_id),
             lambda group_id, error: DescribedGroup(group_id, error.code, error.message),
             DescribeGroupsResponse,
         )

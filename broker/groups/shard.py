@@ -27,6 +27,7 @@ from strandline.controller.metadata.image import MetadataImage, TopicImage
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.groups import (
     DeletedGroup,
+    DescribedGroup,
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
@@ -99,7 +100,12 @@ class GroupShard:
     # -- requests about a group of either type ------------------------------------------------------------------------
 
     def join(self, body: JoinGroupRequest, context: RequestContext) -> Result:
-        return self._of_members(body.group_id).join(body, context)
+        return self._of_members(body.group_id).join(
+            body,
+            context,
+            requires_known_member_id=body.requires_known_member_id,
+            supports_skip_assignment=body.supports_skip_assignment,
+        )
 
     def sync(self, body: SyncGroupRequest, context: RequestContext) -> Result:
         return self._of_members(body.group_id).sync(body, context)
@@ -151,6 +157,12 @@ class GroupShard:
         for group_id in self.offsets.groups_with_offsets():
             if self.groups.get(group_id) is None:
                 yield ListedGroup(group_id, "", "Empty", CLASSIC)
+
+    def describe_classic(self, group_id: str) -> DescribedGroup:
+        """A group of the classic protocol. One that consists of committed offsets only is empty, as `list_groups` says."""
+        if self.groups.get(group_id) is None and self.offsets.has_offsets(group_id):
+            return DescribedGroup(group_id, group_state="Empty")
+        return self.classic.describe(group_id)
 
     def delete_group(self, group_id: str, asker: Asker) -> Result:
         """Delete a group without members, and its offsets. Raises NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""

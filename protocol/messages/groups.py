@@ -131,7 +131,10 @@ class JoinGroupProtocol(Message):
 
 class JoinGroupRequest(Message):
     """Joins a group of the classic protocol, or joins again for a rebalance. The response comes when the rebalance has its
-    members. Without a `member_id` the response is MEMBER_ID_REQUIRED and names one (KIP-394), except for static members."""
+    members. Without a `member_id` the response is MEMBER_ID_REQUIRED and names one (KIP-394), except for static members.
+
+    `requires_known_member_id`, `supports_skip_assignment`: false for old clients of Kafka's protocol, which do not know that
+    answer, or that field of the response."""
 
     group_id: GroupId
     session_timeout_ms: Int32
@@ -141,6 +144,8 @@ class JoinGroupRequest(Message):
     protocol_type: Name
     protocols: Annotated[list[JoinGroupProtocol], MANY]
     reason: Text | None = None
+    requires_known_member_id: bool = True
+    supports_skip_assignment: bool = True
 
 
 class JoinGroupMember(Message):

@@ -83,8 +83,15 @@ class ClassicMembers:
 
     # -- JoinGroup ----------------------------------------------------------------------------------------------------
 
-    def join(self, body: JoinGroupRequest, context: RequestContext, *, requires_known_member_id: bool = True) -> Result:
-        """Join, or join again. `requires_known_member_id`: False for old versions of the request."""
+    def join(
+        self,
+        body: JoinGroupRequest,
+        context: RequestContext,
+        *,
+        requires_known_member_id: bool = True,
+        supports_skip_assignment: bool = True,
+    ) -> Result:
+        """Join, or join again. The keywords are False for old versions of the request."""
         group = self._groups.existing(body.group_id)
         check_session_timeout(body, self._config)
         self._check_may_join(group, body)
@@ -99,7 +106,9 @@ class ClassicMembers:
         if earlier is not None and not body.member_id:
             returning = Member(member_id, _metadata(earlier.metadata, body, subscription, context))
             at = Moment(context.now, context.now_ms)
-            converted = self._conversions.downgrade_by_return(group, earlier, returning, context.asker, at)
+            converted = self._conversions.downgrade_by_return(
+                group, earlier, returning, context.asker, at, supports_skip_assignment=supports_skip_assignment
+            )
             if converted is not None:
                 return converted
         before = _before(draft, body, member_id, earlier)

@@ -123,10 +123,18 @@ class Conversions:
         return group
 
     def downgrade_by_return(
-        self, group: ConsumerGroup, earlier: Member, returning: Member, asker: Asker, at: Moment
+        self,
+        group: ConsumerGroup,
+        earlier: Member,
+        returning: Member,
+        asker: Asker,
+        at: Moment,
+        *,
+        supports_skip_assignment: bool = True,
     ) -> Result | None:
         """A static member returns with the classic protocol. If it was the last member of the newer protocol, returns the
-        decision that converts the group, with `returning` instead of `earlier`; else None."""
+        decision that converts the group, with `returning` instead of `earlier`; else None. `supports_skip_assignment`: False for
+        old clients, which are not told that they lead the group, so that they do not assign."""
         returning = replace(returning, current=earlier.current)
         members = [returning if member is earlier else member for member in group.members.values()]
         converted = self._downgraded(group, members)
@@ -134,7 +142,9 @@ class Conversions:
             return None
         is_rebalance_needed = not _is_settled(group, earlier, returning)
         records = _records(group, converted, at, is_rebalance_needed=is_rebalance_needed)
-        on_append = partial(self._on_returned, converted, returning.member_id, asker, at, is_rebalance_needed)
+        on_append = partial(
+            self._on_returned, converted, returning.member_id, asker, at, is_rebalance_needed, supports_skip_assignment
+        )
         return Result(records, on_append=on_append)
 
     def _on_returned(
@@ -144,6 +154,7 @@ class Conversions:
         asker: Asker,
         at: Moment,
         is_rebalance_needed: bool,
+        supports_skip_assignment: bool,
         error: BrokerError | None,
     ) -> Replies:
         if error is not None:
@@ -154,7 +165,10 @@ class Conversions:
             self._classic.rebalances.join(group, member, asker, at, out)
             return out.replies
         response = joined(group, member)
-        response.skip_assignment = member_id == group.leader
+        if member_id == group.leader and not supports_skip_assignment:
+            response.leader, response.members = "", []
+        else:
+            response.skip_assignment = member_id == group.leader
         return [(asker, response)]
 
 
