@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 from strandline.broker.kafka.call import KafkaApi
-from strandline.broker.kafka.translations import api_versions, metadata
+from strandline.broker.kafka.translations import (
+    api_versions,
+    classic_groups,
+    committed_offsets,
+    consumer_groups,
+    coordinators,
+    group_admin,
+    metadata,
+)
 
-_FAMILIES = (api_versions, metadata)
+_FAMILIES = (
+    api_versions,
+    metadata,
+    classic_groups,
+    committed_offsets,
+    consumer_groups,
+    coordinators,
+    group_admin,
+)
 
 KAFKA_APIS: dict[int, KafkaApi] = {api.key: api for family in _FAMILIES for api in family.APIS}
 """By Kafka's key."""

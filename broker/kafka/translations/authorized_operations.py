@@ -1,0 +1,37 @@
+"""The operations that a client may perform on a resource, as a set of bits: bit n for the operation with the number n. Kafka
+answers with it if a client asks for it. Without an authorizer the client may perform all."""
+
+from __future__ import annotations
+
+from strandline.broker.kafka.call import KafkaCall
+from strandline.broker.kafka.translations.topics_by_name import access_of
+from strandline.protocol.messages.security import (
+    ALTER,
+    ALTER_CONFIGS,
+    CLUSTER_ACTION,
+    CLUSTER_RESOURCE,
+    CREATE,
+    DELETE,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    GROUP_RESOURCE,
+    IDEMPOTENT_WRITE,
+    READ,
+    TOPIC_RESOURCE,
+    WRITE,
+)
+
+NOT_ASKED = -(2**31)
+"""The value of the field if the client has not asked."""
+_OPERATIONS = {
+    TOPIC_RESOURCE: (READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS),
+    GROUP_RESOURCE: (READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS),
+    CLUSTER_RESOURCE: (CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE),
+}
+"""The operations that exist on resources of a type, in Kafka 4.3."""
+
+
+def authorized_operations(call: KafkaCall, resource_type: int, name: str) -> int:
+    access = access_of(call)
+    operations = _OPERATIONS[resource_type]
+    return sum(1 << operation for operation in operations if access is None or access.sees(operation, resource_type, name))
