@@ -11,6 +11,7 @@ from strandline.broker.kafka.translations import (
     coordinators,
     group_admin,
     metadata,
+    produce,
 )
 
 _FAMILIES = (
@@ -21,6 +22,7 @@ _FAMILIES = (
     consumer_groups,
     coordinators,
     group_admin,
+    produce,
 )
 
 KAFKA_APIS: dict[int, KafkaApi] = {api.key: api for family in _FAMILIES for api in family.APIS}
