@@ -215,10 +215,15 @@ class KafkaConnection(BoundedConnection, _KafkaFrames):
 
     def _take_frames(self) -> None:
         if self._next is not None:
-            frame, self._next, self._kept = self._next, None, 0
-            try:
-                _KafkaFrames._on_frame(self, frame)
-            except PeerError as e:
-                self._on_bad_peer(e)
+            self._take_kept(self._next)
         if not self.closed:
             super()._take_frames()
+
+    def _take_kept(self, frame: bytearray) -> None:
+        self._next, self._kept = None, 0
+        try:
+            _KafkaFrames._on_frame(self, frame)
+        except PeerError as e:
+            self._on_bad_peer(e)
+        else:
+            self._count()

@@ -41,9 +41,18 @@ class InnerRequest:
 
 
 async def ask(request: ServerRequest, api_key: int, body: Message, api_version: int = 0) -> Any:
-    """The answer of the broker's own handler to a request in the name of the client. Raises the BrokerError of a refusal."""
+    """The answer of the broker's own handler to a request in the name of the client. Raises the BrokerError of a refusal.
+
+    Cancelled when the client's connection is lost, because handlers do not answer requests of lost connections."""
+    connection: Any = request.connection
     inner = InnerRequest(request, api_key, body, api_version)
-    result = request.connection.handlers[api_key](inner)  # type: ignore[arg-type]
-    if result is not None:
-        await result
-    return await inner.answer
+    if connection.closed:
+        raise BrokerError(ErrorCode.NETWORK_EXCEPTION, "the client has closed its connection")
+    connection.asked[inner.answer] = None
+    try:
+        result = connection.handlers[api_key](inner)
+        if result is not None:
+            await result
+        return await inner.answer
+    finally:
+        connection.asked.pop(inner.answer, None)

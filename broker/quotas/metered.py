@@ -6,7 +6,8 @@ by it is muted at once: the answer may wait for the followers, and more requests
 
 The time counts from the decoding of the request until its handler returns; an answer that is sent later adds the time that its
 encoding takes. What a handler does on a thread or as a coroutine is not counted, nor is any request that only brokers send,
-unless its sender is refused because it is no broker.
+unless its sender is refused because it is no broker. Of a request that the Kafka door makes on behalf of a client, the time of
+its handler counts, but its answer is none to the client.
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ class Meter:
         def handle(request: ServerRequest) -> Any:
             if is_exempt or getattr(request.body, "replica_id", -1) >= 0:
                 return self._run_exempt(handler, request)
+            if not isinstance(request, ServerRequest):
+                return self._run_inner(handler, request)
             metered = self._metered(request, counts_bytes)
             return handler(request) if metered is None else self._run(handler, metered)
 
@@ -108,6 +111,13 @@ class Meter:
             metered.counted_at = request.connection.request_began_at
             metered.refuse(e.code, e.message)
             return None
+
+    def _run_inner(self, handler: Handler, request: Any) -> Any:
+        budget, began_at = self._quotas.request.budget_of(client_of(request), self._now()), self.stopwatch()
+        result = handler(request)
+        if budget is not None:
+            budget.charge(self.stopwatch() - began_at, self._now())
+        return result
 
     def _metered(self, request: ServerRequest, counts_bytes: bool) -> MeteredRequest | None:
         """The request with the budgets that pay for it; None if none has to."""

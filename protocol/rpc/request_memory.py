@@ -76,7 +76,7 @@ class RequestMemory:
 class BoundedConnection(ServerConnection):
     """A connection whose requests count."""
 
-    __slots__ = ("_begun", "_counted", "_is_next", "_is_waiting", "_memory", "_postponed")
+    __slots__ = ("_begun", "_counted", "_is_next", "_is_waiting", "_kept", "_memory", "_postponed")
 
     def __init__(self, server: ConnectionServer, connection_id: int, memory: RequestMemory) -> None:
         super().__init__(server, connection_id)
@@ -85,6 +85,8 @@ class BoundedConnection(ServerConnection):
         """The bytes of this connection that count."""
         self._begun = 0
         """The length of the incomplete frame, if it counts already."""
+        self._kept = 0
+        """The length of a frame that a subclass keeps for later."""
         self._postponed: bytearray | None = None
         """A Produce request that waits for room."""
         self._is_waiting = False
@@ -148,7 +150,7 @@ class BoundedConnection(ServerConnection):
         return True
 
     def _count(self) -> None:
-        counted = self._in_flight_bytes % HELD + self._begun
+        counted = self._in_flight_bytes % HELD + self._begun + self._kept
         if counted != self._counted:
             change, self._counted = counted - self._counted, counted
             self._memory.add(change, self._loop)

@@ -1,6 +1,7 @@
 """ApiVersions: what this door serves.
 
-Version 0 of the body answers any version that is not served, with UNSUPPORTED_VERSION, so that the client tries again (KIP-511).
+Version 0 of the body answers any version that is not served, with UNSUPPORTED_VERSION and the versions of this API alone, so that
+the client asks again (KIP-511).
 Features whose lowest level is 0 are left out below version 4: older clients cannot read them (KIP-1011)."""
 
 from __future__ import annotations
@@ -28,22 +29,19 @@ def _to_ours(call: KafkaCall) -> ApiVersionsRequest:
     return ApiVersionsRequest()
 
 
-def _fields(call: KafkaCall, body: ApiVersionsResponse, code: ErrorCode = ErrorCode.NONE) -> dict[str, Any]:
+def _range(api: KafkaApi) -> dict[str, Any]:
+    lowest = api.min_version if api.advertised_min < 0 else api.advertised_min
+    return {"api_key": api.key, "min_version": lowest, "max_version": api.max_version}
+
+
+def _fields(call: KafkaCall, body: ApiVersionsResponse) -> dict[str, Any]:
     server: Any = call.connection.server
-    ranges = [
-        {
-            "api_key": api.key,
-            "min_version": api.min_version if api.advertised_min < 0 else api.advertised_min,
-            "max_version": api.max_version,
-        }
-        for api in server.advertised()
-    ]
     level = _TRANSACTION_LEVEL
     supported = [{"name": TRANSACTION_VERSION, "min_version": 0, "max_version": level}] if call.version >= 4 else []
     finalized = [{"name": TRANSACTION_VERSION, "max_version_level": level, "min_version_level": level}]
     return {
-        "error_code": code,
-        "api_keys": ranges,
+        "error_code": ErrorCode.NONE,
+        "api_keys": [_range(api) for api in server.advertised()],
         "throttle_time_ms": body.throttle_time_ms,
         "supported_features": supported,
         "finalized_features_epoch": body.finalized_features_epoch,
@@ -52,7 +50,7 @@ def _fields(call: KafkaCall, body: ApiVersionsResponse, code: ErrorCode = ErrorC
 
 
 def _unknown_version(call: KafkaCall, body: ApiVersionsResponse) -> dict[str, Any]:
-    return _fields(call, body, ErrorCode.UNSUPPORTED_VERSION)
+    return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": [_range(API)]}
 
 
 def _skip(call: KafkaCall, frame: bytearray, at: int) -> Fields:
