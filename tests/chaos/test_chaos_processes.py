@@ -31,7 +31,7 @@ RUN_MAX_S = 60
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a running `strandline up`."""
     folder = tmp_path_factory.mktemp("up") / "data"
-    words = [*COMMAND, "up", "--json", "--data", str(folder), "--base-port", str(free_port_range(12)), *FAST_SESSIONS]
+    words = [*COMMAND, "up", "--json", "--data", str(folder), "--base-port", str(free_port_range(15)), *FAST_SESSIONS]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT) as process:
         assert process.stdout is not None
         try:

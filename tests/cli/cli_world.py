@@ -112,7 +112,7 @@ class Up(NamedTuple):
 @contextmanager
 def start_up(folder: Path, *arguments: str, base_port: str = "", env: dict[str, str] | None = None) -> Iterator[Up]:
     """`strandline up --json --data FOLDER/data ARGUMENTS...`, running from its readiness to the end of the block."""
-    words = ["up", "--json", "--data", str(folder / "data"), "--base-port", base_port or str(free_port_range(12)), *arguments]
+    words = ["up", "--json", "--data", str(folder / "data"), "--base-port", base_port or str(free_port_range(15)), *arguments]
     output, errors = folder / "up.jsonl", folder / "up.err"
     with output.open("w") as out, errors.open("w") as err:
         process = subprocess.Popen([*COMMAND, *words], stdout=out, stderr=err, text=True, env=ENVIRONMENT | (env or {}))

@@ -61,7 +61,7 @@ def test_a_controller_names_an_occupied_port(occupied_port: int, tmp_path: Path)
 def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     """A file has the name of the folder; unlike a missing permission, this also stops root."""
     (tmp_path / "file").write_text("")
-    outcome = run("up", "--data", str(tmp_path / "file" / "data"), "--base-port", str(free_port_range(12)))
+    outcome = run("up", "--data", str(tmp_path / "file" / "data"), "--base-port", str(free_port_range(15)))
     assert outcome.code == 1
     assert str(tmp_path / "file") in one_sentence(outcome)
 
@@ -70,7 +70,7 @@ def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    outcome = run("up", "--data", str(tmp_path / "data"), "--base-port", str(free_port_range(12)))
+    outcome = run("up", "--data", str(tmp_path / "data"), "--base-port", str(free_port_range(15)))
     assert outcome.code == 1
     assert str(tmp_path / "data") in one_sentence(outcome)
 

@@ -35,7 +35,7 @@ def run_page(page: str, folder: Path) -> Iterator[tuple[Step, list[str]]]:
     """Run each command and yield it with its output; no process is left afterwards."""
     runtime = folder / "runtime"  # other clusters of this user are none of the page's
     runtime.mkdir()
-    base = free_port_range(12)
+    base = free_port_range(15)
     ports = {str(9092 + i): str(base + i) for i in range(3)}
     # The producer of step 5 is defined once on the page, for both ways.
     steps = [s for s in steps_of(page) if s.command.startswith("cat > /tmp/send.py")] + list(steps_of(page, FENCE))

@@ -48,7 +48,7 @@ def invocations(folder: Path, address: str) -> dict[str, list[str]]:
     """Return for each command a call that takes long or never ends by itself."""
     at = ["--bootstrap", address]
     voters = ["--set", f"controller.quorum.voters=101@{address}", "--set", "cluster.id=c", "--set", f"log.dirs={folder / 'node'}"]
-    port = free_port_range(12)
+    port = free_port_range(15)
     listener = ["--set", f"listeners=PLAINTEXT://127.0.0.1:{port}"]
     return {
         "up": ["up", "--data", str(folder / "up"), "--base-port", str(port)],

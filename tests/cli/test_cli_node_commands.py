@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_world import COMMAND, ENVIRONMENT, Up, run, wait_until
+from cli_world import COMMAND, ENVIRONMENT, Up, run, start_up, wait_until
 
 from strandline.local_cluster import free_port_range
 
@@ -32,6 +32,23 @@ def test_ready_lists_every_node_with_pid_and_address(up: Up) -> None:
             os.kill(node["pid"], 0)
         assert Path(node["data"], "meta.properties").exists()
     assert up.bootstrap == ",".join(f"127.0.0.1:{n['port']}" for n in up.ready["nodes"] if n["role"] == "broker")
+
+
+def test_ready_and_the_state_file_have_the_addresses_for_kafkas_clients(up: Up) -> None:
+    """After the ports of health and metrics, so that those stay where they were."""
+    nodes = up.ready["nodes"]
+    assert up.ready["kafka_bootstrap"] == ",".join(n["kafka"] for n in nodes if n["role"] == "broker")
+    assert [n["kafka"] for n in nodes if n["role"] == "controller"] == [None]
+    assert json.loads((up.folder / "cluster.json").read_text())["kafka_bootstrap"] == up.ready["kafka_bootstrap"]
+    ports = [int(address.rpartition(":")[2]) for n in nodes for address in (n["http"], n["kafka"]) if address]
+    assert max(n["port"] for n in nodes) < min(ports)
+
+
+def test_up_without_kafka_has_no_such_listener(tmp_path: Path) -> None:
+    with start_up(tmp_path, "--brokers", "1", "--controllers", "1", "--no-kafka") as small:
+        assert "kafka_bootstrap" not in small.ready
+        assert [n["kafka"] for n in small.ready["nodes"]] == [None, None]
+        assert "KAFKA" not in (small.folder / "broker-1" / "broker.toml").read_text()
 
 
 def test_a_killed_node_is_reported_by_up(up: Up) -> None:
@@ -72,7 +89,7 @@ def test_nodes_end_when_up_is_killed(tmp_path: Path) -> None:
     """Each node holds one end of a pipe from `up`, and ends when the pipe closes, however `up` ended."""
     arguments = ["up", "--json", "--data", str(tmp_path / "data"), "--brokers", "1", "--controllers", "1"]
     # The broker's goodbye needs a controller, and that one goes at the same time.
-    arguments += ["--base-port", str(free_port_range(4)), "--set", "controlled.shutdown.timeout.ms=500"]
+    arguments += ["--base-port", str(free_port_range(5)), "--set", "controlled.shutdown.timeout.ms=500"]
     process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
     assert process.stdout is not None
     with process.stdout:

@@ -82,7 +82,7 @@ def alone(tmp_path: Path) -> Iterator[Up]:
     """A cluster of one broker and one controller that the test may kill."""
     from strandline.local_cluster import free_port_range
 
-    words = ["up", "--json", "--data", str(tmp_path / "data"), "--base-port", str(free_port_range(4))]
+    words = ["up", "--json", "--data", str(tmp_path / "data"), "--base-port", str(free_port_range(5))]
     words += ["--brokers", "1", "--controllers", "1"]
     words += ["--set", "default.replication.factor=1", "--set", "min.insync.replicas=1"]
     with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:

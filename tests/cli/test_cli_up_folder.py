@@ -32,7 +32,7 @@ def written_files(folder: Path) -> dict[str, bytes]:
 def test_a_second_up_on_a_used_folder_changes_nothing(small: Up) -> None:
     """Before, it gave every node new ports in its configuration, so a restarted node was unreachable."""
     before, names = written_files(small.folder), sorted(p.name for p in small.folder.iterdir())
-    outcome = run("up", "--data", str(small.folder), "--base-port", str(free_port_range(12)))
+    outcome = run("up", "--data", str(small.folder), "--base-port", str(free_port_range(15)))
     assert outcome.code == 1
     complaint = one_sentence(outcome)
     assert str(small.folder) in complaint
@@ -51,7 +51,7 @@ def test_only_one_of_two_simultaneous_ups_runs(tmp_path: Path) -> None:
         subprocess.Popen(
             [*COMMAND, *arguments, str(base)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
         )
-        for base in (free_port_range(4), free_port_range(4))
+        for base in (free_port_range(5), free_port_range(5))
     ]
     try:
         done = {process: process.stdout.readline() for process in both if process.stdout is not None}
@@ -72,7 +72,7 @@ def test_only_one_of_two_simultaneous_ups_runs(tmp_path: Path) -> None:
 
 def test_up_waits_for_the_nodes_of_a_killed_up(tmp_path: Path) -> None:
     """The kernel frees the folder's lock at once, but the nodes keep their data directories and ports until they end."""
-    base = str(free_port_range(4))
+    base = str(free_port_range(5))
     arguments = ("--brokers", "1", "--controllers", "1", "--set", "controlled.shutdown.timeout.ms=500")
     with start_up(tmp_path, *arguments, base_port=base) as first:
         first.process.kill()
@@ -90,7 +90,7 @@ def test_a_leftover_node_is_named(tmp_path: Path) -> None:
         first.process.wait()
     try:
         before = written_files(tmp_path / "data")
-        ports = ["--base-port", str(free_port_range(4)), "--brokers", "1", "--controllers", "1"]
+        ports = ["--base-port", str(free_port_range(5)), "--brokers", "1", "--controllers", "1"]
         outcome = run("up", "--data", str(tmp_path / "data"), *ports)
         assert outcome.code == 1
         assert f"broker-1 (pid {pid})" in one_sentence(outcome)
@@ -111,7 +111,7 @@ def test_a_leftover_node_is_named(tmp_path: Path) -> None:
 )
 def test_a_wrong_configuration_is_refused_before_anything_is_written(arguments: list[str], word: str, tmp_path: Path) -> None:
     """Before, two controllers started five processes, and six lines reported their ends."""
-    outcome = run("up", "--data", str(tmp_path / "data"), "--base-port", str(free_port_range(12)), *arguments)
+    outcome = run("up", "--data", str(tmp_path / "data"), "--base-port", str(free_port_range(15)), *arguments)
     assert outcome.code == 2
     assert word in one_sentence(outcome)
     assert not (tmp_path / "data").exists()
@@ -122,7 +122,7 @@ def test_the_controllers_of_a_folder_cannot_change(small: Up) -> None:
     small.process.send_signal(signal.SIGINT)
     assert small.process.wait(30) == 0
     before = written_files(small.folder)
-    outcome = run("up", "--data", str(small.folder), "--brokers", "1", "--base-port", str(free_port_range(12)))
+    outcome = run("up", "--data", str(small.folder), "--brokers", "1", "--base-port", str(free_port_range(15)))
     assert outcome.code == 2
     assert "--controllers 1" in one_sentence(outcome)
     assert written_files(small.folder) == before
@@ -137,7 +137,7 @@ def test_a_failed_start_is_one_sentence(tmp_path: Path) -> None:
     """`up` then stops the other nodes itself, and does not report their ends."""
     (tmp_path / "data" / "broker-1").mkdir(parents=True)
     (tmp_path / "data" / "broker-1" / "data").write_text("not a folder")
-    words = ["--base-port", str(free_port_range(12)), "--brokers", "1", "--controllers", "1"]
+    words = ["--base-port", str(free_port_range(15)), "--brokers", "1", "--controllers", "1"]
     outcome = run("up", "--data", str(tmp_path / "data"), *words)
     assert outcome.code == 1
     assert "broker-1" in one_sentence(outcome)

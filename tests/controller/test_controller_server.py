@@ -197,6 +197,7 @@ async def test_a_fatal_error_of_the_quorum_reaches_the_process(single: Controlle
         ({"controller.quorum.voters": ""}, "at least one"),
         ({"listeners": "CONTROLLER://h:2"}, "is not the port of node 101"),
         ({"listeners": "h:1"}, "NAME://host:port"),
+        ({"listeners": "CONTROLLER://h:1,kafka://h:2"}, "KAFKA is a listener for Kafka's clients, and only brokers have one"),
         ({"listeners": "A://h:1,A://h:2"}, "two listeners of the same name"),
         ({"listeners": "SSL://h:1"}, "ssl.keystore.location is missing"),
         ({"broker.session.timeout": 5}, "did you mean 'broker.session.timeout.ms'"),

@@ -150,9 +150,9 @@ def run_page(page: str, folder: Path) -> Iterator[tuple[Example, list[str]]]:
 
 def _own_addresses() -> dict[str, str]:
     """By address on the page, that of a cluster which the page starts: other ports, so that tests do not meet."""
-    base = free_port_range(12)
+    base = free_port_range(15)
     return {"strandline up": f"strandline up --base-port {base}"} | {
-        f"127.0.0.1:{9092 + i}": f"127.0.0.1:{base + i}" for i in range(12)
+        f"127.0.0.1:{9092 + i}": f"127.0.0.1:{base + i}" for i in range(15)
     }
 
 

@@ -32,7 +32,7 @@ def blocks(heading: str, kind: str) -> list[str]:
 @pytest.fixture
 def five_minutes(tmp_path: Path) -> Iterator[int]:
     """Runs the section's commands in one shell, except the installation, on a cluster with another port than 9092."""
-    port = free_port_range(12)
+    port = free_port_range(15)
     start, commands = blocks("## The first stream in five minutes", "")[:2]
     install, up = (line.split("#")[0].strip() for line in start.splitlines())
     assert (install.split()[-1], up) == ("'.[spark]'", "strandline up")
