@@ -1,0 +1,12 @@
+"""Settings with which a real Kafka and Strandline are compared."""
+
+from __future__ import annotations
+
+SETTINGS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "transaction.state.log.num.partitions": "5",
+    "offsets.topic.num.partitions": "5",
+}
+"""Of a real Kafka. With rights, so that ACLs can be listed; everyone may do everything."""
+OURS = {**SETTINGS, "transaction.state.log.num.partitions": 5, "offsets.topic.num.partitions": 5, "http.listener": ""}
