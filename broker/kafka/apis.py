@@ -9,8 +9,10 @@ from strandline.broker.kafka.translations import (
     committed_offsets,
     consumer_groups,
     coordinators,
+    fetch,
     group_admin,
     metadata,
+    offsets,
     produce,
 )
 
@@ -23,6 +25,8 @@ _FAMILIES = (
     coordinators,
     group_admin,
     produce,
+    fetch,
+    offsets,
 )
 
 KAFKA_APIS: dict[int, KafkaApi] = {api.key: api for family in _FAMILIES for api in family.APIS}

@@ -11,7 +11,7 @@ knows names gets the same two codes then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from strandline.broker.kafka.call import KafkaCall
@@ -72,31 +72,40 @@ class Asked(NamedTuple):
     """A partition of the request, under the name of its topic."""
 
     name: str
-    topic_id: bytes | None
-    """None: there is no such topic."""
+    topic_id: bytes
+    """Empty: there is no such topic."""
     item: Any
+    is_passed: bool
+    """Whether the handler is asked about it."""
 
 
-def ask(call: KafkaCall, topics: Iterable[Any], name_field: str = "name", items_field: str = "partitions") -> list[Asked]:
-    """The partitions of a request in their order. They are kept in `call.notes` for `answered`; those with an id are the items
-    of our request."""
+def ask(
+    call: KafkaCall,
+    topics: Iterable[Any],
+    name_field: str = "name",
+    items_field: str = "partitions",
+    leave_out: Callable[[Any], bool] = lambda item: False,
+) -> list[Asked]:
+    """The partitions of a request that the handler is asked about, in their order: those of topics that exist, unless `leave_out`
+    says that the door answers the item itself. All of them are kept in `call.notes` for `answered`."""
     topics = list(topics)
     ids = resolve(call, (getattr(topic, name_field) for topic in topics))
-    call.notes = [
-        Asked(name, ids.get(name), item)
-        for topic in topics
-        for name in (getattr(topic, name_field),)
-        for item in getattr(topic, items_field) or []
-    ]
-    return [asked for asked in call.notes if asked.topic_id is not None]
+    call.notes = notes = []
+    for topic in topics:
+        name = getattr(topic, name_field)
+        topic_id = ids.get(name, b"")
+        notes += [
+            Asked(name, topic_id, item, bool(topic_id) and not leave_out(item)) for item in getattr(topic, items_field) or ()
+        ]
+    return [asked for asked in notes if asked.is_passed]
 
 
 def answered(call: KafkaCall, rows: Iterable[Any]) -> Iterator[tuple[Asked, Any]]:
-    """The partitions of the request, each with its row of our response, which has them in the same order; None if the topic does
-    not exist."""
+    """The partitions of the request, each with its row of our response, which has them in the same order; None if the handler was
+    not asked."""
     left = iter(rows)
     for asked in call.notes:
-        yield asked, None if asked.topic_id is None else next(left)
+        yield asked, next(left) if asked.is_passed else None
 
 
 def by_topic(rows: Iterable[tuple[str, dict[str, Any]]], name_field: str = "name", rows_field: str = "partitions") -> list[Any]:

@@ -1,0 +1,230 @@
+"""Fetch, by hand: the records of an answer are buffers of the log, which are not copied.
+
+Versions below 13 name their topics, and a session of such a version has the names in the client's memory only; ours has ids.
+
+    a name that does not exist, in a full request           a row with its error; the answer establishes no session, so that
+                                                            the client names the topic again
+    ... that an incremental request adds                    INVALID_FETCH_SESSION_EPOCH: the client begins a new session
+    a topic of the session that is gone, perhaps created    the same, because nothing is left that knows its name
+    again under its name
+
+Kafka refuses to continue a session with ids that was begun with names, or the other way round (FETCH_SESSION_TOPIC_ID_ERROR). Our
+sessions do not differ, so that both are the same to us.
+
+Followers use the other door: a request that claims to come from one is refused here.
+"""
+
+from __future__ import annotations
+
+from struct import Struct as Pack
+from typing import Any
+
+from strandline.broker.kafka.call import KafkaApi, KafkaCall
+from strandline.broker.kafka.codec import Field, Struct, struct_codec
+from strandline.broker.kafka.translations.by_hand import CLASSIC, FLEXIBLE, INT32, Encoding, check_count, text, uuid
+from strandline.broker.kafka.translations.fetch_response import error_row, write_response
+from strandline.broker.kafka.translations.topics_by_name import by_topic
+from strandline.protocol import apis
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, SESSION_ERRORS
+from strandline.protocol.messages.data import FetchPartition, FetchRequest, ForgottenPartition
+
+FIRST, LAST = 4, 18
+_FIRST_FLEXIBLE, _FIRST_WITH_IDS = 12, 13
+_FIRST_WITH_SESSIONS, _FIRST_WITH_RACK, _FIRST_WITH_STATE = 7, 11, 15
+_REPLICA_STATE_TAG = 1
+_CONSUMER = -1
+_NO_SESSION = 0
+
+
+class Asked:
+    """What the answer needs to know of a request that names its topics."""
+
+    __slots__ = ("names", "replica_id", "unknown")
+
+    def __init__(self) -> None:
+        self.names: dict[bytes, str] = {}
+        """The names of the request, by id."""
+        self.unknown: list[tuple[str, list[int]]] = []
+        """The topics that do not exist, and their partitions."""
+        self.replica_id = _CONSUMER
+
+
+# -- the request ------------------------------------------------------------------------------------------------------
+
+_LIMITS = Pack(">iiib")
+"""Longest wait in ms, fewest and most bytes, isolation level."""
+_SESSION = Pack(">ii")
+
+
+def _partition_3(topic_id: bytes, values: tuple[int, ...]) -> FetchPartition:
+    partition, offset, max_bytes = values
+    return FetchPartition(topic_id, partition, -1, offset, -1, -1, max_bytes)
+
+
+def _partition_4(topic_id: bytes, values: tuple[int, ...]) -> FetchPartition:
+    partition, offset, _, max_bytes = values
+    return FetchPartition(topic_id, partition, -1, offset, -1, -1, max_bytes)
+
+
+def _partition_5(topic_id: bytes, values: tuple[int, ...]) -> FetchPartition:
+    partition, epoch, offset, _, max_bytes = values
+    return FetchPartition(topic_id, partition, epoch if epoch >= 0 else -1, offset, -1, -1, max_bytes)
+
+
+def _partition_6(topic_id: bytes, values: tuple[int, ...]) -> FetchPartition:
+    partition, epoch, offset, last, _, max_bytes = values
+    return FetchPartition(topic_id, partition, epoch if epoch >= 0 else -1, offset, last if last >= 0 else -1, -1, max_bytes)
+
+
+_PARTITIONS = [
+    (Pack(">iiqiqi"), _partition_6)
+    if version >= _FIRST_FLEXIBLE
+    else (Pack(">iiqqi"), _partition_5)
+    if version >= 9
+    else (Pack(">iqqi"), _partition_4)
+    if version >= 5
+    else (Pack(">iqi"), _partition_3)
+    for version in range(LAST + 1)
+]
+"""By version: the fields of a partition (the log start is for followers), and what makes ours of them."""
+
+
+def _read(call: KafkaCall, frame: bytearray, at: int) -> FetchRequest:
+    version = call.version
+    encoding = FLEXIBLE if version >= _FIRST_FLEXIBLE else CLASSIC
+    call.notes = asked = Asked()
+    at = encoding.skip_tags(frame, at)
+    if version < _FIRST_WITH_STATE:
+        (asked.replica_id,) = INT32.unpack_from(frame, at)
+        at += 4
+    max_wait_ms, min_bytes, max_bytes, isolation_level = _LIMITS.unpack_from(frame, at)
+    at += _LIMITS.size
+    session_id, session_epoch = _NO_SESSION, FINAL_EPOCH
+    if version >= _FIRST_WITH_SESSIONS:
+        session_id, session_epoch = _SESSION.unpack_from(frame, at)
+        at += _SESSION.size
+    body = FetchRequest(_CONSUMER, -1, max(max_wait_ms, 0), min_bytes, max_bytes, isolation_level, session_id, session_epoch, [])
+    at = _read_topics(call, frame, at, encoding, body)
+    if version >= _FIRST_WITH_SESSIONS:
+        at = _read_forgotten(call, frame, at, encoding, body)
+    if version >= _FIRST_WITH_RACK:
+        body.rack_id, at = text(frame, at, encoding)
+    if version >= _FIRST_WITH_STATE and frame[at]:
+        asked.replica_id = _replica_of_tags(frame, at)
+    return body
+
+
+def _read_topics(call: KafkaCall, frame: bytearray, at: int, encoding: Encoding, body: FetchRequest) -> int:
+    has_tags = encoding is FLEXIBLE
+    pack, make = _PARTITIONS[call.version]
+    unpack, size, wanted = pack.unpack_from, pack.size, body.partitions
+    count, at = encoding.size(frame, at)
+    for _ in range(check_count(count, frame, at)):
+        topic_id, unknown, at = _read_topic(call, frame, at, encoding)
+        partitions, at = encoding.size(frame, at)
+        for _ in range(check_count(partitions, frame, at)):
+            values = unpack(frame, at)
+            at += size
+            if has_tags:
+                at = encoding.skip_tags(frame, at)
+            if topic_id is None:
+                unknown.append(values[0])
+            else:
+                wanted.append(make(topic_id, values))
+        if has_tags:
+            at = encoding.skip_tags(frame, at)
+    return at
+
+
+def _read_topic(call: KafkaCall, frame: bytearray, at: int, encoding: Encoding) -> tuple[bytes | None, list[int], int]:
+    """The id of a topic, or a list that takes its partitions if there is no such topic."""
+    if call.version >= _FIRST_WITH_IDS:
+        topic_id, at = uuid(frame, at)
+        return topic_id, [], at
+    name, at = text(frame, at, encoding)
+    asked: Asked = call.notes
+    found = call.context.topic_id(name)
+    unknown: list[int] = []
+    if found is None:
+        asked.unknown.append((name, unknown))
+    else:
+        asked.names[found] = name
+    return found, unknown, at
+
+
+def _read_forgotten(call: KafkaCall, frame: bytearray, at: int, encoding: Encoding, body: FetchRequest) -> int:
+    count, at = encoding.size(frame, at)
+    if count:
+        body.forgotten = forgotten = []
+    for _ in range(check_count(count, frame, at)):
+        if call.version >= _FIRST_WITH_IDS:
+            topic_id, at = uuid(frame, at)
+        else:
+            name, at = text(frame, at, encoding)
+            topic_id = call.context.topic_id(name)
+        partitions, at = encoding.size(frame, at)
+        for _ in range(check_count(partitions, frame, at)):
+            if topic_id is not None:
+                forgotten.append(ForgottenPartition(topic_id, *INT32.unpack_from(frame, at)))
+            at += 4
+        at = encoding.skip_tags(frame, at)
+    return at
+
+
+def _replica_of_tags(frame: bytearray, at: int) -> int:
+    """The id of the replica in the tagged fields of a request; -1 if it names none."""
+    state = _read_replica_state(frame, at)[0].replica_state
+    return _CONSUMER if state is None else int(state.replica_id)
+
+
+_read_replica_state, _ = struct_codec(
+    Struct(
+        "ReplicaStateOfFetch",
+        True,
+        (
+            Field(
+                "replica_state",
+                Struct("ReplicaState", True, (Field("replica_id", "int32"), Field("replica_epoch", "int64"))),
+                tag=_REPLICA_STATE_TAG,
+                default=None,
+            ),
+        ),
+    )
+)
+
+
+def _to_ours(call: KafkaCall) -> FetchRequest:
+    body: FetchRequest = call.fields
+    asked: Asked = call.notes
+    if asked.replica_id >= 0:
+        reason = "followers do not replicate over a listener for Kafka's clients"
+        raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, reason)
+    if body.isolation_level not in (0, 1):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"there is no isolation level {body.isolation_level}")
+    if asked.unknown:
+        if body.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
+            raise BrokerError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, "the request adds a topic that does not exist")
+        body.session_epoch = FINAL_EPOCH
+    return body
+
+
+def _refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    """The error at the top. Versions with names have it in each partition, too, because the first ones have no other place; but
+    an error of the session is not one of its partitions."""
+    body: FetchRequest = call.fields
+    topics: list[Any] = []
+    if call.version < _FIRST_WITH_IDS and code not in SESSION_ERRORS:
+        names = call.notes.names
+        rows = [(names[item.topic_id], error_row(item.partition, code)) for item in body.partitions]
+        rows += [(name, error_row(index, code)) for name, indexes in call.notes.unknown for index in indexes]
+        topics = by_topic(rows, "topic")
+    session_id = _NO_SESSION if code in SESSION_ERRORS else body.session_id
+    return {"throttle_time_ms": 0, "error_code": code, "session_id": session_id, "responses": topics, "node_endpoints": []}
+
+
+def _no_fields(call: KafkaCall, body: Any) -> dict[str, Any]:
+    raise AssertionError("the answers of Fetch are written by hand")
+
+
+APIS = (KafkaApi(1, "Fetch", apis.FETCH, FIRST, LAST, _to_ours, _no_fields, _refused, read=_read, write=write_response),)

@@ -1,0 +1,237 @@
+"""The response of Fetch: rows by hand, between them the buffers of the log.
+
+| frame head | throttle time, error, session | topic, row | records | end of row | row | records | ... | end |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import Struct as Pack
+from typing import Any, NamedTuple
+
+from strandline.broker.kafka.call import KafkaCall
+from strandline.broker.kafka.codec import Field, Struct, struct_codec
+from strandline.broker.kafka.errors import kafka_code
+from strandline.broker.kafka.heads import response_frames
+from strandline.broker.kafka.translations.by_hand import INT32, encoded_size, encoded_text, node_endpoints
+from strandline.broker.kafka.translations.topics_by_name import code_by_name
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.frames import Buffer, Records
+from strandline.protocol.messages.common import Message
+from strandline.protocol.messages.data import AbortedTransaction, FetchPartitionResponse, FetchResponse
+from strandline.protocol.messages.security import READ
+
+_FIRST_FLEXIBLE, _FIRST_WITH_IDS, _FIRST_WITH_ENDPOINTS = 12, 13, 16
+_FIRST_WITH_LOG_START, _FIRST_WITH_SESSIONS, _FIRST_WITH_REPLICA = 5, 7, 11
+
+_HEAD_4, _HEAD_7 = Pack(">i"), Pack(">ihi")
+"""Throttle time, and since version 7 error code and session id."""
+_ABORTED = Pack(">qq")
+"""Producer id and first offset."""
+
+Topic = tuple[bytes, list[FetchPartitionResponse]]
+"""The id of a topic, and rows of it that follow each other."""
+
+
+class _Shape(NamedTuple):
+    """How a version writes its rows."""
+
+    is_flexible: bool
+    has_sessions: bool
+    row: Pack
+    """Partition, error code, high watermark, last stable offset, and since version 5 the log start."""
+    has_log_start: bool
+    has_replica: bool
+    has_ids: bool
+    end: bytes
+    """Behind a topic: no tagged fields."""
+
+    def count(self, count: int) -> bytes:
+        return encoded_size(count) if self.is_flexible else INT32.pack(count)
+
+
+def _shape(version: int) -> _Shape:
+    has_log_start = version >= _FIRST_WITH_LOG_START
+    return _Shape(
+        version >= _FIRST_FLEXIBLE,
+        version >= _FIRST_WITH_SESSIONS,
+        Pack(">ihqqq" if has_log_start else ">ihqq"),
+        has_log_start,
+        version >= _FIRST_WITH_REPLICA,
+        version >= _FIRST_WITH_IDS,
+        b"\0" if version >= _FIRST_FLEXIBLE else b"",
+    )
+
+
+_SHAPES = [_shape(version) for version in range(19)]
+
+
+def write_response(call: KafkaCall, body: Message, records: Records | None) -> list[Buffer]:
+    """The frame of a response. `call.notes` has the names of the request."""
+    assert isinstance(body, FetchResponse)
+    shape, topics = _SHAPES[call.version], list(_by_topic(body.partitions))
+    keys = [topic_id for topic_id, _ in topics] if shape.has_ids else _names(call, topics, shape.is_flexible)
+    if keys is None:
+        body = FetchResponse(body.throttle_time_ms, ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0, [], [])
+        topics, keys, records = [], [], None
+    unknown = call.notes.unknown
+    out = bytearray()
+    if shape.has_sessions:
+        out += _HEAD_7.pack(body.throttle_time_ms, kafka_code(body.error_code), body.session_id)
+    else:
+        out += _HEAD_4.pack(body.throttle_time_ms)
+    out += shape.count(len(topics) + len(unknown))
+    buffers: list[Buffer] = []
+    parts = iter(records or ())
+    for key, (_, rows) in zip(keys, topics, strict=True):
+        out += key
+        out += shape.count(len(rows))
+        for row in rows:
+            out = _add_row(shape, row, _code(call, row) if row.error_code else 0, next(parts), out, buffers)
+        out += shape.end
+    for name, partitions in unknown:
+        out += _unknown_topic(call, shape, name, partitions)
+    if shape.is_flexible:
+        out += _end(call, body)
+    buffers.append(out)
+    return response_frames(call.correlation_id, shape.is_flexible, buffers)
+
+
+def _by_topic(rows: Sequence[FetchPartitionResponse]) -> Iterator[Topic]:
+    """The rows under their topics. A topic may come twice, if there are rows of others in between; so it may in Kafka."""
+    topic_id, found = b"", []
+    for row in rows:
+        if row.topic_id != topic_id:
+            if found:
+                yield topic_id, found
+            topic_id, found = row.topic_id, []
+        found.append(row)
+    if found:
+        yield topic_id, found
+
+
+def _names(call: KafkaCall, topics: list[Topic], is_flexible: bool) -> list[bytes] | None:
+    """The names of topics, as they are written; None if one of them is not known any more."""
+    found = []
+    for topic_id, _ in topics:
+        name = call.notes.names.get(topic_id) or call.context.topic_name(topic_id)
+        if name is None:
+            return None
+        call.notes.names[topic_id] = name
+        found.append(encoded_text(name, is_flexible))
+    return found
+
+
+def _add_row(
+    shape: _Shape,
+    row: FetchPartitionResponse,
+    code: int,
+    records: Sequence[Buffer],
+    out: bytearray,
+    buffers: list[Buffer],
+) -> bytearray:
+    """Append a row to `out`, which becomes one of the buffers if records follow. Returns what to append to after it."""
+    if shape.has_log_start:
+        out += shape.row.pack(row.partition, code, row.high_watermark, row.last_stable_offset, row.log_start_offset)
+    else:
+        out += shape.row.pack(row.partition, code, row.high_watermark, row.last_stable_offset)
+    out += _aborted(shape, row.aborted_transactions)
+    if shape.has_replica:
+        out += INT32.pack(row.preferred_read_replica)
+    size = sum(map(len, records))
+    out += shape.count(size)
+    if size:
+        buffers.append(out)
+        buffers += records
+        out = bytearray()
+    if shape.is_flexible:
+        out += _tags(row)
+    return out
+
+
+def _aborted(shape: _Shape, transactions: list[AbortedTransaction] | None) -> bytes:
+    if transactions is None:
+        return b"\0" if shape.is_flexible else b"\xff\xff\xff\xff"
+    rows = [_ABORTED.pack(each.producer_id, each.first_offset) + shape.end for each in transactions]
+    return shape.count(len(rows)) + b"".join(rows)
+
+
+def _code(call: KafkaCall, row: FetchPartitionResponse) -> int:
+    code = row.error_code
+    if call.version < _FIRST_WITH_IDS:
+        code = code_by_name(call, call.notes.names[row.topic_id], code, READ)
+    if code == ErrorCode.KAFKA_STORAGE_ERROR and call.version <= _LAST_WITHOUT_STORAGE_ERROR:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER  # those clients do not know the other code, and look for another leader now
+    return kafka_code(code)
+
+
+_LAST_WITHOUT_STORAGE_ERROR = 5
+
+_LEADER = Struct("LeaderIdAndEpoch", True, (Field("leader_id", "int32"), Field("leader_epoch", "int32")))
+_EPOCH = Struct("EpochEndOffset", True, (Field("epoch", "int32"), Field("end_offset", "int64")))
+_, _write_tags = struct_codec(
+    Struct(
+        "PartitionDataTags",
+        True,
+        (Field("diverging_epoch", _EPOCH, tag=0, default=None), Field("current_leader", _LEADER, tag=1, default=None)),
+    )
+)
+
+
+def _tags(row: FetchPartitionResponse) -> bytes:
+    diverging, leader = row.diverging_epoch, row.current_leader
+    if diverging.epoch < 0 and diverging.end_offset < 0 and leader.leader_epoch < 0:
+        return b"\0"
+    found: dict[str, Any] = {}
+    if diverging.epoch >= 0 or diverging.end_offset >= 0:
+        found["diverging_epoch"] = {"epoch": diverging.epoch, "end_offset": diverging.end_offset}
+    if leader.leader_epoch >= 0:
+        found["current_leader"] = {"leader_id": leader.leader_id, "leader_epoch": leader.leader_epoch}
+    out = bytearray()
+    _write_tags(out, found)
+    return bytes(out)
+
+
+def _unknown_topic(call: KafkaCall, shape: _Shape, name: str, partitions: list[int]) -> bytes:
+    code = code_by_name(call, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, READ)
+    out = bytearray(encoded_text(name, shape.is_flexible))
+    out += shape.count(len(partitions))
+    for index in partitions:
+        out = _add_row(shape, FetchPartitionResponse(b"", index), code, (), out, [])
+    out += shape.end
+    return bytes(out)
+
+
+def _end(call: KafkaCall, body: FetchResponse) -> bytes:
+    """The tagged fields of the response: the addresses of the leaders that its rows name."""
+    leaders = [row.current_leader.leader_id for row in body.partitions if row.error_code]
+    leaders = [leader for leader in leaders if leader >= 0]
+    if not leaders or call.version < _FIRST_WITH_ENDPOINTS:
+        return b"\0"
+    out = bytearray()
+    _write_end(out, {"node_endpoints": node_endpoints(call, leaders)})
+    return bytes(out)
+
+
+_NODE = Struct(
+    "NodeEndpoint",
+    True,
+    (Field("node_id", "int32"), Field("host", "string"), Field("port", "int32"), Field("rack", "string", is_nullable=True)),
+)
+_, _write_end = struct_codec(
+    Struct("FetchResponseTags", True, (Field("node_endpoints", _NODE, is_array=True, tag=0, default=[]),))
+)
+
+
+def error_row(partition: int, code: int) -> dict[str, Any]:
+    """The fields of a row that has an error only."""
+    return {
+        "partition_index": partition,
+        "error_code": code,
+        "high_watermark": -1,
+        "last_stable_offset": -1,
+        "log_start_offset": -1,
+        "aborted_transactions": None,
+        "preferred_read_replica": -1,
+        "records": b"",
+    }
