@@ -14,9 +14,11 @@
 attributes; one to write is a dict, in which fields may be missing that have a default. So a reader of several versions asks for a
 newer field with a default, and a writer names the fields of all versions.
 
-Everything that is read comes from strangers, so nothing is allocated by a claimed length alone: an array has at most as many
-items as bytes are left, and at most `ITEMS_MAX`; a struct at most `TAGS_MAX` tagged fields (Kafka 4.4's limits). `PeerError`
-otherwise. A string that is too long for Kafka's protocol, which only ours can bring about, is cut when it is written.
+Everything that is read comes from strangers, so nothing is allocated by a claimed length alone. An array has at most as many
+items as bytes are left, and all arrays of a message together at most `ITEMS_MAX`, because an item takes a hundred times the
+memory of its bytes. A struct has at most `TAGS_MAX` tagged fields. (These are the limits of Kafka 4.4, which has the first for
+each array alone.) `PeerError` otherwise. A string that is too long for Kafka's protocol, which only ours can bring about, is cut
+when it is written.
 """
 
 from __future__ import annotations
@@ -208,7 +210,16 @@ def _check_null(is_nullable: bool) -> None:
         raise ValueError("None for a field that must not be null")
 
 
-def _array(item: tuple[Read, Write], is_flexible: bool, is_nullable: bool) -> tuple[Read, Write]:
+class _Budget:
+    """How many items the message that is being read may still have. Each codec of a message has one."""
+
+    __slots__ = ("items",)
+
+    def __init__(self) -> None:
+        self.items = ITEMS_MAX
+
+
+def _array(item: tuple[Read, Write], is_flexible: bool, is_nullable: bool, budget: _Budget) -> tuple[Read, Write]:
     read_item, write_item = item
     read_length, write_length = _read_length(is_flexible, _INT32), _write_length(is_flexible, _INT32)
 
@@ -217,7 +228,8 @@ def _array(item: tuple[Read, Write], is_flexible: bool, is_nullable: bool) -> tu
         if count < 0:
             _refuse_null(count, is_nullable)
             return None, at
-        if count > ITEMS_MAX or count > len(buffer) - at:
+        budget.items -= count
+        if count > len(buffer) - at or budget.items < 0:
             raise PeerError(f"an array of {count} items is announced, {len(buffer) - at} bytes are left")
         items = []
         for _ in range(count):
@@ -241,9 +253,22 @@ def _array(item: tuple[Read, Write], is_flexible: bool, is_nullable: bool) -> tu
 
 
 def struct_codec(struct: Struct) -> tuple[Read, Write]:
-    """The functions that read and write a struct."""
-    plain = [(field, *_field_codec(field, struct.is_flexible)) for field in struct.fields if field.tag < 0]
-    tagged = {field.tag: (field, *_field_codec(field, True)) for field in struct.fields if field.tag >= 0}
+    """The functions that read and write a message, or a part of one that is read alone."""
+    budget = _Budget()
+    read_struct, write = _struct_codec(struct, budget)
+
+    def read(buffer: Buffer, at: int) -> tuple[Fields, int]:
+        budget.items = ITEMS_MAX
+        fields: Fields
+        fields, at = read_struct(buffer, at)
+        return fields, at
+
+    return read, write
+
+
+def _struct_codec(struct: Struct, budget: _Budget) -> tuple[Read, Write]:
+    plain = [(field, *_field_codec(field, struct.is_flexible, budget)) for field in struct.fields if field.tag < 0]
+    tagged = {field.tag: (field, *_field_codec(field, True, budget)) for field in struct.fields if field.tag >= 0}
     readers = [(field.name, read) for field, read, _ in plain]
     writers = [(field.name, field.default, write) for field, _, write in plain]
     by_tag = sorted(tagged.items())
@@ -271,15 +296,15 @@ def struct_codec(struct: Struct) -> tuple[Read, Write]:
     return read, write
 
 
-def _field_codec(field: Field, is_flexible: bool) -> tuple[Read, Write]:
+def _field_codec(field: Field, is_flexible: bool, budget: _Budget) -> tuple[Read, Write]:
     if not field.is_array:
-        return _value_codec(field.kind, is_flexible, field.is_nullable)
-    return _array(_value_codec(field.kind, is_flexible, False), is_flexible, field.is_nullable)
+        return _value_codec(field.kind, is_flexible, field.is_nullable, budget)
+    return _array(_value_codec(field.kind, is_flexible, False, budget), is_flexible, field.is_nullable, budget)
 
 
-def _value_codec(kind: str | Struct, is_flexible: bool, is_nullable: bool) -> tuple[Read, Write]:
+def _value_codec(kind: str | Struct, is_flexible: bool, is_nullable: bool, budget: _Budget) -> tuple[Read, Write]:
     if isinstance(kind, Struct):
-        codec = struct_codec(kind)
+        codec = _struct_codec(kind, budget)
         return _nullable_struct(codec) if is_nullable else codec
     return _FIXED[kind] if kind in _FIXED else _blob(kind, is_flexible, is_nullable)
 
