@@ -124,10 +124,12 @@ def _id_of(call: KafkaCall, topic: Any) -> bytes | None:
 
 
 def _fetched(call: KafkaCall, body: OffsetFetchResponse) -> dict[str, Any]:
-    groups = [_fetched_group(call, *pair) for pair in zip(_asked_groups(call), body.groups, strict=True)]
+    throttle = {"throttle_time_ms": body.throttle_time_ms}
+    pairs = zip(_asked_groups(call), body.groups, strict=True)
+    groups = [(asked.group_id, _fetched_group(call, asked, answer)) for asked, answer in pairs]
     if call.version < _MANY_GROUPS:
-        return {**groups[0], "throttle_time_ms": body.throttle_time_ms}
-    return {"throttle_time_ms": body.throttle_time_ms, "groups": groups}
+        return {**throttle, **groups[0][1]}
+    return {**throttle, "groups": [{"group_id": group_id, **group} for group_id, group in groups]}
 
 
 def _fetched_group(call: KafkaCall, asked: Any, answer: OffsetFetchGroupResponse) -> dict[str, Any]:
@@ -135,7 +137,7 @@ def _fetched_group(call: KafkaCall, asked: Any, answer: OffsetFetchGroupResponse
         return _failed_group(call, asked, answer.error_code)
     rows = _all_rows(call, answer) if asked.topics is None else _asked_rows(call, asked, answer)
     topics = by_topic(rows, "topic_id" if call.version >= _HAS_IDS else "name")
-    return {"group_id": asked.group_id, "topics": topics, "error_code": ErrorCode.NONE}
+    return {"topics": topics, "error_code": ErrorCode.NONE}
 
 
 def _failed_group(call: KafkaCall, asked: Any, code: int) -> dict[str, Any]:
@@ -144,7 +146,7 @@ def _failed_group(call: KafkaCall, asked: Any, code: int) -> dict[str, Any]:
     if call.version < _HAS_TOP_ERROR:
         rows = ((topic.name, _offset_row(number, code)) for topic in asked.topics for number in topic.partition_indexes)
         topics = by_topic(rows)
-    return {"group_id": asked.group_id, "topics": topics, "error_code": code}
+    return {"topics": topics, "error_code": code}
 
 
 def _all_rows(call: KafkaCall, answer: OffsetFetchGroupResponse) -> Iterator[tuple[Any, dict[str, Any]]]:

@@ -35,20 +35,21 @@ def _refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str,
 
 
 def _fields(call: KafkaCall, coordinators: list[Coordinator], throttle_time_ms: int) -> dict[str, Any]:
-    rows = [
-        {
-            "key": found.key,
-            "node_id": found.node_id,
-            "host": found.host,
-            "port": found.port,
-            "error_code": found.error_code,
-            "error_message": found.error_message,
-        }
-        for found in coordinators
-    ]
+    rows = [_row(found) for found in coordinators]
     if call.version < _MANY_SINCE:
-        return {**rows[0], "throttle_time_ms": throttle_time_ms}
-    return {"throttle_time_ms": throttle_time_ms, "coordinators": rows}
+        return {"throttle_time_ms": throttle_time_ms, **rows[0]}
+    keyed = [{"key": found.key, **row} for found, row in zip(coordinators, rows, strict=True)]
+    return {"throttle_time_ms": throttle_time_ms, "coordinators": keyed}
+
+
+def _row(found: Coordinator) -> dict[str, Any]:
+    return {
+        "error_code": found.error_code,
+        "error_message": found.error_message,
+        "node_id": found.node_id,
+        "host": found.host,
+        "port": found.port,
+    }
 
 
 APIS = (KafkaApi(10, "FindCoordinator", apis.FIND_COORDINATOR, 0, 6, _to_ours, _to_kafka, _refused),)
