@@ -1,0 +1,100 @@
+"""Groups of the newer protocol (KIP-848), and mixed ones, as Kafka's clients see them."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import pytest
+from groups_world import CONSUMER_DESCRIBE, DESCRIBE, VERSIONS, GroupWire
+
+from strandline.protocol.errors import ErrorCode
+from strandline.testing import ThreadedCluster
+
+Cluster = ThreadedCluster
+
+
+async def test_member_of_version_0_gets_an_id(groups_cluster: Cluster) -> None:
+    """From version 1 on it brings its own (KIP-1082)."""
+    async with await GroupWire.to(groups_cluster, "v0") as wire:
+        one, other = await wire.beat(0), await wire.beat(0)
+        assert one.error_code == other.error_code == 0
+        assert str(UUID(one.member_id)) == one.member_id != other.member_id
+        assert (await wire.beat(0, one.member_id, one.member_epoch)).error_code in (0, ErrorCode.FENCED_MEMBER_EPOCH)
+        for version, epoch in ((1, 0), (0, 3), (0, -1)):
+            assert (await wire.beat(version, "", epoch)).error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_member_gets_all_partitions_and_leaves(groups_cluster: Cluster) -> None:
+    async with await GroupWire.to(groups_cluster, "alone") as wire:
+        member = str(uuid4())
+        joined = await wire.beat(member_id=member)
+        assert (joined.error_code, joined.member_id, joined.heartbeat_interval_ms > 0) == (0, member, True)
+        (assigned,) = joined.assignment.topic_partitions
+        assert sorted(assigned.partitions) == [0, 1, 2, 3]
+        nothing_new = await wire.beat(member_id=member, member_epoch=joined.member_epoch)
+        assert nothing_new.assignment is None
+        assert (await wire.beat(member_id=member, member_epoch=-1)).member_epoch == -1
+        assert (await wire.beat(member_id=member, member_epoch=7)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_subscription_by_an_expression(groups_cluster: Cluster) -> None:
+    async with await GroupWire.to(groups_cluster, "regex") as wire:
+        member = str(uuid4())
+        answer = await wire.beat(member_id=member, subscribed_topic_names=None, subscribed_topic_regex="ord.*")
+        while answer.assignment is None or not answer.assignment.topic_partitions:
+            assert answer.error_code == 0
+            answer = await wire.beat(member_id=member, member_epoch=answer.member_epoch)
+        assert len(answer.assignment.topic_partitions) == 1
+        bad = await wire.beat(member_id=str(uuid4()), subscribed_topic_names=None, subscribed_topic_regex="(")
+        assert bad.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+        assert bad.error_message
+
+
+@pytest.mark.parametrize("version", VERSIONS[CONSUMER_DESCRIBE])
+async def test_group_is_described_by_the_api_of_its_type(groups_cluster: Cluster, version: int) -> None:
+    """Java's admin client asks for the newer type first, and then for the classic one."""
+    async with await GroupWire.to(groups_cluster, "newer") as wire:
+        member = str(uuid4())
+        await wire.beat(member_id=member, rack_id="r", instance_id=f"i{version}")
+        wanted = {"group_ids": ["newer"], "include_authorized_operations": version > 0}
+        (group,) = (await wire.ask(CONSUMER_DESCRIBE, version, **wanted)).groups
+        assert (group.error_code, group.assignor_name) == (0, "uniform")
+        found = next(m for m in group.members if m.member_id == member)
+        assert (found.instance_id, found.rack_id, found.client_id, found.client_host) == (
+            f"i{version}",
+            "r",
+            "wire",
+            "/127.0.0.1",
+        )
+        assert found.get("member_type", 1) == 1
+        assert found.subscribed_topic_names == ["orders"]
+        assert {t.topic_name for m in group.members for t in m.target_assignment.topic_partitions} == {"orders"}
+        assert group.authorized_operations == (0b1101_0100_1000 if version else -(2**31))
+        for describe, state in ((5, "Dead"), (6, "Dead")):
+            (classic,) = (await wire.ask(DESCRIBE, describe, groups=["newer"])).groups
+            assert classic.group_state == state
+            assert classic.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if describe >= 6 else ErrorCode.NONE)
+        await wire.beat(member_id=member, member_epoch=-1, instance_id=f"i{version}")
+
+
+async def test_classic_group_is_not_described_as_a_newer_one(groups_cluster: Cluster) -> None:
+    async with await GroupWire.to(groups_cluster, "older") as wire:
+        await wire.become_member()
+        (group,) = (await wire.ask(CONSUMER_DESCRIBE, 1, group_ids=["older"])).groups
+    assert group.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+async def test_classic_member_joins_a_group_of_the_newer_protocol(groups_cluster: Cluster) -> None:
+    """Online migration, in the versions of an old client: it leads nothing, and gets what the coordinator assigns."""
+    async with await GroupWire.to(groups_cluster, "mixed") as wire:
+        newer = str(uuid4())
+        joined = await wire.beat(member_id=newer)
+        named = await wire.join(5)
+        assert named.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        classic = await wire.join(5, named.member_id)
+        assert (classic.error_code, classic.leader, classic.members) == (0, "", [])
+        at_once = await wire.join(3)
+        assert (at_once.error_code, at_once.leader) == (0, "")
+        (group,) = (await wire.ask(CONSUMER_DESCRIBE, 1, group_ids=["mixed"])).groups
+        assert sorted(m.member_type for m in group.members) == [0, 0, 1]
+        await wire.beat(member_id=newer, member_epoch=joined.member_epoch)
