@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import count
 from typing import Any
 
@@ -90,12 +89,3 @@ def row_of(topics: list[Fields], name: str = "partitions") -> Fields:
 def error(row: Fields) -> ErrorCode:
     return ErrorCode(row.error_code)
 
-
-async def retried(ask: Any, *codes: ErrorCode) -> Fields:
-    """Ask again while the row has one of these errors, which end by themselves."""
-    for _ in range(100):
-        row: Fields = await ask()
-        if row.error_code not in codes:
-            return row
-        await asyncio.sleep(0.05)
-    raise AssertionError(error(row).name)

@@ -193,6 +193,8 @@ def _init(call: KafkaCall) -> InitProducerIdRequest:
     producer_id, epoch = fields.get("producer_id", -1), fields.get("producer_epoch", -1)
     if (producer_id == -1) != (epoch == -1):
         raise BrokerError(ErrorCode.INVALID_REQUEST, "a producer id and its epoch are given together, or neither of them")
+    if fields.transactional_id == "":
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
     if fields.get("enable2_pc", False):
         reason = "this cluster has no transactions with two-phase commit"
         raise BrokerError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, reason)
