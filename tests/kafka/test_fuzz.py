@@ -1,0 +1,145 @@
+"""Random and broken requests of every API, to a broker: it answers or closes, nothing fails inside, nothing is left behind.
+
+A failure names the seed, and has the frame. Again, and longer:
+
+    PYTHONPATH=tests/kafka:tests/common python tests/kafka/test_fuzz.py SEED [SECONDS]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from typing import Any
+
+import pytest
+from fuzzing import Fuzzer
+from random_messages import plain
+from waiting import until
+from wire import KafkaWire, response_fields
+
+from strandline.broker.kafka.apis import KAFKA_APIS
+from strandline.testing import Cluster
+from strandline.testing.kit.lines import Line
+
+CLIENTS = 8
+ANSWER_S = 0.1
+"""Requests that wait longer, for members of a group or for records, are given up."""
+SEED = 21
+_API_VERSIONS = 18
+_ALL_TOPICS = {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+
+
+class Run:
+    """A broker, and what its clients have seen."""
+
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self.cluster = cluster
+        self.seed = seed
+        self.requests = self.answers = self.closed = self.given_up = 0
+        self.failures: list[str] = []
+        self._seen = 0
+
+    async def fuzz(self, seconds: float) -> None:
+        async with KafkaWire.at(self.cluster.kafka_bootstrap) as wire:
+            topics = (await wire.call(3, 12, _ALL_TOPICS)).topics
+        fuzzer = Fuzzer(self.seed, [*(topic.topic_id for topic in topics), bytes(16), bytes(range(16))])
+        until_s = time.monotonic() + seconds
+        await asyncio.gather(*(self._client(fuzzer, until_s) for _ in range(CLIENTS)))
+
+    async def _client(self, fuzzer: Fuzzer, until_s: float) -> None:
+        while time.monotonic() < until_s and not self.failures:
+            with contextlib.suppress(ConnectionError, TimeoutError, OSError):
+                async with KafkaWire.at(self.cluster.kafka_bootstrap, timeout_s=ANSWER_S) as wire:
+                    while time.monotonic() < until_s and not self.failures:
+                        await self._exchange(wire, fuzzer.next())
+
+    async def _exchange(self, wire: KafkaWire, frame: bytes) -> None:
+        self.requests += 1
+        wire.send_frame(frame)
+        try:
+            answer = await wire.receive_frame()
+        except ConnectionError:
+            self.closed += 1
+            raise
+        except TimeoutError:
+            self.given_up += 1
+            raise
+        finally:
+            self._look_at_log(frame)
+        self.answers += 1
+        self._look_at(frame, answer)
+
+    def _look_at(self, frame: bytes, answer: bytes) -> None:
+        """An answer follows its schema to its last byte, and has no error codes but Kafka's."""
+        api_key, version = int.from_bytes(frame[:2], "big"), int.from_bytes(frame[2:4], "big", signed=True)
+        api = KAFKA_APIS[api_key]
+        if not api.min_version <= version <= api.max_version:
+            assert api_key == _API_VERSIONS
+            version = 0
+        codes = own_codes(plain(response_fields(api_key, version, answer)))
+        if answer[:4] != frame[4:8] or codes:
+            self._fail(f"{api.name} version {version}: correlation id {answer[:4]!r}, codes {codes}", frame)
+
+    def _look_at_log(self, frame: bytes) -> None:
+        for line in errors_in(self.cluster):
+            self._fail(str(line.fields.get("exception", line)), frame)
+
+    def _fail(self, what: str, frame: bytes) -> None:
+        self.failures.append(f"seed {self.seed}, request {self.requests}: {what}\nframe {frame.hex()}")
+
+
+def own_codes(value: Any) -> list[int]:
+    """The error codes in an answer that Kafka does not know."""
+    if isinstance(value, list):
+        return [code for part in value for code in own_codes(part)]
+    if not isinstance(value, dict):
+        return []
+    own = [code for name, code in value.items() if name.endswith("error_code") and code >= 200]
+    return own + [code for part in value.values() for code in own_codes(part)]
+
+
+def errors_in(cluster: Cluster) -> list[Line]:
+    return [line for line in cluster.nodes.lines(50) if isinstance(line, Line) and line.level in ("error", "critical")]
+
+
+async def run(seed: int, seconds: float) -> Run:
+    async with Cluster(brokers=1, kafka=True) as cluster:
+        for name in ("fuzz", "fuzz-2"):
+            await cluster.create_topic(name, partitions=2)
+        state = Run(cluster, seed)
+        await state.fuzz(seconds)
+        if not state.failures:
+            await still_works(cluster)
+        return state
+
+
+async def still_works(cluster: Cluster) -> None:
+    """The clients are gone without a trace, and another one is served."""
+    server: Any = cluster.nodes.server(1)
+    (door,) = [each for each in server.servers if each.listener_name == "KAFKA"]
+    await until(lambda: not door.connections and not door._tasks, "all connections and tasks have ended")
+    async with KafkaWire.at(cluster.kafka_bootstrap) as wire:
+        assert (await wire.call(3, 12, _ALL_TOPICS)).brokers
+    await cluster.create_topic("afterwards", partitions=1)
+
+
+async def test_random_and_broken_requests_do_no_harm():
+    state = await run(SEED, 4.0)
+    assert not state.failures, state.failures[0]
+    assert state.answers > 300
+    assert state.closed > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 110))
+async def test_many_random_and_broken_requests_do_no_harm(seed):
+    state = await run(seed, 60.0)
+    assert not state.failures, state.failures[0]
+
+
+if __name__ == "__main__":
+    found = asyncio.run(run(int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 10.0))
+    print(f"{found.requests} requests, {found.answers} answers, {found.closed} closed, {found.given_up} given up")
+    print("\n".join(found.failures))
