@@ -82,6 +82,11 @@ def _index() -> ModuleType:
     return kio.index
 
 
+def api_names() -> dict[int, str]:
+    """The name of each API of Kafka's, by its key."""
+    return {key: "".join(word.title() for word in name.split("_")) for key, name in _index().api_key_map.items()}
+
+
 def _codec(entity: Any) -> MessageCodec:
     struct = describe(entity)
     return MessageCodec(struct, *struct_codec(struct))
