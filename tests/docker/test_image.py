@@ -122,12 +122,24 @@ def test_the_image_has_every_module(image: str) -> None:
     assert set(inside(image, "python", "-c", code).splitlines()) == expected
 
 
+def test_the_image_reads_every_message_of_kafkas_clients(image: str) -> None:
+    """The image has only a part of kio, and a schema is imported when its first message comes."""
+    code = (
+        "from strandline.broker.kafka.apis import KAFKA_APIS; from strandline.broker.kafka.schemas import Schemas; "
+        "s = Schemas(); "
+        "pairs = [(a.key, v) for a in KAFKA_APIS.values() for v in range(a.min_version, a.max_version + 1)]; "
+        "[(s.request(*pair), s.response(*pair)) for pair in pairs]; print(len(pairs) > 20)"
+    )
+    assert inside(image, "python", "-c", code) == "True\n"
+
+
 def test_every_imported_module_is_compiled(image: str) -> None:
     """A read-only root stores no .pyc, so an uncompiled module would be compiled at every start and every health check. This
     includes the standard library, which the official base image has as source only."""
     code = (
         "import sys, os, strandline.node, strandline.broker.process.server, strandline.controller.server, strandline.cli.root, "
-        "strandline.cli.health, strandline.client, uvloop, aiohttp.web, prometheus_client; "
+        "strandline.cli.health, strandline.client, strandline.broker.kafka.server, kio.index, uvloop, aiohttp.web, "
+        "prometheus_client; "
         "print(*[m.__file__ for m in sys.modules.values() if getattr(m, '__cached__', None) and m.__name__ != '__main__' "
         "and not os.path.exists(m.__cached__)], sep='\\n')"
     )

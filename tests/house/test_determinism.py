@@ -41,6 +41,7 @@ SIMULATION = {str(p.relative_to(ROOT)): p.read_text() for p in sorted((ROOT / "t
 # -- sets -------------------------------------------------------------------------------------------------------------
 
 ANY_ORDER: dict[tuple[str, str], str] = {
+    ("broker/kafka/translations/fetch.py", "at"): "a number, an offset in a frame",
     ("client/compat/aiokafka/consumer.py", "self._reader.subscription()"): "it waits for all of them",
     ("client/compat/aiokafka/listener.py", "set(partitions)"): "aiokafka's listeners get a set",
     ("client/consumer/consumer.py", "only"): "asked for membership alone",
@@ -263,6 +264,7 @@ def test_similar_names_of_ours_are_permitted() -> None:
 # -- state that outlives a node ---------------------------------------------------------------------------------------
 
 SHARED: dict[tuple[str, str], str] = {
+    ("broker/kafka/schemas.py", "@cache"): "a module of kio, imported at its first use",
     ("client/compat/aiokafka/errors.py", "cls.description"): "set once, when the class is defined",
     ("client/compat/aiokafka/errors.py", "cls.invalid_metadata"): "set once, when the class is defined",
     ("client/compat/aiokafka/errors.py", "cls.message"): "set once, when the class is defined",
