@@ -93,7 +93,7 @@ def _versions(api: KafkaApi) -> str:
 def _not_served() -> Iterator[str]:
     for key, name in sorted(api_names().items()):
         if key not in KAFKA_APIS:
-            yield f"| {key} | {name} | {NOT_SERVED.get(key, "not yet")} |\n"
+            yield f"| {key} | {name} | {NOT_SERVED.get(key, 'not yet')} |\n"
 
 
 _CODES = """\
