@@ -20,7 +20,7 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol import apis
 from strandline.protocol.rpc.server import Limits, ServerRequest
 
-PRODUCE, METADATA, HEARTBEAT, LIST_GROUPS, API_VERSIONS = 0, 3, 12, 16, 18
+PRODUCE, FETCH, METADATA, HEARTBEAT, LIST_GROUPS, API_VERSIONS = 0, 1, 3, 12, 16, 18
 ANSWER: Any = SimpleNamespace(error_code=0, partitions=(), groups=())
 """What handlers reply with."""
 _PRODUCED = {"responses": [], "throttle_time_ms": 0}
