@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import urllib.error
@@ -9,6 +10,7 @@ import urllib.request
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from engine import docker, inspect, wait_until
 from project import BROKERS, CONTROLLERS, NODES, Project
 from volumes import Volumes
@@ -74,6 +76,26 @@ def test_each_listener_returns_its_own_addresses(project: Project) -> None:
     assert [(b["host"], b["port"]) for b in outside] == [("localhost", project.ports[broker]) for broker in BROKERS]
     names = [f"{project.container(broker)}.{project.network('cluster')}" for broker in BROKERS]
     assert [(b["host"], b["port"]) for b in inside] == [(name, 9092) for name in names]
+
+
+def test_kafkas_clients_on_the_host_read_what_strandlines_write(project: Project) -> None:
+    """They get the addresses of the published ports of their own listener."""
+    project.host("topic", "create", "kafkas", "--partitions", "3")
+    project.host("produce", "kafkas", stdin="from Strandline\n")
+
+    async def exchange() -> list[tuple[str, int]]:
+        async with AIOKafkaProducer(bootstrap_servers=project.kafka_bootstrap, acks="all") as producer:
+            await producer.send_and_wait("kafkas", b"from Kafka")
+            brokers = sorted(producer.client.cluster.brokers())
+        consumer = AIOKafkaConsumer("kafkas", bootstrap_servers=project.kafka_bootstrap, auto_offset_reset="earliest")
+        async with consumer:
+            values = {(await asyncio.wait_for(consumer.getone(), 30)).value for _ in range(2)}
+        assert values == {b"from Strandline", b"from Kafka"}
+        return [(broker.host, broker.port) for broker in brokers]
+
+    assert asyncio.run(exchange()) == [("localhost", project.kafka_ports[broker]) for broker in BROKERS]
+    values = project.client("consume", "kafkas", "--from", "beginning", "--exit-at-end").splitlines()
+    assert sorted(values) == ["from Kafka", "from Strandline"]
 
 
 def ready(project: Project, node: str) -> tuple[int, dict[str, Any]]:

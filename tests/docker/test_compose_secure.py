@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, Producer
 from engine import ENVIRONMENT, docker, run
 from project import BROKERS, NODES, STRANDLINE, Project
 
@@ -54,6 +56,33 @@ def test_users_are_made_inside_and_log_in_from_outside(secure: Project, tmp_path
         done = run(STRANDLINE, "topic", "list", *words, env=environment, check=False)
         assert done.code == 1
         assert reason in done.err
+
+
+def test_kafkas_clients_log_in_as_the_same_users(secure: Project, tmp_path: Path) -> None:
+    """librdkafka has its own names for the settings of the properties file."""
+    secure.client("topic", "create", "kafkas")
+    secure.client("user", "add", "bob", "--password-file", "-", stdin=f"{PASSWORD}\n")
+    secure.client("acl", "add", "User:bob", "--topic", "kafkas", "--producer")
+    docker("cp", f"{secure.container('broker-1')}:/certs/ca.pem", str(tmp_path))
+    failures: list[object] = []
+    settings = {
+        "bootstrap.servers": secure.kafka_bootstrap,
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(tmp_path / "ca.pem"),
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "bob",
+    }
+    producer = Producer(settings | {"sasl.password": PASSWORD})
+    producer.produce("kafkas", b"tea", on_delivery=lambda error, _: failures.append(error))
+    assert producer.flush(30) == 0
+    assert failures == [None]
+    assert secure.client("consume", "kafkas", "--from", "beginning", "--exit-at-end").splitlines() == ["tea"]
+    refused: list[KafkaError] = []
+    guessing = Producer(settings | {"sasl.password": "guess", "error_cb": refused.append})
+    deadline = time.monotonic() + 30
+    while not refused and time.monotonic() < deadline:
+        guessing.poll(0.1)
+    assert refused[0].code() == KafkaError._AUTHENTICATION
 
 
 def test_no_node_has_the_key_of_the_authority(secure: Project) -> None:
