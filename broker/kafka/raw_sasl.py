@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.broker.kafka.call import KafkaApi, KafkaCall
+from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
 from strandline.broker.kafka.codec import Fields
 from strandline.broker.kafka.heads import raw_frame
 from strandline.protocol.apis import SASL_AUTHENTICATE
@@ -31,7 +31,8 @@ def _write(call: KafkaCall, body: Any, records: Records | None) -> list[Buffer]:
 
 
 def _refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
-    raise AssertionError("SaslAuthenticate is not refused as a whole")
+    call.connection.close()  # so that these fields are not sent
+    return refused_at_top(call, code, message)
 
 
 def _no_fields(call: KafkaCall, body: Any) -> dict[str, Any]:

@@ -127,8 +127,12 @@ def _zero(kind: str | Struct, is_array: bool, is_nullable: bool) -> Any:
     if is_array:
         return ()
     if isinstance(kind, Struct):
-        return Fields(**{field.name: field.default for field in kind.fields})
+        return Fields(**{field.name: _default(field) for field in kind.fields})
     return {"string": "", "bytes": b"", "uuid": bytes(16), "bool": False}.get(kind, 0)
+
+
+def _default(field: Field) -> Any:
+    return _zero(field.kind, field.is_array, field.is_nullable) if field.default is REQUIRED else field.default
 
 
 def _plain(value: Any, kind: str | Struct, is_array: bool = False) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kafka_world import FETCH, PRODUCE, kafka, serving_kafka
+from kafka_world import FETCH, METADATA, PRODUCE, kafka, serving_kafka
 
 from strandline.broker.kafka.apis import KAFKA_APIS
 from strandline.broker.kafka.errors import KAFKA_CODES, kafka_code
@@ -28,6 +28,21 @@ def test_each_of_our_own_codes_has_one_of_kafkas():
     assert set(KAFKA_CODES) == set(OWN)
     assert all(code < 200 for code in KAFKA_CODES.values())
     assert [kafka_code(code) for code in ErrorCode if code < 200] == [code for code in ErrorCode if code < 200]
+
+
+async def test_metadata_that_is_refused_has_the_error_of_each_topic():
+    """Below version 13 it has no other place for it."""
+
+    def on_metadata(request: Any) -> None:
+        raise BrokerError(ErrorCode.FENCED_BROKER, "not yet")
+
+    async with serving_kafka({apis.METADATA: on_metadata}) as (_, port), kafka(port) as wire:
+        for version in (4, 9, 13):
+            more = {"include_cluster_authorized_operations": False, "include_topic_authorized_operations": False}
+            topics = [{"name": "a", "topic_id": bytes(16)}, {"name": "b", "topic_id": bytes(16)}]
+            answer = await wire.call(METADATA, version, {"topics": topics, "allow_auto_topic_creation": False, **more})
+            assert [(row.name, row.error_code) for row in answer.topics] == [("a", 6), ("b", 6)]
+            assert answer.get("error_code", 6) == 6
 
 
 @each_own_code

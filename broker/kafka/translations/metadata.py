@@ -110,4 +110,19 @@ def _topic(call: KafkaCall, topic: MetadataTopic) -> dict[str, Any]:
     }
 
 
-APIS = (KafkaApi(3, "Metadata", apis.METADATA, 0, 13, _to_ours, _to_kafka, refused_at_top, serve=_serve),)
+def _refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    """The error of each topic that was named, because below version 13 there is none at the top."""
+    topics = [
+        {
+            "error_code": code,
+            "name": topic.name or "",
+            "topic_id": topic.get("topic_id", ZERO_UUID),
+            "is_internal": False,
+            "partitions": [],
+        }
+        for topic in call.fields.topics or []
+    ]
+    return {**refused_at_top(call, code, message), "topics": topics}
+
+
+APIS = (KafkaApi(3, "Metadata", apis.METADATA, 0, 13, _to_ours, _to_kafka, _refused, serve=_serve),)
