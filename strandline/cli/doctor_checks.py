@@ -125,6 +125,29 @@ def _listeners(facts: Facts) -> Iterator[Finding]:
         yield Finding("listeners", Level.ok, text)
 
 
+def _kafka(facts: Facts) -> Iterator[Finding]:
+    """The addresses that Kafka's clients use. These may live elsewhere, so one that is out of reach from here is only noted."""
+    if facts.cluster is None:
+        return
+    remote = any(not _is_local(port.address) for port in facts.bootstrap if port.is_good)
+    ports = [(i, port) for i, ports in facts.kafka.items() for port in ports]
+    good = 0
+    for broker_id, port in ports:
+        name = f"broker {broker_id} advertises {port.address} to Kafka's clients"
+        if not port.is_good:
+            text = f"{name}, which those on this machine cannot use: {_what(port)}"
+            advice = f"if they are to reach it, correct the address in advertised.listeners of broker {broker_id}"
+            yield Finding("kafka", Level.note, text, advice)
+        elif remote and _is_local(port.address):
+            advice = f"set the address in advertised.listeners of broker {broker_id} to a name that other machines reach"
+            yield Finding("kafka", Level.warning, f"{name}: other machines would connect to themselves", advice)
+        else:
+            good += 1
+    if good and good == len(ports):
+        text = f"{_count(good, 'address', 'addresses')} for Kafka's clients can be reached from here"
+        yield Finding("kafka", Level.ok, text)
+
+
 def _is_local(address: str) -> bool:
     host = address.rpartition(":")[0].strip("[]")
     if host == "localhost":
@@ -373,6 +396,7 @@ def _broker_traps(facts: Facts) -> Iterator[Finding]:
 CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
     _bootstrap,
     _listeners,
+    _kafka,
     _controllers,
     _nodes,
     _replication,

@@ -80,6 +80,8 @@ class Facts:
     bootstrap: list[Port]
     advertised: dict[int, Port] = field(default_factory=dict)
     """By broker."""
+    kafka: dict[int, list[Port]] = field(default_factory=dict)
+    """By broker: the addresses that it advertises to Kafka's clients. Only whether something accepts connections there."""
     voters: dict[int, Port] = field(default_factory=dict)
     """By controller."""
     cluster: ClusterDescription | None = None
@@ -99,3 +101,10 @@ class Facts:
     def value(self, broker_id: int, key: str) -> str | None:
         """A value of a broker's configuration; None if it is not known."""
         return next((c.value for c in self.broker_configs.get(broker_id) or () if c.name == key), None)
+
+    def kafka_addresses(self, broker_id: int) -> list[str]:
+        """The addresses that a broker advertises to Kafka's clients, as host:port."""
+        names = {name.strip().upper() for name in (self.value(broker_id, "kafka.listener.names") or "").split(",")}
+        listeners = self.value(broker_id, "advertised.listeners") or self.value(broker_id, "listeners") or ""
+        parts = (item.strip().partition("://") for item in listeners.split(","))
+        return [address for name, _, address in parts if name.upper() in names]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from strandline.cli import probe
 from strandline.cli.common import CONNECT_TIMEOUT_MS
 from strandline.cli.doctor_facts import Clock, Facts, NodePage, Port
-from strandline.cli.doctor_ports import try_port
+from strandline.cli.doctor_ports import reach_port, try_port
 from strandline.protocol.errors import StrandlineError
 from strandline.protocol.security.client_security import ClientSecurity
 from strandline.reach import reach, security_of
@@ -71,7 +71,13 @@ async def _nodes(facts: Facts, admin: Admin, security: ClientSecurity) -> None:
     facts.advertised = dict(zip(ids, found_ports, strict=True))
     facts.broker_configs = dict(zip(ids, found_configs, strict=True))
     facts.log_dirs = {i: (found_dirs or {}).get(i) for i in ids}
-    await _pages(facts)
+    await asyncio.gather(_pages(facts), _kafka(facts))
+
+
+async def _kafka(facts: Facts) -> None:
+    for broker_id in facts.broker_configs:
+        addresses = [probe.split_address(address, "advertised.listeners") for address in facts.kafka_addresses(broker_id)]
+        facts.kafka[broker_id] = list(await asyncio.gather(*(reach_port(*address) for address in addresses)))
 
 
 async def _pages(facts: Facts) -> None:

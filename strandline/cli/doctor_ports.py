@@ -23,8 +23,18 @@ LISTEN_S = 0.3
 
 async def try_port(host: str, port: int, security: ClientSecurity = NO_SECURITY) -> Port:
     """Try the address; never raises. `security`: how to connect to a broker."""
-    address, loop = join_address(host, port), asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
     began = loop.time()
+    found = await reach_port(host, port)
+    if found.error:
+        return found
+    found = await _handshake(host, port, found.address, found.resolved, security)
+    return found if found.error else _timed(found, (loop.time() - began) * 1000)
+
+
+async def reach_port(host: str, port: int) -> Port:
+    """Whether the name resolves and something accepts connections; never raises."""
+    address = join_address(host, port)
     try:
         async with asyncio.timeout(TIMEOUT_S):
             resolved = tuple(await look_up(host))
@@ -33,10 +43,7 @@ async def try_port(host: str, port: int, security: ClientSecurity = NO_SECURITY)
     except (OSError, UnicodeError) as e:
         return Port(address, error=f"{host} does not resolve here ({getattr(e, 'strerror', None) or e})")
     reason = await _refusal(host, port)
-    if reason:
-        return Port(address, resolved, error=reason)
-    port_found = await _handshake(host, port, address, resolved, security)
-    return port_found if port_found.error else _timed(port_found, (loop.time() - began) * 1000)
+    return Port(address, resolved, not reason, reason)
 
 
 def _timed(port: Port, elapsed_ms: float) -> Port:

@@ -86,6 +86,22 @@ def test_nothing_is_wrong_with_a_whole_cluster() -> None:
     assert {finding.check for finding in judge(whole())} >= {"bootstrap", "listeners", "controllers", "replication", "disks"}
 
 
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ({"listeners": "PLAINTEXT://h:1", "kafka.listener.names": "KAFKA"}, []),
+        ({"listeners": "A://h:1,kafka://h:2", "kafka.listener.names": "KAFKA"}, ["h:2"]),
+        ({"listeners": "A://0.0.0.0:1,KAFKA://0.0.0.0:2", "advertised.listeners": "A://x:1,KAFKA://x:2"}, ["x:2"]),
+        ({"listeners": "A://h:1,B://h:2,C://h:3", "kafka.listener.names": "B,C"}, ["h:2", "h:3"]),
+    ],
+)
+def test_addresses_for_kafkas_clients_are_those_of_their_listeners(values: dict[str, str], found: list[str]) -> None:
+    facts = whole()
+    values = {"kafka.listener.names": "KAFKA", **values}
+    facts.broker_configs = {1: [ConfigEntry(name, value, "broker") for name, value in values.items()]}
+    assert facts.kafka_addresses(1) == found
+
+
 Change = Callable[[Facts], object]
 
 
@@ -130,6 +146,18 @@ def follow_late(facts: Facts) -> None:
             lambda f: f.advertised.update({2: good_port(2, "localhost:9092")}),
             "warning",
             "connect to themselves",
+            "other machines",
+        ),
+        (
+            lambda f: f.kafka.update({2: [Port("b2:9096", ("10.0.0.2",), error="nothing listens there")]}),
+            "note",
+            "broker 2 advertises b2:9096 to Kafka's clients, which those on this machine cannot use: nothing listens",
+            "advertised.listeners of broker 2",
+        ),
+        (
+            lambda f: f.kafka.update({2: [Port("localhost:9096", ("127.0.0.1",), True)]}),
+            "warning",
+            "broker 2 advertises localhost:9096 to Kafka's clients: other machines would connect to themselves",
             "other machines",
         ),
         (lambda f: setattr(f, "quorum", None), "problem", "quorum of controllers has no leader", "majority"),
@@ -298,7 +326,7 @@ def test_a_local_cluster_is_examined(up: Up) -> None:
     outcome = run("doctor", "-b", up.bootstrap, "-o", "json", timeout_s=60)
     found = outcome.json()
     good = {finding["check"] for finding in found["findings"] if finding["level"] == "ok"}
-    assert {"bootstrap", "listeners", "controllers", "replication", "disks", "clocks", "versions"} <= good
+    assert {"bootstrap", "listeners", "kafka", "controllers", "replication", "disks", "clocks", "versions"} <= good
     assert (outcome.code, found["problems"]) == (0, 0)
 
 
