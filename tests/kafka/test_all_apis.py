@@ -1,0 +1,73 @@
+"""Every API of the door in every version, with random requests: whatever the broker's handler does, the client gets an answer
+that follows the schema, and nothing fails on the way."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kafka_world import PRODUCE, kafka, serving_kafka
+from random_messages import random_fields
+from structlog.testing import capture_logs
+from wire import KafkaWire
+
+from strandline.broker.kafka.apis import KAFKA_APIS
+from strandline.broker.kafka.call import KafkaApi
+from strandline.broker.kafka.schemas import Schemas
+from strandline.protocol import apis
+from strandline.protocol.apis import APIS
+from strandline.protocol.errors import BrokerError, ErrorCode
+
+SCHEMAS = Schemas()
+OTHERS = [api for api in KAFKA_APIS.values() if api.ours != apis.API_VERSIONS]
+each_api = pytest.mark.parametrize("api", OTHERS, ids=[api.name for api in OTHERS])
+
+
+def requests(api: KafkaApi) -> Iterator[tuple[int, dict[str, Any]]]:
+    rnd = random.Random(api.key)
+    for version in range(api.min_version, api.max_version + 1):
+        for _ in range(5):
+            fields = random_fields(rnd, SCHEMAS.request(api.key, version).struct)
+            if api.key == PRODUCE:
+                fields["acks"] = -1  # 0 would have no answer
+            yield version, fields
+
+
+async def refusals(api: KafkaApi, handler: Any) -> list[str]:
+    """The events in the log, after every request was answered."""
+    handlers = dict.fromkeys(APIS, handler)
+    del handlers[apis.API_VERSIONS]
+    async with serving_kafka(handlers, changes=KAFKA_APIS) as (_, port), kafka(port) as wire:
+        with capture_logs() as logs:
+            for version, fields in requests(api):
+                await answered(wire, api, version, fields)
+    return [line["event"] for line in logs]
+
+
+async def answered(wire: KafkaWire, api: KafkaApi, version: int, fields: dict[str, Any]) -> None:
+    try:
+        await wire.call(api.key, version, fields)
+    except ConnectionError:
+        raise AssertionError(f"{api.name} version {version} closes the connection: {fields}") from None
+
+
+@each_api
+async def test_a_refusal_is_an_answer_in_every_version(api):
+    """An error of the whole request, of a code that Kafka does not even know."""
+
+    def refuses(request: Any) -> None:
+        raise BrokerError(ErrorCode.FENCED_BROKER, "not yet")
+
+    assert await refusals(api, refuses) == []
+
+
+@each_api
+async def test_a_bug_of_a_handler_is_an_answer_in_every_version(api):
+    """With one line in the log."""
+
+    async def fails(request: Any) -> None:
+        raise ZeroDivisionError
+
+    assert await refusals(api, fails) in ([], ["request.failed"])
