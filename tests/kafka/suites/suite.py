@@ -1,0 +1,260 @@
+"""What the suites of others have in common: a cluster, the list of what is expected, and the verdict.
+
+Each folder here holds a suite: `run.py`, which runs it, and `expected.toml`:
+
+    passes = ["test", ...]      these must pass; the list only grows
+    short = ["test", ...]       those of them that the short form runs
+
+    [failures]
+    "test" = "why it fails, in a line"
+
+`run.py` calls `main`. Its arguments: names of tests (or what the suite takes instead), or `--short`. `--record` adds new passes to the list.
+A test that is in neither list and fails is a failure of the suite: somebody has to find out whose fault it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from strandline.local_cluster import LocalCluster
+
+HERE = Path(__file__).parent
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "strandline-kafka-suites"
+"""What is downloaded and built stays here for the next run."""
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+
+Results = Mapping[str, tuple[str, str]]
+"""Test -> how it ended, and why."""
+
+ERRORS = "Strandline: no broker logs an error"
+"""A test that we add to each suite whose cluster is one of `cluster`."""
+
+
+# -- what is expected
+
+
+@dataclass(slots=True)
+class Expected:
+    passes: list[str] = field(default_factory=list)
+    short: list[str] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, file: Path) -> Expected:
+        expected = cls(**tomllib.loads(file.read_text())) if file.exists() else cls()
+        both = set(expected.passes) & set(expected.failures)
+        assert not both, f"{file}: {sorted(both)} are both passes and failures"
+        return expected
+
+    def write(self, file: Path) -> None:
+        """Comments at the top of the file stay."""
+        old = file.read_text().splitlines() if file.exists() else []
+        comments = [line for line in old[: next((i for i, line in enumerate(old) if not line.startswith("#")), len(old))]]
+        lines = [*comments, *_array("passes", sorted(self.passes)), "", *_array("short", self.short), "", "[failures]"]
+        lines += [f"{_quoted(test)} = {_quoted(why)}" for test, why in sorted(self.failures.items())]
+        file.write_text("\n".join(lines) + "\n")
+
+
+def _array(name: str, items: Sequence[str]) -> list[str]:
+    return [f"{name} = [", *(f"    {_quoted(item)}," for item in items), "]"]
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+# -- the verdict
+
+
+@dataclass(slots=True)
+class Verdict:
+    broken: dict[str, str]
+    """Expected to pass, and did not: test -> what happened."""
+    unexplained: dict[str, str]
+    """Failed, and is in neither list."""
+    new: list[str]
+    """Passed, and is not in the list."""
+    mended: list[str]
+    """Passed, and is in the list of failures: remove it there if it always passes."""
+    counts: dict[str, int]
+
+    @property
+    def good(self) -> bool:
+        return not self.broken and not self.unexplained
+
+
+def judge(expected: Expected, results: Results, chosen: Sequence[str] | None) -> Verdict:
+    """`chosen`: only these had to run; None for all."""
+    passed = {test for test, (end, _) in results.items() if end == PASSED}
+    failed = {test: why for test, (end, why) in results.items() if end == FAILED}
+    due = [test for test in expected.passes if chosen is None or test in chosen]
+    return Verdict(
+        broken={test: ": ".join(results.get(test, ("did not run", ""))) for test in due if test not in passed},
+        unexplained={t: why for t, why in failed.items() if t not in expected.failures and t not in expected.passes},
+        new=sorted(passed - set(expected.passes) - set(expected.failures)),
+        mended=sorted(passed & set(expected.failures)),
+        counts={kind: sum(end == kind for end, _ in results.values()) for kind in (PASSED, FAILED, SKIPPED)},
+    )
+
+
+def report(name: str, verdict: Verdict, seconds: float) -> str:
+    counts = ", ".join(f"{count} {kind}" for kind, count in verdict.counts.items() if count)
+    lines = [f"{name}: {counts or 'nothing ran'} in {seconds:.0f} s"]
+    lines += [f"  BROKEN {test}: {why}" for test, why in sorted(verdict.broken.items())]
+    lines += [f"  FAILED, and nobody said why: {test}: {why}" for test, why in sorted(verdict.unexplained.items())]
+    lines += [f"  passes and is not in the list: {test}" for test in verdict.new]
+    lines += [f"  passes, and is in the list of failures: {test}" for test in verdict.mended]
+    return "\n".join(lines)
+
+
+def main(
+    folder: Path,
+    run: Callable[[list[str]], Results],
+    arguments: Sequence[str] | None = None,
+    *,
+    missing: str | None = None,
+    requirement: str = "",
+) -> int:
+    """Run a suite and judge it: the exit code. `run` takes the tests to run; none for all.
+
+    `missing`: what this machine lacks; the suite is then left out, unless the environment variable `requirement` is set.
+    """
+    parser = argparse.ArgumentParser(description=f"the suite {folder.name} against Strandline")
+    parser.add_argument("tests", nargs="*", help="run only these")
+    parser.add_argument("--short", action="store_true", help="run only the most telling ones")
+    parser.add_argument("--record", action="store_true", help="add what passes to expected.toml")
+    parser.add_argument("--all", action="store_true", help="print how each test ended")
+    given = parser.parse_args(arguments)
+    if missing:
+        print(f"{folder.name}: left out, because {missing}")
+        return int(bool(requirement and os.environ.get(requirement)))
+    expected = Expected.read(folder / "expected.toml")
+    chosen = given.tests or (expected.short if given.short else None)
+    started = time.monotonic()
+    results = run(list(chosen or []))
+    verdict = judge(expected, results, chosen)
+    if given.all:
+        print("\n".join(f"{end:8}{test}  {why}" for test, (end, why) in sorted(results.items())))
+    print(report(folder.name, verdict, time.monotonic() - started), flush=True)
+    if given.record:
+        expected.passes += verdict.new
+        expected.write(folder / "expected.toml")
+    return int(not verdict.good)
+
+
+# -- the cluster
+
+
+@dataclass(slots=True)
+class Running:
+    """A cluster that runs. `bootstrap` is for Kafka's clients."""
+
+    nodes: LocalCluster
+    bootstrap: str
+
+    def errors(self) -> list[str]:
+        """What the nodes logged as errors, and which of them do not run any more."""
+        lines = [line for node in self.nodes.nodes.values() for line in _error_lines(node.log_file)]
+        return lines + [f"{node.name} has ended" for node in self.nodes.nodes.values() if not node.running]
+
+    def result(self) -> dict[str, tuple[str, str]]:
+        """Our own test: see `ERRORS`."""
+        errors = self.errors()
+        return {ERRORS: (FAILED, f"{len(errors)}, such as {errors[0][:1500]}") if errors else (PASSED, "")}
+
+
+def _error_lines(log: Path) -> list[str]:
+    with log.open() as lines:
+        return [line.strip() for line in lines if json.loads(line).get("level") == "error"]
+
+
+@contextmanager
+def cluster(
+    folder: Path, *, brokers: int = 3, controllers: int = 1, base_port: int = 0, settings: Mapping[str, Any] | None = None
+) -> Iterator[Running]:
+    """A cluster with listeners for Kafka's clients; `settings` are configuration keys. Its loop runs in a thread."""
+    nodes = LocalCluster(folder, brokers=brokers, controllers=controllers, base_port=base_port, settings=settings, kafka=True)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="cluster", daemon=True)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(nodes.start(), loop).result(60)
+        try:
+            yield Running(nodes, nodes.kafka_bootstrap)
+        finally:
+            asyncio.run_coroutine_threadsafe(nodes.stop(), loop).result(60)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+@contextmanager
+def work_folder(name: str) -> Iterator[Path]:
+    """A folder for a run; with STRANDLINE_KEEP in the environment it stays."""
+    folder = Path(tempfile.mkdtemp(prefix=f"strandline-{name}-"))
+    try:
+        yield folder
+    finally:
+        if os.environ.get("STRANDLINE_KEEP"):
+            print(f"kept {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+# -- processes
+
+
+def run_process(
+    command: Sequence[str], *, log: Path, seconds: float, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> int | None:
+    """Run a program with its output in `log`, in a session of its own, which ends after `seconds`. Its exit code; None if it was ended."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
+            process.wait()
+
+
+def downloaded(name: str, command: Sequence[str], pattern: str) -> Path:
+    """A file of a package registry, which `command`, a client of that registry, downloads once into a folder of the cache."""
+    folder = CACHE / name
+    if not list(folder.glob(pattern)):
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run([part.replace("{folder}", str(folder)) for part in command], check=True)
+    return next(iter(sorted(folder.glob(pattern))))
+
+
+def sdist(name: str, version: str) -> Path:
+    """The source distribution of a package on PyPI."""
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", name, "--dest", "{folder}"]
+    return downloaded("sdists", [*command, f"{name}=={version}"], f"{name.replace('-', '_')}-{version}.tar.gz")
