@@ -14,8 +14,9 @@ from engine import BUILD_MAX_S, DOCKERFILE, REVISION, ROOT, docker, inspect, run
 
 pytestmark = [pytest.mark.docker, pytest.mark.processes]
 
-SIZE_OVER_BASE_MAX = 87_000_000
-"""bytes. 25 MB are our own package with its compiled modules, 16 MB cryptography (OpenSSL), 13 MB uvloop, 8 MB aiohttp."""
+SIZE_OVER_BASE_MAX = 92_000_000
+"""bytes. 25 MB are our own package with its compiled modules, 16 MB cryptography (OpenSSL), 13 MB uvloop, 8 MB aiohttp, 7 MB the
+schemas of Kafka's messages (kio)."""
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -130,7 +131,7 @@ def test_the_image_reads_every_message_of_kafkas_clients(image: str) -> None:
         "pairs = [(a.key, v) for a in KAFKA_APIS.values() for v in range(a.min_version, a.max_version + 1)]; "
         "[(s.request(*pair), s.response(*pair)) for pair in pairs]; print(len(pairs) > 20)"
     )
-    assert inside(image, "python", "-c", code) == "True\n"
+    assert inside(image, "python", "-c", code) == "True"
 
 
 def test_every_imported_module_is_compiled(image: str) -> None:
