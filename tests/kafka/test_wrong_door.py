@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from struct import pack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from strandline.broker.config import BrokerConfig
+from strandline.broker.process.kafka_door import tell_addresses
 from strandline.cli.doctor_checks import judge
 from strandline.cli.doctor_facts import Facts
 from strandline.cli.doctor_ports import try_port
@@ -112,3 +115,15 @@ def test_no_request_of_ours_looks_like_kafkas() -> None:
         (frame,) = encode_request(apis.API_VERSIONS, 0, correlation_id, "c", ApiVersionsRequest())
         assert not speaks_kafka(bytes(frame)[4:])
     assert not speaks_kafka(b"HTTP/1.1 200 OK")
+
+
+def test_clients_are_sent_to_the_listener_of_clients_and_not_to_that_of_brokers() -> None:
+    listeners = "INTERNAL://a:1,CLIENTS://b:2,KAFKA://[::1]:3"
+    config = BrokerConfig.from_mapping(
+        {"node.id": 1, "log.dirs": "/d", "controller.quorum.voters": "101@c:1", "listeners": listeners}
+    )
+    servers: list[Any] = [SimpleNamespace(listener_name=listener.name) for listener in config.listeners]
+    tell_addresses(servers, config.listeners, config)
+    internal, clients, kafka = servers
+    assert internal.kafka_address == clients.kafka_address == "[::1]:3"
+    assert kafka.strandline_address == "b:2"
