@@ -8,14 +8,15 @@ Each folder here holds a suite: `run.py`, which runs it, and `expected.toml`:
     [failures]
     "test" = "why it fails, in a line"
 
-`run.py` calls `main`. Its arguments: names of tests (or what the suite takes instead), or `--short`. `--record` adds new passes to the list.
-A test that is in neither list and fails is a failure of the suite: somebody has to find out whose fault it is.
+`run.py` calls `main`. Its arguments: names of tests (or what the suite takes instead), or `--short`. `--record` adds new
+passes to the list. A test that is in neither list and fails is a failure of the suite: somebody has to find out whose fault it is.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import shutil
@@ -65,7 +66,7 @@ class Expected:
     def write(self, file: Path) -> None:
         """Comments at the top of the file stay."""
         old = file.read_text().splitlines() if file.exists() else []
-        comments = [line for line in old[: next((i for i, line in enumerate(old) if not line.startswith("#")), len(old))]]
+        comments = list(itertools.takewhile(lambda line: line.startswith("#"), old))
         lines = [*comments, *_array("passes", sorted(self.passes)), "", *_array("short", self.short), "", "[failures]"]
         lines += [f"{_quoted(test)} = {_quoted(why)}" for test, why in sorted(self.failures.items())]
         file.write_text("\n".join(lines) + "\n")
@@ -224,7 +225,7 @@ def work_folder(name: str) -> Iterator[Path]:
 def run_process(
     command: Sequence[str], *, log: Path, seconds: float, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> int | None:
-    """Run a program with its output in `log`, in a session of its own, which ends after `seconds`. Its exit code; None if it was ended."""
+    """Run a program in a session of its own, with its output in `log`: its exit code, or None if it was ended after `seconds`."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
