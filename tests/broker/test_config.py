@@ -99,6 +99,21 @@ def test_a_listener_for_kafkas_clients_is_known_by_its_name() -> None:
     assert [name for name in "ABC" if BrokerConfig.from_mapping({**MINIMAL, **two}).speaks_kafka(name)] == ["B", "C"]
 
 
+def test_a_listener_for_kafkas_clients_needs_security_like_any_other() -> None:
+    """It is no second way in: the map must name it, and an open one is logged when the broker starts."""
+    closed = {
+        "listeners": "INTERNAL://h:1,KAFKA://h:2",
+        "listener.security.protocol.map": "INTERNAL:SSL,CONTROLLER:SSL",
+        "ssl.keystore.location": "/k.pem",
+        "ssl.truststore.location": "/ca.pem",
+        "ssl.client.auth": "required",
+    }
+    with pytest.raises(UsageError, match="no security protocol for listener KAFKA; add KAFKA:SASL_SSL"):
+        BrokerConfig.from_mapping({**MINIMAL, **closed})
+    opened = closed | {"listener.security.protocol.map": "INTERNAL:SSL,CONTROLLER:SSL,KAFKA:PLAINTEXT"}
+    assert [one.name for one in BrokerConfig.from_mapping({**MINIMAL, **opened}).security.unauthenticated] == ["KAFKA"]
+
+
 @pytest.mark.parametrize("missing", sorted(MINIMAL.keys() - {"cluster.id"}))
 def test_a_missing_required_key_is_named(missing: str) -> None:
     with pytest.raises(UsageError, match=missing):
