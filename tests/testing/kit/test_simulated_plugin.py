@@ -129,6 +129,7 @@ def test_number_and_speed_of_seeds_are_shown_only_with_v(suite: Suite) -> None:
     assert "seeds/s" not in suite.run(code)
 
 
+@pytest.mark.slow
 def test_skip_xfail_and_fail_are_pytests_own(suite: Suite) -> None:
     out = suite.run("""
         @simulated(seeds=2, faults=None)

@@ -80,6 +80,7 @@ def test_i39_a_failed_record_is_left_out(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "and never finished" in texts(report)
 
 
+@pytest.mark.slow
 def test_i39_a_record_is_dead_lettered_without_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     frequent_failures(monkeypatch)
     monkeypatch.setattr(handling, "failures_of", lambda group, origin: 1 << 30)  # the work of the handler
@@ -100,6 +101,7 @@ def test_i36_the_next_record_does_not_wait_for_an_attempt(monkeypatch: pytest.Mo
     assert "which is not finished" in texts(report)
 
 
+@pytest.mark.slow
 def test_i36_a_revoked_partition_does_not_wait_for_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next owner handles records while a call of the previous one still runs."""
     monkeypatch.setattr(Runner, "has_unfinished", lambda runner, states: False)

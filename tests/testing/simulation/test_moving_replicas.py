@@ -25,6 +25,7 @@ def moving_logs(seed: int) -> Options:
     return drawn.replaced(settings=drawn.settings | {"log.dirs": "/d1,/d2"}, moves_logs=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "options", "first", "invariant"),
     [

@@ -62,18 +62,21 @@ def test_clients_go_on_when_their_rights_are_back() -> None:
     assert {"log.authorizer.denied", "log.acl.changed", "log.client_quota.changed"} <= kinds
 
 
+@pytest.mark.slow
 def test_run_with_security_is_the_same_every_time() -> None:
     """Nonces and salts come from the seed, too."""
     first, second = (run_seed(2, options=secured(2, *CHANGES, attacks=20, max_reauth_ms=1500)) for _ in range(2))
     assert first.trace_sha256 == second.trace_sha256
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", ["M94", "M97", "M98", "M107", "M110"])
 def test_a_missing_guard_is_noticed_by_the_intruder(mutation: str) -> None:
     """Without it, anybody could do what nodes and administrators do. A topic that the intruder has deleted is missing (I24)."""
     assert first_found(mutation).violations[0]["invariant"] in ("I47", "client", "I24")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", ["M101", "M102"])
 def test_a_right_that_outlives_its_withdrawal_is_noticed(mutation: str) -> None:
     assert first_found(mutation, RIGHTS).violations[0]["invariant"] == "I48"

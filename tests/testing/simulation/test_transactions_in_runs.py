@@ -50,6 +50,7 @@ def test_transaction_of_a_program_that_vanishes_is_ended() -> None:
     assert list(report.trace.events(kinds="log.transactions.timed_out"))  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_program_whose_commit_was_an_abort_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the product told a program so, its records would be lost for it."""
     monkeypatch.setattr(Transaction, "aborted", Transaction.committed)
@@ -57,6 +58,7 @@ def test_program_whose_commit_was_an_abort_is_noticed(monkeypatch: pytest.Monkey
     assert {violation["invariant"] for violation in report.violations} >= {"lost-write", "skipped-read"}, str(report)
 
 
+@pytest.mark.slow
 def test_reader_that_misses_records_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     poll = CommittedReader._poll
 
@@ -99,6 +101,7 @@ def test_records_are_shipped_exactly_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert numbers[0][0] == numbers[0][1] > 20
 
 
+@pytest.mark.slow
 def test_record_that_is_shipped_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     send = Producer.send
 
@@ -112,6 +115,7 @@ def test_record_that_is_shipped_twice_is_noticed(monkeypatch: pytest.MonkeyPatch
     assert {violation["invariant"] for violation in report.violations} == {"duplicate-output"}, str(report)
 
 
+@pytest.mark.slow
 def test_offsets_that_are_not_in_force_after_the_commit_are_noticed() -> None:
     """The next process of the program ships the records once more."""
     options = shipping(1, event=CRASH, event_at_s=1.0)
@@ -127,6 +131,7 @@ def test_i44_reader_that_does_not_read_on_is_noticed(monkeypatch: pytest.MonkeyP
     assert "the readers of committed records reach the end" in report.violations[0]["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ["M80", "M81", "M83", "M86", "M87"])
 def test_random_runs_find_the_removed_guard(number: str) -> None:
     """Within a few runs. The stories find all of them (`test_hunt.py`)."""
