@@ -36,14 +36,15 @@ def list_(data: Data = None, output: Output = Form.table, watch: Watch = None) -
 
 
 def _view(state: dict[str, Any]) -> View:
-    columns = ("name", "state", "pid", "address", "http", "data")
+    columns = ("name", "state", "pid", "address", "http", "data", "kafka")
     rows = [
-        (n["name"], n["state"], n["pid"] or None, f"{n['host']}:{n['port']}", n["http"], short_path(n["data"]))
+        (n["name"], n["state"], n["pid"] or None, f"{n['host']}:{n['port']}", n["http"], short_path(n["data"]), n.get("kafka"))
         for n in state["nodes"]
     ]
     summary = f"cluster in {short_path(state['folder'])}, bootstrap {state['bootstrap']}"
-    document = {"folder": state["folder"], "bootstrap": state["bootstrap"], "nodes": state["nodes"]}
-    return View(document, [Table(columns, rows, spare=("data", "http")), summary])
+    keys = ("folder", "bootstrap", "kafka_bootstrap", "nodes")
+    document = {key: state[key] for key in keys if key in state}
+    return View(document, [Table(columns, rows, spare=("data", "http"), more=("kafka",)), summary])
 
 
 @app.command()

@@ -40,6 +40,8 @@ def test_ready_and_the_state_file_have_the_addresses_for_kafkas_clients(up: Up) 
     assert up.ready["kafka_bootstrap"] == ",".join(n["kafka"] for n in nodes if n["role"] == "broker")
     assert [n["kafka"] for n in nodes if n["role"] == "controller"] == [None]
     assert json.loads((up.folder / "cluster.json").read_text())["kafka_bootstrap"] == up.ready["kafka_bootstrap"]
+    listed = run("node", "list", "--data", str(up.folder), "--json").json()
+    assert listed["kafka_bootstrap"] == up.ready["kafka_bootstrap"]
     ports = [int(address.rpartition(":")[2]) for n in nodes for address in (n["http"], n["kafka"]) if address]
     assert max(n["port"] for n in nodes) < min(ports)
 
