@@ -48,11 +48,17 @@ class Fuzzer:
 
     def __init__(self, seed: int, topic_ids: list[bytes]) -> None:
         self._rnd = random.Random(seed)
+        self._number = 0
         self._topic_ids = topic_ids
         self._batch = encode_values([b"value"], 1_700_000_000_000)
         self._apis = list(KAFKA_APIS.values())
 
-    def next(self) -> bytes:
+    def burst(self) -> list[bytes]:
+        """Some frames that are sent at once: mostly one, which is mostly broken."""
+        count = self._rnd.choice((1, 1, 1, 3, 10))
+        return [self.next(0.6 if count == 1 else 0.05) for _ in range(count)]
+
+    def next(self, broken: float) -> bytes:
         """A frame, without its length."""
         rnd = self._rnd
         api = rnd.choice(self._apis)
@@ -60,8 +66,9 @@ class Fuzzer:
         fields = random_fields(rnd, _SCHEMAS.request(api.key, version).struct)
         if rnd.random() < 0.9:
             self._use_names(fields, _SCHEMAS.request(api.key, version).struct)
-        frame = request_frame(api.key, version, rnd.randint(0, 1 << 30), rnd.choice((None, "fuzz")), fields)
-        return frame if rnd.random() < 0.4 else self._broken(frame)
+        self._number += 1
+        frame = request_frame(api.key, version, self._number, rnd.choice((None, "fuzz")), fields)
+        return self._broken(frame) if rnd.random() < broken else frame
 
     def _use_names(self, values: dict[str, Any], struct: Struct) -> None:
         """Replace most of the values by what means something."""
