@@ -176,9 +176,9 @@ class KafkaConnection(BoundedConnection, _KafkaFrames):
 
     def __init__(self, server: KafkaListener, connection_id: int, memory: RequestMemory) -> None:
         super().__init__(server, connection_id, memory)
-        self._calls = {}
+        self._calls: dict[int, KafkaCall] = {}
         """The requests whose answers have not left, by number, in their order."""
-        self._next = None
+        self._next: bytearray | None = None
         """The frame that waits until those are answered."""
         self._number = 0
         self.is_raw_sasl = False
