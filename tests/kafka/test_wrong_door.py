@@ -24,6 +24,7 @@ from strandline.protocol.messages.admin import ApiVersionsRequest, MetadataReque
 from strandline.protocol.rpc.connection import Connection
 from strandline.protocol.security.client_security import NO_SECURITY, ClientSecurity
 from strandline.testing import Cluster
+from strandline.testing.kit.lines import Line
 
 
 def address(servers: str) -> tuple[str, int]:
@@ -33,7 +34,8 @@ def address(servers: str) -> tuple[str, int]:
 
 def said(cluster: Cluster) -> list[dict[str, Any]]:
     """The lines of the nodes about peers that were turned away."""
-    return [line.fields for line in cluster.nodes.lines(1000) if getattr(line, "event", "") == "peer.closed"]
+    lines = (line for line in cluster.nodes.lines(1000) if isinstance(line, Line))
+    return [dict(line.fields) for line in lines if line.event == "peer.closed"]
 
 
 async def test_our_client_is_told_where_strandline_is_spoken() -> None:
