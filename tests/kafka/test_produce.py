@@ -88,7 +88,7 @@ def test_older_formats_and_early_zstd_are_refused_as_in_kafka() -> None:
 
 
 def _code(version: int, records: bytes | bytearray) -> ErrorCode | None:
-    found = _early(version, memoryview(records), None)
+    found = _early(version, bytearray(records), 0, len(records), None)
     return None if found is None else found.code
 
 

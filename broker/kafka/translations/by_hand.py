@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from strandline.broker.kafka.call import KafkaCall
 from strandline.broker.kafka.codec import ITEMS_MAX, read_varint, skip_tagged, write_varint
 from strandline.protocol.errors import PeerError
+from strandline.protocol.frames import LENGTH
 
 INT32 = Pack(">i")
 _INT16 = Pack(">h")
@@ -47,6 +48,9 @@ def _compact_size(frame: bytearray, at: int) -> tuple[int, int]:
     size = frame[at]
     if size < 0x80:
         return size - 1, at + 1
+    second = frame[at + 1]
+    if second < 0x80:
+        return (size & 0x7F | second << 7) - 1, at + 2
     size, at = read_varint(frame, at)
     return size - 1, at
 
@@ -73,11 +77,11 @@ CLASSIC = Encoding(_classic_size, _classic_text, _no_tags)
 FLEXIBLE = Encoding(_compact_size, _compact_text, _skip_tags)
 
 
-def check_count(count: int, frame: bytearray, at: int) -> int:
-    """The count of an array that must not be null, and has at least one byte per item."""
-    if not 0 <= count <= min(len(frame) - at, ITEMS_MAX):
+def items(count: int, frame: bytearray, at: int) -> range:
+    """The indexes of an array that must not be null, and has at least one byte per item."""
+    if not 0 <= count <= len(frame) - at or count > ITEMS_MAX:
         raise PeerError(f"an array of {count} items is announced, {len(frame) - at} bytes are left")
-    return count
+    return range(count)
 
 
 def text(frame: bytearray, at: int, encoding: Encoding) -> tuple[str, int]:
@@ -117,6 +121,18 @@ def encoded_size(size: int) -> bytes:
 
 _SMALL = [bytes((value,)) for value in range(0x80)]
 
+_HEAD, _TAGGED_HEAD = Pack(">Ii"), Pack(">Iix")
+
+
+def response_head(is_flexible: bool) -> bytearray:
+    """The place for the head of a response, to which its body is appended."""
+    return bytearray(_TAGGED_HEAD.size if is_flexible else _HEAD.size)
+
+
+def finish_response(out: bytearray, correlation_id: int, is_flexible: bool, more: int = 0) -> None:
+    """Fill in the head (`heads.py`). `more`: how many bytes of the response are in other buffers."""
+    (_TAGGED_HEAD if is_flexible else _HEAD).pack_into(out, 0, len(out) + more - LENGTH.size, correlation_id)
+
 
 def node_endpoints(call: KafkaCall, leaders: Iterable[int]) -> list[dict[str, Any]]:
     """The addresses of leaders that a response names, on the client's listener. They save it a Metadata request (KIP-951)."""
@@ -128,3 +144,8 @@ def node_endpoints(call: KafkaCall, leaders: Iterable[int]) -> list[dict[str, An
         if broker is not None and endpoint is not None:
             found.append({"node_id": node_id, "host": endpoint.host, "port": endpoint.port, "rack": broker.rack})
     return found
+
+
+def head_of_response(size: int, correlation_id: int, is_flexible: bool) -> bytes:
+    """The head of a response whose body has `size` bytes."""
+    return _TAGGED_HEAD.pack(size + 5, correlation_id) if is_flexible else _HEAD.pack(size + 4, correlation_id)

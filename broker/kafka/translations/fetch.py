@@ -21,7 +21,7 @@ from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall
 from strandline.broker.kafka.codec import Field, Struct, struct_codec
-from strandline.broker.kafka.translations.by_hand import CLASSIC, FLEXIBLE, INT32, Encoding, check_count, text, uuid
+from strandline.broker.kafka.translations.by_hand import CLASSIC, FLEXIBLE, INT32, Encoding, items, text, uuid
 from strandline.broker.kafka.translations.fetch_response import error_row, write_response
 from strandline.broker.kafka.translations.topics_by_name import by_topic
 from strandline.protocol import apis
@@ -120,10 +120,10 @@ def _read_topics(call: KafkaCall, frame: bytearray, at: int, encoding: Encoding,
     pack, make = _PARTITIONS[call.version]
     unpack, size, wanted = pack.unpack_from, pack.size, body.partitions
     count, at = encoding.size(frame, at)
-    for _ in range(check_count(count, frame, at)):
+    for _ in items(count, frame, at):
         topic_id, unknown, at = _read_topic(call, frame, at, encoding)
         partitions, at = encoding.size(frame, at)
-        for _ in range(check_count(partitions, frame, at)):
+        for _ in items(partitions, frame, at):
             values = unpack(frame, at)
             at += size
             if has_tags:
@@ -157,14 +157,14 @@ def _read_forgotten(call: KafkaCall, frame: bytearray, at: int, encoding: Encodi
     count, at = encoding.size(frame, at)
     if count:
         body.forgotten = forgotten = []
-    for _ in range(check_count(count, frame, at)):
+    for _ in items(count, frame, at):
         if call.version >= _FIRST_WITH_IDS:
             topic_id, at = uuid(frame, at)
         else:
             name, at = text(frame, at, encoding)
             topic_id = call.context.topic_id(name)
         partitions, at = encoding.size(frame, at)
-        for _ in range(check_count(partitions, frame, at)):
+        for _ in items(partitions, frame, at):
             if topic_id is not None:
                 forgotten.append(ForgottenPartition(topic_id, *INT32.unpack_from(frame, at)))
             at += 4

@@ -19,16 +19,18 @@ from struct import Struct as Pack
 from typing import Any, NamedTuple
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, write_fields
-from strandline.broker.kafka.heads import response_frame
 from strandline.broker.kafka.translations.by_hand import (
     CLASSIC,
     FLEXIBLE,
     INT32,
     Encoding,
-    check_count,
     encoded_size,
     encoded_text,
+    finish_response,
+    head_of_response,
+    items,
     node_endpoints,
+    response_head,
     text,
     uuid,
 )
@@ -65,38 +67,123 @@ class Early(NamedTuple):
 _UNKNOWN = Early(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-class Asked:
-    """The partitions of a request under their topics, as the response has them."""
+Topic = tuple[str | bytes, list[int], dict[int, Early]]
+"""A topic of the request, as the response has it: its name or id, its partitions, and the early answers by their places in the
+list of partitions."""
 
-    __slots__ = ("has_early", "topics")
 
-    def __init__(self) -> None:
-        self.topics: list[tuple[str | bytes, list[tuple[int, Early | None]]]] = []
-        """Name or id, and the partitions."""
-        self.has_early = False
+class Asked(NamedTuple):
+    """What the response repeats of the request."""
+
+    topics: list[Topic]
+    start: bytes = b""
+    """Of a request for one partition: the bytes from the count of topics to the count of partitions, with which its response
+    begins, too."""
 
 
 # -- the request ------------------------------------------------------------------------------------------------------
 
 
 def _read(call: KafkaCall, frame: bytearray, at: int) -> ProduceRequest:
+    body = _read_one_flexible(call, frame, at) if call.version >= FIRST_FLEXIBLE else _read_one_classic(call, frame, at)
+    return _read_any(call, frame, at) if body is None else body
+
+
+_START_9, _START_3 = Pack(">BBhiBB"), Pack(">hhiih")
+"""Tagged fields (9), transactional id, acks, timeout, count of topics, and the size of the first name."""
+_PARTITION_3 = Pack(">iii")
+_PARTITION_9 = Pack(">Bi")
+"""Count of partitions, the first one, and the size of its records (3)."""
+_ROOM = 60
+"""A batch has more bytes than this. What is shorter is read as any other request."""
+
+
+def _read_one_flexible(call: KafkaCall, frame: bytearray, at: int) -> ProduceRequest | None:
+    """The request, if it is of the usual shape: one partition, whose records have no early answer, and no transaction."""
+    if len(frame) < at + _ROOM:
+        return None
+    tags, transactional_id, acks, timeout_ms, topics, size = _START_9.unpack_from(frame, at)
+    name_at = at + 10 if call.version < FIRST_WITH_IDS else at + 9
+    name_end = name_at + (size - 1 if call.version < FIRST_WITH_IDS else 16)
+    if tags or transactional_id or topics != 2 or size > 0x7F or len(frame) < name_end + _ROOM:
+        return None
+    partitions, index = _PARTITION_9.unpack_from(frame, name_end)
+    records_size, records_at = FLEXIBLE.size(frame, name_end + 5)
+    end = records_at + records_size
+    if partitions != 2 or frame[end:] != b"\0\0\0":
+        return None
+    return _one(call, frame, (at + 8, name_at, name_end, name_end + 1), (index, records_at, end), acks, timeout_ms)
+
+
+def _read_one_classic(call: KafkaCall, frame: bytearray, at: int) -> ProduceRequest | None:
+    """As `_read_one_flexible`."""
+    if len(frame) < at + _ROOM:
+        return None
+    transactional_id, acks, timeout_ms, topics, size = _START_3.unpack_from(frame, at)
+    name_at = at + _START_3.size
+    name_end = name_at + size
+    if transactional_id != -1 or topics != 1 or size < 0 or len(frame) < name_end + _ROOM:
+        return None
+    partitions, index, records_size = _PARTITION_3.unpack_from(frame, name_end)
+    records_at = name_end + _PARTITION_3.size
+    if partitions != 1 or records_at + records_size != len(frame):
+        return None
+    places = (name_at - 6, name_at, name_end, name_end + 4)
+    return _one(call, frame, places, (index, records_at, len(frame)), acks, timeout_ms)
+
+
+def _one(
+    call: KafkaCall,
+    frame: bytearray,
+    places: tuple[int, int, int, int],
+    partition: tuple[int, int, int],
+    acks: int,
+    timeout_ms: int,
+) -> ProduceRequest | None:
+    """The request for one partition. `places`: of the start of topics, of the name, its end, and the end of the count of
+    partitions; `partition`: its index, and where its records begin and end."""
+    start, name_at, name_end, start_end = places
+    index, records_at, end = partition
+    key: str | bytes
+    if call.version >= FIRST_WITH_IDS:
+        key = topic_id = bytes(frame[name_at:name_end])
+    else:
+        key = frame[name_at:name_end].decode()
+        topic_id = call.context.topic_id(key)
+        if topic_id is None:
+            return None
+    if _early(call.version, frame, records_at, end - records_at, None) is not None:
+        return None
+    call.notes = Asked([(key, [index], _NONE_EARLY)], bytes(frame[start:start_end]))
+    return ProduceRequest(
+        None, acks, max(timeout_ms, 0), [ProducePartition(topic_id, index)], [memoryview(frame)[records_at:end]]
+    )
+
+
+_NONE_EARLY: dict[int, Early] = {}
+
+
+def _read_any(call: KafkaCall, frame: bytearray, at: int) -> ProduceRequest:
     version = call.version
     encoding = FLEXIBLE if version >= FIRST_FLEXIBLE else CLASSIC
     transactional_id, at = encoding.text(frame, encoding.skip_tags(frame, at))
     acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(frame, at)
     body = ProduceRequest(transactional_id, acks, max(timeout_ms, 0), [], [])
-    call.notes = Asked()
+    topics: list[Topic] = []
+    call.notes = Asked(topics)
     count, at = encoding.size(frame, at + _ACKS_AND_TIMEOUT.size)
-    view, topic_ids = memoryview(frame), call.context.image().topics_by_name
+    view = memoryview(frame)
     key: str | bytes
     topic_id: bytes | None
-    for _ in range(check_count(count, frame, at)):
+    for _ in items(count, frame, at):
         if version >= FIRST_WITH_IDS:
             key, at = topic_id, at = uuid(frame, at)
         else:
             key, at = text(frame, at, encoding)
-            topic_id = topic_ids.get(key)
-        at = _read_partitions(call, frame, view, at, encoding, key, topic_id, body)
+            topic_id = call.context.topic_id(key)
+        topic: Topic = (key, [], {})
+        topics.append(topic)
+        at = _read_partitions(call, frame, view, at, encoding, topic, topic_id, body)
     encoding.skip_tags(frame, at)
     return body
 
@@ -107,39 +194,36 @@ def _read_partitions(
     view: memoryview,
     at: int,
     encoding: Encoding,
-    key: str | bytes,
+    topic: Topic,
     topic_id: bytes | None,
     body: ProduceRequest,
 ) -> int:
     """Read the partitions of one topic into the request. Returns the offset behind the topic."""
-    asked: Asked = call.notes
-    partitions: list[tuple[int, Early | None]] = []
-    asked.topics.append((key, partitions))
-    count, at = encoding.size(frame, at)
-    for _ in range(check_count(count, frame, at)):
+    _, partitions, early = topic
+    size_of, skip_tags, frame_size = encoding.size, encoding.skip_tags, len(frame)
+    count, at = size_of(frame, at)
+    for place in items(count, frame, at):
         (index,) = INT32.unpack_from(frame, at)
-        size, at = encoding.size(frame, at + 4)
+        size, at = size_of(frame, at + 4)
         end = at + max(size, 0)
-        if end > len(frame):
-            raise PeerError(f"records of {size} bytes are announced, {len(frame) - at} are left")
-        records = view[at:end]
-        at = encoding.skip_tags(frame, end)
-        early = _UNKNOWN if topic_id is None else _early(call.version, records, body.transactional_id)
-        partitions.append((index, early))
-        if early is None:
+        if end > frame_size:
+            raise PeerError(f"records of {size} bytes are announced, {frame_size - at} are left")
+        partitions.append(index)
+        answer = _UNKNOWN if topic_id is None else _early(call.version, frame, at, size, body.transactional_id)
+        if answer is None:
             body.partitions.append(ProducePartition(topic_id, index))  # type: ignore[arg-type]  # it is not None
-            body.records.append(records)
+            body.records.append(view[at:end])
         else:
-            asked.has_early = True
-    return encoding.skip_tags(frame, at)
+            early[place] = answer
+        at = skip_tags(frame, end)
+    return skip_tags(frame, at)
 
 
-def _early(version: int, records: memoryview, transactional_id: str | None) -> Early | None:
+def _early(version: int, frame: bytearray, at: int, size: int, transactional_id: str | None) -> Early | None:
     """Why Kafka refuses the records of a partition, before it looks at the log."""
-    size = len(records)
     if size < _PEEK.size:
         return Early(ErrorCode.INVALID_RECORD, "the request has no record batch for the partition")
-    length, magic, attributes = _PEEK.unpack_from(records)
+    length, magic, attributes = _PEEK.unpack_from(frame, at)
     if length + _LENGTH_PREFIX != size and length >= _SHORTEST_LENGTH:
         return Early(ErrorCode.INVALID_RECORD, "the request must have exactly one whole record batch per partition")
     if magic != _MAGIC:
@@ -152,18 +236,13 @@ def _early(version: int, records: memoryview, transactional_id: str | None) -> E
 
 
 def _to_ours(call: KafkaCall) -> ProduceRequest:
-    if call.notes.has_early:
-        _refuse_foreign(call.notes)
+    """A transactional batch has the request refused as a whole, if there is no transactional id with whose right to write it."""
+    for _, _, early in call.notes.topics:
+        for code, message in early.values():
+            if code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                raise BrokerError(code, message)
     body: ProduceRequest = call.fields
     return body
-
-
-def _refuse_foreign(asked: Asked) -> None:
-    """Refuse the whole request if it has a transactional batch, and no transactional id with whose right it could be written."""
-    for _, partitions in asked.topics:
-        for _, early in partitions:
-            if early is not None and early.code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-                raise BrokerError(early.code, early.message)
 
 
 def _serve(request: ServerRequest, call: KafkaCall, handler: Handler) -> Awaitable[None] | None:
@@ -171,7 +250,7 @@ def _serve(request: ServerRequest, call: KafkaCall, handler: Handler) -> Awaitab
     if body.transactional_id is not None:
         request.api_version = _OURS_TV2 if call.version >= FIRST_TV2 else _OURS_TV1
     result = handler(request)
-    if body.acks == _ACKS_NONE and call.notes.has_early:
+    if body.acks == _ACKS_NONE and any(early for _, _, early in call.notes.topics):
         _close(call, "a topic does not exist, or its records are refused")
     return result
 
@@ -195,55 +274,71 @@ class _Shape(NamedTuple):
     is_flexible: bool
     has_log_start: bool
     row_end: bytes
-    topic_end: bytes
+    end: bytes
+    """Behind a topic, and behind the response: no tagged fields."""
+    one_end: bytes
+    """The end of a response with one row, without a throttle time."""
 
     def count(self, count: int) -> bytes:
         return encoded_size(count) if self.is_flexible else INT32.pack(count)
 
 
-_SHAPES = [
-    _Shape(version >= FIRST_FLEXIBLE, version >= 5, row_end, b"\0" if version >= FIRST_FLEXIBLE else b"")
-    for version in range(LAST + 1)
-    for row_end in (next((end for first, end in reversed(_ENDS.items()) if version >= first), b""),)
-]
-"""By version."""
+def _shape(version: int) -> _Shape:
+    is_flexible = version >= FIRST_FLEXIBLE
+    row_end = next((end for first, end in reversed(_ENDS.items()) if version >= first), b"")
+    end = b"\0" if is_flexible else b""
+    return _Shape(is_flexible, version >= 5, row_end, end, row_end + end + bytes(4) + end)
+
+
+_SHAPES = [_shape(version) for version in range(LAST + 1)]
 
 
 def _write(call: KafkaCall, body: Message, records: Records | None) -> list[Buffer]:
     assert isinstance(body, ProduceResponse)
-    asked: Asked = call.notes
-    if asked.has_early or _has_error(body):
-        return write_fields(call, _to_kafka(call, body))
-    shape, rows = _SHAPES[call.version], iter(body.partitions)
-    out = bytearray(shape.count(len(asked.topics)))
-    for key, partitions in asked.topics:
-        out += key if isinstance(key, bytes) else encoded_text(key, shape.is_flexible)
+    is_flexible, has_log_start, row_end, end, _ = shape = _SHAPES[call.version]
+    topics, start = call.notes
+    if start and has_log_start and not body.partitions[0].error_code:
+        return _write_one(call, start, body.partitions[0], shape, body.throttle_time_ms)
+    rows = iter(body.partitions)
+    out = response_head(is_flexible)
+    out += shape.count(len(topics))
+    for key, partitions, early in topics:
+        out += key if isinstance(key, bytes) else encoded_text(key, is_flexible)
         out += shape.count(len(partitions))
         for _ in partitions:
-            row = next(rows)
-            if shape.has_log_start:
+            row = None if early else next(rows)
+            if row is None or row.error_code:
+                return write_fields(call, _to_kafka(call, body))
+            if has_log_start:
                 out += _ROW_5.pack(row.partition, 0, row.base_offset, row.log_append_time_ms, row.log_start_offset)
             else:
                 out += _ROW_3.pack(row.partition, 0, row.base_offset, row.log_append_time_ms)
-            out += shape.row_end
-        out += shape.topic_end
-    out += INT32.pack(body.throttle_time_ms) + shape.topic_end
-    return response_frame(call.correlation_id, shape.is_flexible, out)
+            out += row_end
+        out += end
+    out += INT32.pack(body.throttle_time_ms)
+    out += end
+    finish_response(out, call.correlation_id, is_flexible)
+    return [out]
 
 
-def _has_error(body: ProduceResponse) -> bool:
-    for row in body.partitions:  # noqa: SIM110  # `any` with a generator takes twice as long
-        if row.error_code:
-            return True
-    return False
+def _write_one(
+    call: KafkaCall, start: bytes, row: ProducePartitionResponse, shape: _Shape, throttle_time_ms: int
+) -> list[Buffer]:
+    values = _ROW_5.pack(row.partition, 0, row.base_offset, row.log_append_time_ms, row.log_start_offset)
+    tail = shape.one_end if not throttle_time_ms else shape.row_end + shape.end + INT32.pack(throttle_time_ms) + shape.end
+    head = head_of_response(len(start) + _ROW_5.size + len(tail), call.correlation_id, shape.is_flexible)
+    return [head + start + values + tail]
 
 
 def _to_kafka(call: KafkaCall, body: ProduceResponse) -> dict[str, Any]:
     rows, leaders, topics = iter(body.partitions), [], []
-    for key, partitions in call.notes.topics:
+    for key, partitions, early in call.notes.topics:
         found = []
-        for index, early in partitions:
-            row = next(rows) if early is None else ProducePartitionResponse(b"", index, early.code, error_message=early.message)
+        for place, index in enumerate(partitions):
+            answer = early.get(place)
+            row = (
+                next(rows) if answer is None else ProducePartitionResponse(b"", index, answer.code, error_message=answer.message)
+            )
             if row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and row.current_leader.leader_id >= 0:
                 leaders.append(row.current_leader.leader_id)
             found.append(_row(call, key, row))
@@ -294,8 +389,8 @@ def _refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str,
     if call.fields.acks == _ACKS_NONE:
         _close(call, code.name)
     topics = []
-    for key, partitions in call.notes.topics:
-        rows = [ProducePartitionResponse(b"", index, code, error_message=message) for index, _ in partitions]
+    for key, partitions, _ in call.notes.topics:
+        rows = [ProducePartitionResponse(b"", index, code, error_message=message) for index in partitions]
         topics.append(_topic(key, [_row(call, key, row) for row in rows]))
     return {"responses": topics, "throttle_time_ms": 0, "node_endpoints": []}
 
