@@ -78,3 +78,18 @@ def plain(value: Any) -> Any:
     if isinstance(value, Fields):
         return {name: plain(part) for name, part in vars(value).items()}
     return [plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def to_json(value: Any) -> Any:
+    """A message with bytes as {"hex": ...}; `from_json` is the way back."""
+    if isinstance(value, bytes):
+        return {"hex": value.hex()}
+    if isinstance(value, dict):
+        return {name: to_json(part) for name, part in value.items()}
+    return [to_json(part) for part in value] if isinstance(value, list) else value
+
+
+def from_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return bytes.fromhex(value["hex"]) if set(value) == {"hex"} else {name: from_json(part) for name, part in value.items()}
+    return [from_json(part) for part in value] if isinstance(value, list) else value
