@@ -84,6 +84,12 @@ def items(count: int, frame: bytearray, at: int) -> range:
     return range(count)
 
 
+def check_total(count: int) -> None:
+    """All arrays of a request together have the limit of one array (`codec.py`)."""
+    if count > ITEMS_MAX:
+        raise PeerError(f"a request of more than {ITEMS_MAX} items")
+
+
 def text(frame: bytearray, at: int, encoding: Encoding) -> tuple[str, int]:
     """A string that must not be null."""
     value, at = encoding.text(frame, at)

@@ -20,8 +20,8 @@ from struct import Struct as Pack
 from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall
-from strandline.broker.kafka.codec import Field, Struct, struct_codec
-from strandline.broker.kafka.translations.by_hand import CLASSIC, FLEXIBLE, INT32, Encoding, items, text, uuid
+from strandline.broker.kafka.codec import Field, Struct, skip_tagged, struct_codec
+from strandline.broker.kafka.translations.by_hand import CLASSIC, FLEXIBLE, INT32, Encoding, check_total, items, text, uuid
 from strandline.broker.kafka.translations.fetch_response import error_row, write_response
 from strandline.broker.kafka.translations.topics_by_name import by_topic
 from strandline.protocol import apis
@@ -42,19 +42,30 @@ class Asked:
 
     __slots__ = ("names", "replica_id", "unknown")
 
-    def __init__(self) -> None:
+    def __init__(self, replica_id: int) -> None:
         self.names: dict[bytes, str] = {}
         """The names of the request, by id."""
         self.unknown: list[tuple[str, list[int]]] = []
         """The topics that do not exist, and their partitions."""
-        self.replica_id = _CONSUMER
+        self.replica_id = replica_id
+
+
+_BY_IDS = Asked(_CONSUMER)
+"""Of a consumer's request with ids; it is never changed."""
 
 
 # -- the request ------------------------------------------------------------------------------------------------------
 
-_LIMITS = Pack(">iiib")
-"""Longest wait in ms, fewest and most bytes, isolation level."""
-_SESSION = Pack(">ii")
+_HEADS = [
+    Pack(">iiibii" if version >= _FIRST_WITH_STATE else ">iiiibii" if version >= _FIRST_WITH_SESSIONS else ">iiiib")
+    for version in range(LAST + 1)
+]
+"""By version: replica id, longest wait in ms, fewest and most bytes, isolation level, session id and epoch."""
+_ENDS = [
+    b"\1\1\0" if version >= _FIRST_FLEXIBLE else bytes(6 if version >= _FIRST_WITH_RACK else 4 if version >= 7 else 0)
+    for version in range(LAST + 1)
+]
+"""By version: the end of a request that forgets nothing, names no rack, and has no tagged fields."""
 
 
 def _partition_3(topic_id: bytes, values: tuple[int, ...]) -> FetchPartition:
@@ -93,63 +104,71 @@ _PARTITIONS = [
 def _read(call: KafkaCall, frame: bytearray, at: int) -> FetchRequest:
     version = call.version
     encoding = FLEXIBLE if version >= _FIRST_FLEXIBLE else CLASSIC
-    call.notes = asked = Asked()
     at = encoding.skip_tags(frame, at)
+    head = _HEADS[version]
+    values = head.unpack_from(frame, at)
+    replica_id = _CONSUMER
     if version < _FIRST_WITH_STATE:
-        (asked.replica_id,) = INT32.unpack_from(frame, at)
-        at += 4
-    max_wait_ms, min_bytes, max_bytes, isolation_level = _LIMITS.unpack_from(frame, at)
-    at += _LIMITS.size
-    session_id, session_epoch = _NO_SESSION, FINAL_EPOCH
-    if version >= _FIRST_WITH_SESSIONS:
-        session_id, session_epoch = _SESSION.unpack_from(frame, at)
-        at += _SESSION.size
-    body = FetchRequest(_CONSUMER, -1, max(max_wait_ms, 0), min_bytes, max_bytes, isolation_level, session_id, session_epoch, [])
-    at = _read_topics(call, frame, at, encoding, body)
+        replica_id, *values = values
+    if version < _FIRST_WITH_SESSIONS:
+        values = (*values, _NO_SESSION, FINAL_EPOCH)
+    max_wait_ms, *others = values
+    call.notes = _BY_IDS if version >= _FIRST_WITH_IDS and replica_id < 0 else Asked(replica_id)
+    body = FetchRequest(_CONSUMER, -1, max(max_wait_ms, 0), *others, [])
+    at = _read_topics(call, frame, at + head.size, encoding, body)
+    if frame[at:] != _ENDS[version]:
+        _read_end(call, frame, at, encoding, body)
+    return body
+
+
+def _read_end(call: KafkaCall, frame: bytearray, at: int, encoding: Encoding, body: FetchRequest) -> None:
+    version = call.version
     if version >= _FIRST_WITH_SESSIONS:
         at = _read_forgotten(call, frame, at, encoding, body)
     if version >= _FIRST_WITH_RACK:
         body.rack_id, at = text(frame, at, encoding)
     if version >= _FIRST_WITH_STATE and frame[at]:
-        asked.replica_id = _replica_of_tags(frame, at)
-    return body
+        call.notes = Asked(_replica_of_tags(frame, at))
 
 
 def _read_topics(call: KafkaCall, frame: bytearray, at: int, encoding: Encoding, body: FetchRequest) -> int:
-    has_tags = encoding is FLEXIBLE
+    has_tags, has_ids = encoding is FLEXIBLE, call.version >= _FIRST_WITH_IDS
     pack, make = _PARTITIONS[call.version]
     unpack, size, wanted = pack.unpack_from, pack.size, body.partitions
     count, at = encoding.size(frame, at)
+    unknown: list[int] = []
+    total = 0
+    topic_id: bytes | None
     for _ in items(count, frame, at):
-        topic_id, unknown, at = _read_topic(call, frame, at, encoding)
+        if has_ids:
+            topic_id, at = uuid(frame, at)
+        else:
+            topic_id, unknown, at = _read_name(call, frame, at, encoding)
         partitions, at = encoding.size(frame, at)
+        total += partitions
+        check_total(total)
         for _ in items(partitions, frame, at):
             values = unpack(frame, at)
             at += size
             if has_tags:
-                at = encoding.skip_tags(frame, at)
+                at = skip_tagged(frame, at) if frame[at] else at + 1
             if topic_id is None:
                 unknown.append(values[0])
             else:
                 wanted.append(make(topic_id, values))
-        if has_tags:
-            at = encoding.skip_tags(frame, at)
+        at = encoding.skip_tags(frame, at)
     return at
 
 
-def _read_topic(call: KafkaCall, frame: bytearray, at: int, encoding: Encoding) -> tuple[bytes | None, list[int], int]:
+def _read_name(call: KafkaCall, frame: bytearray, at: int, encoding: Encoding) -> tuple[bytes | None, list[int], int]:
     """The id of a topic, or a list that takes its partitions if there is no such topic."""
-    if call.version >= _FIRST_WITH_IDS:
-        topic_id, at = uuid(frame, at)
-        return topic_id, [], at
     name, at = text(frame, at, encoding)
-    asked: Asked = call.notes
     found = call.context.topic_id(name)
     unknown: list[int] = []
     if found is None:
-        asked.unknown.append((name, unknown))
+        call.notes.unknown.append((name, unknown))
     else:
-        asked.names[found] = name
+        call.notes.names[found] = name
     return found, unknown, at
 
 

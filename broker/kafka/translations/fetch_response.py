@@ -5,15 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from struct import Struct as Pack
 from typing import Any, NamedTuple
 
 from strandline.broker.kafka.call import KafkaCall
 from strandline.broker.kafka.codec import Field, Struct, struct_codec
 from strandline.broker.kafka.errors import kafka_code
-from strandline.broker.kafka.heads import response_frames
-from strandline.broker.kafka.translations.by_hand import INT32, encoded_size, encoded_text, node_endpoints
+from strandline.broker.kafka.translations.by_hand import (
+    INT32,
+    encoded_size,
+    encoded_text,
+    finish_response,
+    node_endpoints,
+    response_head,
+)
 from strandline.broker.kafka.translations.topics_by_name import code_by_name
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.frames import Buffer, Records
@@ -45,21 +51,24 @@ class _Shape(NamedTuple):
     has_ids: bool
     end: bytes
     """Behind a topic: no tagged fields."""
+    not_aborted: bytes
+    """Null in place of the aborted transactions."""
 
     def count(self, count: int) -> bytes:
         return encoded_size(count) if self.is_flexible else INT32.pack(count)
 
 
 def _shape(version: int) -> _Shape:
-    has_log_start = version >= _FIRST_WITH_LOG_START
+    is_flexible, has_log_start = version >= _FIRST_FLEXIBLE, version >= _FIRST_WITH_LOG_START
     return _Shape(
-        version >= _FIRST_FLEXIBLE,
+        is_flexible,
         version >= _FIRST_WITH_SESSIONS,
         Pack(">ihqqq" if has_log_start else ">ihqq"),
         has_log_start,
         version >= _FIRST_WITH_REPLICA,
         version >= _FIRST_WITH_IDS,
-        b"\0" if version >= _FIRST_FLEXIBLE else b"",
+        b"\0" if is_flexible else b"",
+        b"\0" if is_flexible else INT32.pack(-1),
     )
 
 
@@ -69,13 +78,12 @@ _SHAPES = [_shape(version) for version in range(19)]
 def write_response(call: KafkaCall, body: Message, records: Records | None) -> list[Buffer]:
     """The frame of a response. `call.notes` has the names of the request."""
     assert isinstance(body, FetchResponse)
-    shape, topics = _SHAPES[call.version], list(_by_topic(body.partitions))
-    keys = [topic_id for topic_id, _ in topics] if shape.has_ids else _names(call, topics, shape.is_flexible)
-    if keys is None:
+    shape, topics, unknown = _SHAPES[call.version], _by_topic(body.partitions), call.notes.unknown
+    keys = None if shape.has_ids else _names(call, topics, shape.is_flexible)
+    if keys is None and not shape.has_ids:
         body = FetchResponse(body.throttle_time_ms, ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0, [], [])
-        topics, keys, records = [], [], None
-    unknown = call.notes.unknown
-    out = bytearray()
+        topics, records = [], None
+    first = out = response_head(shape.is_flexible)
     if shape.has_sessions:
         out += _HEAD_7.pack(body.throttle_time_ms, kafka_code(body.error_code), body.session_id)
     else:
@@ -83,8 +91,8 @@ def write_response(call: KafkaCall, body: Message, records: Records | None) -> l
     out += shape.count(len(topics) + len(unknown))
     buffers: list[Buffer] = []
     parts = iter(records or ())
-    for key, (_, rows) in zip(keys, topics, strict=True):
-        out += key
+    for place, (topic_id, rows) in enumerate(topics):
+        out += topic_id if keys is None else keys[place]
         out += shape.count(len(rows))
         for row in rows:
             out = _add_row(shape, row, _code(call, row) if row.error_code else 0, next(parts), out, buffers)
@@ -93,21 +101,21 @@ def write_response(call: KafkaCall, body: Message, records: Records | None) -> l
         out += _unknown_topic(call, shape, name, partitions)
     if shape.is_flexible:
         out += _end(call, body)
+    finish_response(first, call.correlation_id, shape.is_flexible, sum(map(len, buffers)) + len(out) - len(first))
     buffers.append(out)
-    return response_frames(call.correlation_id, shape.is_flexible, buffers)
+    return buffers
 
 
-def _by_topic(rows: Sequence[FetchPartitionResponse]) -> Iterator[Topic]:
+def _by_topic(rows: Sequence[FetchPartitionResponse]) -> list[Topic]:
     """The rows under their topics. A topic may come twice, if there are rows of others in between; so it may in Kafka."""
-    topic_id, found = b"", []
+    topics: list[Topic] = []
+    last = None
     for row in rows:
-        if row.topic_id != topic_id:
-            if found:
-                yield topic_id, found
-            topic_id, found = row.topic_id, []
-        found.append(row)
-    if found:
-        yield topic_id, found
+        if row.topic_id != last:
+            last = row.topic_id
+            topics.append((last, []))
+        topics[-1][1].append(row)
+    return topics
 
 
 def _names(call: KafkaCall, topics: list[Topic], is_flexible: bool) -> list[bytes] | None:
@@ -135,23 +143,28 @@ def _add_row(
         out += shape.row.pack(row.partition, code, row.high_watermark, row.last_stable_offset, row.log_start_offset)
     else:
         out += shape.row.pack(row.partition, code, row.high_watermark, row.last_stable_offset)
-    out += _aborted(shape, row.aborted_transactions)
+    aborted = row.aborted_transactions
+    out += shape.not_aborted if aborted is None else _aborted(shape, aborted)
     if shape.has_replica:
         out += INT32.pack(row.preferred_read_replica)
-    size = sum(map(len, records))
-    out += shape.count(size)
+    size = 0
+    for part in records:
+        size += len(part)
+    out += encoded_size(size) if shape.is_flexible else INT32.pack(size)
     if size:
         buffers.append(out)
         buffers += records
         out = bytearray()
     if shape.is_flexible:
-        out += _tags(row)
+        out += _tags(row) if code or row.diverging_epoch is not _CONVERGING else b"\0"
     return out
 
 
-def _aborted(shape: _Shape, transactions: list[AbortedTransaction] | None) -> bytes:
-    if transactions is None:
-        return b"\0" if shape.is_flexible else b"\xff\xff\xff\xff"
+_CONVERGING = FetchPartitionResponse(b"", 0).diverging_epoch
+"""The default of a row, which has nothing to tell in its tagged fields if it has no error either."""
+
+
+def _aborted(shape: _Shape, transactions: list[AbortedTransaction]) -> bytes:
     rows = [_ABORTED.pack(each.producer_id, each.first_offset) + shape.end for each in transactions]
     return shape.count(len(rows)) + b"".join(rows)
 
@@ -204,9 +217,10 @@ def _unknown_topic(call: KafkaCall, shape: _Shape, name: str, partitions: list[i
 
 def _end(call: KafkaCall, body: FetchResponse) -> bytes:
     """The tagged fields of the response: the addresses of the leaders that its rows name."""
-    leaders = [row.current_leader.leader_id for row in body.partitions if row.error_code]
-    leaders = [leader for leader in leaders if leader >= 0]
-    if not leaders or call.version < _FIRST_WITH_ENDPOINTS:
+    if call.version < _FIRST_WITH_ENDPOINTS:
+        return b"\0"
+    leaders = [row.current_leader.leader_id for row in body.partitions if row.error_code and row.current_leader.leader_id >= 0]
+    if not leaders:
         return b"\0"
     out = bytearray()
     _write_end(out, {"node_endpoints": node_endpoints(call, leaders)})
