@@ -24,6 +24,7 @@ from strandline.broker.kafka.translations.by_hand import (
     FLEXIBLE,
     INT32,
     Encoding,
+    check_total,
     encoded_size,
     encoded_text,
     finish_response,
@@ -105,7 +106,8 @@ def _read_one_flexible(call: KafkaCall, frame: bytearray, at: int) -> ProduceReq
     tags, transactional_id, acks, timeout_ms, topics, size = _START_9.unpack_from(frame, at)
     name_at = at + 10 if call.version < FIRST_WITH_IDS else at + 9
     name_end = name_at + (size - 1 if call.version < FIRST_WITH_IDS else 16)
-    if tags or transactional_id or topics != 2 or size > 0x7F or len(frame) < name_end + _ROOM:
+    is_long = size > 0x7F and call.version < FIRST_WITH_IDS
+    if tags or transactional_id or topics != 2 or is_long or len(frame) < name_end + _ROOM:
         return None
     partitions, index = _PARTITION_9.unpack_from(frame, name_end)
     records_size, records_at = FLEXIBLE.size(frame, name_end + 5)
@@ -172,7 +174,7 @@ def _read_any(call: KafkaCall, frame: bytearray, at: int) -> ProduceRequest:
     topics: list[Topic] = []
     call.notes = Asked(topics)
     count, at = encoding.size(frame, at + _ACKS_AND_TIMEOUT.size)
-    view = memoryview(frame)
+    view, total = memoryview(frame), 0
     key: str | bytes
     topic_id: bytes | None
     for _ in items(count, frame, at):
@@ -184,6 +186,8 @@ def _read_any(call: KafkaCall, frame: bytearray, at: int) -> ProduceRequest:
         topic: Topic = (key, [], {})
         topics.append(topic)
         at = _read_partitions(call, frame, view, at, encoding, topic, topic_id, body)
+        total += len(topic[1])
+        check_total(total)
     encoding.skip_tags(frame, at)
     return body
 
