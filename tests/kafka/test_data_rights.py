@@ -1,0 +1,95 @@
+"""What a Kafka client without rights learns of the topics that it names: not even whether they exist."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from data_world import DELETE_RECORDS, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, PRODUCE, batch, fetch_partition
+from wire import request_frame, response_fields
+
+from strandline.broker.kafka.apis import KAFKA_APIS
+from strandline.broker.kafka.call import KafkaCall, read_body, write_fields
+from strandline.broker.kafka.codec import Fields
+from strandline.broker.kafka.context import KafkaContext
+from strandline.broker.kafka.heads import read_head
+from strandline.controller.metadata.security.access import Rights
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.messages import data
+from strandline.protocol.messages import security as s
+from strandline.protocol.security.principal import ANONYMOUS
+
+OPEN, HIDDEN = b"o" * 16, b"h" * 16
+IMAGE: Any = SimpleNamespace(offset=-1, topics_by_name={"open": OPEN, "hidden": HIDDEN}, brokers={})
+"""There is no topic `missing`."""
+UNKNOWN, DENIED = ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+ALIKE = {"open": 0, "hidden": DENIED, "missing": DENIED}
+NAMES = list(ALIKE)
+
+
+class Authorizer:
+    """Everyone has one right, on the topic `open`."""
+
+    def __init__(self, operation: int) -> None:
+        self.operation = operation
+
+    def authorize(self, principal: Any, host: str, operation: int, resource_type: int, name: str) -> bool:
+        return (operation, resource_type, name) == (self.operation, s.TOPIC_RESOURCE, "open")
+
+
+def read(operation: int, api_key: int, version: int, fields: dict[str, Any]) -> KafkaCall:
+    rights = Rights(Authorizer(operation), lambda: IMAGE)  # type: ignore[arg-type]
+    context = KafkaContext(image=lambda: IMAGE, rights=rights)
+    connection: Any = SimpleNamespace(principal=ANONYMOUS, host="h", client_id="c", last_received_at=0.0, listener_name="K")
+    frame = bytearray(request_frame(api_key, version, 1, "c", fields))
+    call = KafkaCall(KAFKA_APIS[api_key], version, 1, len(frame), connection, context)
+    call.fields = read_body(call, frame, read_head(frame).end)
+    return call
+
+
+def written(call: KafkaCall, answer: Any, records: Any = None) -> Fields:
+    """The response as the client reads it."""
+    api = call.api
+    buffers = write_fields(call, api.to_kafka(call, answer)) if api.write is None else api.write(call, answer, records)
+    return response_fields(api.key, call.version, b"".join(bytes(buffer) for buffer in buffers)[4:])
+
+
+@pytest.mark.parametrize("version", [3, 9, 12])
+def test_produce(version: int) -> None:
+    topics = [{"name": name, "partition_data": [{"index": 0, "records": batch("a")}]} for name in NAMES]
+    fields = {"transactional_id": None, "acks": -1, "timeout_ms": 1, "topic_data": topics}
+    call = read(s.WRITE, PRODUCE, version, fields)
+    assert [row.topic_id for row in call.api.to_ours(call).partitions] == [OPEN, HIDDEN]  # type: ignore[attr-defined]
+    rows = [data.ProducePartitionResponse(OPEN, 0), data.ProducePartitionResponse(HIDDEN, 0, UNKNOWN)]
+    answer = written(call, data.ProduceResponse(rows))
+    assert {topic.name: topic.partition_responses[0].error_code for topic in answer.responses} == ALIKE
+
+
+@pytest.mark.parametrize("version", [4, 11, 12])
+def test_fetch(version: int) -> None:
+    topics = [{"topic": name, "partitions": [fetch_partition(0)]} for name in NAMES]
+    limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1, "rack_id": "", "forgotten_topics_data": []}
+    call = read(s.READ, FETCH, version, {**limits, "topics": topics})
+    assert [row.topic_id for row in call.api.to_ours(call).partitions] == [OPEN, HIDDEN]  # type: ignore[attr-defined]
+    rows = [data.FetchPartitionResponse(OPEN, 0), data.FetchPartitionResponse(HIDDEN, 0, UNKNOWN)]
+    answer = written(call, data.FetchResponse(0, 0, 0, rows, []), [[], []])
+    assert {topic.topic: topic.partitions[0].error_code for topic in answer.responses} == ALIKE
+
+
+def test_offsets() -> None:
+    part = {"partition_index": 0, "timestamp": -1, "offset": 0, "partition": 0, "leader_epoch": 0}
+    rows = [data.ListOffsetsPartitionResponse(OPEN, 0), data.ListOffsetsPartitionResponse(HIDDEN, 0, UNKNOWN)]
+    ends = [data.EpochEndOffsetPartition(OPEN, 0), data.EpochEndOffsetPartition(HIDDEN, 0, UNKNOWN)]
+    deleted = [data.DeleteRecordsPartitionResponse(OPEN, 0), data.DeleteRecordsPartitionResponse(HIDDEN, 0, UNKNOWN)]
+    for api_key, version, operation, name, answer in (
+        (LIST_OFFSETS, 7, s.DESCRIBE, "name", data.ListOffsetsResponse(rows)),
+        (OFFSET_FOR_LEADER_EPOCH, 4, s.DESCRIBE, "topic", data.OffsetForLeaderEpochResponse(ends)),
+        (DELETE_RECORDS, 2, s.DELETE, "name", data.DeleteRecordsResponse(deleted)),
+    ):
+        topics = [{name: each, "partitions": [part]} for each in NAMES]
+        call = read(operation, api_key, version, {"replica_id": -1, "isolation_level": 0, "timeout_ms": 1, "topics": topics})
+        asked: Any = call.api.to_ours(call)
+        assert [row.topic_id for row in asked.partitions] == [OPEN, HIDDEN]
+        found = written(call, answer).topics
+        assert {getattr(topic, name): topic.partitions[0].error_code for topic in found} == ALIKE
