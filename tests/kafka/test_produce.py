@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
-from data_world import NO_SUCH_ID, PRODUCE, DataWire, batch, error, new_topic, row_of, values_of
+from data_world import INIT_PRODUCER_ID, NO_SUCH_ID, PRODUCE, DataWire, batch, error, new_topic, row_of, values_of
 
 from strandline.broker.kafka.translations.produce import _early
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.records.compression import Codec
 from strandline.testing import ThreadedCluster
 
+FIND_COORDINATOR = 10
 VERSIONS = range(3, 14)
 CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 Cluster = ThreadedCluster
@@ -179,3 +182,33 @@ async def test_half_a_request_closes_the_connection(data_cluster: Cluster) -> No
             head = b"\0\0\0\x09\0\0\0\1\xff\xff\0" + b"\0" + b"\xff\xff\0\0\0\1"
             wire.send_frame(head + tail)
             assert await wire.is_closed()
+
+
+async def producer_of(wire: DataWire, transactional_id: str) -> tuple[int, int]:
+    """The id and epoch of a transactional producer. The first question has the internal topic created."""
+    starting = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    for _ in range(200):
+        await wire.call(FIND_COORDINATOR, 4, {"key_type": 1, "coordinator_keys": [transactional_id]})
+        fields = {"transactional_id": transactional_id, "transaction_timeout_ms": 60000}
+        found = await wire.call(INIT_PRODUCER_ID, 4, fields)
+        if found.error_code not in starting:
+            assert not found.error_code
+            return found.producer_id, found.producer_epoch
+        await asyncio.sleep(0.05)
+    raise AssertionError("no coordinator")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_leader_adds_its_partition_to_the_transaction_since_version_12(data_cluster: Cluster, version: int) -> None:
+    """Before, the producer must have added it (KIP-890); the error for that has another code before version 11."""
+    async with DataWire.at(data_cluster.kafka_bootstrap) as wire:
+        topic, name = new_topic(data_cluster), f"transaction-{version}"
+        producer_id, epoch = await producer_of(wire, name)
+        records = batch("a", producer_id=producer_id, producer_epoch=epoch, base_sequence=0, is_transactional=True)
+        row = await wire.produce(version, topic, records, transactional_id=name)
+        if version >= 12:
+            assert row.error_code == 0
+            fetched = await wire.fetched(12, topic)
+            assert (fetched.high_watermark, fetched.last_stable_offset) == (1, 0)
+        else:
+            assert error(row) == (ErrorCode.TRANSACTION_ABORTABLE if version == 11 else ErrorCode.INVALID_TXN_STATE)
