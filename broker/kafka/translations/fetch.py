@@ -16,6 +16,7 @@ Followers use the other door: a request that claims to come from one is refused 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct as Pack
 from typing import Any
 
@@ -106,15 +107,14 @@ def _read(call: KafkaCall, frame: bytearray, at: int) -> FetchRequest:
     encoding = FLEXIBLE if version >= _FIRST_FLEXIBLE else CLASSIC
     at = encoding.skip_tags(frame, at)
     head = _HEADS[version]
-    values = head.unpack_from(frame, at)
+    values: Sequence[int] = head.unpack_from(frame, at)
     replica_id = _CONSUMER
     if version < _FIRST_WITH_STATE:
         replica_id, *values = values
-    if version < _FIRST_WITH_SESSIONS:
-        values = (*values, _NO_SESSION, FINAL_EPOCH)
-    max_wait_ms, *others = values
+    max_wait_ms, min_bytes, max_bytes, isolation_level, *session = values
+    session_id, session_epoch = session or (_NO_SESSION, FINAL_EPOCH)
     call.notes = _BY_IDS if version >= _FIRST_WITH_IDS and replica_id < 0 else Asked(replica_id)
-    body = FetchRequest(_CONSUMER, -1, max(max_wait_ms, 0), *others, [])
+    body = FetchRequest(_CONSUMER, -1, max(max_wait_ms, 0), min_bytes, max_bytes, isolation_level, session_id, session_epoch, [])
     at = _read_topics(call, frame, at + head.size, encoding, body)
     if frame[at:] != _ENDS[version]:
         _read_end(call, frame, at, encoding, body)
@@ -174,6 +174,7 @@ def _read_name(call: KafkaCall, frame: bytearray, at: int, encoding: Encoding) -
 
 def _read_forgotten(call: KafkaCall, frame: bytearray, at: int, encoding: Encoding, body: FetchRequest) -> int:
     count, at = encoding.size(frame, at)
+    topic_id: bytes | None
     if count:
         body.forgotten = forgotten = []
     for _ in items(count, frame, at):

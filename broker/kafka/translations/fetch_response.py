@@ -54,7 +54,7 @@ class _Shape(NamedTuple):
     not_aborted: bytes
     """Null in place of the aborted transactions."""
 
-    def count(self, count: int) -> bytes:
+    def counted(self, count: int) -> bytes:
         return encoded_size(count) if self.is_flexible else INT32.pack(count)
 
 
@@ -88,12 +88,12 @@ def write_response(call: KafkaCall, body: Message, records: Records | None) -> l
         out += _HEAD_7.pack(body.throttle_time_ms, kafka_code(body.error_code), body.session_id)
     else:
         out += _HEAD_4.pack(body.throttle_time_ms)
-    out += shape.count(len(topics) + len(unknown))
+    out += shape.counted(len(topics) + len(unknown))
     buffers: list[Buffer] = []
     parts = iter(records or ())
     for place, (topic_id, rows) in enumerate(topics):
         out += topic_id if keys is None else keys[place]
-        out += shape.count(len(rows))
+        out += shape.counted(len(rows))
         for row in rows:
             out = _add_row(shape, row, _code(call, row) if row.error_code else 0, next(parts), out, buffers)
         out += shape.end
@@ -166,7 +166,7 @@ _CONVERGING = FetchPartitionResponse(b"", 0).diverging_epoch
 
 def _aborted(shape: _Shape, transactions: list[AbortedTransaction]) -> bytes:
     rows = [_ABORTED.pack(each.producer_id, each.first_offset) + shape.end for each in transactions]
-    return shape.count(len(rows)) + b"".join(rows)
+    return shape.counted(len(rows)) + b"".join(rows)
 
 
 def _code(call: KafkaCall, row: FetchPartitionResponse) -> int:
@@ -208,7 +208,7 @@ def _tags(row: FetchPartitionResponse) -> bytes:
 def _unknown_topic(call: KafkaCall, shape: _Shape, name: str, partitions: list[int]) -> bytes:
     code = code_by_name(call, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, READ)
     out = bytearray(encoded_text(name, shape.is_flexible))
-    out += shape.count(len(partitions))
+    out += shape.counted(len(partitions))
     for index in partitions:
         out = _add_row(shape, FetchPartitionResponse(b"", index), code, (), out, [])
     out += shape.end

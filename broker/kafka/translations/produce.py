@@ -147,6 +147,7 @@ def _one(
     start, name_at, name_end, start_end = places
     index, records_at, end = partition
     key: str | bytes
+    topic_id: bytes | None
     if call.version >= FIRST_WITH_IDS:
         key = topic_id = bytes(frame[name_at:name_end])
     else:
@@ -283,7 +284,7 @@ class _Shape(NamedTuple):
     one_end: bytes
     """The end of a response with one row, without a throttle time."""
 
-    def count(self, count: int) -> bytes:
+    def counted(self, count: int) -> bytes:
         return encoded_size(count) if self.is_flexible else INT32.pack(count)
 
 
@@ -305,10 +306,10 @@ def _write(call: KafkaCall, body: Message, records: Records | None) -> list[Buff
         return _write_one(call, start, body.partitions[0], shape, body.throttle_time_ms)
     rows = iter(body.partitions)
     out = response_head(is_flexible)
-    out += shape.count(len(topics))
+    out += shape.counted(len(topics))
     for key, partitions, early in topics:
         out += key if isinstance(key, bytes) else encoded_text(key, is_flexible)
-        out += shape.count(len(partitions))
+        out += shape.counted(len(partitions))
         for _ in partitions:
             row = None if early else next(rows)
             if row is None or row.error_code:
