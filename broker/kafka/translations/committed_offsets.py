@@ -5,7 +5,10 @@ Topics have names in Kafka's versions below 10, and ids from then on. OffsetFetc
 
     OffsetFetch 1         an error of the group is that of each partition
     OffsetFetch 2 to 7    an error of the group is at the top; `topics` null: all offsets of the group
-    OffsetFetch 8         many groups"""
+    OffsetFetch 8         many groups
+
+A member that commits to a group which does not exist gets UNKNOWN_MEMBER_ID, and joins again. Kafka answers GROUP_ID_NOT_FOUND
+from version 9 on, which is a fatal error to Java's consumers."""
 
 from __future__ import annotations
 

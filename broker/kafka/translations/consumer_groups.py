@@ -1,10 +1,11 @@
 """ConsumerGroupHeartbeat and ConsumerGroupDescribe: groups of the newer protocol (KIP-848).
 
 In version 0 of the heartbeat the broker chooses the id of a member that joins. It is derived from what is unique: the broker's
-incarnation, the connection, and the request."""
+incarnation, the connection, and the request. It looks like one of Kafka's."""
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -53,7 +54,8 @@ def _new_member_id(call: KafkaCall) -> str:
         return ""
     connection: Any = call.connection
     name = f"{connection.id} {call.correlation_id} {call.fields.group_id}"
-    return str(uuid5(UUID(bytes=connection.server.incarnation_id), name))
+    unique = uuid5(UUID(bytes=connection.server.incarnation_id), name).bytes
+    return urlsafe_b64encode(unique).decode().rstrip("=")
 
 
 def _beaten(call: KafkaCall, body: ConsumerGroupHeartbeatResponse) -> dict[str, Any]:
@@ -83,7 +85,8 @@ def _describe(call: KafkaCall) -> ConsumerGroupDescribeRequest:
 
 
 def _described(call: KafkaCall, body: ConsumerGroupDescribeResponse) -> dict[str, Any]:
-    return {"throttle_time_ms": body.throttle_time_ms, "groups": [_group(call, group) for group in body.groups]}
+    groups = {group.group_id: _group(call, group) for group in body.groups}
+    return {"throttle_time_ms": body.throttle_time_ms, "groups": [groups[group_id] for group_id in call.fields.group_ids]}
 
 
 def _group(call: KafkaCall, group: DescribedConsumerGroup) -> dict[str, Any]:

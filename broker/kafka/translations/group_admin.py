@@ -1,7 +1,8 @@
 """ListGroups, DescribeGroups and DeleteGroups: what an operator asks of groups of both protocols.
 
-DescribeGroups describes groups of the classic protocol. One that does not exist, or has the newer protocol, is GROUP_ID_NOT_FOUND
-from version 6 on, and before that a group in the state Dead, which is no error."""
+DescribeGroups describes groups of the classic protocol. One that does not exist, or has the newer protocol, is
+GROUP_ID_NOT_FOUND from version 6 on, and before that a group in the state Dead, which is no error. A group that is named twice
+is described twice."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def _describe(call: KafkaCall) -> DescribeGroupsRequest:
 
 
 def _described(call: KafkaCall, body: DescribeGroupsResponse) -> dict[str, Any]:
-    return {"throttle_time_ms": body.throttle_time_ms, "groups": [_group(call, group) for group in body.groups]}
+    groups = {group.group_id: _group(call, group) for group in body.groups}
+    return {"throttle_time_ms": body.throttle_time_ms, "groups": [groups[group_id] for group_id in call.fields.groups]}
 
 
 def _group(call: KafkaCall, group: DescribedGroup) -> dict[str, Any]:
