@@ -54,13 +54,13 @@ def module(name: str, version: str) -> Path:
     return Path(json.loads(text)["Dir"])
 
 
-def build_tests(folder: Path, package: str, program: str) -> Path:
-    """The program with the tests of a package, which is built once."""
+def build_tests(folder: Path, package: str, program: str, *, again: bool = False) -> Path:
+    """The program with the tests of a package, which is built once, or `again` (Go has a cache of its own)."""
     go, built = find_go(), CACHE / "go" / program
     assert go
-    if not built.exists():
+    if again or not built.exists():
         command = [go, "test", "-c", "-o", str(built), package]
-        subprocess.run(command, check=True, cwd=folder, env={**_environment(), "GOFLAGS": ""})
+        subprocess.run(command, check=True, cwd=folder, env={**_environment(), "GOFLAGS": "-mod=mod" if again else ""})
     return built
 
 

@@ -20,6 +20,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -145,6 +146,7 @@ def main(
     if missing:
         print(f"{folder.name}: left out, because {missing}")
         return int(bool(requirement and os.environ.get(requirement)))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # The cluster must end with us.
     expected = Expected.read(folder / "expected.toml")
     chosen = given.tests or (expected.short if given.short else None)
     started = time.monotonic()

@@ -51,6 +51,7 @@ COMMON_SETTINGS = {"http.listener": "", "default.replication.factor": 3, "group.
 DECLARED = re.compile(r"\n    _TEST\((\d\w+),\s*([\w |]+)((?:[^()]|\([^()]*\))*)\)")
 SCENARIO = re.compile(r'\.scenario = "(\w+)')
 SUMMARY = re.compile(r"^\|.{0,8} (\d\w+) +\| +(\w+) \| +[\d.]+s .{0,5}\|(.*)$", re.MULTILINE)
+COMPLAINT = re.compile(r"(?m)^Test assertion failed.*|^### Test .*\n.*|^.*Assertion .* failed.*")
 COLOURS = re.compile(r"\x1b\[\d*m")
 ENDS = {"PASSED": suite.PASSED, "FAILED": suite.FAILED, "SKIPPED": suite.SKIPPED}
 
@@ -107,7 +108,7 @@ def run_test(source: Path, folder: Path, test: str, scenario: str, bootstrap: st
     libraries = f"{source / 'src'}:{source / 'src-cpp'}"
     environment = {"TESTS": test, "TEST_KAFKA_VERSION": KAFKA_VERSION, "LD_LIBRARY_PATH": libraries, "TZ": "UTC"}
     log = work / "output.log"
-    command = [str(source / "tests" / "test-runner"), "-p1", "-L", "-K", "-Q", "-s", scenario]
+    command = [str(source / "tests" / "test-runner"), "-p1", "-L", "-K", "-s", scenario]
     code = suite.run_process(command, log=log, seconds=TEST_SECONDS, cwd=work, env=environment)
     text = COLOURS.sub("", log.read_text(errors="replace"))
     ends = {name: (ENDS.get(end, suite.FAILED), why.strip()[:400]) for name, end, why in SUMMARY.findall(text)}
@@ -117,8 +118,9 @@ def run_test(source: Path, folder: Path, test: str, scenario: str, bootstrap: st
 
 
 def _failure(text: str) -> str:
-    lines = [line for line in text.splitlines() if "fail" in line.lower() or "assert" in line.lower()]
-    return (lines or text.splitlines() or [""])[0][:400]
+    """The first complaint in a log. The assertion that ends the process comes last."""
+    found = COMPLAINT.search(text)
+    return found[0].strip()[:400] if found else text[-400:]
 
 
 def run(tests: list[str]) -> suite.Results:
