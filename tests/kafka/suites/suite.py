@@ -9,7 +9,8 @@ Each folder here holds a suite: `run.py`, which runs it, and `expected.toml`:
     "test" = "why it fails, in a line"
 
 `run.py` calls `main`. Its arguments: names of tests (or what the suite takes instead), or `--short`. `--record` adds new
-passes to the list. A test that is in neither list and fails is a failure of the suite: somebody has to find out whose fault it is.
+passes to the list. A test that is in neither list and fails is a failure of the suite: somebody has to find out whose fault it
+is.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from strandline.local_cluster import LocalCluster
+from strandline.local_cluster import LocalCluster, Node
 
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "strandline-kafka-suites"
@@ -187,12 +188,24 @@ def _error_lines(log: Path) -> list[str]:
         return [line.strip() for line in lines if json.loads(line).get("level") == "error"]
 
 
+class FromZero(LocalCluster):
+    """Its brokers' ids are from 0, as in most set-ups of Kafka that tests are written for."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        for i, node in enumerate(self.brokers):
+            node.id = i
+
+    def broker(self, broker_id: int) -> Node:
+        return self.brokers[broker_id]
+
+
 @contextmanager
 def cluster(
     folder: Path, *, brokers: int = 3, controllers: int = 1, base_port: int = 0, settings: Mapping[str, Any] | None = None
 ) -> Iterator[Running]:
     """A cluster with listeners for Kafka's clients; `settings` are configuration keys. Its loop runs in a thread."""
-    nodes = LocalCluster(folder, brokers=brokers, controllers=controllers, base_port=base_port, settings=settings, kafka=True)
+    nodes = FromZero(folder, brokers=brokers, controllers=controllers, base_port=base_port, settings=settings, kafka=True)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="cluster", daemon=True)
     thread.start()

@@ -1,7 +1,7 @@
-"""A cluster for the tests of kfake, whose brokers' ids are from 0: `python cluster.py BROKERS key=value...`.
+"""A cluster for the tests of kfake: `python cluster.py BROKERS key=value...`.
 
-It prints the addresses for Kafka's clients and ends when its input does. What its brokers log as errors it prints to stderr, each in a
-line that begins with `ERRORS`.
+It prints the addresses for Kafka's clients and ends when its input does. What its brokers log as errors it then prints to
+stderr, each in a line that begins with `ERRORS`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent)]
@@ -24,19 +23,16 @@ SETTINGS = {
 }
 
 
-def number_from_zero(nodes: Any) -> None:
-    for i, broker in enumerate(nodes.brokers):
-        broker.id = i
-
-
 def main(brokers: int, settings: Mapping[str, str]) -> None:
     given = {key: int(value) if value.isdigit() else value for key, value in settings.items()}
-    with suite.work_folder("kfake") as folder:
-        with suite.cluster(folder / "cluster", brokers=brokers, settings={**SETTINGS, **given}) as cluster:
-            print(cluster.bootstrap, flush=True)
-            sys.stdin.read()
-            for error in cluster.errors():
-                print("ERRORS", error, file=sys.stderr, flush=True)
+    with (
+        suite.work_folder("kfake") as folder,
+        suite.cluster(folder / "cluster", brokers=brokers, settings={**SETTINGS, **given}) as cluster,
+    ):
+        print(cluster.bootstrap, flush=True)
+        sys.stdin.read()
+        for error in cluster.errors():
+            print("ERRORS", error, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
