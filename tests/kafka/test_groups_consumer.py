@@ -79,6 +79,15 @@ async def test_group_is_described_by_the_api_of_its_type(groups_cluster: Cluster
             assert classic.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if describe >= 6 else ErrorCode.NONE)
 
 
+async def test_group_without_a_name(groups_cluster: Cluster) -> None:
+    """Kafka's codes for it differ from API to API."""
+    async with await GroupWire.to(groups_cluster, "") as wire:
+        assert (await wire.beat(member_id="m")).error_code == ErrorCode.INVALID_REQUEST
+        assert (await wire.join(9)).error_code == ErrorCode.INVALID_GROUP_ID
+        (group,) = (await wire.ask(CONSUMER_DESCRIBE, 1, group_ids=[""])).groups
+        assert group.error_code == ErrorCode.INVALID_GROUP_ID
+
+
 async def test_classic_group_is_not_described_as_a_newer_one(groups_cluster: Cluster) -> None:
     async with await GroupWire.to(groups_cluster, "older") as wire:
         await wire.become_member()

@@ -13,7 +13,7 @@ from strandline.broker.kafka.call import KafkaApi, KafkaCall
 from strandline.broker.kafka.translations.authorized_operations import NOT_ASKED, authorized_operations
 from strandline.broker.kafka.translations.client_hosts import client_host
 from strandline.protocol import apis
-from strandline.protocol.errors import ErrorCode
+from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -33,6 +33,8 @@ _JOIN = 0
 
 def _heartbeat(call: KafkaCall) -> ConsumerGroupHeartbeatRequest:
     fields = call.fields
+    if not fields.group_id:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "the group id must not be empty")
     owned = fields.topic_partitions
     return ConsumerGroupHeartbeatRequest(
         group_id=fields.group_id,
@@ -90,9 +92,10 @@ def _described(call: KafkaCall, body: ConsumerGroupDescribeResponse) -> dict[str
 
 
 def _group(call: KafkaCall, group: DescribedConsumerGroup) -> dict[str, Any]:
-    is_asked = call.fields.include_authorized_operations and not group.error_code
+    code = group.error_code if group.group_id else ErrorCode.INVALID_GROUP_ID
+    is_asked = call.fields.include_authorized_operations and not code
     return {
-        "error_code": group.error_code,
+        "error_code": code,
         "error_message": group.error_message,
         "group_id": group.group_id,
         "group_state": group.group_state,
@@ -113,7 +116,7 @@ def _member(member: ConsumerGroupMemberDescription) -> dict[str, Any]:
         "client_id": member.client_id,
         "client_host": client_host(member.client_host),
         "subscribed_topic_names": member.subscribed_topic_names,
-        "subscribed_topic_regex": member.subscribed_topic_regex,
+        "subscribed_topic_regex": member.subscribed_topic_regex or "",
         "assignment": _assignment(member.assignment),
         "target_assignment": _assignment(member.target_assignment),
         "member_type": member.member_type,
