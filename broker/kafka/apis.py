@@ -6,14 +6,20 @@ from strandline.broker.kafka.call import KafkaApi
 from strandline.broker.kafka.translations import (
     api_versions,
     classic_groups,
+    cluster,
     committed_offsets,
+    configs,
     consumer_groups,
     coordinators,
     fetch,
     group_admin,
+    log_dirs,
     metadata,
     offsets,
+    partitions,
     produce,
+    topic_partitions,
+    topics,
 )
 
 _FAMILIES = (
@@ -27,6 +33,12 @@ _FAMILIES = (
     produce,
     fetch,
     offsets,
+    topics,
+    topic_partitions,
+    configs,
+    cluster,
+    partitions,
+    log_dirs,
 )
 
 KAFKA_APIS: dict[int, KafkaApi] = {api.key: api for family in _FAMILIES for api in family.APIS}

@@ -18,6 +18,7 @@ class KafkaContext:
     """The broker's newest metadata."""
     rights: Rights | None = None
     """None: everyone may do everything."""
+    wall_clock_ms: Callable[[], int] = lambda: 0
     auto_create_topics: bool = True
     """Whether Metadata requests create the topics that they name (`auto.create.topics.enable`)."""
     schemas: Schemas = field(default_factory=Schemas)

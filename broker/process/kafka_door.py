@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from strandline.broker.config import BrokerConfig
 from strandline.broker.process.wiring import ControllerLink
@@ -20,14 +20,19 @@ def server_class(speaks_kafka: bool) -> type[Server]:
     return KafkaServer
 
 
-def use_context(server: Server, config: BrokerConfig, link: ControllerLink, rights: Rights | None) -> None:
+def use_context(
+    server: Server, config: BrokerConfig, link: ControllerLink, rights: Rights | None, wall_clock_ms: Callable[[], int]
+) -> None:
     """Tell a listener for Kafka's clients what it needs of the broker, before it serves."""
     from strandline.broker.kafka.context import KafkaContext
     from strandline.broker.kafka.server import KafkaServer
 
     assert isinstance(server, KafkaServer)
     server.context = KafkaContext(
-        image=lambda: link.metadata.image, rights=rights, auto_create_topics=config.auto_create_topics_enable
+        image=lambda: link.metadata.image,
+        rights=rights,
+        wall_clock_ms=wall_clock_ms,
+        auto_create_topics=config.auto_create_topics_enable,
     )
 
 

@@ -304,7 +304,7 @@ class BrokerServer:
         tell_addresses(self._servers, advertised, self.config)
         for server in self._servers:
             if self.config.speaks_kafka(server.listener_name):
-                use_context(server, self.config, self.link, handlers.rights)
+                use_context(server, self.config, self.link, handlers.rights, self.wall_clock_ms)
             server.cluster_id = self.config.cluster_id
             server.handlers.update(handlers.by_api)
             server.on_connection_lost = handlers.on_connection_lost

@@ -1,0 +1,83 @@
+"""DescribeLogDirs and AlterReplicaLogDirs: the disks of the broker that is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
+from strandline.protocol import apis
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.messages.admin import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsTopic,
+)
+
+
+def _describe(call: KafkaCall) -> DescribeLogDirsRequest:
+    topics = call.fields.topics
+    return DescribeLogDirsRequest(None if topics is None else [DescribableLogDirTopic(t.topic, t.partitions) for t in topics])
+
+
+def _described(call: KafkaCall, body: DescribeLogDirsResponse) -> dict[str, Any]:
+    results = [
+        {
+            "error_code": result.error_code,
+            "log_dir": result.log_dir,
+            "topics": [_topic(topic) for topic in result.topics],
+            "is_cordoned": result.is_cordoned,
+        }
+        for result in body.results
+    ]
+    return {"throttle_time_ms": body.throttle_time_ms, "error_code": body.error_code, "results": results}
+
+
+def _topic(topic: DescribeLogDirsTopic) -> dict[str, Any]:
+    rows = [
+        {
+            "partition_index": p.partition_index,
+            "partition_size": p.partition_size,
+            "offset_lag": p.offset_lag,
+            "is_future_key": p.is_future_key,
+        }
+        for p in topic.partitions
+    ]
+    return {"name": topic.name, "partitions": rows}
+
+
+def _move(call: KafkaCall) -> AlterReplicaLogDirsRequest:
+    dirs = call.fields.dirs
+    return AlterReplicaLogDirsRequest(
+        [AlterReplicaLogDir(d.path, [AlterReplicaLogDirTopic(t.name, t.partitions) for t in d.topics]) for d in dirs]
+    )
+
+
+def _moved(call: KafkaCall, body: AlterReplicaLogDirsResponse) -> dict[str, Any]:
+    results = [
+        {
+            "topic_name": topic.topic_name,
+            "partitions": [{"partition_index": p.partition_index, "error_code": p.error_code} for p in topic.partitions],
+        }
+        for topic in body.results
+    ]
+    return {"throttle_time_ms": body.throttle_time_ms, "results": results}
+
+
+def _move_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    results = [
+        {"topic_name": topic.name, "partitions": [{"partition_index": index, "error_code": code} for index in topic.partitions]}
+        for log_dir in call.fields.dirs
+        for topic in log_dir.topics
+    ]
+    return {"throttle_time_ms": 0, "results": results}
+
+
+APIS = (
+    KafkaApi(35, "DescribeLogDirs", apis.DESCRIBE_LOG_DIRS, 1, 5, _describe, _described, refused_at_top),
+    KafkaApi(34, "AlterReplicaLogDirs", apis.ALTER_REPLICA_LOG_DIRS, 1, 2, _move, _moved, _move_refused),
+)

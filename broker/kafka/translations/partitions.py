@@ -1,0 +1,138 @@
+"""ElectLeaders and the reassignments of partitions, which the broker forwards to the controller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
+from strandline.broker.kafka.translations.topics_by_name import by_topic
+from strandline.protocol import apis
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.admin import (
+    PREFERRED_ELECTION,
+    UNCLEAN_ELECTION,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectLeadersPartition,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    ListPartitionReassignmentsTopic,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+
+# -- ElectLeaders -----------------------------------------------------------------------------------------------------
+
+
+def _elect(call: KafkaCall) -> ElectLeadersRequest:
+    fields = call.fields
+    kind = fields.get("election_type", PREFERRED_ELECTION)
+    if kind not in (PREFERRED_ELECTION, UNCLEAN_ELECTION):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"there is no election type {kind}")
+    topics = fields.topic_partitions
+    asked = None if topics is None else [ElectLeadersPartition(t.topic, index) for t in topics for index in t.partitions]
+    return ElectLeadersRequest(kind, asked, max(fields.timeout_ms, 0))
+
+
+def _elected(call: KafkaCall, body: ElectLeadersResponse) -> dict[str, Any]:
+    """Without a list of partitions, those that needed no election are left out."""
+    rows = [
+        (row.topic, {"partition_id": row.partition, "error_code": row.error_code, "error_message": row.error_message})
+        for row in body.results
+        if call.fields.topic_partitions is not None or row.error_code != ErrorCode.ELECTION_NOT_NEEDED
+    ]
+    return {
+        "throttle_time_ms": body.throttle_time_ms,
+        "error_code": body.error_code,
+        "replica_election_results": by_topic(rows, "topic", "partition_result"),
+    }
+
+
+def _elect_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    """The error at the top, and in each partition: version 0 has no other place for it."""
+    topics = call.fields.topic_partitions or []
+    row = {"error_code": code, "error_message": message}
+    rows = [(topic.topic, {"partition_id": index, **row}) for topic in topics for index in topic.partitions]
+    return {"throttle_time_ms": 0, "error_code": code, "replica_election_results": by_topic(rows, "topic", "partition_result")}
+
+
+# -- reassignments ----------------------------------------------------------------------------------------------------
+
+
+def _reassign(call: KafkaCall) -> AlterPartitionReassignmentsRequest:
+    fields = call.fields
+    topics = [
+        ReassignableTopic(topic.name, [ReassignablePartition(p.partition_index, p.replicas) for p in topic.partitions])
+        for topic in fields.topics
+    ]
+    return AlterPartitionReassignmentsRequest(
+        topics, max(fields.timeout_ms, 0), fields.get("allow_replication_factor_change", True)
+    )
+
+
+def _reassigned(call: KafkaCall, body: AlterPartitionReassignmentsResponse) -> dict[str, Any]:
+    responses = [
+        {
+            "name": topic.name,
+            "partitions": [
+                {"partition_index": p.partition_index, "error_code": p.error_code, "error_message": p.error_message}
+                for p in topic.partitions
+            ],
+        }
+        for topic in body.responses
+    ]
+    return {
+        "throttle_time_ms": body.throttle_time_ms,
+        "allow_replication_factor_change": call.fields.get("allow_replication_factor_change", True),
+        "error_code": body.error_code,
+        "error_message": body.error_message,
+        "responses": responses,
+    }
+
+
+def _list(call: KafkaCall) -> ListPartitionReassignmentsRequest:
+    topics = call.fields.topics
+    asked = None if topics is None else [ListPartitionReassignmentsTopic(t.name, t.partition_indexes) for t in topics]
+    return ListPartitionReassignmentsRequest(asked, max(call.fields.timeout_ms, 0))
+
+
+def _listed(call: KafkaCall, body: ListPartitionReassignmentsResponse) -> dict[str, Any]:
+    topics = [
+        {
+            "name": topic.name,
+            "partitions": [
+                {
+                    "partition_index": p.partition_index,
+                    "replicas": p.replicas,
+                    "adding_replicas": p.adding_replicas,
+                    "removing_replicas": p.removing_replicas,
+                }
+                for p in topic.partitions
+            ],
+        }
+        for topic in body.topics
+    ]
+    return {
+        "throttle_time_ms": body.throttle_time_ms,
+        "error_code": body.error_code,
+        "error_message": body.error_message,
+        "topics": topics,
+    }
+
+
+APIS = (
+    KafkaApi(43, "ElectLeaders", apis.ELECT_LEADERS, 0, 2, _elect, _elected, _elect_refused),
+    KafkaApi(
+        45,
+        "AlterPartitionReassignments",
+        apis.ALTER_PARTITION_REASSIGNMENTS,
+        0,
+        1,
+        _reassign,
+        _reassigned,
+        refused_at_top,
+    ),
+    KafkaApi(46, "ListPartitionReassignments", apis.LIST_PARTITION_REASSIGNMENTS, 0, 0, _list, _listed, refused_at_top),
+)
