@@ -24,6 +24,7 @@ class Tenure(NamedTuple):
     began: float
     ended: float
     first_epoch: int
+    """-1: unknown."""
     last_epoch: int
 
     def __str__(self) -> str:
@@ -164,7 +165,7 @@ def _overlaps(tenures: list[Tenure]) -> Iterator[str]:
         for earlier, later in pairwise(of_partition):
             if later.began < earlier.ended:
                 yield f"partition {partition} was owned by two members at the same time: {earlier}; {later}"
-            if later.first_epoch <= earlier.last_epoch and _holder(later) != _holder(earlier):
+            if 0 <= later.first_epoch <= earlier.last_epoch and _holder(later) != _holder(earlier):
                 yield f"partition {partition} was owned by two members in the same epoch: {earlier}; {later}"
 
 
