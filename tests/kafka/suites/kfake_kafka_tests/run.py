@@ -31,6 +31,21 @@ require (
 
 replace {MODULE} => ./kfake
 """
+MAIN = """package kafka_tests
+
+import (
+	"os"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	kfake.StopAll()
+	os.Exit(code)
+}
+"""
 FAKE_MOD = f"module {MODULE}\n\ngo 1.26.0\n"
 NEEDS_THE_FAKE = re.compile(r"fetchGate\(|c\.ControlKey\(|c\.Fault\(")
 SKIPPED = suite.SKIPPED, "it steps in between the requests to kfake, which nobody can with a real broker"
@@ -43,6 +58,7 @@ def build() -> Path:
     folder.chmod(0o755)
     shutil.copytree(HERE / "kfake", folder / "kfake")
     (folder / "go.mod").write_text(GO_MOD)
+    (folder / "main_test.go").write_text(MAIN)
     (folder / "kfake" / "go.mod").write_text(FAKE_MOD)
     return golang.build_tests(folder, ".", f"kafka_tests-{VERSION}.test", again=True)
 

@@ -61,6 +61,7 @@ func BrokerConfigs(configs map[string]string) Opt {
 type Cluster struct {
 	addresses []string
 	admin     *kadm.Client
+	stop      func()
 }
 
 var (
@@ -115,7 +116,8 @@ func start(arguments []string) (*Cluster, error) {
 	command := append(strings.Split(os.Getenv("STRANDLINE_CLUSTER"), "\n"), arguments...)
 	process := exec.Command(command[0], command[1:]...)
 	process.Stderr = os.Stderr
-	if _, err := process.StdinPipe(); err != nil {
+	input, err := process.StdinPipe()
+	if err != nil {
 		return nil, err
 	}
 	output, err := process.StdoutPipe()
@@ -134,7 +136,18 @@ func start(arguments []string) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Cluster{addresses, kadm.NewClient(client)}, nil
+	stop := func() {
+		_ = input.Close()
+		_ = process.Wait()
+	}
+	return &Cluster{addresses, kadm.NewClient(client), stop}, nil
+}
+
+// StopAll stops all clusters. After a panic the operating system closes their inputs, too.
+func StopAll() {
+	for _, cluster := range started {
+		cluster.stop()
+	}
 }
 
 func (c *Cluster) clear(ctx context.Context) error {
@@ -156,7 +169,7 @@ func (c *Cluster) clear(ctx context.Context) error {
 	return err
 }
 
-// Close leaves the cluster for the next test with this configuration. It ends with this process.
+// Close leaves the cluster for the next test with this configuration. StopAll stops it.
 func (*Cluster) Close() {}
 
 // ListenAddrs are the addresses of the brokers.
