@@ -195,3 +195,23 @@ def test_rows_of_fetch_are_read_by_their_schema(version: int) -> None:
         assert [row.current_leader.leader_id for row in found] == [-1, 7, -1, -1, -1]
     if version >= 16:
         assert [(node.node_id, node.host, node.port) for node in answer.node_endpoints] == [(7, "h", 9)]
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+@pytest.mark.parametrize("parts", [[], [b"x" * 50], [b"x" * 70_000, bytearray(1)]], ids=["none", "few", "many"])
+def test_one_row_of_fetch_is_read_by_its_schema(version: int, parts: list[Any]) -> None:
+    row = data.FetchPartitionResponse(IDS["a"], 3, 0, 5, 4, 1, preferred_read_replica=2)
+    call = KafkaCall(KAFKA_APIS[FETCH], version, 1, 0, CONNECTION, KafkaContext(image=lambda: IMAGE))
+    call.notes = SimpleNamespace(names={}, unknown=[], replica_id=-1)
+    buffers = call.api.write(call, data.FetchResponse(9, 0, 77, [row], []), [parts])  # type: ignore[misc]
+    frame = b"".join(bytes(buffer) for buffer in buffers)
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    answer = response_fields(FETCH, version, frame[4:])
+    (topic,) = answer.responses
+    (found,) = topic.partitions
+    assert (answer.throttle_time_ms, answer.get("session_id", 77)) == (9, 77)
+    assert topic.get("topic_id", IDS["a"]) == IDS["a"]
+    assert topic.get("topic", "a") == "a"
+    assert (found.partition_index, found.error_code, found.high_watermark, found.last_stable_offset) == (3, 0, 5, 4)
+    assert (found.get("log_start_offset", 1), found.get("preferred_read_replica", 2)) == (1, 2)
+    assert (found.aborted_transactions, found.records) == (None, b"".join(parts))

@@ -22,7 +22,7 @@ from strandline.broker.kafka.translations.by_hand import (
 )
 from strandline.broker.kafka.translations.topics_by_name import code_by_name
 from strandline.protocol.errors import ErrorCode
-from strandline.protocol.frames import Buffer, Records
+from strandline.protocol.frames import LENGTH, Buffer, Records
 from strandline.protocol.messages.common import Message
 from strandline.protocol.messages.data import AbortedTransaction, FetchPartitionResponse, FetchResponse
 from strandline.protocol.messages.security import READ
@@ -37,6 +37,10 @@ _ABORTED = Pack(">qq")
 
 Topic = tuple[bytes, list[FetchPartitionResponse]]
 """The id of a topic, and rows of it that follow each other."""
+
+
+_CONVERGING = FetchPartitionResponse(b"", 0).diverging_epoch
+"""The default of a row, which has nothing to tell in its tagged fields if it has no error either."""
 
 
 class _Shape(NamedTuple):
@@ -78,6 +82,10 @@ _SHAPES = [_shape(version) for version in range(19)]
 def write_response(call: KafkaCall, body: Message, records: Records | None) -> list[Buffer]:
     """The frame of a response. `call.notes` has the names of the request."""
     assert isinstance(body, FetchResponse)
+    if call.version >= _FIRST_FLEXIBLE and _is_usual(body) and not call.notes.unknown:
+        one = _write_one(call, body, records or [()])
+        if one is not None:
+            return one
     shape, topics, unknown = _SHAPES[call.version], _by_topic(body.partitions), call.notes.unknown
     keys = None if shape.has_ids else _names(call, topics, shape.is_flexible)
     if keys is None and not shape.has_ids:
@@ -104,6 +112,42 @@ def write_response(call: KafkaCall, body: Message, records: Records | None) -> l
     finish_response(first, call.correlation_id, shape.is_flexible, sum(map(len, buffers)) + len(out) - len(first))
     buffers.append(out)
     return buffers
+
+
+def _is_usual(body: FetchResponse) -> bool:
+    """Whether the response has one row, which has nothing but offsets and records."""
+    rows = body.partitions
+    if len(rows) != 1 or body.error_code:
+        return False
+    row = rows[0]
+    return not row.error_code and row.aborted_transactions is None and row.diverging_epoch is _CONVERGING
+
+
+_START = Pack(">IixihiB")
+"""The head of the frame, throttle time, no error, session id, and one topic."""
+_ONE_ROW = Pack(">BihqqqBi")
+"""One partition, no error, its offsets, no aborted transactions, and the replica to read from."""
+_NO_TAGS = b"\0\0\0"
+"""Behind the row, the topic and the response."""
+
+
+def _write_one(call: KafkaCall, body: FetchResponse, records: Records) -> list[Buffer] | None:
+    """The frame of the usual response of a flexible version; None if the topic has no name any more."""
+    (row,), (parts,) = body.partitions, records
+    key = row.topic_id
+    if call.version < _FIRST_WITH_IDS:
+        names = _names(call, [(key, [])], True)
+        if names is None:
+            return None
+        (key,) = names
+    size = 0
+    for part in parts:
+        size += len(part)
+    offsets = row.high_watermark, row.last_stable_offset, row.log_start_offset
+    rest = key + _ONE_ROW.pack(2, row.partition, 0, *offsets, 0, row.preferred_read_replica) + encoded_size(size)
+    total = _START.size - LENGTH.size + len(rest) + size + len(_NO_TAGS)
+    start = _START.pack(total, call.correlation_id, body.throttle_time_ms, 0, body.session_id, 2) + rest
+    return [start, *parts, _NO_TAGS] if size else [start + _NO_TAGS]
 
 
 def _by_topic(rows: Sequence[FetchPartitionResponse]) -> list[Topic]:
@@ -158,10 +202,6 @@ def _add_row(
     if shape.is_flexible:
         out += _tags(row) if code or row.diverging_epoch is not _CONVERGING else b"\0"
     return out
-
-
-_CONVERGING = FetchPartitionResponse(b"", 0).diverging_epoch
-"""The default of a row, which has nothing to tell in its tagged fields if it has no error either."""
 
 
 def _aborted(shape: _Shape, transactions: list[AbortedTransaction]) -> bytes:
