@@ -33,7 +33,6 @@ _STREAMS = "there are no streams groups; Kafka Streams works with classic groups
 _TELEMETRY = "brokers collect no metrics of clients, so clients send none"
 
 NOT_SERVED: dict[int, str] = {
-    33: "replaced by IncrementalAlterConfigs in all clients that Kafka 4 supports",
     38: _TOKENS,
     39: _TOKENS,
     40: _TOKENS,
@@ -46,13 +45,11 @@ NOT_SERVED: dict[int, str] = {
     59: _NODES,
     62: _NODES,
     63: _NODES,
-    64: "`strandline cluster unregister`",
     67: _NODES,
     70: _NODES,
     71: _TELEMETRY,
     72: _TELEMETRY,
     73: _NODES,
-    74: "there are no resources of clients' metrics to list",
     76: _SHARE,
     77: _SHARE,
     78: _SHARE,
