@@ -264,6 +264,7 @@ def test_similar_names_of_ours_are_permitted() -> None:
 # -- state that outlives a node ---------------------------------------------------------------------------------------
 
 SHARED: dict[tuple[str, str], str] = {
+    ("broker/kafka/call.py", "@cache"): "the decoder of a message class, made at its first use",
     ("broker/kafka/schemas.py", "@cache"): "a module of kio, imported at its first use",
     ("client/compat/aiokafka/errors.py", "cls.description"): "set once, when the class is defined",
     ("client/compat/aiokafka/errors.py", "cls.invalid_metadata"): "set once, when the class is defined",
