@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from strandline.broker.kafka.call import KafkaApi
 from strandline.broker.kafka.translations import (
+    acls,
     api_versions,
     classic_groups,
+    client_quotas,
     cluster,
     committed_offsets,
     configs,
@@ -18,8 +20,12 @@ from strandline.broker.kafka.translations import (
     offsets,
     partitions,
     produce,
+    sasl,
+    scram,
     topic_partitions,
     topics,
+    transaction_admin,
+    transactions,
 )
 
 _FAMILIES = (
@@ -39,6 +45,12 @@ _FAMILIES = (
     cluster,
     partitions,
     log_dirs,
+    transactions,
+    transaction_admin,
+    sasl,
+    acls,
+    scram,
+    client_quotas,
 )
 
 KAFKA_APIS: dict[int, KafkaApi] = {api.key: api for family in _FAMILIES for api in family.APIS}

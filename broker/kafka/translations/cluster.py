@@ -123,7 +123,7 @@ def _update(call: KafkaCall) -> UpdateFeaturesRequest:
 def _upgrade_type(update: Any) -> int:
     """Version 0 only says whether a downgrade is allowed."""
     default = SAFE_DOWNGRADE if update.get("allow_downgrade", False) else UPGRADE
-    return max(0, update.get("upgrade_type", default))
+    return max(0, int(update.get("upgrade_type", default)))
 
 
 def _updated(call: KafkaCall, body: UpdateFeaturesResponse) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def _list(call: KafkaCall) -> MetadataRequest:
 def _listed(call: KafkaCall, body: MetadataResponse) -> dict[str, Any]:
     found: list[tuple[int, str]] = []
     if RESOURCE_TOPIC in call.notes:
-        found += [(RESOURCE_TOPIC, topic.name) for topic in body.topics if not topic.error_code]
+        found += [(RESOURCE_TOPIC, topic.name or "") for topic in body.topics if not topic.error_code]
     for kind in (RESOURCE_BROKER, BROKER_LOGGER):
         if kind in call.notes:
             found += [(kind, str(broker.node_id)) for broker in body.brokers]

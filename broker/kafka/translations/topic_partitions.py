@@ -38,7 +38,8 @@ def _to_ours(call: KafkaCall) -> MetadataRequest:
 def _to_kafka(call: KafkaCall, body: MetadataResponse) -> dict[str, Any]:
     fields, cursor = call.fields, call.fields.cursor
     left = max(1, min(fields.response_partition_limit, PAGE_MAX))
-    topics, next_cursor = [], None
+    topics: list[dict[str, Any]] = []
+    next_cursor = None
     for topic in sorted(body.topics, key=lambda topic: topic.name or ""):
         name = topic.name or ""
         if cursor is not None and name < cursor.topic_name:

@@ -1,0 +1,203 @@
+"""Transactions: AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit, and what operators ask about them.
+
+Whether a producer has the transactions of KIP-890 (TV2) is seen from the version of its request: EndTxn and TxnOffsetCommit from
+5 on (and Produce from 12 on). Such a producer sends no AddPartitionsToTxn. Its versions from 4 on are for brokers, which use the
+other door.
+
+Codes that a version does not know are answered as Kafka does: PRODUCER_FENCED and TRANSACTION_ABORTABLE have older names."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
+from strandline.broker.kafka.translations.topics_by_name import Asked, answered, ask, by_topic, code_by_name
+from strandline.protocol import apis
+from strandline.protocol.errors import ErrorCode
+from strandline.protocol.messages.groups import GroupTopicPartitions, OffsetCommitPartition
+from strandline.protocol.messages.security import READ, WRITE
+from strandline.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTransaction,
+    EndTxnRequest,
+    EndTxnResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+from strandline.protocol.rpc.server_connection import Handler, ServerRequest
+
+_TV1, _TV2 = 1, 2
+_FIRST_TV2 = 5
+"""Of EndTxn and TxnOffsetCommit."""
+_FIRST_FENCED = 2
+"""The first version of each API that knows PRODUCER_FENCED."""
+_FIRST_ABORTABLE = {apis.ADD_PARTITIONS_TO_TXN: 5, apis.ADD_OFFSETS_TO_TXN: 4, apis.END_TXN: 4, apis.TXN_OFFSET_COMMIT: 4}
+"""The first version of each API that knows TRANSACTION_ABORTABLE."""
+
+
+def _code(call: KafkaCall, code: int) -> int:
+    """The code as the version of the request knows it."""
+    if code == ErrorCode.PRODUCER_FENCED and call.version < _FIRST_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code == ErrorCode.TRANSACTION_ABORTABLE and call.version < _FIRST_ABORTABLE[call.api.ours]:
+        return ErrorCode.INVALID_TXN_STATE
+    return code
+
+
+def _version(call: KafkaCall) -> int:
+    return _TV2 if call.version >= _FIRST_TV2 else _TV1
+
+
+# -- AddPartitionsToTxn -----------------------------------------------------------------------------------------------
+
+
+def _add(call: KafkaCall) -> AddPartitionsToTxnRequest:
+    fields = call.fields
+    topics: dict[bytes, list[int]] = {}
+    for asked in ask(call, fields.v3_and_below_topics):
+        topics.setdefault(asked.topic_id, []).append(asked.item)
+    transaction = AddPartitionsToTxnTransaction(
+        fields.v3_and_below_transactional_id,
+        fields.v3_and_below_producer_id,
+        fields.v3_and_below_producer_epoch,
+        [GroupTopicPartitions(topic_id, partitions) for topic_id, partitions in topics.items()],
+        transaction_version=_TV1,
+    )
+    return AddPartitionsToTxnRequest([transaction])
+
+
+def _serve_add(request: ServerRequest, call: KafkaCall, handler: Handler) -> Awaitable[None] | None:
+    """All partitions are added, or none: if a topic does not exist, the coordinator is not asked."""
+    request.body = _add(call)
+    if all(asked.is_passed for asked in call.notes):
+        return handler(request)
+    request.reply(AddPartitionsToTxnResponse([AddPartitionsToTxnResult("")]))
+    return None
+
+
+def _added(call: KafkaCall, body: AddPartitionsToTxnResponse) -> dict[str, Any]:
+    result = body.results[0]
+    codes = {(row.topic_id, row.partition): row.error_code for row in result.partitions}
+    is_whole = all(asked.is_passed for asked in call.notes)
+    rows = [
+        (asked.name, {"partition_index": asked.item, "partition_error_code": _added_code(call, asked, result, codes, is_whole)})
+        for asked in call.notes
+    ]
+    return {
+        "throttle_time_ms": body.throttle_time_ms,
+        "results_by_topic_v3_and_below": by_topic(rows, "name", "results_by_partition"),
+    }
+
+
+def _added_code(
+    call: KafkaCall, asked: Asked, result: AddPartitionsToTxnResult, codes: dict[tuple[bytes, int], int], is_whole: bool
+) -> int:
+    if not asked.is_passed:
+        return code_by_name(call, asked.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, WRITE)
+    if not is_whole:
+        return ErrorCode.OPERATION_NOT_ATTEMPTED
+    code = result.error_code or codes.get((asked.topic_id, asked.item), ErrorCode.NONE)
+    return _code(call, code_by_name(call, asked.name, code, WRITE))
+
+
+def _add_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    row = {"partition_error_code": _code(call, code)}
+    rows = [(t.name, {"partition_index": index, **row}) for t in call.fields.v3_and_below_topics for index in t.partitions]
+    return {"throttle_time_ms": 0, "results_by_topic_v3_and_below": by_topic(rows, "name", "results_by_partition")}
+
+
+# -- AddOffsetsToTxn, EndTxn ------------------------------------------------------------------------------------------
+
+
+def _add_offsets(call: KafkaCall) -> AddOffsetsToTxnRequest:
+    fields = call.fields
+    return AddOffsetsToTxnRequest(fields.transactional_id, fields.producer_id, fields.producer_epoch, fields.group_id, _TV1)
+
+
+def _offsets_added(call: KafkaCall, body: AddOffsetsToTxnResponse) -> dict[str, Any]:
+    return {"throttle_time_ms": body.throttle_time_ms, "error_code": _code(call, body.error_code)}
+
+
+def _end(call: KafkaCall) -> EndTxnRequest:
+    fields = call.fields
+    return EndTxnRequest(fields.transactional_id, fields.producer_id, fields.producer_epoch, fields.committed, _version(call))
+
+
+def _ended(call: KafkaCall, body: EndTxnResponse) -> dict[str, Any]:
+    return {
+        "throttle_time_ms": body.throttle_time_ms,
+        "error_code": _code(call, body.error_code),
+        "producer_id": body.producer_id,
+        "producer_epoch": body.producer_epoch,
+    }
+
+
+def _refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    return refused_at_top(call, ErrorCode(_code(call, code)), message)
+
+
+# -- TxnOffsetCommit --------------------------------------------------------------------------------------------------
+
+_FIRST_LOADING = 2
+"""Older producers give up at COORDINATOR_LOAD_IN_PROGRESS."""
+
+
+def _commit(call: KafkaCall) -> TxnOffsetCommitRequest:
+    fields = call.fields
+    partitions = [
+        OffsetCommitPartition(
+            asked.topic_id,
+            asked.item.partition_index,
+            asked.item.committed_offset,
+            asked.item.get("committed_leader_epoch", -1),
+            asked.item.committed_metadata,
+        )
+        for asked in ask(call, fields.topics)
+    ]
+    return TxnOffsetCommitRequest(
+        fields.transactional_id,
+        fields.group_id,
+        fields.producer_id,
+        fields.producer_epoch,
+        partitions,
+        fields.get("generation_id", -1),
+        fields.get("member_id", ""),
+        fields.get("group_instance_id"),
+        _version(call),
+    )
+
+
+def _committed(call: KafkaCall, body: TxnOffsetCommitResponse) -> dict[str, Any]:
+    rows = []
+    for asked, row in answered(call, body.partitions):
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if row is None else row.error_code
+        code = _commit_code(call, code_by_name(call, asked.name, code, READ))
+        rows.append((asked.name, {"partition_index": asked.item.partition_index, "error_code": code}))
+    return {"throttle_time_ms": body.throttle_time_ms, "topics": by_topic(rows)}
+
+
+def _commit_code(call: KafkaCall, code: int) -> int:
+    if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and call.version < _FIRST_LOADING:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return _code(call, code)
+
+
+def _commit_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    found = _commit_code(call, code)
+    rows = [
+        (t.name, {"partition_index": p.partition_index, "error_code": found}) for t in call.fields.topics for p in t.partitions
+    ]
+    return {"throttle_time_ms": 0, "topics": by_topic(rows)}
+
+
+APIS = (
+    KafkaApi(24, "AddPartitionsToTxn", apis.ADD_PARTITIONS_TO_TXN, 0, 3, _add, _added, _add_refused, serve=_serve_add),
+    KafkaApi(25, "AddOffsetsToTxn", apis.ADD_OFFSETS_TO_TXN, 0, 4, _add_offsets, _offsets_added, _refused),
+    KafkaApi(26, "EndTxn", apis.END_TXN, 0, 5, _end, _ended, _refused),
+    KafkaApi(28, "TxnOffsetCommit", apis.TXN_OFFSET_COMMIT, 0, 5, _commit, _committed, _commit_refused),
+)
