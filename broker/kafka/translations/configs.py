@@ -39,7 +39,13 @@ BROKER_LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32
 """Kafka's numbers of the types of resources that are not there."""
 _EMPTY = (CLIENT_METRICS, GROUP)
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "class": 8, "password": 9}
-_DEFAULT = 5
+_OF_THROTTLES = {
+    "leader.replication.throttled.rate",
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.replicas",
+    "follower.replication.throttled.replicas",
+}
+"""Kafka's tool for reassignments unsets these after each one. Here a throttle is no configuration, so they are never set."""
 
 
 # -- DescribeConfigs --------------------------------------------------------------------------------------------------
@@ -87,7 +93,6 @@ def described_config(call: KafkaCall, config: DescribedConfig) -> dict[str, Any]
         "value": None if config.is_sensitive else config.value,
         "read_only": config.read_only,
         "config_source": config.config_source,
-        "is_default": config.config_source == _DEFAULT,
         "is_sensitive": config.is_sensitive,
         "synonyms": [{"name": s.name, "value": s.value, "source": s.source} for s in config.synonyms],
         "config_type": _TYPES.get(config.config_type, 0),
@@ -108,7 +113,11 @@ def _alter_incrementally(call: KafkaCall) -> IncrementalAlterConfigsRequest:
 
 
 def _operations(resource: Any) -> list[AlterableConfig]:
-    return [AlterableConfig(config.name, config.config_operation, config.value) for config in resource.configs]
+    return [
+        AlterableConfig(config.name, config.config_operation, config.value)
+        for config in resource.configs
+        if config.name not in _OF_THROTTLES or config.config_operation != CONFIG_DELETE
+    ]
 
 
 def _replace(call: KafkaCall) -> IncrementalAlterConfigsRequest:
