@@ -12,13 +12,16 @@ Produce and Fetch have a `read` and a `write` of their own, because record batch
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import cache
 from struct import error as UnpackError
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from strandline.broker.kafka.codec import REQUIRED, Field, Fields, Struct, skip_tagged
 from strandline.broker.kafka.heads import response_frame
 from strandline.protocol.apis import API_VERSIONS
-from strandline.protocol.errors import ErrorCode, PeerError
+from strandline.protocol.errors import BrokerError, ErrorCode, PeerError
 from strandline.protocol.frames import Buffer, Records
 from strandline.protocol.messages.common import Message
 
@@ -105,6 +108,29 @@ def read_body(call: KafkaCall, frame: bytearray, at: int) -> Any:
     except (IndexError, ValueError, OverflowError, RecursionError, UnpackError) as e:
         raise PeerError(f"{api.name} version {call.version}: malformed: {e}") from None
     return fields
+
+
+def checked(handler: Handler, request: ServerRequest) -> Awaitable[None] | None:
+    """Call a handler with our request, if it keeps the limits of our protocol: its clients could not read an answer with all that
+    a Kafka client may say, such as a leader epoch of -9. INVALID_REQUEST otherwise, as at the other door."""
+    check_limits(request.body)
+    return handler(request)
+
+
+def check_limits(body: Message) -> None:
+    """See `checked`. The decoder of our protocol does the same."""
+    try:
+        _decoder(type(body)).decode(_encode(body))
+    except msgspec.ValidationError as e:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, str(e)) from None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+@cache
+def _decoder(kind: type[Message]) -> msgspec.msgpack.Decoder[Message]:
+    return msgspec.msgpack.Decoder(kind)
 
 
 def write_fields(call: KafkaCall, fields: dict[str, Any]) -> list[Buffer]:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
 
-from strandline.broker.kafka.call import KafkaApi, KafkaCall, read_body, write_fields
+from strandline.broker.kafka.call import KafkaApi, KafkaCall, checked, read_body, write_fields
 from strandline.broker.kafka.context import KafkaContext
 from strandline.broker.kafka.errors import kafka_code
 from strandline.broker.kafka.heads import read_head
@@ -123,6 +124,8 @@ class _KafkaFrames(ServerConnection):
     def _serve(self, call: KafkaCall, handler: Handler, request: ServerRequest) -> None:
         begins_at = self._free_at
         api = call.api
+        if api.read is None:
+            handler = partial(checked, handler)
         try:
             if api.serve is None:
                 request.body = api.to_ours(call)

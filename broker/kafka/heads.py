@@ -22,6 +22,10 @@ _RESPONSE_HEAD = Pack(">Ii")
 _TAGGED_RESPONSE_HEAD = Pack(">Iix")
 
 
+CLIENT_ID_MAX = 1024
+"""A longer client id is cut: our other messages, in which it is passed on, have room for so many characters."""
+
+
 class RequestHead(NamedTuple):
     """The head of a request, and the offset behind its client id."""
 
@@ -41,7 +45,7 @@ def read_head(frame: bytearray) -> RequestHead:
     if length < -1 or end > len(frame):
         raise PeerError("malformed head of a request: the client id is longer than the frame")
     try:
-        client_id = None if length < 0 else frame[_HEAD.size : end].decode()
+        client_id = None if length < 0 else frame[_HEAD.size : end].decode()[:CLIENT_ID_MAX]
     except UnicodeDecodeError:
         raise PeerError("malformed head of a request: the client id is no UTF-8") from None
     return RequestHead(api_key, version, correlation_id, client_id, end)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from strandline.broker.kafka.call import check_limits
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.server_connection import ServerRequest
@@ -44,6 +45,7 @@ async def ask(request: ServerRequest, api_key: int, body: Message, api_version: 
     """The answer of the broker's own handler to a request in the name of the client. Raises the BrokerError of a refusal.
 
     Cancelled when the client's connection is lost, because handlers do not answer requests of lost connections."""
+    check_limits(body)
     connection: Any = request.connection
     inner = InnerRequest(request, api_key, body, api_version)
     if connection.closed:

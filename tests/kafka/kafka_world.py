@@ -1,7 +1,7 @@
 """A listener of the Kafka door on loopback, with handlers of the test's own.
 
-Its APIs are ApiVersions and Metadata as the door serves them; and Produce, Heartbeat and ListGroups, whose fields reach the
-handler as they are, and whose answers are always the same."""
+Its APIs are ApiVersions and Metadata as the door serves them; and Produce, Heartbeat and ListGroups, of whose fields the handler
+sees `acks` alone, and whose answers are always the same."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from strandline.broker.kafka.context import KafkaContext
 from strandline.broker.kafka.server import KafkaServer
 from strandline.controller.metadata.image import MetadataImage
 from strandline.protocol import apis
+from strandline.protocol.messages.common import Message
 from strandline.protocol.rpc.server import Limits, ServerRequest
 
 PRODUCE, FETCH, METADATA, HEARTBEAT, LIST_GROUPS, API_VERSIONS = 0, 1, 3, 12, 16, 18
@@ -30,8 +31,14 @@ PRODUCE_FIELDS: dict[str, Any] = {"transactional_id": None, "acks": -1, "timeout
 BEAT_FIELDS: dict[str, Any] = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None}
 
 
-def _to_ours(call: KafkaCall) -> Any:
-    return call.fields
+class Body(Message):
+    """Our side of the requests."""
+
+    acks: int
+
+
+def _to_ours(call: KafkaCall) -> Body:
+    return Body(call.fields.get("acks", -1))
 
 
 def _produced(call: KafkaCall, body: Any) -> dict[str, Any]:

@@ -71,3 +71,24 @@ async def test_a_bug_of_a_handler_is_an_answer_in_every_version(api):
         raise ZeroDivisionError
 
     assert await refusals(api, fails) in ([], ["request.failed"])
+
+
+async def test_what_our_other_clients_could_not_read_is_refused():
+    """Our protocol has limits where Kafka's has none. A leader epoch of -9 in a committed offset would make their every question
+    about the group fail, and a group id is as long as Kafka permits."""
+    served = []
+
+    def on_commit(request: Any) -> None:
+        served.append(request.body.group_id)
+        raise BrokerError(ErrorCode.NOT_COORDINATOR)
+
+    async with serving_kafka({apis.OFFSET_COMMIT: on_commit}, changes=KAFKA_APIS) as (_, port), kafka(port) as wire:
+        codes = []
+        for group_id, leader_epoch in (("g" * 32767, -1), ("g", -9)):
+            partition = {"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}
+            topic = {"topic_id": bytes(range(16)), "partitions": [{**partition, "committed_leader_epoch": leader_epoch}]}
+            fields = {"group_id": group_id, "generation_id_or_member_epoch": -1, "member_id": "", "topics": [topic]}
+            answer = await wire.call(8, 10, {**fields, "group_instance_id": None})
+            codes += [row.error_code for topic in answer.topics for row in topic.partitions]
+    assert codes == [ErrorCode.NOT_COORDINATOR, ErrorCode.INVALID_REQUEST]
+    assert served == ["g" * 32767]

@@ -33,7 +33,9 @@ def fields_read_by_name(tree: ast.AST) -> list[str]:
 
 
 def keys_of_dicts(tree: ast.AST) -> list[str]:
-    dicts = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+    """In functions: those of the module are tables."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    dicts = [node for function in functions for node in ast.walk(function) if isinstance(node, ast.Dict)]
     return [key.value for each in dicts for key in each.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
 
 

@@ -24,6 +24,7 @@ from wire import KafkaWire, response_fields
 from strandline.broker.kafka.apis import KAFKA_APIS
 from strandline.client import QuotaEntity
 from strandline.client.quota_types import DEFAULT
+from strandline.protocol import apis
 from strandline.protocol.security.principal import Principal
 from strandline.testing import Cluster
 from strandline.testing.kit.lines import Line
@@ -139,6 +140,7 @@ async def with_rights(user: str) -> AsyncIterator[Cluster]:
     async with Cluster(brokers=1, kafka=True, secure=True) as cluster:
         door = kafka_door(cluster)
         door._sasl_door, admit = None, door.admit
+        del door.handlers[apis.SASL_HANDSHAKE], door.handlers[apis.SASL_AUTHENTICATE]
 
         def admit_as_user(connection: Any) -> bool:
             connection.principal = Principal("User", user)
