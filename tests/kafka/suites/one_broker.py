@@ -21,7 +21,7 @@ from strandline.local_cluster import HOST, LocalCluster, Node, free_port_range
 from strandline.protocol.security.mechanisms import SCRAM_256, SCRAM_512
 from strandline.protocol.security.scram import new_credential
 
-USERS = {"admin": "admin", "test": "test", "test2": "test2", "alice": "alice-secret"}
+USERS = {"admin": "admin", "sasl_user": "sasl_user", "test": "test", "test2": "test2", "alice": "alice-secret"}
 LISTENERS = {"plain": "PLAINTEXT", "ssl": "SSL", "sasl_plain": "SASL_PLAINTEXT", "sasl_ssl": "SASL_SSL"}
 
 NAMES_IN_SUITES = {"ca-cert": "ca.pem", "ca.crt": "ca.pem", "client.crt": "client.pem", "client.key": "client.pem"}

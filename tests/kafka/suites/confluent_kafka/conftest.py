@@ -14,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from unittest.mock import MagicMock
 
+import confluent_kafka  # noqa: F401  # Before its parts are replaced.
+
 sys.path.append(os.environ["STRANDLINE_SUITES"])
 
 import pytest_suites
@@ -47,8 +49,8 @@ class KafkaCluster:
             "bootstrap.servers": f"127.0.0.1:{self._ports['sasl_plain']}",
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanisms": "PLAIN",
-            "sasl.username": "admin",
-            "sasl.password": "admin",
+            "sasl.username": "sasl_user",
+            "sasl.password": "sasl_user",
         }
 
     def stop(self, cleanup: bool = False) -> None:

@@ -19,7 +19,14 @@ import suite  # noqa: E402
 
 VERSION = "2.15.0"
 PROTOCOLS = ("classic", "consumer")
-SETTINGS = {"http.listener": "", "group.initial.rebalance.delay.ms": 0, "group.consumer.heartbeat.interval.ms": 1000}
+SETTINGS = {
+    "http.listener": "",
+    "group.initial.rebalance.delay.ms": 0,
+    "group.consumer.heartbeat.interval.ms": 1000,
+    "min.insync.replicas": 1,
+    "authorizer.class.name": "StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
 
 
 def run(tests: list[str]) -> suite.Results:
