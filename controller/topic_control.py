@@ -20,13 +20,13 @@ from strandline.controller.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from strandline.controller.metadata.topic_names import name_problem
 from strandline.controller.min_isr_warnings import warnings_of_topic
 from strandline.controller.partition_index import PartitionIndex, fold_name
 from strandline.controller.reassignment import assignment_of
 from strandline.controller.replica_placer import ReplicaPlacer
 from strandline.controller.replication_control import may_lead
 from strandline.controller.security.mutation_quota import FREE, Charge
-from strandline.controller.topic_names import name_problem
 from strandline.protocol.doors import new_uuid
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (

@@ -24,13 +24,12 @@ from strandline.protocol.messages.admin import (
 )
 from strandline.protocol.messages.cluster import DescribeQuorumRequest, DescribeQuorumResponse, QuorumReplicaState
 from strandline.protocol.messages.common import ZERO_UUID
-from strandline.protocol.messages.security import CLUSTER_RESOURCE
+from strandline.protocol.messages.security import CLUSTER_NAME, CLUSTER_RESOURCE
 
 _BROKERS = 1
 """The type of endpoints that brokers know."""
 _MISMATCHED_ENDPOINT_TYPE = 114
 """Kafka's code for a client that asks a broker for controllers, or the other way round. It is no code of ours."""
-CLUSTER_NAME = "kafka-cluster"
 METADATA_TOPIC = "__cluster_metadata"
 
 # -- DescribeCluster --------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def _describe(call: KafkaCall) -> DescribeConfigsRequest:
 
 def _described(call: KafkaCall, body: DescribeConfigsResponse) -> dict[str, Any]:
     rows = iter(body.results)
-    results = [_result(call, _of_missing_type(resource) or next(rows)) for resource in call.fields.resources]
+    results = [_result(_of_missing_type(resource) or next(rows)) for resource in call.fields.resources]
     return {"throttle_time_ms": body.throttle_time_ms, "results": results}
 
 
@@ -76,33 +76,39 @@ def _of_missing_type(resource: Any) -> DescribeConfigsResult | None:
     return None
 
 
-def _result(call: KafkaCall, row: DescribeConfigsResult) -> dict[str, Any]:
+def _result(row: DescribeConfigsResult) -> dict[str, Any]:
     return {
         "error_code": row.error_code,
         "error_message": row.error_message,
         "resource_type": row.resource_type,
         "resource_name": row.resource_name,
-        "configs": [described_config(call, config) for config in row.configs],
+        "configs": [_described_config(config) for config in row.configs],
     }
 
 
-def described_config(call: KafkaCall, config: DescribedConfig) -> dict[str, Any]:
-    """One key with its value."""
+def _described_config(config: DescribedConfig) -> dict[str, Any]:
     return {
-        "name": config.name,
-        "value": None if config.is_sensitive else config.value,
-        "read_only": config.read_only,
-        "config_source": config.config_source,
-        "is_sensitive": config.is_sensitive,
+        **config_value(config),
         "synonyms": [{"name": s.name, "value": s.value, "source": s.source} for s in config.synonyms],
         "config_type": _TYPES.get(config.config_type, 0),
         "documentation": config.documentation,
     }
 
 
+def config_value(config: DescribedConfig) -> dict[str, Any]:
+    """One key with its value, as CreateTopics shows it, too."""
+    return {
+        "name": config.name,
+        "value": None if config.is_sensitive else config.value,
+        "read_only": config.read_only,
+        "config_source": config.config_source,
+        "is_sensitive": config.is_sensitive,
+    }
+
+
 def _describe_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
     rows = [DescribeConfigsResult(code, message, r.resource_type, r.resource_name) for r in call.fields.resources]
-    return {"throttle_time_ms": 0, "results": [_result(call, row) for row in rows]}
+    return {"throttle_time_ms": 0, "results": [_result(row) for row in rows]}
 
 
 # -- changes ----------------------------------------------------------------------------------------------------------

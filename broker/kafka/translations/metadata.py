@@ -13,6 +13,9 @@ from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
 from strandline.broker.kafka.inner_request import ask
+from strandline.broker.kafka.translations.authorized_operations import NOT_ASKED, authorized_operations
+from strandline.broker.kafka.translations.topics_by_name import code_by_name
+from strandline.controller.metadata.topic_names import name_problem
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
@@ -24,6 +27,7 @@ from strandline.protocol.messages.admin import (
     MetadataTopicRequest,
 )
 from strandline.protocol.messages.common import ZERO_UUID
+from strandline.protocol.messages.security import CLUSTER_NAME, CLUSTER_RESOURCE, DESCRIBE, TOPIC_RESOURCE
 from strandline.protocol.rpc.server_connection import Handler, ServerRequest
 
 _CREATION_MS = 15_000
@@ -75,23 +79,37 @@ _ALREADY_THERE = (ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NONE)
 def _to_kafka(call: KafkaCall, body: MetadataResponse) -> dict[str, Any]:
     ids = [broker.node_id for broker in body.brokers]
     own = call.connection.server.node_id
+    asks_cluster = call.fields.get("include_cluster_authorized_operations", False)
     return {
         "throttle_time_ms": body.throttle_time_ms,
         "brokers": [{"node_id": b.node_id, "host": b.host, "port": b.port, "rack": b.rack} for b in body.brokers],
         "cluster_id": body.cluster_id,
         "controller_id": own if own in ids else next(iter(ids), -1),
         "topics": [_topic(call, topic) for topic in body.topics],
+        "cluster_authorized_operations": (
+            authorized_operations(call, CLUSTER_RESOURCE, CLUSTER_NAME) if asks_cluster else NOT_ASKED
+        ),
         "error_code": ErrorCode.NONE,
     }
 
 
+def _code(call: KafkaCall, topic: MetadataTopic) -> int:
+    """A topic that is missing: whether it will be there soon, cannot be there, or must not be asked for."""
+    name = topic.name
+    if topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or name is None:
+        return topic.error_code
+    created = call.notes.get(name) if call.notes else None
+    if created is not None:
+        return ErrorCode.LEADER_NOT_AVAILABLE if created in _ALREADY_THERE else created
+    if name_problem(name):
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return code_by_name(call, name, topic.error_code, DESCRIBE)
+
+
 def _topic(call: KafkaCall, topic: MetadataTopic) -> dict[str, Any]:
-    code = topic.error_code
-    created = call.notes.get(topic.name) if call.notes else None
-    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and created is not None:
-        code = ErrorCode.LEADER_NOT_AVAILABLE if created in _ALREADY_THERE else created
+    asks = call.fields.get("include_topic_authorized_operations", False)
     return {
-        "error_code": code,
+        "error_code": _code(call, topic),
         "name": topic.name if topic.name is not None or call.version >= 12 else "",
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
@@ -107,6 +125,9 @@ def _topic(call: KafkaCall, topic: MetadataTopic) -> dict[str, Any]:
             }
             for p in topic.partitions
         ],
+        "topic_authorized_operations": (
+            authorized_operations(call, TOPIC_RESOURCE, topic.name) if asks and topic.name else NOT_ASKED
+        ),
     }
 
 

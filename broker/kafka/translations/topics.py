@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall
-from strandline.broker.kafka.translations.configs import described_config
+from strandline.broker.kafka.translations.configs import config_value
 from strandline.broker.kafka.translations.topics_by_name import access_of, code_by_name
 from strandline.controller.metadata.config_describe import describe_topic
 from strandline.protocol import apis
@@ -69,7 +69,7 @@ def _creation(call: KafkaCall, topic: CreatableTopicResult) -> dict[str, Any]:
 
 def _configs(call: KafkaCall, name: str) -> list[dict[str, Any]]:
     try:
-        return [described_config(call, config) for config in describe_topic(call.context.image(), name)]
+        return [config_value(config) for config in describe_topic(call.context.image(), name)]
     except BrokerError:
         return []  # It was only validated, or this broker does not know it yet.
 

@@ -1,0 +1,234 @@
+"""Metadata, and what makes, changes and removes topics, in each version of Kafka's requests."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+from wire import KafkaWire
+
+from strandline.broker.kafka.codec import Fields
+from strandline.protocol.errors import ErrorCode
+from strandline.testing import ThreadedCluster
+
+METADATA, CREATE, DELETE, EXTEND, DESCRIBE = 3, 19, 20, 37, 75
+NO_ID = bytes(16)
+_numbers = count()
+
+
+def new_name() -> str:
+    return f"made-{next(_numbers)}"
+
+
+def at(cluster: ThreadedCluster) -> KafkaWire:
+    return KafkaWire.at(cluster.kafka_bootstrap)
+
+
+async def metadata(wire: KafkaWire, version: int, topics: Any, **changes: Any) -> Fields:
+    fields = {
+        "topics": topics,
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": False,
+        "include_cluster_authorized_operations": False,
+    }
+    return await wire.call(METADATA, version, {**fields, **changes})
+
+
+def named(*names: str) -> list[dict[str, Any]]:
+    return [{"name": name, "topic_id": NO_ID} for name in names]
+
+
+async def create(wire: KafkaWire, version: int, *topics: dict[str, Any], validate_only: bool = False) -> list[Fields]:
+    rows = [{"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": [], **topic} for topic in topics]
+    answer = await wire.call(CREATE, version, {"topics": rows, "timeout_ms": 10_000, "validate_only": validate_only})
+    found: list[Fields] = answer.topics
+    return found
+
+
+async def delete(wire: KafkaWire, version: int, name: str, topic_id: bytes = NO_ID) -> Fields:
+    topics = [{"name": name if topic_id == NO_ID else None, "topic_id": topic_id}]
+    answer = await wire.call(DELETE, version, {"topics": topics, "topic_names": [name], "timeout_ms": 10_000})
+    row: Fields = answer.responses[0]
+    return row
+
+
+# -- Metadata ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(14))
+async def test_metadata_has_brokers_topics_and_a_controller_that_is_a_broker(data_cluster: ThreadedCluster, version: int) -> None:
+    name = new_name()
+    data_cluster.create_topic(name, partitions=2, replication_factor=1)
+    async with at(data_cluster) as wire:
+        found = await metadata(wire, version, named(name))
+        (topic,) = found.topics
+        assert (topic.error_code, topic.name, len(topic.partitions)) == (0, name, 2)
+        assert found.get("controller_id", 1) == found.brokers[0].node_id == topic.partitions[0].leader_id == 1
+        assert f"{found.brokers[0].host}:{found.brokers[0].port}" == data_cluster.kafka_bootstrap
+        everything = await metadata(wire, version, [] if version == 0 else None)
+        assert name in {topic.name for topic in everything.topics}
+        if version:
+            assert not (await metadata(wire, version, [])).topics
+
+
+@pytest.mark.parametrize("version", range(10, 14))
+async def test_topic_is_found_by_its_id(data_cluster: ThreadedCluster, version: int) -> None:
+    name = new_name()
+    data_cluster.create_topic(name, replication_factor=1)
+    async with at(data_cluster) as wire:
+        (topic,) = (await metadata(wire, version, named(name))).topics
+        asked = [{"name": None, "topic_id": topic.topic_id}, {"name": None, "topic_id": b"x" * 16}]
+        found, missing = (await metadata(wire, version, asked)).topics
+    assert (found.name, found.error_code) == (name, 0)
+    assert (missing.name or None, missing.topic_id, missing.error_code) == (None, b"x" * 16, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+@pytest.mark.parametrize("version", [0, 3, 4, 13])
+async def test_missing_topic_is_created_for_a_client_that_allows_it(data_cluster: ThreadedCluster, version: int) -> None:
+    """Versions below 4 always allow it. The first answer is that the topic has no leader yet, as Kafka's."""
+    name = new_name()
+    async with at(data_cluster) as wire:
+        (first,) = (await metadata(wire, version, named(name), allow_auto_topic_creation=True)).topics
+        assert first.error_code in (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NONE)
+        (second,) = (await metadata(wire, version, named(name), allow_auto_topic_creation=True)).topics
+        assert second.error_code == ErrorCode.NONE
+
+
+async def test_missing_topic_is_not_created_for_others_nor_under_a_bad_name(data_cluster: ThreadedCluster) -> None:
+    name = new_name()
+    async with at(data_cluster) as wire:
+        (missing,) = (await metadata(wire, 12, named(name))).topics
+        (bad,) = (await metadata(wire, 12, named("a/b"))).topics
+        (worse,) = (await metadata(wire, 12, named("a/b"), allow_auto_topic_creation=True)).topics
+    assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert bad.error_code == worse.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+@pytest.mark.parametrize("version", [8, 10, 12])
+async def test_authorized_operations_come_for_clients_that_ask(data_cluster: ThreadedCluster, version: int) -> None:
+    """Without an authorizer: all that exist, as bits. Kafka's AdminClient shows them."""
+    name = new_name()
+    data_cluster.create_topic(name, replication_factor=1)
+    both = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
+    async with at(data_cluster) as wire:
+        silent = await metadata(wire, version, named(name))
+        asked = await metadata(wire, version, named(name), **both)
+    assert silent.topics[0].topic_authorized_operations == -(2**31)
+    assert asked.topics[0].topic_authorized_operations == 0b110111111000
+    if version <= 10:
+        assert asked.cluster_authorized_operations == 0b1111110100000
+
+
+# -- CreateTopics, DeleteTopics, CreatePartitions ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+async def test_topic_is_created_described_and_deleted(data_cluster: ThreadedCluster, version: int) -> None:
+    name = new_name()
+    async with at(data_cluster) as wire:
+        topic = {"name": name, "num_partitions": 3, "configs": [{"name": "retention.ms", "value": "1000"}]}
+        (row,) = await create(wire, version, topic)
+        assert (row.name, row.error_code, row.error_message) == (name, 0, None)
+        if version >= 5:
+            assert (row.num_partitions, row.replication_factor) == (3, 1)
+            configs = {config.name: config for config in row.configs}
+            assert (configs["retention.ms"].value, configs["retention.ms"].config_source) == ("1000", 1)
+        assert row.get("topic_id", b"x") != NO_ID
+        (again,) = await create(wire, version, topic)
+        assert again.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+        assert again.error_message
+        assert (await delete(wire, min(version, 5), name)).error_code == 0
+        gone = await delete(wire, min(version, 5), name)
+        assert (gone.name, gone.error_code) == (name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+async def test_each_topic_of_a_request_is_judged_by_itself(data_cluster: ThreadedCluster) -> None:
+    good = new_name()
+    rows = [
+        {"name": good},
+        {"name": "a/b"},
+        {"name": new_name(), "replication_factor": 9},
+        {"name": new_name(), "num_partitions": 0},
+        {"name": new_name(), "configs": [{"name": "retention.ms", "value": "soon"}]},
+        {"name": new_name(), "num_partitions": -1, "replication_factor": -1},
+    ]
+    async with at(data_cluster) as wire:
+        found = await create(wire, 7, *rows)
+    assert [row.error_code for row in found] == [
+        ErrorCode.NONE,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.NONE,
+    ]
+
+
+async def test_request_that_only_validates_makes_nothing(data_cluster: ThreadedCluster) -> None:
+    name = new_name()
+    async with at(data_cluster) as wire:
+        (row,) = await create(wire, 7, {"name": name, "num_partitions": 2}, validate_only=True)
+        assert row.error_code == 0
+        assert (await metadata(wire, 12, named(name))).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_topic_with_given_replicas_is_created(data_cluster: ThreadedCluster) -> None:
+    topic = {"name": new_name(), "num_partitions": -1, "replication_factor": -1}
+    assignments = [{"partition_index": n, "broker_ids": [1]} for n in range(2)]
+    async with at(data_cluster) as wire:
+        (row,) = await create(wire, 7, {**topic, "assignments": assignments})
+    assert (row.error_code, row.num_partitions) == (0, 2)
+
+
+async def test_topic_is_deleted_by_its_id(data_cluster: ThreadedCluster) -> None:
+    name = new_name()
+    async with at(data_cluster) as wire:
+        (row,) = await create(wire, 7, {"name": name})
+        gone = await delete(wire, 6, name, row.topic_id)
+        assert (gone.error_code, gone.topic_id) == (0, row.topic_id)
+        missing = await delete(wire, 6, name, row.topic_id)
+        assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+@pytest.mark.parametrize("version", range(4))
+async def test_partitions_are_added(data_cluster: ThreadedCluster, version: int) -> None:
+    """Null means that the cluster chooses the replicas. An empty list has too few of them."""
+    name = new_name()
+    data_cluster.create_topic(name, replication_factor=1)
+    async with at(data_cluster) as wire:
+
+        async def extend(count: int, assignments: Any) -> Fields:
+            topics = [{"name": name, "count": count, "assignments": assignments}]
+            answer = await wire.call(EXTEND, version, {"topics": topics, "timeout_ms": 10_000, "validate_only": False})
+            row: Fields = answer.results[0]
+            return row
+
+        assert (await extend(3, None)).error_code == 0
+        assert len((await metadata(wire, 12, named(name))).topics[0].partitions) == 3
+        assert (await extend(4, [{"broker_ids": [1]}])).error_code == 0
+        assert (await extend(5, [])).error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        fewer = await extend(2, None)
+        assert fewer.error_code == ErrorCode.INVALID_PARTITIONS
+        assert fewer.error_message
+
+
+# -- DescribeTopicPartitions ------------------------------------------------------------------------------------------
+
+
+async def test_partitions_are_described_page_by_page(data_cluster: ThreadedCluster) -> None:
+    """Every partition once, whatever the size of a page."""
+    names = sorted(new_name() for _ in range(3))
+    for number, name in enumerate(names):
+        data_cluster.create_topic(name, partitions=number + 2, replication_factor=1)
+    asked = {"topics": [{"name": name} for name in [*names, "nothing"]], "response_partition_limit": 2}
+    found, cursor, pages = [], None, 0
+    async with at(data_cluster) as wire:
+        while pages == 0 or cursor is not None:
+            page = await wire.call(DESCRIBE, 0, {**asked, "cursor": cursor and vars(cursor)})
+            found += [(topic.name, p.partition_index) for topic in page.topics for p in topic.partitions]
+            missing = [topic.error_code for topic in page.topics if topic.name == "nothing"]
+            cursor, pages = page.next_cursor, pages + 1
+    assert found == [(name, index) for number, name in enumerate(names) for index in range(number + 2)]
+    assert missing == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert pages == 5
