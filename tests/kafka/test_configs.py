@@ -1,0 +1,131 @@
+"""The configuration of topics and brokers, in each version of Kafka's requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from data_world import new_topic
+from wire import KafkaWire
+
+from strandline.broker.kafka.codec import Fields
+from strandline.protocol.errors import ErrorCode
+from strandline.testing import ThreadedCluster
+
+DESCRIBE, ALTER, ALTER_INCREMENTALLY, LIST = 32, 33, 44, 74
+TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
+SET, UNSET, APPEND, SUBTRACT = range(4)
+
+
+def at(cluster: ThreadedCluster) -> KafkaWire:
+    return KafkaWire.at(cluster.kafka_bootstrap)
+
+
+async def describe(wire: KafkaWire, version: int, kind: int, name: str, keys: Any = None, **changes: Any) -> Fields:
+    resources = [{"resource_type": kind, "resource_name": name, "configuration_keys": keys}]
+    fields = {"resources": resources, "include_synonyms": True, "include_documentation": False}
+    result: Fields = (await wire.call(DESCRIBE, version, {**fields, **changes})).results[0]
+    return result
+
+
+async def alter(wire: KafkaWire, version: int, kind: int, name: str, *changes: tuple[str, int, str | None]) -> Fields:
+    configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
+    resources = [{"resource_type": kind, "resource_name": name, "configs": configs}]
+    answer = await wire.call(ALTER_INCREMENTALLY, version, {"resources": resources, "validate_only": False})
+    row: Fields = answer.responses[0]
+    return row
+
+
+async def replace(wire: KafkaWire, version: int, name: str, **values: str | None) -> Fields:
+    configs = [{"name": key.replace("_", "."), "value": value} for key, value in values.items()]
+    resources = [{"resource_type": TOPIC, "resource_name": name, "configs": configs}]
+    answer = await wire.call(ALTER, version, {"resources": resources, "validate_only": False})
+    row: Fields = answer.responses[0]
+    return row
+
+
+async def set_on(wire: KafkaWire, name: str) -> dict[str, str]:
+    """The keys that are set on a topic itself."""
+    found = await describe(wire, 4, TOPIC, name)
+    return {config.name: config.value for config in found.configs if config.config_source == 1}
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+async def test_keys_come_with_value_source_and_synonyms(data_cluster: ThreadedCluster, version: int) -> None:
+    """Null asks for all keys, a list for those, and an empty list for none."""
+    name = new_topic(data_cluster)
+    async with at(data_cluster) as wire:
+        assert (await alter(wire, 1, TOPIC, name, ("retention.ms", SET, "1234"))).error_code == 0
+        everything = {config.name: config for config in (await describe(wire, version, TOPIC, name)).configs}
+        (one,) = (await describe(wire, version, TOPIC, name, ["retention.ms"])).configs
+        assert not (await describe(wire, version, TOPIC, name, [])).configs
+    assert (one.value, one.config_source, one.read_only, one.is_sensitive) == ("1234", 1, False, False)
+    assert [(s.name, s.source) for s in one.synonyms] == [("retention.ms", 1), ("log.retention.ms", 5)]
+    assert everything["cleanup.policy"].config_source == 5
+    assert len(everything) > 20
+    if version >= 3:
+        assert (one.config_type, everything["cleanup.policy"].config_type) == (5, 7)
+
+
+async def test_documentation_comes_if_it_is_wanted(data_cluster: ThreadedCluster) -> None:
+    name = new_topic(data_cluster)
+    async with at(data_cluster) as wire:
+        (told,) = (await describe(wire, 4, TOPIC, name, ["retention.ms"], include_documentation=True)).configs
+        (silent,) = (await describe(wire, 4, TOPIC, name, ["retention.ms"])).configs
+    assert told.documentation
+    assert silent.documentation is None
+
+
+async def test_resources_that_do_not_exist_have_no_configuration(data_cluster: ThreadedCluster) -> None:
+    async with at(data_cluster) as wire:
+        found = [
+            await describe(wire, 4, kind, name) for kind, name in [(TOPIC, "no"), (BROKER, "1"), (METRICS, "m"), (LOGGER, "1")]
+        ]
+        grouped = await describe(wire, 4, GROUP, "g")
+    assert [row.error_code for row in found] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0, 0, ErrorCode.INVALID_REQUEST]
+    assert [bool(row.configs) for row in [*found, grouped]] == [False, True, False, False, False]
+
+
+@pytest.mark.parametrize("version", range(2))
+async def test_keys_are_set_appended_and_unset(data_cluster: ThreadedCluster, version: int) -> None:
+    name = new_topic(data_cluster)
+    async with at(data_cluster) as wire:
+        await alter(wire, version, TOPIC, name, ("cleanup.policy", APPEND, "compact"), ("retention.ms", SET, "5"))
+        assert await set_on(wire, name) == {"cleanup.policy": "delete,compact", "retention.ms": "5"}
+        await alter(wire, version, TOPIC, name, ("cleanup.policy", SUBTRACT, "delete"), ("retention.ms", UNSET, None))
+        assert await set_on(wire, name) == {"cleanup.policy": "compact"}
+        wrong = await alter(wire, version, TOPIC, name, ("retention.ms", SET, "soon"))
+        unknown = await alter(wire, version, TOPIC, name, ("colour", SET, "red"))
+        missing = await alter(wire, version, TOPIC, "nothing", ("retention.ms", SET, "5"))
+        metrics = await alter(wire, version, METRICS, "m", ("interval.ms", SET, "5"))
+    assert wrong.error_code == unknown.error_code == ErrorCode.INVALID_CONFIG
+    assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert metrics.error_code == ErrorCode.INVALID_REQUEST
+    assert wrong.error_message
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_older_request_replaces_all_that_was_set(data_cluster: ThreadedCluster, version: int) -> None:
+    """What it does not name goes back to its default; a null value does, too."""
+    name = new_topic(data_cluster)
+    async with at(data_cluster) as wire:
+        assert (await replace(wire, version, name, retention_ms="5", segment_ms="60000")).error_code == 0
+        assert (await replace(wire, version, name, retention_ms="6", max_message_bytes=None)).error_code == 0
+        assert await set_on(wire, name) == {"retention.ms": "6"}
+        assert (await replace(wire, version, name)).error_code == 0
+        assert await set_on(wire, name) == {}
+        assert (await replace(wire, version, name, retention_ms="soon")).error_code == ErrorCode.INVALID_CONFIG
+
+
+async def test_resources_are_listed_by_type(data_cluster: ThreadedCluster) -> None:
+    name = new_topic(data_cluster)
+    async with at(data_cluster) as wire:
+        metrics = await wire.call(LIST, 0)
+        topics = await wire.call(LIST, 1, {"resource_types": [TOPIC]})
+        everything = await wire.call(LIST, 1, {"resource_types": []})
+        wrong = await wire.call(LIST, 1, {"resource_types": [99]})
+    assert metrics.config_resources == []
+    assert (TOPIC, name) in {(row.resource_type, row.resource_name) for row in topics.config_resources}
+    assert {row.resource_type for row in topics.config_resources} == {TOPIC}
+    assert (BROKER, "1") in {(row.resource_type, row.resource_name) for row in everything.config_resources}
+    assert wrong.error_code == ErrorCode.UNSUPPORTED_VERSION
