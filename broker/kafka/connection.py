@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, checked, read_body, write_fields
 from strandline.broker.kafka.context import KafkaContext
@@ -125,7 +125,7 @@ class _KafkaFrames(ServerConnection):
         begins_at = self._free_at
         api = call.api
         if api.read is None:
-            handler = partial(checked, handler)
+            handler = cast(Handler, partial(checked, handler))
         try:
             if api.serve is None:
                 request.body = api.to_ours(call)

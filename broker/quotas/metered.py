@@ -90,7 +90,7 @@ class Meter:
         """The handler that measures the requests of one API."""
         counts_bytes, is_exempt = api_key == apis.PRODUCE, api_key in OF_BROKERS
 
-        def handle(request: ServerRequest) -> Any:
+        def handle(request: Any) -> Any:
             if is_exempt or getattr(request.body, "replica_id", -1) >= 0:
                 return self._run_exempt(handler, request)
             if not isinstance(request, ServerRequest):

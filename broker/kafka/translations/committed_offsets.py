@@ -161,7 +161,7 @@ def _all_rows(call: KafkaCall, answer: OffsetFetchGroupResponse) -> Iterator[tup
 
 
 def _asked_rows(call: KafkaCall, asked: Any, answer: OffsetFetchGroupResponse) -> Iterator[tuple[Any, dict[str, Any]]]:
-    found = {(part.topic_id, part.partition): part for part in answer.partitions}
+    found: dict[tuple[Any, int], Any] = {(part.topic_id, part.partition): part for part in answer.partitions}
     ids = resolve(call, (topic.name for topic in asked.topics)) if call.version < _HAS_IDS else {}
     for topic in asked.topics:
         topic_id = topic.topic_id if call.version >= _HAS_IDS else ids.get(topic.name)

@@ -108,9 +108,9 @@ def answered(call: KafkaCall, rows: Iterable[Any]) -> Iterator[tuple[Asked, Any]
         yield asked, next(left) if asked.is_passed else None
 
 
-def by_topic(rows: Iterable[tuple[str, dict[str, Any]]], name_field: str = "name", rows_field: str = "partitions") -> list[Any]:
+def by_topic(rows: Iterable[tuple[Any, dict[str, Any]]], name_field: str = "name", rows_field: str = "partitions") -> list[Any]:
     """Rows of partitions under their topics, which come in the order of their first rows."""
-    topics: dict[str, list[dict[str, Any]]] = {}
+    topics: dict[Any, list[dict[str, Any]]] = {}
     for name, row in rows:
         topics.setdefault(name, []).append(row)
     return [{name_field: name, rows_field: found} for name, found in topics.items()]
