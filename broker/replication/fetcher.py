@@ -102,6 +102,7 @@ class _PartitionFetch:
         "lacks_below",
         "leader_high_watermark",
         "partition",
+        "reader_came",
         "said_readers",
         "sent",
         "sequence",
@@ -112,6 +113,8 @@ class _PartitionFetch:
         self.partition = partition
         self.sent: FetchPosition | None = None
         """The position that the leader's session holds for this follower; None if it was not sent in this session."""
+        self.reader_came = False
+        """A consumer has begun to read the partition here since the last position. It may be gone already, and come again."""
         self.said_readers = False
         """Whether the position that the leader's session holds says that consumers read the partition here."""
         self.sequence = 0
@@ -211,6 +214,7 @@ class FetcherCore:
         entry = self._entries.get(key)
         if entry is None or entry.said_readers or entry.state is not _FETCHING:
             return False
+        entry.reader_came = True
         self._make_ready(key)
         return True
 
@@ -287,7 +291,8 @@ class FetcherCore:
             entry = self._entries[key]
             position = entry.sent = entry.partition.fetch_position()
             entry.sequence = self._sequence
-            entry.said_readers = entry.partition.has_readers
+            entry.said_readers = entry.reader_came or entry.partition.has_readers
+            entry.reader_came = False
             self._session_keys[key] = None
             partitions.append(
                 FetchPartition(

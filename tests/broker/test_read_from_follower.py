@@ -276,6 +276,20 @@ def test_reader_is_told_to_the_leader_in_one_more_fetch_behind_the_parked_one() 
     assert not link.core.on_reader(P), "it knows already"
 
 
+def test_reader_that_has_gone_at_once_is_told_to_the_leader_once() -> None:
+    """A client without sessions that does not wait is gone before the fetch is planned. If each of its fetches had the follower
+    name its position again, each response of the leader would be out of date, and the follower would never learn of the high
+    watermark."""
+    world, link, _ = followed(rack="")
+    parked_fetch(link)
+    world[2].fetch(want(0, epoch=1), rack_id="b")
+    assert link.core.on_reader(P)
+    (told, _) = link.ask() or pytest.fail("the leader is not told")
+    assert [item.readers_high_watermark for item in told.request.partitions] == [0]
+    world[2].fetch(want(0, epoch=1), rack_id="b")
+    assert not link.core.on_reader(P), "it knows already"
+
+
 def test_follower_whose_readers_have_gone_says_so_with_its_next_position() -> None:
     world, link, consumer = followed(rack="b")
     plan, request = parked_fetch(link)

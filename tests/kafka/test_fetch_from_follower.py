@@ -68,3 +68,15 @@ async def test_leader_names_the_replica_and_the_follower_serves_it() -> None:
             row = await follower.fetched(12, "orders", 0, rack_id="b", max_wait_ms=5000)
             assert (row.error_code, values_of(row.records)) == (0, ["a"])
             assert error(await follower.fetched(10, "orders", 0)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_follower_serves_a_client_that_never_waits() -> None:
+    """Each of its fetches is over before the follower has asked the leader for the high watermark."""
+    async with RackedCluster() as cluster:
+        await cluster.create("orders", replicas=[[1, 2, 3]])
+        ports = dict(enumerate(cluster.kafka_bootstrap.split(","), 1))
+        async with DataWire.at(ports[1]) as leader, DataWire.at(ports[2]) as follower:
+            assert (await leader.produce(9, "orders", batch("a"))).error_code == 0
+            async with asyncio.timeout(10):
+                while not (await follower.fetched(12, "orders", 0, rack_id="b")).records:
+                    await asyncio.sleep(0.02)
