@@ -32,9 +32,8 @@ def main() -> int:
         command = [sys.executable, str(HERE / name / "run.py"), *(["--short"] if given.short else [])]
         if subprocess.run(command).returncode:
             failed.append(name)
-    print(
-        f"the suites took {time.monotonic() - started:.0f} s; {'failed: ' + ', '.join(failed) if failed else 'all are as expected'}"
-    )
+    verdict = f"NOT as expected: {', '.join(failed)}" if failed else "all are as expected"
+    print(f"the suites took {time.monotonic() - started:.0f} s; {verdict}")
     return int(bool(failed))
 
 
