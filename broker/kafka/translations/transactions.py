@@ -172,6 +172,15 @@ def _commit(call: KafkaCall) -> TxnOffsetCommitRequest:
     )
 
 
+def _serve_commit(request: ServerRequest, call: KafkaCall, handler: Handler) -> Awaitable[None] | None:
+    """If no topic of the request exists, the coordinator is not asked."""
+    request.body = _commit(call)
+    if request.body.partitions or not call.notes:
+        return handler(request)
+    request.reply(TxnOffsetCommitResponse([]))
+    return None
+
+
 def _committed(call: KafkaCall, body: TxnOffsetCommitResponse) -> dict[str, Any]:
     rows = []
     for asked, row in answered(call, body.partitions):
@@ -199,5 +208,5 @@ APIS = (
     KafkaApi(24, "AddPartitionsToTxn", apis.ADD_PARTITIONS_TO_TXN, 0, 3, _add, _added, _add_refused, serve=_serve_add),
     KafkaApi(25, "AddOffsetsToTxn", apis.ADD_OFFSETS_TO_TXN, 0, 4, _add_offsets, _offsets_added, _refused),
     KafkaApi(26, "EndTxn", apis.END_TXN, 0, 5, _end, _ended, _refused),
-    KafkaApi(28, "TxnOffsetCommit", apis.TXN_OFFSET_COMMIT, 0, 5, _commit, _committed, _commit_refused),
+    KafkaApi(28, "TxnOffsetCommit", apis.TXN_OFFSET_COMMIT, 0, 5, _commit, _committed, _commit_refused, serve=_serve_commit),
 )
