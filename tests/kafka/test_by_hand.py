@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from data_world import FETCH, PRODUCE, batch
+from data_world import FETCH, PRODUCE, batch, fetch_partition
 from random_messages import plain, random_fields
 from wire import request_frame, response_fields
 
@@ -215,3 +215,20 @@ def test_one_row_of_fetch_is_read_by_its_schema(version: int, parts: list[Any]) 
     assert (found.partition_index, found.error_code, found.high_watermark, found.last_stable_offset) == (3, 0, 5, 4)
     assert (found.get("log_start_offset", 1), found.get("preferred_read_replica", 2)) == (1, 2)
     assert (found.aborted_transactions, found.records) == (None, b"".join(parts))
+
+
+@pytest.mark.parametrize(("key", "version"), [(PRODUCE, 3), (PRODUCE, 9), (FETCH, 4), (FETCH, 12), (FETCH, 18)])
+def test_number_of_partitions_is_limited(key: int, version: int) -> None:
+    """Over all topics: each is an object, which takes many times its bytes."""
+    topics: list[dict[str, Any]]
+    if key == PRODUCE:
+        part: dict[str, Any] = {"index": 0, "records": None}
+        topics = [{"name": "a", "topic_id": bytes(16), "partition_data": [part] * 60_000}] * 2
+        fields = {"transactional_id": None, "acks": 1, "timeout_ms": 7, "topic_data": topics}
+    else:
+        part = fetch_partition(0)
+        topics = [{"topic": "a", "topic_id": bytes(16), "partitions": [part] * 60_000}] * 2
+        limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1, "rack_id": "", "forgotten_topics_data": []}
+        fields = {**limits, "topics": topics}
+    with pytest.raises(PeerError, match="more than 100000"):
+        both(key, version, bytearray(request_frame(key, version, 1, "c", fields)))

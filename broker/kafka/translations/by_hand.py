@@ -13,7 +13,7 @@ from struct import Struct as Pack
 from typing import Any, NamedTuple
 
 from strandline.broker.kafka.call import KafkaCall
-from strandline.broker.kafka.codec import ITEMS_MAX, read_varint, skip_tagged, write_varint
+from strandline.broker.kafka.codec import read_varint, skip_tagged, write_varint
 from strandline.protocol.errors import PeerError
 from strandline.protocol.frames import LENGTH
 
@@ -68,7 +68,7 @@ def _text(frame: bytearray, at: int, size: int) -> tuple[str | None, int]:
     if size < 0:
         return None, at
     end = at + size
-    if end > len(frame):
+    if end > len(frame) or size > TEXT_MAX:
         raise PeerError(f"a string of {size} bytes is announced, {len(frame) - at} are left")
     return frame[at:end].decode(), end
 
@@ -77,17 +77,19 @@ CLASSIC = Encoding(_classic_size, _classic_text, _no_tags)
 FLEXIBLE = Encoding(_compact_size, _compact_text, _skip_tags)
 
 
-def items(count: int, frame: bytearray, at: int) -> range:
-    """The indexes of an array that must not be null, and has at least one byte per item."""
-    if not 0 <= count <= len(frame) - at or count > ITEMS_MAX:
+def items(count: int, frame: bytearray, at: int, before: int = 0) -> range:
+    """The indexes of an array that must not be null, and has at least one byte per item. `before`: how many items of its kind the
+    request has before it. (Requests that are not read by hand are held to the limits of our messages by their decoder.)"""
+    if not 0 <= count <= len(frame) - at:
         raise PeerError(f"an array of {count} items is announced, {len(frame) - at} bytes are left")
+    if count + before > ITEMS_MAX:
+        raise PeerError(f"the request has more than {ITEMS_MAX} topics or partitions")
     return range(count)
 
 
-def check_total(count: int) -> None:
-    """All arrays of a request together have the limit of one array (`codec.py`)."""
-    if count > ITEMS_MAX:
-        raise PeerError(f"a request of more than {ITEMS_MAX} items")
+ITEMS_MAX = 100_000
+TEXT_MAX = 0x7FFF
+"""The largest size of a string. The classic encoding cannot have a larger one."""
 
 
 def text(frame: bytearray, at: int, encoding: Encoding) -> tuple[str, int]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall
 from strandline.broker.kafka.codec import Field, Struct, skip_tagged, struct_codec
-from strandline.broker.kafka.translations.by_hand import CLASSIC, FLEXIBLE, INT32, Encoding, check_total, items, text, uuid
+from strandline.broker.kafka.translations.by_hand import CLASSIC, FLEXIBLE, INT32, Encoding, items, text, uuid
 from strandline.broker.kafka.translations.fetch_response import error_row, write_response
 from strandline.broker.kafka.translations.topics_by_name import by_topic
 from strandline.protocol import apis
@@ -137,7 +137,7 @@ def _read_topics(call: KafkaCall, frame: bytearray, at: int, encoding: Encoding,
     unpack, size, wanted = pack.unpack_from, pack.size, body.partitions
     count, at = encoding.size(frame, at)
     unknown: list[int] = []
-    total = 0
+    seen = 0
     topic_id: bytes | None
     for _ in items(count, frame, at):
         if has_ids:
@@ -145,9 +145,7 @@ def _read_topics(call: KafkaCall, frame: bytearray, at: int, encoding: Encoding,
         else:
             topic_id, unknown, at = _read_name(call, frame, at, encoding)
         partitions, at = encoding.size(frame, at)
-        total += partitions
-        check_total(total)
-        for _ in items(partitions, frame, at):
+        for _ in items(partitions, frame, at, seen):
             values = unpack(frame, at)
             at += size
             if has_tags:
@@ -156,6 +154,7 @@ def _read_topics(call: KafkaCall, frame: bytearray, at: int, encoding: Encoding,
                 unknown.append(values[0])
             else:
                 wanted.append(make(topic_id, values))
+        seen += partitions
         at = encoding.skip_tags(frame, at)
     return at
 
@@ -175,6 +174,7 @@ def _read_name(call: KafkaCall, frame: bytearray, at: int, encoding: Encoding) -
 def _read_forgotten(call: KafkaCall, frame: bytearray, at: int, encoding: Encoding, body: FetchRequest) -> int:
     count, at = encoding.size(frame, at)
     topic_id: bytes | None
+    seen = 0
     if count:
         body.forgotten = forgotten = []
     for _ in items(count, frame, at):
@@ -184,10 +184,11 @@ def _read_forgotten(call: KafkaCall, frame: bytearray, at: int, encoding: Encodi
             name, at = text(frame, at, encoding)
             topic_id = call.context.topic_id(name)
         partitions, at = encoding.size(frame, at)
-        for _ in items(partitions, frame, at):
+        for _ in items(partitions, frame, at, seen):
             if topic_id is not None:
                 forgotten.append(ForgottenPartition(topic_id, *INT32.unpack_from(frame, at)))
             at += 4
+        seen += partitions
         at = encoding.skip_tags(frame, at)
     return at
 

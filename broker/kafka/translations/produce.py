@@ -24,7 +24,6 @@ from strandline.broker.kafka.translations.by_hand import (
     FLEXIBLE,
     INT32,
     Encoding,
-    check_total,
     encoded_size,
     encoded_text,
     finish_response,
@@ -175,7 +174,7 @@ def _read_any(call: KafkaCall, frame: bytearray, at: int) -> ProduceRequest:
     topics: list[Topic] = []
     call.notes = Asked(topics)
     count, at = encoding.size(frame, at + _ACKS_AND_TIMEOUT.size)
-    view, total = memoryview(frame), 0
+    view, seen = memoryview(frame), 0
     key: str | bytes
     topic_id: bytes | None
     for _ in items(count, frame, at):
@@ -186,9 +185,8 @@ def _read_any(call: KafkaCall, frame: bytearray, at: int) -> ProduceRequest:
             topic_id = call.context.topic_id(key)
         topic: Topic = (key, [], {})
         topics.append(topic)
-        at = _read_partitions(call, frame, view, at, encoding, topic, topic_id, body)
-        total += len(topic[1])
-        check_total(total)
+        at = _read_partitions(call, frame, view, at, encoding, topic, topic_id, body, seen)
+        seen += len(topic[1])
     encoding.skip_tags(frame, at)
     return body
 
@@ -202,12 +200,13 @@ def _read_partitions(
     topic: Topic,
     topic_id: bytes | None,
     body: ProduceRequest,
+    before: int,
 ) -> int:
     """Read the partitions of one topic into the request. Returns the offset behind the topic."""
     _, partitions, early = topic
     size_of, skip_tags, frame_size = encoding.size, encoding.skip_tags, len(frame)
     count, at = size_of(frame, at)
-    for place in items(count, frame, at):
+    for place in items(count, frame, at, before):
         (index,) = INT32.unpack_from(frame, at)
         size, at = size_of(frame, at + 4)
         end = at + max(size, 0)
