@@ -34,11 +34,14 @@ async def test_cluster_is_described(pair_cluster: ThreadedCluster, version: int)
 
 
 async def test_broker_knows_no_listener_of_controllers(data_cluster: ThreadedCluster) -> None:
-    """The controllers speak Strandline's protocol only. 114 is MISMATCHED_ENDPOINT_TYPE."""
+    """The controllers speak Strandline's protocol only. 114 is MISMATCHED_ENDPOINT_TYPE, and 115
+    UNSUPPORTED_ENDPOINT_TYPE."""
     async with at(data_cluster) as wire:
         fields = {"include_cluster_authorized_operations": False, "endpoint_type": CONTROLLERS}
         found = await wire.call(CLUSTER, 1, fields)
+        other = await wire.call(CLUSTER, 1, {**fields, "endpoint_type": 7})
     assert (found.error_code, found.brokers) == (114, [])
+    assert (other.error_code, other.brokers) == (115, [])
     assert "controllers" in found.error_message
 
 
@@ -57,7 +60,8 @@ async def test_quorum_is_described(data_cluster: ThreadedCluster, version: int) 
     assert [observer.replica_id for observer in partition.observers] == [1]
     if version:
         assert partition.observers[0].last_fetch_timestamp > 1_700_000_000_000
-    assert wrong.error_code == ErrorCode.INVALID_REQUEST
+    assert wrong.error_code == 0
+    assert wrong.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.mark.parametrize("version", range(3))

@@ -52,13 +52,13 @@ async def set_on(wire: KafkaWire, name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("version", range(1, 5))
 async def test_keys_come_with_value_source_and_synonyms(data_cluster: ThreadedCluster, version: int) -> None:
-    """Null asks for all keys, a list for those, and an empty list for none."""
+    """Null and an empty list ask for all keys, a list for those."""
     name = new_topic(data_cluster)
     async with at(data_cluster) as wire:
         assert (await alter(wire, 1, TOPIC, name, ("retention.ms", SET, "1234"))).error_code == 0
         everything = {config.name: config for config in (await describe(wire, version, TOPIC, name)).configs}
         (one,) = (await describe(wire, version, TOPIC, name, ["retention.ms"])).configs
-        assert not (await describe(wire, version, TOPIC, name, [])).configs
+        assert [c.name for c in (await describe(wire, version, TOPIC, name, [])).configs] == list(everything)
     assert (one.value, one.config_source, one.read_only, one.is_sensitive) == ("1234", 1, False, False)
     assert [(s.name, s.source) for s in one.synonyms] == [("retention.ms", 1), ("log.retention.ms", 5)]
     assert everything["cleanup.policy"].config_source == 5
@@ -106,15 +106,16 @@ async def test_keys_are_set_appended_and_unset(data_cluster: ThreadedCluster, ve
 
 @pytest.mark.parametrize("version", range(3))
 async def test_older_request_replaces_all_that_was_set(data_cluster: ThreadedCluster, version: int) -> None:
-    """What it does not name goes back to its default; a null value does, too."""
+    """What it does not name goes back to its default."""
     name = new_topic(data_cluster)
     async with at(data_cluster) as wire:
         assert (await replace(wire, version, name, retention_ms="5", segment_ms="60000")).error_code == 0
-        assert (await replace(wire, version, name, retention_ms="6", max_message_bytes=None)).error_code == 0
+        assert (await replace(wire, version, name, retention_ms="6")).error_code == 0
         assert await set_on(wire, name) == {"retention.ms": "6"}
         assert (await replace(wire, version, name)).error_code == 0
         assert await set_on(wire, name) == {}
         assert (await replace(wire, version, name, retention_ms="soon")).error_code == ErrorCode.INVALID_CONFIG
+        assert (await replace(wire, version, name, retention_ms=None)).error_code == ErrorCode.INVALID_REQUEST
 
 
 async def test_resources_are_listed_by_type(data_cluster: ThreadedCluster) -> None:
@@ -129,3 +130,38 @@ async def test_resources_are_listed_by_type(data_cluster: ThreadedCluster) -> No
     assert {row.resource_type for row in topics.config_resources} == {TOPIC}
     assert (BROKER, "1") in {(row.resource_type, row.resource_name) for row in everything.config_resources}
     assert wrong.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+async def test_keys_without_a_value_or_twice_are_refused_alone(data_cluster: ThreadedCluster) -> None:
+    """The other resources of the request are changed."""
+    first, second = new_topic(data_cluster), new_topic(data_cluster)
+    twice = [("retention.ms", SET, "5"), ("retention.ms", UNSET, None)]
+    change = {"name": "retention.ms", "config_operation": SET}
+    async with at(data_cluster) as wire:
+        assert (await alter(wire, 1, TOPIC, first, *twice)).error_code == ErrorCode.INVALID_REQUEST
+        resources = [
+            {"resource_type": TOPIC, "resource_name": name, "configs": [config]}
+            for name, config in [(first, {**change, "value": None}), (second, {**change, "value": "7"})]
+        ]
+        answer = await wire.call(ALTER_INCREMENTALLY, 1, {"resources": resources, "validate_only": False})
+        assert [(row.resource_name, row.error_code) for row in answer.responses] == [
+            (first, ErrorCode.INVALID_REQUEST),
+            (second, 0),
+        ]
+        assert (await set_on(wire, first), await set_on(wire, second)) == ({}, {"retention.ms": "7"})
+
+
+async def test_deletion_of_what_is_not_set_changes_nothing(data_cluster: ThreadedCluster) -> None:
+    """Not even of a key that only Kafka has."""
+    name, keys = new_topic(data_cluster), [("remote.storage.enable", UNSET, None), ("retention.ms", UNSET, None)]
+    async with at(data_cluster) as wire:
+        assert (await alter(wire, 1, TOPIC, name, *keys)).error_code == 0
+        missing = await alter(wire, 1, TOPIC, "nothing", *keys)
+    assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_synonyms_have_values(data_cluster: ThreadedCluster) -> None:
+    """Kafka's tools show a key that has no default without one."""
+    async with at(data_cluster) as wire:
+        found = await describe(wire, 4, BROKER, "1")
+    assert all(synonym.value is not None for config in found.configs if not config.is_sensitive for synonym in config.synonyms)

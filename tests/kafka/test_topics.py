@@ -232,3 +232,23 @@ async def test_partitions_are_described_page_by_page(data_cluster: ThreadedClust
     assert found == [(name, index) for number, name in enumerate(names) for index in range(number + 2)]
     assert missing == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert pages == 5
+
+
+async def test_cursor_stands_at_a_topic_that_is_asked_for(data_cluster: ThreadedCluster) -> None:
+    """Topics before it are not in the answer; a name that cannot be is said to be one."""
+    names = sorted(new_name() for _ in range(2))
+    for name in names:
+        data_cluster.create_topic(name, replication_factor=1)
+
+    async def ask(wire: KafkaWire, cursor: str, partition: int = 0) -> Fields:
+        topics = [{"name": name} for name in [*names, "z/z"]]
+        place = {"topic_name": cursor, "partition_index": partition}
+        return await wire.call(DESCRIBE, 0, {"topics": topics, "response_partition_limit": 9, "cursor": place})
+
+    async with at(data_cluster) as wire:
+        codes = {topic.name: topic.error_code for topic in (await ask(wire, names[1])).topics}
+        elsewhere = await ask(wire, "elsewhere")
+        negative = await ask(wire, names[0], -1)
+    assert codes == {names[1]: 0, "z/z": ErrorCode.INVALID_TOPIC_EXCEPTION}
+    for refused in (elsewhere, negative):
+        assert {topic.error_code for topic in refused.topics} == {ErrorCode.INVALID_REQUEST}

@@ -9,6 +9,7 @@ from strandline.protocol.messages.security import (
     ALTER,
     ALTER_CONFIGS,
     CLUSTER_ACTION,
+    CLUSTER_NAME,
     CLUSTER_RESOURCE,
     CREATE,
     DELETE,
@@ -29,6 +30,16 @@ _OPERATIONS = {
     CLUSTER_RESOURCE: (CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE),
 }
 """The operations that exist on resources of a type, in Kafka 4.3."""
+
+
+def cluster_operations(call: KafkaCall, is_asked: bool) -> int:
+    """Those on the cluster; none for a client that may not even describe it."""
+    if not is_asked:
+        return NOT_ASKED
+    access = access_of(call)
+    if access is not None and not access.may(DESCRIBE, CLUSTER_RESOURCE, CLUSTER_NAME):
+        return 0
+    return authorized_operations(call, CLUSTER_RESOURCE, CLUSTER_NAME)
 
 
 def authorized_operations(call: KafkaCall, resource_type: int, name: str) -> int:

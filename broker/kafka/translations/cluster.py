@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
-from strandline.broker.kafka.translations.authorized_operations import NOT_ASKED, authorized_operations
+from strandline.broker.kafka.translations.authorized_operations import cluster_operations
 from strandline.protocol import apis
-from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.admin import (
     SAFE_DOWNGRADE,
     UPGRADE,
@@ -24,12 +24,12 @@ from strandline.protocol.messages.admin import (
 )
 from strandline.protocol.messages.cluster import DescribeQuorumRequest, DescribeQuorumResponse, QuorumReplicaState
 from strandline.protocol.messages.common import ZERO_UUID
-from strandline.protocol.messages.security import CLUSTER_NAME, CLUSTER_RESOURCE
 
 _BROKERS = 1
 """The type of endpoints that brokers know."""
-_MISMATCHED_ENDPOINT_TYPE = 114
-"""Kafka's code for a client that asks a broker for controllers, or the other way round. It is no code of ours."""
+_CONTROLLERS = 2
+_MISMATCHED_ENDPOINT_TYPE, _UNSUPPORTED_ENDPOINT_TYPE = 114, 115
+"""Kafka's codes for a client that asks a broker for controllers, or for something else. They are no codes of ours."""
 METADATA_TOPIC = "__cluster_metadata"
 
 # -- DescribeCluster --------------------------------------------------------------------------------------------------
@@ -42,11 +42,11 @@ def _describe(call: KafkaCall) -> DescribeClusterRequest:
 
 def _described(call: KafkaCall, body: DescribeClusterResponse) -> dict[str, Any]:
     fields = call.fields
-    if fields.get("endpoint_type", _BROKERS) != _BROKERS:
-        return _of_controllers(call)
+    endpoint_type = fields.get("endpoint_type", _BROKERS)
+    if endpoint_type != _BROKERS:
+        return _no_brokers(call, endpoint_type)
     alive = [broker.broker_id for broker in body.brokers if not broker.is_fenced]
     own = call.connection.server.node_id
-    is_asked = fields.include_cluster_authorized_operations
     return {
         "throttle_time_ms": body.throttle_time_ms,
         "error_code": body.error_code,
@@ -58,26 +58,30 @@ def _described(call: KafkaCall, body: DescribeClusterResponse) -> dict[str, Any]
             {"broker_id": b.broker_id, "host": b.host, "port": b.port, "rack": b.rack, "is_fenced": b.is_fenced}
             for b in body.brokers
         ],
-        "cluster_authorized_operations": (authorized_operations(call, CLUSTER_RESOURCE, CLUSTER_NAME) if is_asked else NOT_ASKED),
+        "cluster_authorized_operations": cluster_operations(call, fields.include_cluster_authorized_operations),
     }
 
 
-def _of_controllers(call: KafkaCall) -> dict[str, Any]:
-    message = "this is a broker; the controllers have no listener for Kafka's clients"
-    return refused_at_top(call, ErrorCode.NONE, message) | {"error_code": _MISMATCHED_ENDPOINT_TYPE, "brokers": []}
+def _no_brokers(call: KafkaCall, endpoint_type: int) -> dict[str, Any]:
+    if endpoint_type == _CONTROLLERS:
+        code, message = _MISMATCHED_ENDPOINT_TYPE, "this is a broker; the controllers have no listener for Kafka's clients"
+    else:
+        code, message = _UNSUPPORTED_ENDPOINT_TYPE, f"there are no endpoints of type {endpoint_type}"
+    return refused_at_top(call, ErrorCode.NONE, message) | {"error_code": code, "brokers": []}
 
 
 # -- DescribeQuorum ---------------------------------------------------------------------------------------------------
 
 
 def _quorum(call: KafkaCall) -> DescribeQuorumRequest:
-    topics = [(topic.topic_name, [p.partition_index for p in topic.partitions]) for topic in call.fields.topics]
-    if topics != [(METADATA_TOPIC, [0])]:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"only partition 0 of {METADATA_TOPIC} has a quorum")
     return DescribeQuorumRequest()
 
 
 def _described_quorum(call: KafkaCall, body: DescribeQuorumResponse) -> dict[str, Any]:
+    """Only partition 0 of the metadata has a quorum. A client that asks for anything else learns nothing at all."""
+    asked = [(topic.topic_name, [p.partition_index for p in topic.partitions]) for topic in call.fields.topics]
+    if asked != [(METADATA_TOPIC, [0])]:
+        return _no_quorum(asked)
     now_ms = call.context.wall_clock_ms()
     partition = {
         "partition_index": 0,
@@ -92,6 +96,20 @@ def _described_quorum(call: KafkaCall, body: DescribeQuorumResponse) -> dict[str
     nodes = [{"node_id": n.node_id, "listeners": [{"name": "CONTROLLER", "host": n.host, "port": n.port}]} for n in body.nodes]
     topics = [{"topic_name": METADATA_TOPIC, "partitions": [partition]}]
     return {"error_code": body.error_code, "error_message": body.error_message, "topics": topics, "nodes": nodes}
+
+
+def _no_quorum(asked: list[tuple[str, list[int]]]) -> dict[str, Any]:
+    row = {
+        "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        "error_message": f"only partition 0 of {METADATA_TOPIC} has a quorum",
+        "leader_id": 0,
+        "leader_epoch": 0,
+        "high_watermark": 0,
+        "current_voters": [],
+        "observers": [],
+    }
+    topics = [{"topic_name": name, "partitions": [{"partition_index": i, **row} for i in indexes]} for name, indexes in asked]
+    return {"error_code": ErrorCode.NONE, "error_message": None, "topics": topics, "nodes": []}
 
 
 def _replica(state: QuorumReplicaState, now_ms: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
+from strandline.broker.kafka.translations.topics_by_name import access_of
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
@@ -34,28 +35,39 @@ from strandline.protocol.messages.admin import (
     MetadataRequest,
     MetadataResponse,
 )
+from strandline.protocol.messages.security import DESCRIBE_CONFIGS
 
 BROKER_LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32
 """Kafka's numbers of the types of resources that are not there."""
 _EMPTY = (CLIENT_METRICS, GROUP)
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "class": 8, "password": 9}
-_OF_THROTTLES = {
+_NOT_HERE = {
     "leader.replication.throttled.rate",
-    "follower.replication.throttled.rate",
     "leader.replication.throttled.replicas",
+    "follower.replication.throttled.rate",
     "follower.replication.throttled.replicas",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+    "local.retention.bytes",
+    "local.retention.ms",
+    "preallocate",
+    "remote.log.copy.disable",
+    "remote.log.delete.on.disable",
+    "remote.storage.enable",
 }
-"""Kafka's tool for reassignments unsets these after each one. Here a throttle is no configuration, so they are never set."""
+"""Kafka's keys that Strandline lacks. They are never set, so to unset them changes nothing: Kafka's tool for reassignments does
+that to the keys of its throttles after each reassignment. (Kafka says nothing to the deletion of any key; here a mistyped one is
+refused.)"""
 
 
 # -- DescribeConfigs --------------------------------------------------------------------------------------------------
 
 
 def _describe(call: KafkaCall) -> DescribeConfigsRequest:
+    """No key at all asks for all keys, in an empty list as with null."""
     fields = call.fields
     asked = [resource for resource in fields.resources if resource.resource_type not in (*_EMPTY, BROKER_LOGGER)]
     return DescribeConfigsRequest(
-        [DescribeConfigsResource(r.resource_type, r.resource_name, r.configuration_keys) for r in asked],
+        [DescribeConfigsResource(r.resource_type, r.resource_name, r.configuration_keys or None) for r in asked],
         fields.get("include_documentation", False),
         fields.include_synonyms,
     )
@@ -89,7 +101,11 @@ def _result(row: DescribeConfigsResult) -> dict[str, Any]:
 def _described_config(config: DescribedConfig) -> dict[str, Any]:
     return {
         **config_value(config),
-        "synonyms": [{"name": s.name, "value": s.value, "source": s.source} for s in config.synonyms],
+        "synonyms": [
+            {"name": s.name, "value": s.value, "source": s.source}
+            for s in config.synonyms
+            if s.value is not None or config.is_sensitive
+        ],
         "config_type": _TYPES.get(config.config_type, 0),
         "documentation": config.documentation,
     }
@@ -122,7 +138,7 @@ def _operations(resource: Any) -> list[AlterableConfig]:
     return [
         AlterableConfig(config.name, config.config_operation, config.value)
         for config in resource.configs
-        if config.name not in _OF_THROTTLES or config.config_operation != CONFIG_DELETE
+        if config.name not in _NOT_HERE or config.config_operation != CONFIG_DELETE
     ]
 
 
@@ -136,7 +152,17 @@ def _changes(call: KafkaCall, resources: list[AlterConfigsResource]) -> Incremen
 
 def _of(call: KafkaCall) -> list[Any]:
     """The resources that the controller is asked about."""
-    return [resource for resource in call.fields.resources if resource.resource_type not in (*_EMPTY, BROKER_LOGGER)]
+    return [resource for resource in call.fields.resources if _problem(resource) is None]
+
+
+def _problem(resource: Any) -> str | None:
+    """Why the controller is not asked about the resource."""
+    if resource.resource_type in (*_EMPTY, BROKER_LOGGER):
+        return f"resources of type {resource.resource_type} have no configuration here"
+    if len({config.name for config in resource.configs}) < len(resource.configs):
+        return "a key is named twice"
+    without = [c.name for c in resource.configs if c.value is None and c.get("config_operation", CONFIG_SET) != CONFIG_DELETE]
+    return f"{', '.join(without)}: there is no value" if without else None
 
 
 def _changed(resource: Any, configs: list[AlterableConfig]) -> AlterConfigsResource:
@@ -144,24 +170,24 @@ def _changed(resource: Any, configs: list[AlterableConfig]) -> AlterConfigsResou
 
 
 def _difference(call: KafkaCall, resource: Any) -> list[AlterableConfig]:
-    """The changes that leave exactly what the request names. A null value unsets its key."""
+    """The changes that leave exactly what the request names."""
     wanted = {config.name: config.value for config in resource.configs}
     present = call.context.image().config(resource.resource_type, resource.resource_name)
-    gone = [AlterableConfig(name, CONFIG_DELETE) for name in present if wanted.get(name) is None]
-    return gone + [AlterableConfig(name, CONFIG_SET, value) for name, value in wanted.items() if value is not None]
+    gone = [AlterableConfig(name, CONFIG_DELETE) for name in present if name not in wanted]
+    return gone + [AlterableConfig(name, CONFIG_SET, value) for name, value in wanted.items()]
 
 
 def _altered(call: KafkaCall, body: IncrementalAlterConfigsResponse) -> dict[str, Any]:
     rows = iter(body.responses)
-    responses = [_response(_missing(resource) or next(rows)) for resource in call.fields.resources]
+    responses = [_response(_unasked(resource) or next(rows)) for resource in call.fields.resources]
     return {"throttle_time_ms": body.throttle_time_ms, "responses": responses}
 
 
-def _missing(resource: Any) -> AlterConfigsResourceResponse | None:
-    if resource.resource_type not in (*_EMPTY, BROKER_LOGGER):
+def _unasked(resource: Any) -> AlterConfigsResourceResponse | None:
+    problem = _problem(resource)
+    if problem is None:
         return None
-    message = f"resources of type {resource.resource_type} have no configuration here"
-    return AlterConfigsResourceResponse(ErrorCode.INVALID_REQUEST, message, resource.resource_type, resource.resource_name)
+    return AlterConfigsResourceResponse(ErrorCode.INVALID_REQUEST, problem, resource.resource_type, resource.resource_name)
 
 
 def _response(row: AlterConfigsResourceResponse) -> dict[str, Any]:
@@ -185,6 +211,9 @@ _ALL_TYPES = (RESOURCE_TOPIC, RESOURCE_BROKER, BROKER_LOGGER, CLIENT_METRICS, GR
 
 def _list(call: KafkaCall) -> MetadataRequest:
     """Metadata has all topics and brokers that the client may see. Version 0 asks for client metrics alone."""
+    access = access_of(call)
+    if access is not None:
+        access.require_cluster(DESCRIBE_CONFIGS)
     wanted = call.fields.get("resource_types", [CLIENT_METRICS]) or _ALL_TYPES
     if any(kind not in _ALL_TYPES for kind in wanted):
         raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, "there is no resource of one of the types")

@@ -10,6 +10,7 @@ from typing import Any
 from strandline.broker.kafka.call import KafkaApi, KafkaCall
 from strandline.broker.kafka.translations.authorized_operations import authorized_operations
 from strandline.broker.kafka.translations.topics_by_name import code_by_name
+from strandline.controller.metadata.topic_names import name_problem
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages.admin import (
@@ -27,12 +28,16 @@ PAGE_MAX = 2000
 
 
 def _to_ours(call: KafkaCall) -> MetadataRequest:
-    """No name at all asks for all topics."""
-    fields = call.fields
-    if fields.cursor is not None and fields.cursor.partition_index < 0:
+    """No name at all asks for all topics. The cursor must be at one of the names."""
+    names, cursor = dict.fromkeys(topic.name for topic in call.fields.topics), call.fields.cursor
+    if cursor is not None and cursor.partition_index < 0:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "the partition of the cursor is negative")
-    names = sorted({topic.name for topic in fields.topics})
-    return MetadataRequest([MetadataTopicRequest(name) for name in names] if names else None)
+    if not names:
+        return MetadataRequest(None)
+    if cursor is not None and cursor.topic_name not in names:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"the cursor is at topic {cursor.topic_name!r}, which is not asked for")
+    left = (name for name in names if cursor is None or name >= cursor.topic_name)
+    return MetadataRequest([MetadataTopicRequest(name) for name in sorted(left)])
 
 
 def _to_kafka(call: KafkaCall, body: MetadataResponse) -> dict[str, Any]:
@@ -58,9 +63,11 @@ def _to_kafka(call: KafkaCall, body: MetadataResponse) -> dict[str, Any]:
 
 
 def _topic(call: KafkaCall, topic: MetadataTopic, partitions: list[MetadataPartition]) -> dict[str, Any]:
-    name = topic.name or ""
+    name, code = topic.name or "", topic.error_code
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name_problem(name):
+        code = ErrorCode.INVALID_TOPIC_EXCEPTION
     return {
-        "error_code": code_by_name(call, name, topic.error_code, DESCRIBE),
+        "error_code": code_by_name(call, name, code, DESCRIBE),
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
