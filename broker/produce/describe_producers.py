@@ -1,4 +1,4 @@
-"""Serving DescribeProducers: what the log of a partition that this broker leads knows of its producers (KIP-664).
+"""Serving DescribeProducers: what the log of a partition knows of its producers (KIP-664).
 
 A new attempt of a named producer asks for the number of rows that the attempts before it have written. Some of these rows may not
 be committed yet and may be lost with this leader. So the answer holds the high watermark of the same moment, and the client waits
@@ -11,7 +11,8 @@ too, because the metadata that made it leader is newer.
 Without an epoch, an answer may be out of date when it is read, because the attempt before may still be writing. That is harmless:
 batches based on such an answer are refused, as duplicates or for their epoch, and the client asks again.
 
-For an operator, the answer has the open transactions: where they begin, and what a marker must name to end them by hand.
+For an operator, the answer has the open transactions: where they begin, and what a marker must name to end them by hand. Whoever
+asks for all producers and names no leader epoch may ask any replica: Kafka's tools look for hanging transactions on one broker.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ class DescribeProducersHandler:
         answer = DescribeProducersPartitionResponse(item.topic_id, item.partition)
         try:
             partition = self._directory.partition((item.topic_id, item.partition))
-            answer.leader_epoch = partition.leading(item.current_leader_epoch).epoch
+            if asked.producer_ids is None and item.current_leader_epoch < 0:
+                answer.leader_epoch = partition.leader_epoch
+            else:
+                answer.leader_epoch = partition.leading(item.current_leader_epoch).epoch
             self._check_exclusive(asked)
         except BrokerError as e:
             answer.error_code, answer.error_message = e.code, e.message

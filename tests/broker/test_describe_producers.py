@@ -92,12 +92,22 @@ def test_only_the_leader_answers_and_only_in_the_epoch_that_is_meant() -> None:
     world = ReplicaWorld()
     world.topic(replicas=(1, 2))
     epoch = world[1].p.leader_epoch
-    assert describe(world[2]).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert describe(world[2], [NAMED]).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert describe(world[2], epoch=epoch).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert describe(world[1], epoch=epoch).error_code == 0
     assert describe(world[1], epoch=epoch - 1).error_code == ErrorCode.FENCED_LEADER_EPOCH
     assert describe(world[1], epoch=epoch + 1).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
     assert describe(world[1], key=(bytes(16), 0)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
     assert describe(world[1], key=(TOPIC, 7)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_any_replica_answers_who_asks_for_all_producers_and_means_no_epoch() -> None:
+    """As in Kafka, whose tool looks for hanging transactions in the logs of one broker."""
+    world = ReplicaWorld()
+    world.topic(replicas=(1, 2))
+    answer = describe(world[2])
+    assert (answer.error_code, answer.leader_epoch) == (0, world[1].p.leader_epoch)
+    assert describe(world[2], key=(TOPIC, 7)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_the_same_partition_twice_is_no_question() -> None:
