@@ -333,8 +333,8 @@ class DescribeProducersPartition(Message):
 
 
 class DescribeProducersRequest(Message):
-    """Asks the leaders of partitions for the states of these producers, or of all (nil) (KIP-664). A request for all that names no
-    leader epoch is answered by any replica.
+    """Asks the leaders of partitions for the states of these producers, or of all (nil) (KIP-664). A request for all that names
+    no leader epoch is answered by any replica.
 
     The id of a named producer stands for its name: the response has the newest work epoch of that name that has written to the
     partition. With a `producer_epoch`, a leader answers only when its metadata says that no older epoch of the named producer may
