@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from strandline.broker.coordination.topics import InternalTopic
 from strandline.broker.kafka.schemas import Schemas
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.security.access import Access, Rights
@@ -21,6 +22,8 @@ class KafkaContext:
     wall_clock_ms: Callable[[], int] = lambda: 0
     auto_create_topics: bool = True
     """Whether Metadata requests create the topics that they name (`auto.create.topics.enable`)."""
+    internal_topics: Mapping[str, InternalTopic] = field(default_factory=dict)
+    """By name, as they are created if a Metadata request names them."""
     schemas: Schemas = field(default_factory=Schemas)
 
     def topic_id(self, name: str) -> bytes | None:

@@ -28,11 +28,13 @@ def use_context(
     from strandline.broker.kafka.server import KafkaServer
 
     assert isinstance(server, KafkaServer)
+    internal = (config.groups.offsets_topic, config.transactions.state_topic)
     server.context = KafkaContext(
         image=lambda: link.metadata.image,
         rights=rights,
         wall_clock_ms=wall_clock_ms,
         auto_create_topics=config.auto_create_topics_enable,
+        internal_topics={topic.name: topic for topic in internal},
     )
 
 

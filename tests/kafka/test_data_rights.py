@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from data_world import DELETE_RECORDS, FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, PRODUCE, batch, fetch_partition
+from data_world import DELETE_RECORDS, FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, PRODUCE, batch, fetch_partition
 from wire import request_frame, response_fields
 
 from strandline.broker.kafka.apis import KAFKA_APIS
@@ -93,3 +93,15 @@ def test_offsets() -> None:
         assert [row.topic_id for row in asked.partitions] == [OPEN, HIDDEN]
         found = written(call, answer).topics
         assert {getattr(topic, name): topic.partitions[0].error_code for topic in found} == ALIKE
+
+
+def test_metadata_creates_no_topic_that_the_client_may_not_describe() -> None:
+    """It is answered at once, as a topic that exists: so the client learns nothing."""
+    topics = [{"name": name, "topic_id": bytes(16)} for name in NAMES]
+    fields = {"topics": topics, "allow_auto_topic_creation": True, "include_topic_authorized_operations": False}
+    request, call = SimpleNamespace(), read(s.DESCRIBE, METADATA, 12, fields)
+    assert call.api.serve is not None
+    asked: list[Any] = []
+    assert call.api.serve(request, call, asked.append) is None  # type: ignore[arg-type]
+    assert [topic.name for topic in request.body.topics] == NAMES
+    assert asked == [request]

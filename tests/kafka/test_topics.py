@@ -72,16 +72,42 @@ async def test_metadata_has_brokers_topics_and_a_controller_that_is_a_broker(dat
             assert not (await metadata(wire, version, [])).topics
 
 
-@pytest.mark.parametrize("version", range(10, 14))
+@pytest.mark.parametrize("version", range(12, 14))
 async def test_topic_is_found_by_its_id(data_cluster: ThreadedCluster, version: int) -> None:
     name = new_name()
     data_cluster.create_topic(name, replication_factor=1)
     async with at(data_cluster) as wire:
         (topic,) = (await metadata(wire, version, named(name))).topics
         asked = [{"name": None, "topic_id": topic.topic_id}, {"name": None, "topic_id": b"x" * 16}]
-        found, missing = (await metadata(wire, version, asked)).topics
+        found, missing = (await metadata(wire, version, [*asked, *named("left-out"), *asked])).topics
     assert (found.name, found.error_code) == (name, 0)
     assert (missing.name or None, missing.topic_id, missing.error_code) == (None, b"x" * 16, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+@pytest.mark.parametrize("version", range(10, 12))
+async def test_older_versions_have_names_only(data_cluster: ThreadedCluster, version: int) -> None:
+    async with at(data_cluster) as wire:
+        for wrong in ({"name": None, "topic_id": NO_ID}, {"name": "a", "topic_id": b"x" * 16}):
+            assert (await metadata(wire, version, [wrong])).topics[0].error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_topic_that_is_named_twice_is_there_once(data_cluster: ThreadedCluster) -> None:
+    name = new_name()
+    data_cluster.create_topic(name, replication_factor=1)
+    async with at(data_cluster) as wire:
+        assert [topic.name for topic in (await metadata(wire, 12, named(name, name))).topics] == [name]
+
+
+async def test_internal_topic_is_created_as_its_coordinator_does(data_cluster: ThreadedCluster) -> None:
+    """A client may ask for it first; with the settings of other topics, what it holds would be deleted after a week."""
+    name = "__consumer_offsets"
+    async with at(data_cluster) as wire:
+        await metadata(wire, 12, named(name), allow_auto_topic_creation=True)
+        (topic,) = (await metadata(wire, 12, named(name))).topics
+        resources = [{"resource_type": 2, "resource_name": name, "configuration_keys": ["cleanup.policy"]}]
+        fields = {"resources": resources, "include_synonyms": False, "include_documentation": False}
+        (config,) = (await wire.call(32, 4, fields)).results[0].configs
+    assert (topic.error_code, topic.is_internal, config.value) == (0, True, "compact")
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 13])
@@ -99,10 +125,10 @@ async def test_missing_topic_is_not_created_for_others_nor_under_a_bad_name(data
     name = new_name()
     async with at(data_cluster) as wire:
         (missing,) = (await metadata(wire, 12, named(name))).topics
-        (bad,) = (await metadata(wire, 12, named("a/b"))).topics
+        (bad, nothing) = (await metadata(wire, 12, named("a/b", ""))).topics
         (worse,) = (await metadata(wire, 12, named("a/b"), allow_auto_topic_creation=True)).topics
     assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert bad.error_code == worse.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert bad.error_code == worse.error_code == nothing.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 @pytest.mark.parametrize("version", [8, 10, 12])

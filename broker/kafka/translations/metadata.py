@@ -1,10 +1,11 @@
 """Metadata: the brokers, as this listener's clients reach them, and the topics.
 
     topics    null: all; empty: none, but in version 0 all
-    by id     from version 10 on, with a null name
+    by id     from version 12 on, with a null name; where one topic has an id, those without are left out
 
 A topic that does not exist is created if the client allows it and `auto.create.topics.enable` does, with the rights of the
-client. Such a topic is answered as Kafka answers: LEADER_NOT_AVAILABLE, and the client asks again."""
+client. Until this broker knows it, and while it cannot be created for a reason that passes, it is answered with
+LEADER_NOT_AVAILABLE, and the client asks again."""
 
 from __future__ import annotations
 
@@ -13,8 +14,12 @@ from typing import Any
 
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
 from strandline.broker.kafka.inner_request import ask
-from strandline.broker.kafka.translations.authorized_operations import NOT_ASKED, authorized_operations
-from strandline.broker.kafka.translations.topics_by_name import code_by_name
+from strandline.broker.kafka.translations.authorized_operations import (
+    NOT_ASKED,
+    authorized_operations,
+    cluster_operations,
+)
+from strandline.broker.kafka.translations.topics_by_name import access_of, code_by_name
 from strandline.controller.metadata.topic_names import name_problem
 from strandline.protocol import apis
 from strandline.protocol.errors import BrokerError, ErrorCode
@@ -27,67 +32,89 @@ from strandline.protocol.messages.admin import (
     MetadataTopicRequest,
 )
 from strandline.protocol.messages.common import ZERO_UUID
-from strandline.protocol.messages.security import CLUSTER_NAME, CLUSTER_RESOURCE, DESCRIBE, TOPIC_RESOURCE
+from strandline.protocol.messages.security import DESCRIBE, TOPIC_RESOURCE
 from strandline.protocol.rpc.server_connection import Handler, ServerRequest
 
-_CREATION_MS = 15_000
+_CREATION_MS = 2000
+"""How long the client waits for a creation. Its other requests wait behind this one, those to existing topics, too."""
+_FIRST_WITH_IDS = 12
 
 
 def _to_ours(call: KafkaCall) -> MetadataRequest:
     topics = call.fields.topics
     if topics is None or (call.version == 0 and not topics):
         return MetadataRequest(None)
-    return MetadataRequest([MetadataTopicRequest(t.name or None, t.get("topic_id", ZERO_UUID)) for t in topics])
+    asked = dict.fromkeys((topic.name, topic.get("topic_id", ZERO_UUID)) for topic in topics)
+    if call.version < _FIRST_WITH_IDS and any(name is None or topic_id != ZERO_UUID for name, topic_id in asked):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"version {call.version} asks for topics by their names only")
+    ids = dict.fromkeys(topic_id for _, topic_id in asked if topic_id != ZERO_UUID)
+    if ids:
+        return MetadataRequest([MetadataTopicRequest(None, topic_id) for topic_id in ids])
+    return MetadataRequest([MetadataTopicRequest(name) for name, _ in asked])
 
 
 def _serve(request: ServerRequest, call: KafkaCall, handler: Handler) -> Awaitable[None] | None:
     request.body = _to_ours(call)
-    missing = _missing(call)
+    missing = _missing(call, request.body)
     if missing:
         return _create_first(request, call, handler, missing)
     return handler(request)
 
 
-def _missing(call: KafkaCall) -> list[str]:
-    """The names of the topics to create."""
+def _missing(call: KafkaCall, body: MetadataRequest) -> list[str]:
+    """The names of the topics to create. Those that the client may not describe are not even looked up."""
     if not call.context.auto_create_topics or not call.fields.get("allow_auto_topic_creation", True):
         return []
-    names = dict.fromkeys(topic.name for topic in call.fields.topics or [] if topic.name)
-    return [name for name in names if call.context.topic_id(name) is None]
+    names = [t.name for t in body.topics or () if t.name is not None and call.context.topic_id(t.name) is None]
+    access = access_of(call) if names else None
+    return names if access is None else [name for name in names if access.sees(DESCRIBE, TOPIC_RESOURCE, name)]
 
 
 async def _create_first(request: ServerRequest, call: KafkaCall, handler: Handler, names: list[str]) -> None:
-    call.notes = await _create(request, names)
+    call.notes = await _create(request, call, names)
     result = handler(request)
     if result is not None:
         await result
 
 
-async def _create(request: ServerRequest, names: list[str]) -> dict[str, int]:
-    """Create topics with the cluster's defaults. Returns what each name is answered with, until the topic is known here."""
-    creation = CreateTopicsRequest([CreatableTopic(name) for name in names], _CREATION_MS)
+async def _create(request: ServerRequest, call: KafkaCall, names: list[str]) -> dict[str, int]:
+    """Create topics with the cluster's defaults, and internal ones as their coordinators do. Returns what each name is answered
+    with, until the topic is known here."""
+    internal = call.context.internal_topics
+    topics = [internal[name].creatable() if name in internal else CreatableTopic(name) for name in names]
     try:
-        answer = await ask(request, apis.CREATE_TOPICS, creation)
+        answer = await ask(request, apis.CREATE_TOPICS, CreateTopicsRequest(topics, _CREATION_MS))
     except BrokerError as e:
-        return dict.fromkeys(names, e.code)
-    return {topic.name: topic.error_code or ErrorCode.LEADER_NOT_AVAILABLE for topic in answer.topics}
+        return dict.fromkeys(names, _until_known(e.code))
+    return {topic.name: _until_known(topic.error_code) for topic in answer.topics}
 
 
-_ALREADY_THERE = (ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NONE)
+_FINAL = (
+    ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.INVALID_REPLICATION_FACTOR,
+    ErrorCode.INVALID_PARTITIONS,
+    ErrorCode.INVALID_CONFIG,
+    ErrorCode.POLICY_VIOLATION,
+)
+"""Why a topic was not created, and will not be when the client asks again."""
+
+
+def _until_known(code: int) -> int:
+    return code if code in _FINAL else ErrorCode.LEADER_NOT_AVAILABLE
 
 
 def _to_kafka(call: KafkaCall, body: MetadataResponse) -> dict[str, Any]:
     ids = [broker.node_id for broker in body.brokers]
     own = call.connection.server.node_id
-    asks_cluster = call.fields.get("include_cluster_authorized_operations", False)
     return {
         "throttle_time_ms": body.throttle_time_ms,
         "brokers": [{"node_id": b.node_id, "host": b.host, "port": b.port, "rack": b.rack} for b in body.brokers],
         "cluster_id": body.cluster_id,
         "controller_id": own if own in ids else next(iter(ids), -1),
         "topics": [_topic(call, topic) for topic in body.topics],
-        "cluster_authorized_operations": (
-            authorized_operations(call, CLUSTER_RESOURCE, CLUSTER_NAME) if asks_cluster else NOT_ASKED
+        "cluster_authorized_operations": cluster_operations(
+            call, call.fields.get("include_cluster_authorized_operations", False)
         ),
         "error_code": ErrorCode.NONE,
     }
@@ -100,16 +127,17 @@ def _code(call: KafkaCall, topic: MetadataTopic) -> int:
         return topic.error_code
     created = call.notes.get(name) if call.notes else None
     if created is not None:
-        return ErrorCode.LEADER_NOT_AVAILABLE if created in _ALREADY_THERE else created
+        return created
     if name_problem(name):
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     return code_by_name(call, name, topic.error_code, DESCRIBE)
 
 
 def _topic(call: KafkaCall, topic: MetadataTopic) -> dict[str, Any]:
-    asks = call.fields.get("include_topic_authorized_operations", False)
+    code = _code(call, topic)
+    asks = code != ErrorCode.TOPIC_AUTHORIZATION_FAILED and call.fields.get("include_topic_authorized_operations", False)
     return {
-        "error_code": _code(call, topic),
+        "error_code": code,
         "name": topic.name if topic.name is not None or call.version >= 12 else "",
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
