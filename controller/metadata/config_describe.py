@@ -63,7 +63,13 @@ def describe_topic(
     Raises BrokerError UNKNOWN_TOPIC_OR_PARTITION."""
     if image.topic(name) is None:
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-    own = image.config(RESOURCE_TOPIC, name)
+    return describe_topic_values(image, image.config(RESOURCE_TOPIC, name), broker_id=broker_id, static=static)
+
+
+def describe_topic_values(
+    image: MetadataImage, own: Mapping[str, str], *, broker_id: int | None = None, static: Mapping[str, Any] | None = None
+) -> list[DescribedConfig]:
+    """All keys of a topic on which these values are set: it may be one that is yet to be created."""
     layers = _broker_layers(image, broker_id, static)
     described = []
     for key in TOPIC_CONFIGS.values():

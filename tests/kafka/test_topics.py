@@ -194,8 +194,10 @@ async def test_each_topic_of_a_request_is_judged_by_itself(data_cluster: Threade
 async def test_request_that_only_validates_makes_nothing(data_cluster: ThreadedCluster) -> None:
     name = new_name()
     async with at(data_cluster) as wire:
-        (row,) = await create(wire, 7, {"name": name, "num_partitions": 2}, validate_only=True)
-        assert row.error_code == 0
+        topic = {"name": name, "num_partitions": 2, "configs": [{"name": "retention.ms", "value": "5"}]}
+        (row,) = await create(wire, 7, topic, validate_only=True)
+        assert (row.error_code, row.num_partitions, row.topic_id) == (0, 2, NO_ID)
+        assert {config.name: config.value for config in row.configs}["retention.ms"] == "5"
         assert (await metadata(wire, 12, named(name))).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from strandline.broker.kafka.call import KafkaApi, KafkaCall
 from strandline.broker.kafka.translations.configs import config_value
 from strandline.broker.kafka.translations.topics_by_name import access_of, code_by_name
-from strandline.controller.metadata.config_describe import describe_topic
+from strandline.controller.metadata.config_describe import describe_topic_values
 from strandline.protocol import apis
-from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.admin import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -68,10 +68,10 @@ def _creation(call: KafkaCall, topic: CreatableTopicResult) -> dict[str, Any]:
 
 
 def _configs(call: KafkaCall, name: str) -> list[dict[str, Any]]:
-    try:
-        return [config_value(config) for config in describe_topic(call.context.image(), name)]
-    except BrokerError:
-        return []  # It was only validated, or this broker does not know it yet.
+    """As the request has set them: a topic that was only validated is not there."""
+    own = {config.name: config.value for topic in call.fields.topics if topic.name == name for config in topic.configs}
+    values = {key: value for key, value in own.items() if value is not None}
+    return [config_value(config) for config in describe_topic_values(call.context.image(), values)]
 
 
 def _create_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
