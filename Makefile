@@ -8,6 +8,7 @@
 #   make test-delta      Delta tables with a real Delta, in a separate environment (the jars come from Maven Central)
 #   make drill           kill brokers, Spark's driver and executors for three minutes, then audit (docs/spark-jobs.md)
 #   make test-docker     the tests in containers: the image, the compose file, bad input, faults under load
+#   make test-kafka      test suites of others against Strandline: Kafka's clients in Go, C and Python (tests/kafka/suites)
 #   make test-pythons    the tests without processes, on every installed Python from 3.11 to 3.13
 #   make docs            the documentation site: build/site/index.html, to be opened in a browser or served
 #   make soak MINUTES=10 simulated runs on all cores: random seeds and perturbed scenarios (docs/simulation.md)
@@ -41,7 +42,7 @@ MINUTES ?= 10
 # Keep compiled Python even if the environment forbids it, because tests start hundreds of Pythons.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all compiled lint types layering pytest test-spark test-spark-jobs test-delta drill test-docker test-pythons docs soak mutate transcripts bench bench-spark clean
+.PHONY: demo test test-all compiled lint types layering pytest test-spark test-spark-jobs test-delta drill test-docker test-kafka test-kafka-short test-pythons docs soak mutate transcripts bench bench-spark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/strandline demo
@@ -130,6 +131,14 @@ test-docker: $(VENV)/.installed-dev
 	@docker-compose version >/dev/null 2>&1 || docker compose version >/dev/null 2>&1 || \
 		{ echo "make test-docker needs docker-compose (1.29 or newer, or the plugin \`docker compose\`)" >&2; exit 1; }
 	STRANDLINE_REQUIRE_DOCKER=1 $(BIN)/python -m pytest -m "$(IN_CONTAINERS)" -n $(CLUSTERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+# They download what they need from Go's module proxy, PyPI and crates.io, once, to ~/.cache/strandline-kafka-suites. What a machine
+# lacks (gcc, Java) leaves the suites out that need it. The short form runs the most telling tests.
+test-kafka: $(VENV)/.installed-dev
+	$(BIN)/python tests/kafka/suites/all.py $(SUITES)
+
+test-kafka-short: $(VENV)/.installed-dev
+	$(BIN)/python tests/kafka/suites/all.py --short $(SUITES)
 
 test-pythons:
 	PYTHONS="$(PYTHONS)" .ci/test-pythons
