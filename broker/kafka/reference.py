@@ -33,6 +33,7 @@ _STREAMS = "there are no streams groups; Kafka Streams works with classic groups
 _TELEMETRY = "brokers collect no metrics of clients, so clients send none"
 
 NOT_SERVED: dict[int, str] = {
+    27: "coordinators write the markers, and `strandline transaction abort` ends a transaction that hangs",
     38: _TOKENS,
     39: _TOKENS,
     40: _TOKENS,
@@ -90,7 +91,7 @@ def _versions(api: KafkaApi) -> str:
 def _not_served() -> Iterator[str]:
     for key, name in sorted(api_names().items()):
         if key not in KAFKA_APIS:
-            yield f"| {key} | {name} | {NOT_SERVED.get(key, 'not yet')} |\n"
+            yield f"| {key} | {name} | {NOT_SERVED[key]} |\n"
 
 
 _CODES = """\
