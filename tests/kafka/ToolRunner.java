@@ -64,6 +64,14 @@ public class ToolRunner {
                 ended(99);
             }
             ended(0);
+            if (tool.endsWith("VerifiableProducer")) {
+                // It flushes in a hook of the JVM's end.
+                try {
+                    sleep(500);
+                } catch (InterruptedException e) {
+                    return;
+                }
+            }
             System.out.flush();
             System.err.flush();
         }

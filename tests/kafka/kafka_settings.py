@@ -9,4 +9,10 @@ SETTINGS = {
     "offsets.topic.num.partitions": "5",
 }
 """Of a real Kafka. With rights, so that ACLs can be listed; everyone may do everything."""
-OURS = {**SETTINGS, "transaction.state.log.num.partitions": 5, "offsets.topic.num.partitions": 5, "http.listener": ""}
+OURS = {
+    **SETTINGS,
+    "transaction.state.log.num.partitions": 5,
+    "offsets.topic.num.partitions": 5,
+    "group.initial.rebalance.delay.ms": 0,
+    "http.listener": "",
+}

@@ -18,7 +18,7 @@ Ids, addresses and times are masked in all outputs. What a command asks for with
     first-word             only the first word of each line counts: names of configs, without their values
     lines TEXT             only lines with the text count
     background NAME        the command runs on while others do
-    until TEXT             it is repeated until its output has the text
+    until TEXT [& TEXT]    it is repeated until its output has the texts
     coordinator            the id of the coordinator says nothing
     log-dirs, quorum, api-versions    what is said in `MASKS`
 """
@@ -41,9 +41,9 @@ SECONDS = 30.0
 
 ANYWHERE = [
     (re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([.,:]\d+)?Z?\]?"), "TIME"),
-    (re.compile(r"\b(127\.0\.0\.1|localhost)(:| +)\d{4,5}\b"), "ADDRESS"),
+    (re.compile(r"\b(127\.0\.0\.1|localhost)(:| +)\d{4,5}( \(id: \d)?"), "ADDRESS"),
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "UUID"),
-    (re.compile(r"(?<![\w-])(?=[\w-]*\d)(?=[\w-]*[A-Z])[\w-]{22}(?=[\"\s]|$)"), "ID"),
+    (re.compile(r"(?<![\w-])(?=[\w-]*[A-Z])(?=[\w-]*[a-z])[\w-]{22}(?=[\"\s]|$)"), "ID"),
     (re.compile(r"\b1[5-9]\d{11}\b"), "TIME"),
     (re.compile(r"(Error while executing .* command :).*"), r"\1 ..."),
     (re.compile(r"console-consumer-\d+"), "console-consumer-N"),
@@ -149,11 +149,11 @@ class Player:
 
     @staticmethod
     def _repeat(step: Step, run: Callable[[], ToolResult]) -> list[str]:
-        text = step.mark("until")
+        wanted = (step.mark("until") or "").split(" & ")
         end = time.monotonic() + UNTIL_S
         while True:
             lines = masked(run(), step)
-            if text is None or any(text in line for line in lines) or time.monotonic() > end:
+            if all(any(text in line for line in lines) for text in wanted if text) or time.monotonic() > end:
                 return lines
             time.sleep(0.1)
 
@@ -170,6 +170,8 @@ def masked(result: ToolResult, step: Step) -> list[str]:
             lines = change(lines)
     wanted = step.mark("lines") or ""
     lines = [line for line in map(_mask, lines) if line and wanted in line]
+    if step.mark("sort") is not None:
+        lines.sort()
     names = dict.fromkeys(EXCEPTION.findall(result.err + "\n" + result.out))
     lines += [f"! {name}" for name in names if name not in WRAPPERS]
     return lines + ([f"= {result.code}"] if result.code else [])
@@ -235,6 +237,5 @@ MASKS: dict[str, Callable[[list[str]], list[str]]] = {
     "first-word": lambda lines: [line.split("=")[0] for line in lines],
     "floats": lambda lines: [re.sub(r"\d+\.\d+", "N", line) for line in lines],
     "numbers": _numbers,
-    "sort": sorted,
 }
 """In this order."""
