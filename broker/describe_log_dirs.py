@@ -48,9 +48,16 @@ class DescribeLogDirsHandler:
                 target, copy, lag = future
                 by_dir[target.path].append(_Sized(partition, copy, lag, is_future=True))
         cordoned = {each.path for each in self._log_dirs.online if self._log_dirs.is_cordoned(each)}
-        results = [DescribeLogDirsResult(0, path, list(_topics(found)), path in cordoned) for path, found in by_dir.items()]
+        results = [self._result(path, found, path in cordoned) for path, found in by_dir.items()]
         results += [DescribeLogDirsResult(ErrorCode.KAFKA_STORAGE_ERROR, path, []) for path in self._log_dirs.offline]
         request.reply(DescribeLogDirsResponse(results))
+
+    def _result(self, path: str, found: list[_Sized], is_cordoned: bool) -> DescribeLogDirsResult:
+        files = self._log_dirs.files
+        total, free = files.total_space(path), files.free_space(path)
+        return DescribeLogDirsResult(
+            0, path, list(_topics(found)), is_cordoned, -1 if total is None else total, -1 if free is None else free
+        )
 
     def _asked(self, asked: list[DescribableLogDirTopic] | None) -> Iterator[Partition]:
         """The replicas here of the requested topics and partitions; with None, all."""

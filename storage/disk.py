@@ -153,6 +153,10 @@ class Files(ABC):
         """How many bytes this process may still write to the file system of this path; None if not known."""
         return None
 
+    def total_space(self, path: str) -> int | None:
+        """The size of the file system of this path in bytes; None if not known."""
+        return None
+
     def boot_id(self) -> str:
         """An id of the machine's boot: while it stays the same, no write in the page cache was lost. Empty if not known."""
         return ""

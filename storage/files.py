@@ -321,11 +321,12 @@ class RealFiles(Files):
             raise DiskError("write", path, e.errno or errno.EIO) from e
 
     def free_space(self, path: str) -> int | None:
-        try:
-            found = os.statvfs(path)
-        except OSError:
-            return None
-        return found.f_bavail * found.f_frsize
+        found = _file_system(path)
+        return None if found is None else found.f_bavail * found.f_frsize
+
+    def total_space(self, path: str) -> int | None:
+        found = _file_system(path)
+        return None if found is None else found.f_blocks * found.f_frsize
 
     def boot_id(self) -> str:
         try:
@@ -412,3 +413,10 @@ class RealFiles(Files):
             os.close(fd)
             raise DiskError("lock", path, e.errno or errno.EIO) from e
         return RealLock(fd)
+
+
+def _file_system(path: str) -> os.statvfs_result | None:
+    try:
+        return os.statvfs(path)
+    except OSError:
+        return None

@@ -391,6 +391,10 @@ class DescribeLogDirsResult(Message):
     topics: list[DescribeLogDirsTopic] = []
     is_cordoned: bool = False
     """It gets no new replicas (KIP-1066)."""
+    total_bytes: Int64 = -1
+    """The size of its file system; -1: unknown."""
+    usable_bytes: Int64 = -1
+    """How much of it the broker may still write; -1: unknown."""
 
 
 class DescribeLogDirsResponse(Message):

@@ -126,6 +126,9 @@ class ProcessFiles(Files):
     def free_space(self, path: str) -> int | None:
         return 0 if self._disk.is_full else self._disk.files.free_space(path)
 
+    def total_space(self, path: str) -> int | None:
+        return self._disk.files.total_space(path)
+
     def boot_id(self) -> str:
         return self._disk.files.boot_id()
 

@@ -9,6 +9,7 @@ from strandline.protocol.apis import DESCRIBE_LOG_DIRS
 from strandline.protocol.errors import ErrorCode
 from strandline.protocol.messages.admin import DescribableLogDirTopic, DescribeLogDirsRequest, DescribeLogDirsResult
 from strandline.storage.files import DiskError
+from strandline.storage.memory.memory_files import MemoryFiles
 
 
 def describe(node: Node, topics: list[DescribableLogDirTopic] | None = None) -> DescribeLogDirsResult:
@@ -57,3 +58,21 @@ def test_a_failed_log_directory_is_an_error_without_replicas() -> None:
     world[1].manager.on_disk_error(DiskError("write", "x", 5))
     result = describe(world[1])
     assert (result.error_code, result.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, [])
+
+
+def test_the_size_of_a_disk_is_told_if_it_is_known() -> None:
+    """A disk in memory has none."""
+
+    class SizedFiles(MemoryFiles):
+        def total_space(self, path: str) -> int:
+            return 1000
+
+        def free_space(self, path: str) -> int:
+            return 300
+
+    world = ReplicaWorld()
+    world.add_node(7, SizedFiles())
+    world.topic(replicas=(1,))
+    unknown, known = describe(world[1]), describe(world[7])
+    assert (unknown.total_bytes, unknown.usable_bytes) == (-1, -1)
+    assert (known.total_bytes, known.usable_bytes) == (1000, 300)

@@ -118,6 +118,8 @@ async def test_disks_are_described(data_cluster: ThreadedCluster, version: int) 
     assert (topic, partition.partition_index, partition.offset_lag, partition.is_future_key) == (name, 0, 0, False)
     assert partition.partition_size > 60
     assert len(everything.results[0].topics) >= 1
+    if version >= 4:
+        assert (folder.total_bytes, folder.usable_bytes) == (-1, -1), "a disk in memory has no size"
 
 
 @pytest.mark.parametrize("version", range(1, 3))

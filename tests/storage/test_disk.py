@@ -277,7 +277,10 @@ def test_free_space_is_that_of_the_file_system(tmp_path) -> None:
     found = RealFiles().free_space(str(tmp_path))
     assert found is not None
     assert found > 0
-    assert RealFiles().free_space(str(tmp_path / "missing")) is None
+    total = RealFiles().total_space(str(tmp_path))
+    assert total is not None
+    assert total >= found
+    assert RealFiles().free_space(str(tmp_path / "missing")) is RealFiles().total_space(str(tmp_path / "missing")) is None
 
 
 @pytest.mark.parametrize("count", [3, 100])

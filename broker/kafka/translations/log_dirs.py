@@ -30,6 +30,8 @@ def _described(call: KafkaCall, body: DescribeLogDirsResponse) -> dict[str, Any]
             "error_code": result.error_code,
             "log_dir": result.log_dir,
             "topics": [_topic(topic) for topic in result.topics],
+            "total_bytes": result.total_bytes,
+            "usable_bytes": result.usable_bytes,
             "is_cordoned": result.is_cordoned,
         }
         for result in body.results

@@ -453,6 +453,9 @@ class Mount(MemoryFiles):
     def free_space(self, path: str) -> int | None:
         return None if self.disk.capacity_bytes is None else self.disk.free_bytes
 
+    def total_space(self, path: str) -> int | None:
+        return self.disk.capacity_bytes
+
     def boot_id(self) -> str:
         return self.disk.boot_id()
 
