@@ -14,12 +14,14 @@ from strandline.broker.kafka.call import KafkaCall, read_body, write_fields
 from strandline.broker.kafka.codec import Fields
 from strandline.broker.kafka.context import KafkaContext
 from strandline.broker.kafka.heads import read_head
+from strandline.broker.kafka.translations.authorized_operations import cluster_operations
 from strandline.controller.metadata.security.access import Rights
-from strandline.protocol.errors import ErrorCode
+from strandline.protocol.errors import BrokerError, ErrorCode
 from strandline.protocol.messages import data
 from strandline.protocol.messages import security as s
 from strandline.protocol.security.principal import ANONYMOUS
 
+DESCRIBE_CLUSTER, LIST_CONFIG_RESOURCES = 60, 74
 OPEN, HIDDEN = b"o" * 16, b"h" * 16
 IMAGE: Any = SimpleNamespace(offset=-1, topics_by_name={"open": OPEN, "hidden": HIDDEN}, brokers={})
 """There is no topic `missing`."""
@@ -105,3 +107,16 @@ def test_metadata_creates_no_topic_that_the_client_may_not_describe() -> None:
     assert call.api.serve(request, call, asked.append) is None  # type: ignore[arg-type]
     assert [topic.name for topic in request.body.topics] == NAMES
     assert asked == [request]
+
+
+def test_resources_with_a_configuration_are_listed_for_those_who_may_see_the_clusters() -> None:
+    """DESCRIBE_CONFIGS on the cluster, as in Kafka. The handler of Metadata would only ask for DESCRIBE on topics."""
+    call = read(s.DESCRIBE, LIST_CONFIG_RESOURCES, 1, {"resource_types": []})
+    with pytest.raises(BrokerError, match="DESCRIBE_CONFIGS") as caught:
+        call.api.to_ours(call)
+    assert caught.value.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+def test_operations_on_the_cluster_are_told_to_those_who_may_describe_it() -> None:
+    call = read(s.ALTER, DESCRIBE_CLUSTER, 0, {"include_cluster_authorized_operations": True})
+    assert (cluster_operations(call, is_asked=True), cluster_operations(call, is_asked=False)) == (0, -(2**31))
