@@ -116,6 +116,12 @@ def test_an_authorizer_may_rest_on_client_certificates() -> None:
     of(BROKER, TLS, rights, {"ssl.client.auth": "required"}, listens("SSL://b:1"))
 
 
+def test_an_authorizer_may_only_forbid() -> None:
+    """Where everyone may do what no ACL is about, ACLs that deny need nobody to be authenticated."""
+    rights = {"authorizer.class.name": "StandardAuthorizer", "super.users": "User:admin"}
+    of(BROKER, rights, {"allow.everyone.if.no.acl.found": True})
+
+
 @pytest.mark.parametrize(
     ("listener", "keys", "is_open"),
     [

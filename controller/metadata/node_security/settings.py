@@ -241,7 +241,8 @@ def _check_authorizer(settings: NodeSecuritySettings) -> None:
             "config super.users is missing: with authorizer.class.name, requests need rights, and only a super user can give the "
             "first ones; name one, and the principals of the nodes: User:admin;User:broker-1"
         )
-    if ANONYMOUS not in super_users and all(_is_anonymous(listener) for listener in settings.own):
+    nobody_has_rights = ANONYMOUS not in super_users and not settings.values["allow.everyone.if.no.acl.found"]
+    if nobody_has_rights and all(_is_anonymous(listener) for listener in settings.own):
         raise UsageError(
             f"config authorizer.class.name: every client of this node is {ANONYMOUS}, because no listener authenticates its "
             f"clients, so no request could have rights; use a listener with SASL_SSL, or with SSL and ssl.client.auth=required"
