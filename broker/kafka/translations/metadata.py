@@ -125,7 +125,7 @@ def _code(call: KafkaCall, topic: MetadataTopic) -> int:
     name = topic.name
     if topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or name is None:
         return topic.error_code
-    created = call.notes.get(name) if call.notes else None
+    created: int | None = call.notes.get(name) if call.notes else None
     if created is not None:
         return created
     if name_problem(name):
