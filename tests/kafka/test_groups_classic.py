@@ -8,6 +8,7 @@ import pytest
 from groups_world import DESCRIBE, FIND_COORDINATOR, HEARTBEAT, JOIN, LEAVE, SYNC, VERSIONS, GroupWire, subscription
 from wire import KafkaWire
 
+from strandline.broker.kafka.codec import Fields
 from strandline.broker.kafka.translations import classic_groups
 from strandline.protocol.errors import ErrorCode
 from strandline.testing import ThreadedCluster
@@ -161,3 +162,11 @@ def test_members_of_a_group_that_loads_are_not_told() -> None:
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert refused[HEARTBEAT](None, loading, None)["error_code"] == ErrorCode.NONE  # type: ignore[arg-type]
     assert refused[SYNC](None, loading, None)["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS  # type: ignore[arg-type]
+
+
+def test_join_that_is_to_be_sent_again_has_a_code_that_all_clients_know() -> None:
+    """The group got the newer protocol while the JoinGroup waited. Kafka's code for it ends an aiokafka consumer."""
+    refused = {api.key: api.refused for api in classic_groups.APIS}[JOIN]
+    call = Fields(version=5, fields=Fields(member_id="m"))
+    answer = refused(call, ErrorCode.REBALANCE_IN_PROGRESS, None)  # type: ignore[arg-type]
+    assert (answer["error_code"], answer["member_id"]) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "m")

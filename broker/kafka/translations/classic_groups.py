@@ -10,7 +10,10 @@ What members and their leader send each other through the coordinator are bytes 
 
 Java's consumers take COORDINATOR_LOAD_IN_PROGRESS for a fatal error in answers to Heartbeat and SyncGroup. Kafka answers a
 Heartbeat with NONE then. A SyncGroup is answered with REBALANCE_IN_PROGRESS, because the rebalance ended with the earlier
-coordinator."""
+coordinator.
+
+A JoinGroup that waits when the group gets the newer protocol is to be sent again. Kafka says so with REBALANCE_IN_PROGRESS, which
+ends an aiokafka consumer. COORDINATOR_LOAD_IN_PROGRESS means the same to all clients here, and all know it."""
 
 from __future__ import annotations
 
@@ -76,6 +79,8 @@ def _joined_member(member: JoinGroupMember) -> dict[str, Any]:
 
 
 def _join_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    again = code == ErrorCode.REBALANCE_IN_PROGRESS
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if again else code
     return _joined(call, JoinGroupResponse(code, member_id=call.fields.member_id))
 
 
