@@ -41,12 +41,13 @@ class Judge:
                     del self.owners[partition]
 
     def commits(self, member: str, offsets: dict[int, int]) -> None:
-        """An acknowledged commit."""
+        """An acknowledged commit. The next owner of a partition may have committed before we hear of it."""
         with self._lock:
             for partition, offset in offsets.items():
-                if offset < self.committed.get(partition, 0):
-                    self.wrong.append(f"{member} commits {offset} of partition {partition} after {self.committed[partition]}")
-                self.committed[partition] = offset
+                known = self.committed.get(partition, 0)
+                if offset < known and self.owners.get(partition) == member:
+                    self.wrong.append(f"{member} commits {offset} of partition {partition} after {known}")
+                self.committed[partition] = max(offset, known)
 
     def shares(self) -> dict[str, int]:
         """How many partitions each member owns."""
@@ -74,9 +75,9 @@ class Member(ABC):
             self.uncommitted.pop(part.partition, None)
         self.judge.gave(self.name, [part.partition for part in parts])
 
-    def committed(self) -> None:
-        """The commit of `uncommitted` is acknowledged."""
-        self.judge.commits(self.name, self.uncommitted)
+    def committed(self, offsets: dict[int, int]) -> None:
+        """The commit is acknowledged. Meanwhile the member may have given up partitions."""
+        self.judge.commits(self.name, offsets)
         self.uncommitted = {}
 
 
@@ -94,8 +95,9 @@ class StrandlineMember(Member):
                 read = await consumer.getmany(timeout_ms=100)
                 self.uncommitted |= {p.partition: records[-1].offset + 1 for p, records in read.items() if records}
                 if self.uncommitted:
-                    await consumer.commit({TopicPartition(TOPIC, n): end for n, end in self.uncommitted.items()})
-                    self.committed()
+                    asked = dict(self.uncommitted)
+                    await consumer.commit({TopicPartition(TOPIC, n): end for n, end in asked.items()})
+                    self.committed(asked)
 
 
 class AiokafkaMember(Member):
@@ -120,9 +122,10 @@ class AiokafkaMember(Member):
             read = await consumer.getmany(timeout_ms=100)
             self.uncommitted |= {p.partition: records[-1].offset + 1 for p, records in read.items() if records}
             if self.uncommitted:
+                asked = dict(self.uncommitted)
                 with suppress(KafkaError):
-                    await consumer.commit({Part(TOPIC, n): end for n, end in self.uncommitted.items()})
-                    self.committed()
+                    await consumer.commit({Part(TOPIC, n): end for n, end in asked.items()})
+                    self.committed(asked)
         await consumer.stop()
 
 
@@ -163,8 +166,9 @@ class LibrdkafkaMember(Member):
             records = [record for record in consumer.consume(100, 0.1) if not record.error()]
             self.uncommitted |= {record.partition(): record.offset() + 1 for record in records}
             if self.uncommitted:
+                asked = dict(self.uncommitted)
                 with suppress(KafkaException):
-                    done = consumer.commit(offsets=[Part(TOPIC, *item) for item in self.uncommitted.items()], asynchronous=False)
+                    done = consumer.commit(offsets=[Part(TOPIC, *item) for item in asked.items()], asynchronous=False)
                     if not any(part.error for part in done):
-                        self.committed()
+                        self.committed(asked)
         consumer.close()
