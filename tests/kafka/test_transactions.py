@@ -12,7 +12,7 @@ from wire import KafkaWire
 
 from strandline.broker.kafka.codec import Fields
 from strandline.protocol.errors import ErrorCode
-from strandline.testing import ThreadedCluster
+from strandline.testing import Cluster, ThreadedCluster
 
 FETCH, FIND_COORDINATOR, INIT, OFFSET_FETCH = 1, 10, 22, 9
 ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS, DESCRIBE, LIST = 24, 25, 26, 28, 65, 66
@@ -220,3 +220,12 @@ async def test_requests_of_brokers_are_not_for_clients(data_cluster: ThreadedClu
         async with KafkaWire.at(data_cluster.kafka_bootstrap) as wire:
             wire.send(key, version, {"transactions": [], "markers": []})
             assert await wire.is_closed()
+
+
+async def test_offsets_are_added_before_anybody_has_looked_for_a_group() -> None:
+    """librdkafka and kafka-python look for the coordinator of the group only afterwards, and waited for ever for the topic."""
+    with Cluster.running_in_thread(brokers=1, kafka=True) as cluster:
+        async with TxnWire.at(cluster.kafka_bootstrap) as wire:
+            await wire.begin()
+            answer = await wire.until_loaded(ADD_OFFSETS, 3, {**wire.own, "group_id": "new"})
+    assert answer.error_code == 0

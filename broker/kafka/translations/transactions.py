@@ -9,13 +9,21 @@ Codes that a version does not know are answered as Kafka does: PRODUCER_FENCED a
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import Any
 
+from strandline.broker.kafka import inner_request
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
 from strandline.broker.kafka.translations.topics_by_name import Asked, answered, ask, by_topic, code_by_name
+from strandline.controller.metadata.internal_topics import OFFSETS_TOPIC
 from strandline.protocol import apis
-from strandline.protocol.errors import ErrorCode
-from strandline.protocol.messages.groups import GroupTopicPartitions, OffsetCommitPartition
+from strandline.protocol.errors import BrokerError, ErrorCode
+from strandline.protocol.messages.groups import (
+    KEY_TYPE_GROUP,
+    FindCoordinatorRequest,
+    GroupTopicPartitions,
+    OffsetCommitPartition,
+)
 from strandline.protocol.messages.security import READ, WRITE
 from strandline.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -119,6 +127,24 @@ def _add_offsets(call: KafkaCall) -> AddOffsetsToTxnRequest:
     return AddOffsetsToTxnRequest(fields.transactional_id, fields.producer_id, fields.producer_epoch, fields.group_id, _TV1)
 
 
+def _serve_offsets(request: ServerRequest, call: KafkaCall, handler: Handler) -> Awaitable[None] | None:
+    """Kafka's brokers know the partition of a group before there is a topic for it. Here the topic must exist, and some clients
+    look for the coordinator of the group only afterwards (librdkafka, kafka-python)."""
+    request.body = _add_offsets(call)
+    if call.context.topic_id(OFFSETS_TOPIC) is None:
+        return _create_and_add_offsets(request, call, handler)
+    return handler(request)
+
+
+async def _create_and_add_offsets(request: ServerRequest, call: KafkaCall, handler: Handler) -> None:
+    """The client tries again until the topic is there."""
+    with suppress(BrokerError):
+        await inner_request.ask(request, apis.FIND_COORDINATOR, FindCoordinatorRequest([call.fields.group_id], KEY_TYPE_GROUP))
+    result = handler(request)
+    if result is not None:
+        await result
+
+
 def _offsets_added(call: KafkaCall, body: AddOffsetsToTxnResponse) -> dict[str, Any]:
     return {"throttle_time_ms": body.throttle_time_ms, "error_code": _code(call, body.error_code)}
 
@@ -206,7 +232,7 @@ def _commit_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> di
 
 APIS = (
     KafkaApi(24, "AddPartitionsToTxn", apis.ADD_PARTITIONS_TO_TXN, 0, 3, _add, _added, _add_refused, serve=_serve_add),
-    KafkaApi(25, "AddOffsetsToTxn", apis.ADD_OFFSETS_TO_TXN, 0, 4, _add_offsets, _offsets_added, _refused),
+    KafkaApi(25, "AddOffsetsToTxn", apis.ADD_OFFSETS_TO_TXN, 0, 4, _add_offsets, _offsets_added, _refused, serve=_serve_offsets),
     KafkaApi(26, "EndTxn", apis.END_TXN, 0, 5, _end, _ended, _refused),
     KafkaApi(28, "TxnOffsetCommit", apis.TXN_OFFSET_COMMIT, 0, 5, _commit, _committed, _commit_refused, serve=_serve_commit),
 )
