@@ -33,7 +33,6 @@ _STREAMS = "there are no streams groups; Kafka Streams works with classic groups
 _TELEMETRY = "brokers collect no metrics of clients, so clients send none"
 
 NOT_SERVED: dict[int, str] = {
-    27: "coordinators write the markers, and `strandline transaction abort` ends a transaction that hangs",
     38: _TOKENS,
     39: _TOKENS,
     40: _TOKENS,

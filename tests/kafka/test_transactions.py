@@ -16,6 +16,7 @@ from strandline.testing import Cluster, ThreadedCluster
 
 FETCH, FIND_COORDINATOR, INIT, OFFSET_FETCH = 1, 10, 22, 9
 ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS, DESCRIBE, LIST = 24, 25, 26, 28, 65, 66
+WRITE_MARKERS = 27
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 LOADING = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -214,12 +215,27 @@ async def test_transactions_are_listed_and_described(data_cluster: ThreadedClust
     await producer.end(3, committed=False)
 
 
-async def test_requests_of_brokers_are_not_for_clients(data_cluster: ThreadedCluster) -> None:
-    """AddPartitionsToTxn from version 4 on, and WriteTxnMarkers: brokers send them to each other, at the other door."""
-    for key, version in ((ADD_PARTITIONS, 4), (27, 1)):
-        async with KafkaWire.at(data_cluster.kafka_bootstrap) as wire:
-            wire.send(key, version, {"transactions": [], "markers": []})
-            assert await wire.is_closed()
+@pytest.mark.parametrize("version", [1, 2])
+async def test_operator_ends_a_transaction_that_hangs(data_cluster: ThreadedCluster, producer: TxnWire, version: int) -> None:
+    """As `kafka-transactions abort` does: it writes an ABORT marker to the partition."""
+    name = new_topic(data_cluster)
+    await producer.add(3, name)
+    await producer.write(9, name, "tea", 0)
+    topics = [{"name": topic, "partition_indexes": [0]} for topic in (name, "nothing")]
+    marker = {"transaction_result": False, "topics": topics, "coordinator_epoch": 0}
+    own = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+    (written,) = (await producer.call(WRITE_MARKERS, version, {"markers": [{**own, **marker}]})).markers
+    assert written.producer_id == producer.producer_id
+    codes = {topic.name: topic.partitions[0].error_code for topic in written.topics}
+    assert codes == {name: 0, "nothing": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert await producer.committed_values(name) == []
+
+
+async def test_newer_versions_of_adding_partitions_are_for_brokers(data_cluster: ThreadedCluster) -> None:
+    """They send them to each other, at the other door."""
+    async with KafkaWire.at(data_cluster.kafka_bootstrap) as wire:
+        wire.send(ADD_PARTITIONS, 4, {"transactions": []})
+        assert await wire.is_closed()
 
 
 async def test_offsets_are_added_before_anybody_has_looked_for_a_group() -> None:

@@ -1,4 +1,7 @@
-"""DescribeTransactions and ListTransactions: what an operator asks the coordinators (KIP-664)."""
+"""DescribeTransactions, ListTransactions and WriteTxnMarkers: what an operator asks about transactions (KIP-664).
+
+An operator ends a transaction that hangs with a marker of its own (`kafka-transactions abort`), for which it needs ALTER on the
+cluster. The brokers send their markers to each other at the other door."""
 
 from __future__ import annotations
 
@@ -7,12 +10,17 @@ from typing import Any
 from strandline.broker.kafka.call import KafkaApi, KafkaCall, refused_at_top
 from strandline.protocol import apis
 from strandline.protocol.errors import ErrorCode
+from strandline.protocol.messages.groups import GroupTopicPartitions
 from strandline.protocol.messages.transactions import (
     DescribedTransaction,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 
 
@@ -68,7 +76,55 @@ def _listed(call: KafkaCall, body: ListTransactionsResponse) -> dict[str, Any]:
     }
 
 
+# -- WriteTxnMarkers --------------------------------------------------------------------------------------------------
+
+
+def _write(call: KafkaCall) -> WriteTxnMarkersRequest:
+    """A topic that does not exist stays out, and its partitions are answered here."""
+    call.notes = [[(topic, call.context.topic_id(topic.name)) for topic in marker.topics] for marker in call.fields.markers]
+    return WriteTxnMarkersRequest(
+        [
+            WritableTxnMarker(
+                marker.producer_id,
+                marker.producer_epoch,
+                marker.transaction_result,
+                [GroupTopicPartitions(found, topic.partition_indexes) for topic, found in topics if found is not None],
+                marker.coordinator_epoch,
+                marker.get("transaction_version", 0),
+            )
+            for marker, topics in zip(call.fields.markers, call.notes, strict=True)
+        ]
+    )
+
+
+def _written(call: KafkaCall, body: WriteTxnMarkersResponse) -> dict[str, Any]:
+    markers = [
+        {"producer_id": result.producer_id, "topics": [_marked(topic, found, result) for topic, found in topics]}
+        for result, topics in zip(body.markers, call.notes, strict=True)
+    ]
+    return {"markers": markers}
+
+
+def _marked(topic: Any, topic_id: bytes | None, result: WritableTxnMarkerResult) -> dict[str, Any]:
+    codes = {row.partition: row.error_code for row in result.partitions if row.topic_id == topic_id}
+    missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    rows = [{"partition_index": index, "error_code": codes.get(index, missing)} for index in topic.partition_indexes]
+    return {"name": topic.name, "partitions": rows}
+
+
+def _write_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> dict[str, Any]:
+    markers = []
+    for marker in call.fields.markers:
+        topics = [
+            {"name": t.name, "partitions": [{"partition_index": i, "error_code": code} for i in t.partition_indexes]}
+            for t in marker.topics
+        ]
+        markers.append({"producer_id": marker.producer_id, "topics": topics})
+    return {"markers": markers}
+
+
 APIS = (
+    KafkaApi(27, "WriteTxnMarkers", apis.WRITE_TXN_MARKERS, 1, 2, _write, _written, _write_refused),
     KafkaApi(65, "DescribeTransactions", apis.DESCRIBE_TRANSACTIONS, 0, 0, _describe, _described, _describe_refused),
     KafkaApi(66, "ListTransactions", apis.LIST_TRANSACTIONS, 0, 2, _list, _listed, refused_at_top),
 )
