@@ -130,14 +130,15 @@ async def test_delete_records(data_cluster: Cluster, version: int) -> None:
     async with connect(data_cluster) as wire:
         topic = await three_records(data_cluster, wire)
 
-        async def delete(name: str, offset: int, partition: int = 0) -> tuple[ErrorCode, int]:
+        async def delete(name: str, offset: int, partition: int = 0, timeout_ms: int = 5000) -> tuple[ErrorCode, int]:
             part = {"partition_index": partition, "offset": offset}
-            fields = {"timeout_ms": 5000, "topics": [{"name": name, "partitions": [part]}]}
+            fields = {"timeout_ms": timeout_ms, "topics": [{"name": name, "partitions": [part]}]}
             row = row_of((await wire.call(DELETE_RECORDS, version, fields)).topics)
             return error(row), row.low_watermark
 
         assert await delete(topic, 1) == (ErrorCode.NONE, 1)
         assert await delete(topic, 99) == await delete(topic, -2) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+        assert await delete(topic, 2, timeout_ms=0) == (ErrorCode.NONE, 2)  # As librdkafka's tests do.
         assert await delete(topic, -1) == (ErrorCode.NONE, 3)
         assert await delete("nothing", 0) == await delete(topic, 0, partition=9) == (UNKNOWN, -1)
         assert (await delete(new_topic(data_cluster, cleanup_policy="compact"), 0))[0] == ErrorCode.POLICY_VIOLATION

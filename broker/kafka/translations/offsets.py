@@ -155,11 +155,14 @@ def _epochs_refused(call: KafkaCall, code: ErrorCode, message: str | None) -> di
 
 # -- DeleteRecords ----------------------------------------------------------------------------------------------------
 
+_DISK_MS = 1000
+"""Our brokers answer when the new start is on the disk. Kafka's do not wait for that, so clients may give them no time at all."""
+
 
 def _deletions(call: KafkaCall) -> DeleteRecordsRequest:
     found = ask(call, call.fields.topics, leave_out=lambda item: item.offset < -1)
     partitions = [DeleteRecordsPartition(id_, item.partition_index, item.offset) for _, id_, item, _ in found]
-    return DeleteRecordsRequest(partitions, max(call.fields.timeout_ms, 0))
+    return DeleteRecordsRequest(partitions, max(call.fields.timeout_ms, _DISK_MS))
 
 
 def _deleted(call: KafkaCall, body: DeleteRecordsResponse) -> dict[str, Any]:
