@@ -17,8 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import kafka_tools  # noqa: E402
 import suite  # noqa: E402
 
 CRATE, VERSION = "rdkafka-sys", "4.10.0+2.12.1"
@@ -29,6 +30,16 @@ PARALLEL = 3
 PROCESS_SECONDS = 150
 ALL_SECONDS = 600
 """What has not begun by then does not run."""
+FIRST = ("0103", "0061", "0102", "0093", "0045")
+"""These take longest, so they begin first."""
+IN_PARTS = {
+    "0081": ("static void do_test_apis(", r"\b(do_test_(?!apis)\w+)\("),
+    "0113": ("int main_0113_cooperative_rebalance(", r"\b([a-z]_\w+)\("),
+}
+"""Tests that run function by function (0081_admin/do_test_CreateTopics), because they are long, and so that a failure hides
+nothing: where the calls of the functions are, and what they look like."""
+VARIATIONS = "u_multiple_subscription_changes", [f"use_rebalance_cb: 1, subscription_variation: {i}" for i in range(3)]
+"""A function that takes five minutes, and what its sub-tests are called."""
 DID_NOT_RUN = suite.SKIPPED, "it did not run"
 
 MANIFEST = f"""[package]
@@ -46,7 +57,17 @@ SETTINGS = {
     "noautocreate": {"num.partitions": 4, "auto.create.topics.enable": False},
 }
 """Scenario of the tests -> settings of the cluster."""
-COMMON_SETTINGS = {"http.listener": "", "default.replication.factor": 3, "group.initial.rebalance.delay.ms": 0}
+COMMON_SETTINGS = {
+    "http.listener": "",
+    "default.replication.factor": 3,
+    "min.insync.replicas": 1,
+    # Tests rely on it that members who join together are in the first generation together. (Kafka's default is 3 s.)
+    "group.initial.rebalance.delay.ms": 1000,
+    "authorizer.class.name": "StandardAuthorizer",
+    # Nobody. The tests forbid something to everyone, themselves included.
+    "super.users": "User:admin",
+    "allow.everyone.if.no.acl.found": True,
+}
 
 DECLARED = re.compile(r"\n    _TEST\((\d\w+),\s*([\w |]+)((?:[^()]|\([^()]*\))*)\)")
 SCENARIO = re.compile(r'\.scenario = "(\w+)')
@@ -99,21 +120,49 @@ def tests_with_brokers(source: Path) -> Iterator[tuple[str, str]]:
     for name, flags, more in DECLARED.findall((source / "tests" / "test.c").read_text()):
         if not re.search("LOCAL|MANUAL|KNOWN_ISSUE$", flags.strip()) and "mock" not in name:
             scenario = SCENARIO.search(more)
-            yield name, scenario[1] if scenario else "default"
+            for test in parts(source, name) if name[:4] in IN_PARTS else [name]:
+                yield test, scenario[1] if scenario else "default"
+
+
+def parts(source: Path, name: str) -> list[str]:
+    number = name.partition("_")[0]
+    (file,) = (source / "tests").glob(f"{number}-*.c*")
+    text, (start, call) = file.read_text(), IN_PARTS[number]
+    functions = list(dict.fromkeys(re.findall(call, text[text.index(start) + len(start) :])))
+    if VARIATIONS[0] in functions:
+        functions.remove(VARIATIONS[0])
+        functions += VARIATIONS[1]
+    return [f"{name}/{function}" for function in functions]
 
 
 def run_number(source: Path, folder: Path, number: str, scenario: str, bootstrap: str) -> dict[str, tuple[str, str]]:
-    """Run the tests whose names begin with a number, which the program does in one go: how each that it ran ended."""
-    work = folder / f"{number}-{scenario}"
+    """Run the tests whose names begin with a number, which the program does in one go: how each that it ran ended.
+
+    `number` may have a sub-test after it: 0081/do_test_CreateTopics.
+    """
+    number, _, part = number.partition("/")
+    work = folder / f"{number}-{part or scenario}"
     work.mkdir()
     (work / "test.conf").write_text(f"bootstrap.servers={bootstrap}\ntest.topic.prefix=rdk\ntest.topic.random=true\n")
     (work / "fixtures").symlink_to(source / "tests" / "fixtures")
     libraries = f"{source / 'src'}:{source / 'src-cpp'}"
-    environment = {"TESTS": number, "TEST_KAFKA_VERSION": KAFKA_VERSION, "LD_LIBRARY_PATH": libraries, "TZ": "UTC"}
+    environment = {
+        "TESTS": number,
+        **({"SUBTESTS": part} if part else {}),
+        "TEST_KAFKA_VERSION": KAFKA_VERSION,
+        "LD_LIBRARY_PATH": libraries,
+        "KAFKA_PATH": str(folder / "kafka"),
+        "BROKERS": bootstrap,
+        "TZ": "UTC",
+    }
     log = work / "output.log"
     command = [str(source / "tests" / "test-runner"), "-p1", "-L", "-K", "-s", scenario]
     code = suite.run_process(command, log=log, seconds=PROCESS_SECONDS, cwd=work, env=environment)
-    return read_log(COLOURS.sub("", log.read_text(errors="replace")), code)
+    text = COLOURS.sub("", log.read_text(errors="replace"))
+    ends = read_log(text, code)
+    if part and part not in text.partition("Running test")[2]:
+        ends = dict.fromkeys(ends, (suite.SKIPPED, "there is no such sub-test"))
+    return {f"{name}/{part}" if part else name: end for name, end in ends.items()}
 
 
 def read_log(text: str, code: int | None) -> dict[str, tuple[str, str]]:
@@ -124,6 +173,11 @@ def read_log(text: str, code: int | None) -> dict[str, tuple[str, str]]:
     how = f"did not end within {PROCESS_SECONDS} s" if code is None else f"ended with {code}"
     failed = {name: (suite.FAILED, f"{how}: {_failure(text)}") for name in BEGUN.findall(text)}
     return failed | dict.fromkeys(GOOD.findall(text), (suite.PASSED, ""))
+
+
+def _number(name: str) -> str:
+    number, (_, slash, part) = name.partition("_")[0], name.partition("/")
+    return f"{number}{slash}{part}"
 
 
 def _failure(text: str) -> str:
@@ -137,6 +191,7 @@ def run(tests: list[str]) -> suite.Results:
     known = list(tests_with_brokers(source))
     results: dict[str, tuple[str, str]] = {}
     with suite.work_folder("librdkafka") as folder:
+        kafka_tools.install(folder / "kafka")
         end = time.monotonic() + ALL_SECONDS
         for scenario, settings in SETTINGS.items():
             names = [name for name, its in known if its == scenario and (not tests or name in tests)]
@@ -154,7 +209,8 @@ def run_scenario(
     def one(number: str) -> dict[str, tuple[str, str]]:
         return {} if time.monotonic() > end else run_number(source, folder, number, scenario, bootstrap)
 
-    numbers = list(dict.fromkeys(name.partition("_")[0] for name in names))
+    numbers = list(dict.fromkeys(_number(name) for name in names))
+    numbers.sort(key=lambda number: FIRST.index(number) if number in FIRST else len(FIRST))
     with ThreadPoolExecutor(PARALLEL) as pool:
         return dict(ended for part in pool.map(one, numbers) for ended in part.items())
 
