@@ -45,11 +45,11 @@ class OneBroker(LocalCluster):
 
     def _listeners(self) -> dict[str, Any]:
         kafka = {name: f"KAFKA_{name.upper()}" for name in LISTENERS}
+        addresses = [f"INTERNAL://{HOST}:{self.nodes['broker-1'].port}"]
+        addresses += [f"{kafka[name]}://{HOST}:{port}" for name, port in self.ports.items()]
         return {
-            "listeners": ",".join(
-                [f"INTERNAL://{HOST}:{self.nodes['broker-1'].port}"]
-                + [f"{kafka[name]}://{HOST}:{port}" for name, port in self.ports.items()]
-            ),
+            "listeners": ",".join(addresses),
+            "advertised.listeners": ",".join(addresses),
             "listener.security.protocol.map": ",".join(
                 [
                     "INTERNAL:PLAINTEXT",

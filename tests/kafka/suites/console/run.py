@@ -35,7 +35,8 @@ def python() -> str:
 def fill(bootstrap: str) -> None:
     """A topic with 10 records, and a group that has read 6 of them."""
     servers = {"bootstrap.servers": bootstrap, "log_level": 0}
-    for future in AdminClient(servers).create_topics([NewTopic(TOPIC, 2, 3)]).values():
+    admin = AdminClient(servers)
+    for future in admin.create_topics([NewTopic(TOPIC, 2, 3)]).values():
         future.result(30)
     producer = Producer(servers)
     for number in range(10):

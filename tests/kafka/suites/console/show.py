@@ -42,11 +42,12 @@ async def topics(bootstrap: str, topic: str) -> dict[str, list[list[str]]]:
     app = KaskadeAdmin({"bootstrap.servers": bootstrap})
     async with app.run_test(size=SIZE) as pilot:
         listed = await rows_with(app, pilot, topic)
-        await pilot.press("/", *topic, "enter")
-        await pilot.pause(0.5)
+        table = app.screen.query_one("#topics-table", DataTable)
+        table.move_cursor(row=[row[0] for row in listed].index(topic))
+        table.focus()
         await pilot.press("d")
+        await pilot.pause(2)
         described = []
-        await pilot.pause(1)
         for tabs in app.screen.query(TabbedContent):
             for pane in [pane.id for pane in tabs.query("TabPane")]:
                 tabs.active = pane or ""
