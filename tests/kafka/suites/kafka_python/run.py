@@ -13,7 +13,7 @@ from pytest_suites import one_broker, run_pytest  # noqa: E402
 from suite import Results, main, sdist, work_folder  # noqa: E402
 
 VERSION = "3.0.12"
-SETTINGS = ("group.initial.rebalance.delay.ms=0",)
+SETTINGS = ("group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=1000", "num.partitions=4")
 
 
 def results(tests: list[str]) -> Results:
@@ -24,7 +24,7 @@ def results(tests: list[str]) -> Results:
         (suite / "test" / "__init__.py").touch()
         shutil.copyfile(HERE / "fixtures.py", suite / "test" / "integration" / "fixtures.py")
         with one_broker(folder / "cluster", *SETTINGS) as cluster:
-            environment = {"STRANDLINE_SUITE_CLUSTER": cluster, "KAFKA_VERSION": "4.1", "PYTHONPATH": str(suite)}
+            environment = {"STRANDLINE_SUITE_CLUSTER": cluster, "KAFKA_VERSION": "4.3", "PYTHONPATH": str(suite)}
             return run_pytest(suite, tests or ["test/integration"], environment, seconds=1200)
 
 
