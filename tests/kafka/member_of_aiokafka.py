@@ -25,20 +25,33 @@ def number_of(value: bytes) -> int:
     return int(value[value.index(b"/") + 1 :].split(maxsplit=1)[0])
 
 
+def new_consumer() -> AIOKafkaConsumer:
+    return AIOKafkaConsumer(
+        bootstrap_servers=BOOTSTRAP,
+        group_id=GROUP,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=6000,
+        heartbeat_interval_ms=500,
+        partition_assignment_strategy=(RangePartitionAssignor,),
+    )
+
+
 class Member(ConsumerRebalanceListener):
     """aiokafka tells of lost partitions as of revoked ones."""
 
     def __init__(self) -> None:
-        self.consumer = AIOKafkaConsumer(
-            bootstrap_servers=BOOTSTRAP,
-            group_id=GROUP,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=6000,
-            heartbeat_interval_ms=500,
-            partition_assignment_strategy=(RangePartitionAssignor,),
-        )
+        self.consumer = new_consumer()
         self.owned: set[int] = set()
+
+    async def start_again(self, error: KafkaError) -> None:
+        """aiokafka does not know that JoinGroup may return REBALANCE_IN_PROGRESS, as it does in Kafka, too, when the group is
+        converted to the newer protocol. An application would begin anew."""
+        if "RebalanceInProgress" not in str(error):
+            raise error
+        self.on_partitions_revoked({TopicPartition(TOPIC, partition) for partition in self.owned})
+        await self.consumer.stop()
+        self.consumer = new_consumer()
 
     def note(self, do: str, **fields: Any) -> None:
         coordinator = self.consumer._coordinator
@@ -76,9 +89,13 @@ async def main() -> None:
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
-        await member.consumer.start()
-        member.consumer.subscribe([TOPIC], listener=member)
-        await member.work()
+        while True:
+            await member.consumer.start()
+            member.consumer.subscribe([TOPIC], listener=member)
+            try:
+                await member.work()
+            except KafkaError as e:
+                await member.start_again(e)
     except asyncio.CancelledError:
         # It stops without telling the listener.
         member.on_partitions_revoked({TopicPartition(TOPIC, partition) for partition in member.owned})
