@@ -1,0 +1,57 @@
+"""The verdict on test suites of others (`suites/suite.py`): what was expected, and what came."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+SUITES = Path(__file__).parent / "suites"
+sys.path.append(str(SUITES))
+
+import suite  # noqa: E402
+
+EXPECTED = suite.Expected(passes=["a", "b"], failures={"c": "no Kerberos here"})
+GOOD = {"a": (suite.PASSED, ""), "b": (suite.PASSED, ""), "c": (suite.FAILED, "?")}
+
+
+def test_a_suite_is_good_if_each_expected_pass_passes() -> None:
+    verdict = suite.judge(EXPECTED, GOOD, None)
+    assert verdict.good
+    assert verdict.counts == {suite.PASSED: 2, suite.FAILED: 1, suite.SKIPPED: 0}
+
+
+def test_an_expected_pass_that_fails_or_does_not_run_is_broken() -> None:
+    for how in ((suite.FAILED, "boom"), (suite.SKIPPED, "no broker")):
+        verdict = suite.judge(EXPECTED, {**GOOD, "a": how}, None)
+        assert not verdict.good
+        assert list(verdict.broken) == ["a"]
+    assert list(suite.judge(EXPECTED, {}, None).broken) == ["a", "b"]
+    assert list(suite.judge(EXPECTED, {}, ["b"]).broken) == ["b"], "only what was chosen has to run"
+
+
+def test_a_failure_needs_a_reason() -> None:
+    verdict = suite.judge(EXPECTED, {**GOOD, "d": (suite.FAILED, "boom")}, None)
+    assert not verdict.good
+    assert verdict.unexplained == {"d": "boom"}
+
+
+def test_what_passes_besides_is_told_and_is_good() -> None:
+    verdict = suite.judge(EXPECTED, {**GOOD, "c": (suite.PASSED, ""), "d": (suite.PASSED, "")}, None)
+    assert verdict.good
+    assert (verdict.new, verdict.mended) == (["d"], ["c"])
+
+
+def test_what_is_recorded_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "expected.toml"
+    file.write_text("# A comment stays.\n")
+    expected = suite.Expected(passes=['x["\\xe4"]'], short=[], failures={"c": 'no "Kerberos"'})
+    expected.write(file)
+    assert suite.Expected.read(file) == expected
+    assert file.read_text().startswith("# A comment stays.\n")
+
+
+def test_each_failure_that_is_expected_has_a_reason() -> None:
+    for file in sorted(SUITES.glob("*/expected.toml")):
+        expected = suite.Expected.read(file)
+        assert all(len(why) > 10 for why in expected.failures.values()), file
+        assert set(expected.short) <= set(expected.passes), file
